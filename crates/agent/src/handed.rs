@@ -1,5 +1,7 @@
 //! What a service's templates see, and what of it is in nobody's output.
 
+use std::collections::BTreeMap;
+
 use farwater_api::{
     ServiceDeploymentSpec,
     parameters::Parameters,
@@ -19,15 +21,16 @@ pub struct Handed {
 }
 
 impl Handed {
-    /// Of a service without parameters: what the agent knows by itself, in the same form.
+    /// Of a service without parameters: what the agent knows by itself, in the same form. What was promoted counts before both.
     pub fn of(
         sealed: Option<Parameters>,
         service: &ServiceIdentity,
-        target_namespace: &str,
+        (target_namespace, promoted): (&str, &BTreeMap<String, String>),
         cluster: &ClusterIdentity,
     ) -> Self {
         let is_sealed = sealed.is_some();
-        let parameters = sealed.unwrap_or_else(|| own(service, target_namespace, cluster));
+        let mut parameters = sealed.unwrap_or_else(|| own(service, target_namespace, cluster));
+        parameters.promote(promoted);
         let mut veil = Veil::default();
         parameters.secrets().for_each(|value| hide(value, &mut veil));
         Self { parameters, veil, is_sealed }
@@ -83,9 +86,13 @@ mod tests {
     use super::*;
 
     fn handed(sealed: Option<Parameters>) -> Handed {
+        promoted(sealed, &BTreeMap::new())
+    }
+
+    fn promoted(sealed: Option<Parameters>, promoted: &BTreeMap<String, String>) -> Handed {
         let service = ServiceIdentity { uid: "uid-1".into(), namespace: "team-a".into(), name: "web".into() };
         let cluster = ClusterIdentity { uid: "uid-2".into(), namespace: "farwater-admin".into(), name: "east".into() };
-        Handed::of(sealed, &service, "web-space", &cluster)
+        Handed::of(sealed, &service, ("web-space", promoted), &cluster)
     }
 
     #[test]
@@ -101,6 +108,22 @@ mod tests {
                 "service": {"id": "uid-1", "name": "web", "namespace": "web-space"},
             })
         );
+    }
+
+    #[test]
+    fn what_was_promoted_counts_before_what_is_stated() {
+        let values = json!({"configuration": {"imageTag": "1", "host": "a", "pin": "hunter2"}, "contexts": {}});
+        let sealed = Parameters {
+            values: values.as_object().unwrap().clone(),
+            secret: vec!["/configuration/imageTag".to_owned(), "/configuration/pin".to_owned()],
+            ..Parameters::default()
+        };
+        let texts = BTreeMap::from([("imageTag".to_owned(), "2.0.1".to_owned())]);
+        let handed = promoted(Some(sealed), &texts);
+        let expected = json!({"imageTag": "2.0.1", "host": "a", "pin": "hunter2"});
+        assert_eq!(handed.values()["configuration"], expected);
+        assert_eq!(handed.veil.conceal("2.0.1 hunter2"), "2.0.1 (secret)");
+        assert_eq!(promoted(None, &texts).values()["configuration"], json!({"imageTag": "2.0.1"}));
     }
 
     #[test]

@@ -139,6 +139,20 @@ impl Parameters {
         self.secret.push(pointer(&["configuration", name]));
     }
 
+    /// Puts texts of `configuration` in the place of what is stated. They are in an entry, and so no secret.
+    pub fn promote(&mut self, texts: &BTreeMap<String, String>) {
+        if texts.is_empty() {
+            return;
+        }
+        let configuration = self.values.entry("configuration").or_insert_with(|| Map::new().into());
+        let Some(configuration) = configuration.as_object_mut() else { return };
+        for (name, text) in texts {
+            configuration.insert(name.clone(), text.clone().into());
+            let at = pointer(&["configuration", name]);
+            self.secret.retain(|secret| *secret != at);
+        }
+    }
+
     /// The values that are secret.
     pub fn secrets(&self) -> impl Iterator<Item = &Value> {
         self.secret.iter().filter_map(|pointer| {
@@ -201,7 +215,7 @@ pub const CLUSTER_SECRET: &str = "ClusterSecret";
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Origin {
-    /// `ServiceDeployment`, `ServiceContext`, `ConfigMap`, `Secret`, `Cluster`, or [`CLUSTER_SECRET`].
+    /// `ServiceDeployment`, `ServiceContext`, `ConfigMap`, `Secret`, `Cluster`, [`CLUSTER_SECRET`], or `GitRepository` of what was promoted.
     pub kind: String,
     pub name: String,
     /// For a secret of another backend than the hub itself.

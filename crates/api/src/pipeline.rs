@@ -1,5 +1,7 @@
 //! Pipeline: how a revision gets from one stage of services to the next.
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube_derive::CustomResource;
 use schemars::JsonSchema;
@@ -45,6 +47,26 @@ pub struct PipelineSpec {
         extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"])
     )]
     pub stages: Vec<PipelineStage>,
+    /// What goes with a commit from stage to stage.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub promotes: Option<Promotes>,
+}
+
+impl PipelineSpec {
+    /// Names in `configuration`.
+    pub fn promotes(&self) -> &[String] {
+        self.promotes.as_ref().map(|promotes| promotes.configuration.as_slice()).unwrap_or_default()
+    }
+}
+
+/// What goes with a commit from stage to stage.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Promotes {
+    /// Names in `configuration`. The sets and services of the first stage state their texts; in each later stage they count before what
+    /// is stated there. Another text is promoted as another commit is.
+    #[schemars(length(min = 1, max = 16), inner(length(min = 1, max = 253)), extend("x-kubernetes-list-type" = "set"))]
+    pub configuration: Vec<String>,
 }
 
 /// Services that get a revision together.
@@ -206,6 +228,9 @@ pub struct StageStatus {
     /// What its repository serves.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revision: Option<String>,
+    /// Texts that go with it.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub configuration: BTreeMap<String, String>,
     /// Since when all of it is healthy at that; absent: it is not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub healthy_since: Option<Time>,
@@ -235,6 +260,9 @@ pub struct StageStatus {
 #[serde(rename_all = "camelCase")]
 pub struct PromotionCandidate {
     pub revision: String,
+    /// Texts that go with it.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub configuration: BTreeMap<String, String>,
     /// Of all that would be deployed: the revision, and what the stage's sets and services are. Approvals name it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<Digest>,

@@ -406,6 +406,10 @@ pub struct Deployment {
     /// Where there is one the action is `ApplyWithParameters`: an agent that doesn't know them holds the service.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parameters: Option<Digest>,
+    /// Texts of `configuration` that were promoted with the revision: they count before those of the parameters. Where there are some
+    /// the action is `ApplyPromoted`, whatever else there is: an agent that doesn't know them holds the service.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub configuration: BTreeMap<String, String>,
     /// The digest of the one prune plan that was approved.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approved_prune: Option<Digest>,

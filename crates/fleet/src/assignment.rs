@@ -3,6 +3,8 @@
 //! A source that moves makes *candidates*; [`decide`] alone turns a candidate into an *assignment*, so that pins, freezes,
 //! rollouts and approvals change this decision and nothing else. [`resolve_action`] says what an agent is told about it.
 
+use std::collections::BTreeMap;
+
 use farwater_api::{
     Digest, SourceKind,
     apply_options::ApplyOptions,
@@ -51,6 +53,9 @@ pub struct Candidate {
     /// Artifacts of registries that were read: of one manifest, layers and ways to read them make several.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub artifacts: Vec<Digest>,
+    /// Texts that a pipeline has promoted with the revision.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub configuration: BTreeMap<String, String>,
 }
 
 #[cfg(test)]
@@ -70,6 +75,7 @@ impl Candidate {
             rendered: Vec::new(),
             parts: Vec::new(),
             artifacts: Vec::new(),
+            configuration: BTreeMap::new(),
         }
     }
 }
@@ -130,7 +136,7 @@ impl Candidate {
 
     /// Whether two are the same to an agent: another revision of the same content is.
     pub fn is_same_content(&self, other: &Self) -> bool {
-        self.bundle == other.bundle && self.path == other.path
+        self.bundle == other.bundle && self.path == other.path && self.configuration == other.configuration
     }
 }
 
@@ -375,6 +381,7 @@ pub fn resolve_action(inputs: EntryInputs<'_>) -> Action {
         ceiling: ceiling.clone(),
         secrets,
         parameters,
+        configuration: assigned.configuration.clone(),
         approved_prune: inputs.approved_prune.filter(|_| inputs.frozen.is_none()),
         options: inputs.options.clone(),
         hold_prune: hold_prune.filter(|_| prune).map(str::to_owned),
@@ -638,6 +645,10 @@ mod tests {
         assert_eq!(decide(Inputs { pinned: Some(Ok(&new)), ..base }), frozen, "so is the way back");
         assert_eq!(decide(Inputs { candidate: Ok(&old), ..base }), Decision::Keep(Why::Current));
         assert_eq!(decide(Inputs { candidate: Ok(&same), ..base }), Decision::Assign(same.clone().into()));
+        // What was promoted with a revision is a part of it.
+        let configuration = BTreeMap::from([("imageTag".to_owned(), "2".to_owned())]);
+        let promoted = Candidate { configuration, ..same.clone() };
+        assert_eq!(decide(Inputs { candidate: Ok(&promoted), ..base }), frozen);
         // What it runs is the same, and with another spec it would be something else.
         for candidate in [&old, &same] {
             assert_eq!(decide(Inputs { candidate: Ok(candidate), restated: true, ..base }), frozen);

@@ -121,6 +121,7 @@ mod tests {
             rendered: Vec::new(),
             parts: vec![part("charts", Some("web"), false), part("", Some("redis"), true)],
             artifacts: Vec::new(),
+            configuration: Default::default(),
         };
         let told: Vec<_> = sources(&candidate).into_iter().map(|source| (source.source, source.dependency)).collect();
         assert_eq!(

@@ -1,5 +1,7 @@
 //! History: what a service was assigned, why, and what became of it; and which version a rollback goes back to.
 
+use std::collections::BTreeMap;
+
 use farwater_api::{
     Digest,
     history::{Cause, HistoryEntry, VersionResult},
@@ -39,6 +41,8 @@ pub struct Version {
     pub source_name: String,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub parts: Vec<Part>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub configuration: BTreeMap<String, String>,
     /// The rollout of its set that let it be assigned; 0: it is of no set, or it was assigned before that was noted.
     #[serde(default, skip_serializing_if = "farwater_api::is_zero")]
     pub rollout: u64,
@@ -94,9 +98,9 @@ impl Version {
         };
         let Candidate { content_id, bundle_bytes, ref source, ref origin, .. } = *candidate;
         let source_name = stated.source_name.to_owned();
-        let parts = candidate.parts.clone();
+        let (parts, configuration) = (candidate.parts.clone(), candidate.configuration.clone());
         let (source, origin, rollout) = (source.clone(), origin.clone(), stated.rollout);
-        Self { told, content_id, bundle_bytes, source, origin, source_name, parts, rollout }
+        Self { told, content_id, bundle_bytes, source, origin, source_name, parts, configuration, rollout }
     }
 
     pub fn candidate(&self) -> Candidate {
@@ -114,6 +118,7 @@ impl Version {
             parts: self.parts.clone(),
             // Of a version that is gone back to nothing is read anew.
             artifacts: Vec::new(),
+            configuration: self.configuration.clone(),
         }
     }
 

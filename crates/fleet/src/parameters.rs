@@ -26,6 +26,7 @@ use farwater_api::{
 };
 use serde_json::{Map, Value};
 
+pub use settle::value_name;
 pub use statements::{check_context, check_service};
 
 use settle::{Names, Settled};

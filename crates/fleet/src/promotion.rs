@@ -1,7 +1,8 @@
 //! Promotion: which commit may go on to the next stage of a pipeline, and when.
 //!
-//! [`decide`] is level-triggered: it is asked with what is, and what is remembered is in [`State`] alone. A promotion names a commit, and
-//! a stage's repository serves that commit and no other, so that whatever comes later waits for its own gates.
+//! [`decide`] is level-triggered: it is asked with what is, and what is remembered is in [`State`] alone. A promotion names a commit with
+//! the texts that go with it, and a stage's repository serves that and nothing else, so that whatever comes later waits for its own gates.
+//! Below, *commit* is both: with other texts it is another one.
 //!
 //! 1. A stage is *well* at what its repository serves while all of it is healthy at exactly that, without a break. One look that finds it
 //!    otherwise, or that it was unhealthy meanwhile, begins anew.
@@ -19,6 +20,7 @@
 
 pub mod answers;
 pub mod metric;
+pub mod texts;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -141,6 +143,13 @@ pub fn read_gates(spec: &PipelineSpec) -> Result<Vec<Gates>, Vec<InvalidPipeline
         }
         if let Some((field, why)) = proposals::check(stage, index == 0) {
             invalid(format!("{at}.{field}"), why);
+        }
+        if stage.pull_request.is_some() && !spec.promotes().is_empty() {
+            invalid(
+                format!("{at}.pullRequest"),
+                "texts go with what the stage's repository serves by the pipeline's word, and this one serves what people merge: copy a \
+                 field of a file with pullRequest.from, or state nothing in promotes",
+            );
         }
         match read_stage(stage) {
             Ok(gates) => all.push(gates),
@@ -291,8 +300,8 @@ pub struct State {
 
 impl State {
     /// What a stage's repository is to serve.
-    pub fn promoted(&self, stage: &str) -> Option<&str> {
-        Some(&self.stages.get(stage)?.promoted.as_ref()?.commit)
+    pub fn promoted(&self, stage: &str) -> Option<&Promotable> {
+        Some(&self.stages.get(stage)?.promoted.as_ref()?.what)
     }
 }
 
@@ -314,9 +323,9 @@ pub struct StageState {
     pub tested: Option<Tests>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub promoted: Option<Promoted>,
-    /// A commit that it failed at and went back from.
+    /// What it failed at and went back from.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub refused: Option<String>,
+    pub refused: Option<Promotable>,
     /// What became of what was promoted, where people merge it. `propose_promotions` writes it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub proposal: Option<Proposal>,
@@ -330,11 +339,22 @@ impl StageState {
     }
 }
 
-/// All of a stage is healthy at a commit.
+/// What goes from stage to stage.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Promotable {
+    pub commit: String,
+    /// Texts that go with it, by their names in `configuration`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub configuration: BTreeMap<String, String>,
+}
+
+/// All of a stage is healthy at something.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Well {
-    pub commit: String,
+    #[serde(flatten)]
+    pub what: Promotable,
     /// Seconds since 1970.
     pub since: i64,
 }
@@ -375,14 +395,15 @@ pub struct Approval {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Promoted {
-    pub commit: String,
+    #[serde(flatten)]
+    pub what: Promotable,
     /// Seconds since 1970.
     pub at: i64,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub by: Vec<String>,
     /// What the stage was at before, to go back to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub before: Option<String>,
+    pub before: Option<Promotable>,
 }
 
 impl StageState {
@@ -403,8 +424,8 @@ pub struct Stage<'a> {
     pub on_failure: StageFailure,
     /// False: its repository exists and follows something else than the pipeline.
     pub follows: bool,
-    /// The commit that its repository serves.
-    pub serves: Option<&'a str>,
+    /// What its repository serves; of the first stage with the texts that its services state.
+    pub serves: Option<&'a Promotable>,
     /// Why not all of it is healthy at that; none: it is.
     pub lacks: Option<&'a str>,
     /// Since when at the latest it is healthy without a break, in seconds since 1970.
@@ -413,7 +434,7 @@ pub struct Stage<'a> {
     pub heard: i64,
     /// A set has stopped at what its repository serves.
     pub failed: bool,
-    /// All that a promotion would deploy but the commit, or why nothing can be promoted.
+    /// All that a promotion would deploy beside that, or why nothing can be promoted.
     pub content: Result<&'a Value, &'a str>,
     pub tests: &'a Tests,
     /// When a person last had all answers forgotten; as they wrote it.
@@ -438,7 +459,7 @@ pub struct Decision {
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Candidate {
-    pub commit: String,
+    pub what: Promotable,
     /// None: nobody can tell now what would be deployed.
     pub digest: Option<Digest>,
     pub gates: Vec<Held>,
@@ -461,10 +482,10 @@ impl Held {
 }
 
 /// What an approval is bound to: all that would be deployed, and who is asked.
-pub fn digest(pipeline_uid: &str, stage: &Stage<'_>, commit: &str) -> Option<Digest> {
+pub fn digest(pipeline_uid: &str, stage: &Stage<'_>, what: &Promotable) -> Option<Digest> {
     let content = stage.content.ok()?;
     let groups = stage.gates.approval.as_ref().map(|approval| &approval.groups);
-    Some(Digest::of_json(&json!([pipeline_uid, stage.name, commit, content, groups])))
+    Some(Digest::of_json(&json!([pipeline_uid, stage.name, what.commit, what.configuration, content, groups])))
 }
 
 /// Pure. `now`: of the soak; `clock`: of windows and approvals. Both are the same but in tests.
@@ -496,21 +517,21 @@ pub fn decide(pipeline_uid: &str, stages: &[Stage<'_>], state: &State, (now, clo
             let well = all.state.stages.get(before.name).and_then(|state| state.well.as_ref());
             let coming = find_candidate(stage, before, well, &mut next, (now, &mut looks));
             let mut questions = Vec::new();
-            let candidate = next.candidate.clone().map(|Well { commit, .. }| {
-                let digest = digest(pipeline_uid, stage, &commit);
+            let candidate = next.candidate.clone().map(|Well { what, .. }| {
+                let digest = digest(pipeline_uid, stage, &what);
                 let mut gates = judge(stage, &mut next, digest, clock, &mut looks);
                 gates.extend(judge_tests(stage, before, next.tested.as_ref()));
-                for (held, question) in ask((index, stage), &mut next, (&commit, digest), (now, &mut looks)) {
+                for (held, question) in ask((index, stage), &mut next, (&what.commit, digest), (now, &mut looks)) {
                     gates.push(held);
                     questions.extend(question);
                 }
-                Candidate { commit, digest, gates }
+                Candidate { what, digest, gates }
             });
             match candidate {
                 Some(candidate) if is_let_through(stage, &candidate) => {
                     let by = next.approvals.iter().map(|approval| approval.by.clone()).collect();
-                    let before = stage.serves.map(str::to_owned).filter(|before| *before != candidate.commit);
-                    next.promoted = Some(Promoted { commit: candidate.commit, at: now, by, before });
+                    let before = stage.serves.filter(|before| **before != candidate.what).cloned();
+                    next.promoted = Some(Promoted { what: candidate.what, at: now, by, before });
                     next.candidate = None;
                     next.approvals.clear();
                     next.answers.clear();
@@ -537,23 +558,23 @@ fn is_let_through(stage: &Stage<'_>, candidate: &Candidate) -> bool {
 }
 
 fn look_at_health(stage: &Stage<'_>, known: Option<Well>, now: i64) -> Option<Well> {
-    let commit = stage.serves.filter(|_| stage.lacks.is_none())?;
+    let what = stage.serves.filter(|_| stage.lacks.is_none())?;
     let since = match known {
         // A clock that was set back has not measured anything.
-        Some(known) if known.commit == commit && known.since <= now => known.since.max(stage.since.min(now)),
+        Some(known) if known.what == *what && known.since <= now => known.since.max(stage.since.min(now)),
         _ => now,
     };
-    Some(Well { commit: commit.to_owned(), since })
+    Some(Well { what: what.clone(), since })
 }
 
 fn roll_back(stage: &Stage<'_>, next: &mut StageState, now: i64) -> bool {
     let Some(promoted) = next.promoted.as_ref().filter(|_| stage.on_failure == StageFailure::Rollback) else {
         return false;
     };
-    let has_failed = stage.failed && stage.serves == Some(promoted.commit.as_str());
+    let has_failed = stage.failed && stage.serves == Some(&promoted.what);
     let Some(before) = promoted.before.clone().filter(|_| has_failed) else { return false };
-    next.refused = Some(promoted.commit.clone());
-    next.promoted = Some(Promoted { commit: before, at: now, by: Vec::new(), before: None });
+    next.refused = Some(promoted.what.clone());
+    next.promoted = Some(Promoted { what: before, at: now, by: Vec::new(), before: None });
     true
 }
 
@@ -565,22 +586,21 @@ fn find_candidate(
     next: &mut StageState,
     (now, looks): (i64, &mut Vec<i64>),
 ) -> Option<Candidate> {
-    let is_here = |commit: &str, next: &StageState| {
-        next.promoted.as_ref().is_some_and(|promoted| promoted.commit == commit)
-            || next.refused.as_deref() == Some(commit)
+    let is_here = |what: &Promotable, next: &StageState| {
+        next.promoted.as_ref().is_some_and(|promoted| promoted.what == *what) || next.refused.as_ref() == Some(what)
     };
     let soak = stage.gates.soak.unwrap_or(0);
     let is_proven = well.is_some_and(|well| now >= well.since + soak && before.heard >= well.since + soak);
     // Still at it, and not well any more, or anew: that is another proof.
-    let is_over = |proven: &Well| before.serves == Some(proven.commit.as_str()) && well != Some(proven);
+    let is_over = |proven: &Well| before.serves == Some(&proven.what) && well != Some(proven);
     if next.candidate.as_ref().is_some_and(is_over) {
         next.candidate = None;
     }
-    if let Some(well) = well.filter(|well| is_proven && !is_here(&well.commit, next)) {
+    if let Some(well) = well.filter(|well| is_proven && !is_here(&well.what, next)) {
         next.candidate = Some(well.clone());
         next.tested = Some(before.tests.clone());
     }
-    if next.candidate.as_ref().is_some_and(|proven| is_here(&proven.commit, next)) {
+    if next.candidate.as_ref().is_some_and(|proven| is_here(&proven.what, next)) {
         next.candidate = None;
     }
     if next.candidate.is_none() {
@@ -588,7 +608,7 @@ fn find_candidate(
     }
     // Of a hub that has just started nobody was heard yet: what was proven is.
     let is_proven = is_proven || (well.is_some() && next.candidate.as_ref() == well);
-    let commit = before.serves.filter(|commit| !is_proven && !is_here(commit, next))?;
+    let what = before.serves.filter(|what| !is_proven && !is_here(what, next))?;
     let message = match well {
         None => before.lacks.unwrap_or("it is looked at").to_owned(),
         Some(well) if now < well.since + soak => {
@@ -603,7 +623,7 @@ fn find_candidate(
         }
     };
     let held = Held::new(GateType::Soak, false, message);
-    Some(Candidate { commit: commit.to_owned(), digest: None, gates: vec![held] })
+    Some(Candidate { what: what.clone(), digest: None, gates: vec![held] })
 }
 
 fn judge(

@@ -8,6 +8,18 @@ use super::{
 
 const DAY: i64 = 24 * 3600;
 
+/// `c1`, or `c1/2` with a text that goes with it.
+fn what(text: &str) -> Promotable {
+    let (commit, tag) = text.split_once('/').unwrap_or((text, ""));
+    let tag = (!tag.is_empty()).then(|| ("tag".to_owned(), tag.to_owned()));
+    Promotable { commit: commit.to_owned(), configuration: tag.into_iter().collect() }
+}
+
+fn show_what(what: &Promotable) -> String {
+    let tag = what.configuration.get("tag").map(|tag| format!("/{tag}")).unwrap_or_default();
+    format!("{}{tag}", what.commit)
+}
+
 fn read(text: &str) -> Result<Vec<Gates>, Vec<String>> {
     let spec: PipelineSpec = serde_saphyr::from_str(text).unwrap();
     read_gates(&spec).map_err(|all| all.into_iter().map(|one| format!("{}: {}", one.field, one.why)).collect())
@@ -102,7 +114,7 @@ struct World {
     on_failure: StageFailure,
     follows: bool,
     now: i64,
-    serves: [Option<String>; 2],
+    serves: [Option<Promotable>; 2],
     lacks: bool,
     heard: i64,
     failed: bool,
@@ -111,7 +123,7 @@ struct World {
     request: Option<String>,
     state: State,
     /// The commit that the first stage was found well at in each look, and since when.
-    well: Option<(String, i64)>,
+    well: Option<(Promotable, i64)>,
     /// Commits that were well for the soak.
     proven: std::collections::BTreeSet<String>,
 }
@@ -124,7 +136,7 @@ impl World {
             on_failure: StageFailure::Halt,
             follows: true,
             now: 1000,
-            serves: [Some("c0".to_owned()), None],
+            serves: [Some(what("c0")), None],
             lacks: false,
             heard: 1000,
             failed: false,
@@ -147,7 +159,7 @@ impl World {
             gates: first,
             on_failure: StageFailure::Halt,
             follows: false,
-            serves: self.serves[0].as_deref(),
+            serves: self.serves[0].as_ref(),
             lacks: self.lacks.then_some("it is not healthy"),
             since: 0,
             heard: self.heard,
@@ -161,7 +173,7 @@ impl World {
             gates: &self.gates,
             on_failure: self.on_failure,
             follows: self.follows,
-            serves: self.serves[1].as_deref(),
+            serves: self.serves[1].as_ref(),
             failed: self.failed,
             ..stage.clone()
         };
@@ -180,7 +192,7 @@ impl World {
 
     fn approve(&mut self, by: &str, commit: &str) {
         let (first, content) = (Gates::default(), self.content());
-        let digest = digest("uid", &self.stages(&first, &content)[1], commit).unwrap();
+        let digest = digest("uid", &self.stages(&first, &content)[1], &what(commit)).unwrap();
         let approval = Approval { by: by.to_owned(), at: self.now, digest, reason: String::new() };
         self.state.stages.entry("b".to_owned()).or_default().approve(approval);
     }
@@ -206,13 +218,13 @@ impl World {
         assert!(self.answer(&question, said));
     }
 
-    fn promoted(&self) -> Option<&str> {
-        self.state.promoted("b")
+    fn promoted(&self) -> Option<String> {
+        self.state.promoted("b").map(show_what)
     }
 
     fn candidate(&mut self) -> Option<(String, Vec<String>)> {
         let candidate = self.look().candidates.pop()??;
-        Some((candidate.commit, candidate.gates.into_iter().map(|held| held.message).collect()))
+        Some((show_what(&candidate.what), candidate.gates.into_iter().map(|held| held.message).collect()))
     }
 }
 
@@ -239,7 +251,7 @@ fn a_commit_soaks_is_approved_by_two_and_goes_on() {
     assert_eq!(world.candidate().unwrap().1[1], "1 of 2 have approved: bob");
     world.approve("ada", "c0");
     let decision = world.look();
-    assert_eq!((decision.promoted.as_slice(), world.promoted()), ([1].as_slice(), Some("c0")));
+    assert_eq!((decision.promoted.as_slice(), world.promoted().as_deref()), ([1].as_slice(), Some("c0")));
     assert_eq!(world.state.stages["b"].promoted.as_ref().unwrap().by, ["bob", "ada"]);
 }
 
@@ -258,12 +270,12 @@ fn a_break_begins_the_soak_anew_and_what_was_proven_stays_so_when_the_stage_goes
     world.now += 600;
     world.heard = world.now;
     assert_eq!(world.candidate().unwrap().1.len(), 2);
-    world.serves[0] = Some("c1".to_owned());
+    world.serves[0] = Some(what("c1"));
     world.lacks = true;
     assert_eq!(world.candidate().unwrap().0, "c0");
     world.approve("ada", "c0");
     world.look();
-    assert_eq!(world.promoted(), Some("c0"));
+    assert_eq!(world.promoted().as_deref(), Some("c0"));
 }
 
 #[test]
@@ -271,23 +283,23 @@ fn a_stage_that_fails_goes_back_and_takes_that_commit_no_more() {
     let mut world = World::new("[]");
     world.on_failure = StageFailure::Rollback;
     world.look();
-    assert_eq!(world.promoted(), Some("c0"));
-    world.serves = [Some("c1".to_owned()), Some("c0".to_owned())];
+    assert_eq!(world.promoted().as_deref(), Some("c0"));
+    world.serves = [Some(what("c1")), Some(what("c0"))];
     world.heard = world.now;
     world.look();
-    assert_eq!(world.promoted(), Some("c1"));
+    assert_eq!(world.promoted().as_deref(), Some("c1"));
     // Of the commit before.
     world.failed = true;
     assert!(world.look().rolled_back.is_empty());
-    world.serves[1] = Some("c1".to_owned());
+    world.serves[1] = Some(what("c1"));
     assert_eq!(world.look().rolled_back, [1]);
-    assert_eq!(world.promoted(), Some("c0"));
-    world.serves[1] = Some("c0".to_owned());
+    assert_eq!(world.promoted().as_deref(), Some("c0"));
+    world.serves[1] = Some(what("c0"));
     world.failed = false;
-    assert_eq!((world.candidate(), world.promoted()), (None, Some("c0")));
-    world.serves[0] = Some("c2".to_owned());
+    assert_eq!((world.candidate(), world.promoted().as_deref()), (None, Some("c0")));
+    world.serves[0] = Some(what("c2"));
     world.look();
-    assert_eq!(world.promoted(), Some("c2"));
+    assert_eq!(world.promoted().as_deref(), Some("c2"));
 }
 
 #[test]
@@ -296,9 +308,9 @@ fn a_stage_that_somebody_took_into_their_own_hands_goes_on_from_what_it_serves()
     world.look();
     world.approve("ada", "c0");
     world.look();
-    assert_eq!(world.promoted(), Some("c0"));
+    assert_eq!(world.promoted().as_deref(), Some("c0"));
     world.follows = false;
-    world.serves = [Some("c1".to_owned()), Some("urgent".to_owned())];
+    world.serves = [Some(what("c1")), Some(what("urgent"))];
     world.look();
     assert_eq!(world.promoted(), None);
     world.approve("ada", "c1");
@@ -306,8 +318,46 @@ fn a_stage_that_somebody_took_into_their_own_hands_goes_on_from_what_it_serves()
     assert_eq!(world.promoted(), None, "it is not the pipeline's");
     world.follows = true;
     world.look();
-    assert_eq!(world.promoted(), Some("c1"));
-    assert_eq!(world.state.stages["b"].promoted.as_ref().unwrap().before.as_deref(), Some("urgent"));
+    assert_eq!(world.promoted().as_deref(), Some("c1"));
+    assert_eq!(world.state.stages["b"].promoted.as_ref().unwrap().before, Some(what("urgent")));
+}
+
+#[test]
+fn texts_go_with_a_commit_and_others_are_another_commit() {
+    let mut world = World::new("[{type: Soak, duration: 1h}, {type: Approval}]");
+    world.serves[0] = Some(what("c0/1"));
+    world.look();
+    world.now += 3000;
+    world.heard = world.now;
+    world.serves[0] = Some(what("c0/2"));
+    assert_eq!(world.candidate().unwrap().1, ["stage a is healthy at it; 1h to go"]);
+    world.now += 3600;
+    world.heard = world.now;
+    world.approve("ada", "c0/1");
+    assert_eq!(world.candidate().unwrap().1[1], "0 of 1 have approved");
+    world.approve("ada", "c0/2");
+    world.look();
+    assert_eq!(world.promoted().as_deref(), Some("c0/2"));
+    // The same commit, and somebody has changed the text in the stage before.
+    world.serves = [Some(what("c0/3")), Some(what("c0/2"))];
+    world.look();
+    world.now += 3600;
+    world.heard = world.now;
+    world.approve("ada", "c0/3");
+    world.look();
+    assert_eq!(world.promoted().as_deref(), Some("c0/3"));
+    assert_eq!(world.state.stages["b"].promoted.as_ref().unwrap().before, Some(what("c0/2")));
+}
+
+#[test]
+fn texts_do_not_go_by_a_pull_request() {
+    let pull = "{sourceRef: {name: env}, url: 'https://g/env.git', secretRef: {name: s}, path: a.yaml, field: a}";
+    let stages = format!(
+        "stages: [{{name: a, sourceRef: {{name: a}}, sets: [a]}}, {{name: b, sourceRef: {{name: b}}, services: [b], pullRequest: {pull}}}]"
+    );
+    assert!(read(&stages).is_ok(), "{:?}", read(&stages));
+    let told = read(&format!("{stages}\npromotes: {{configuration: [tag]}}")).unwrap_err();
+    assert!(told[0].starts_with("stages[1].pullRequest: texts go with what"), "{told:?}");
 }
 
 #[test]
@@ -396,7 +446,7 @@ fn tests_are_those_that_were_stated_when_the_commit_was_proven() {
     world.tests.add(|| "ServiceDeployment smoke".to_owned(), stated(&["smoke"]));
     assert_eq!(told(&mut world), "passed in stage a: smoke");
     // It has gone on, and nobody tests any more: what was proven was tested.
-    world.serves[0] = Some("c1".to_owned());
+    world.serves[0] = Some(what("c1"));
     world.lacks = true;
     world.tests = Tests::default();
     assert_eq!(told(&mut world), "passed in stage a: smoke");
@@ -408,9 +458,14 @@ fn tests_are_those_that_were_stated_when_the_commit_was_proven() {
     world.tests.add(|| "ServiceDeployment db".to_owned(), stated(&[]));
     assert_eq!(told(&mut world), "ServiceDeployment db states no test");
     world.state.stages.get_mut("b").unwrap().tested = None;
-    world.serves[0] = Some("c2".to_owned());
+    world.serves[0] = Some(what("c2"));
     world.lacks = true;
     assert_eq!(told(&mut world), "nobody knows what was tested when it was proven");
+}
+
+/// Two commits, each with two texts.
+fn nth(n: u8) -> String {
+    format!("c{}/{}", n / 2, n % 2)
 }
 
 #[derive(Clone, Debug)]
@@ -456,16 +511,16 @@ proptest! {
         for step in steps {
             match step {
                 Step::Pass(seconds) => world.now = (world.now + seconds).max(0),
-                Step::Commit(commit) => world.serves[0] = Some(format!("c{commit}")),
+                Step::Commit(commit) => world.serves[0] = Some(what(&nth(commit))),
                 Step::Health(lacks) => world.lacks = lacks,
                 Step::Hear => world.heard = world.heard.max(world.now),
                 Step::Approve(by, commit) => {
-                    let commit = format!("c{commit}");
+                    let commit = nth(commit);
                     world.approve(&by.to_string(), &commit);
                     approvals.push((by, commit, world.template, world.now));
                 }
                 Step::Edit(template) => world.template = template,
-                Step::Fetch => world.serves[1] = world.promoted().map(str::to_owned),
+                Step::Fetch => world.serves[1] = world.state.promoted("b").cloned(),
                 Step::Fail(failed) => world.failed = failed,
                 Step::Look => {
                     let known = world.well.take();
@@ -475,16 +530,16 @@ proptest! {
                         _ => (commit, world.now),
                     });
                     let is_over = |since: i64| world.now >= since + 3600 && world.heard >= since + 3600;
-                    let proven = world.well.clone().filter(|(_, since)| is_over(*since)).map(|(commit, _)| commit);
+                    let proven = world.well.clone().filter(|(_, since)| is_over(*since)).map(|(what, _)| show_what(&what));
                     world.proven.extend(proven.clone());
                     let decision = world.look();
                     if decision.promoted.is_empty() {
                         prop_assert!(decision.rolled_back.len() < 2);
                         continue;
                     }
-                    let commit = world.promoted().unwrap().to_owned();
+                    let commit = world.promoted().unwrap();
                     prop_assert!(world.proven.contains(&commit), "{commit} was never proven");
-                    if world.serves[0].as_deref() == Some(&commit) {
+                    if world.serves[0].as_ref().map(show_what).as_ref() == Some(&commit) {
                         prop_assert_eq!(proven.as_deref(), Some(&*commit), "it is broken now");
                     }
                     let by: BTreeSet<u8> = approvals
@@ -511,7 +566,7 @@ proptest! {
         for step in steps {
             match step {
                 AskingStep::Pass(seconds) => world.now = (world.now + seconds).max(0),
-                AskingStep::Commit(commit) => world.serves[0] = Some(format!("c{commit}")),
+                AskingStep::Commit(commit) => world.serves[0] = Some(what(&format!("c{commit}"))),
                 AskingStep::Health(lacks) => world.lacks = lacks,
                 AskingStep::Edit(template) => world.template = template,
                 AskingStep::Ask => {
@@ -528,9 +583,9 @@ proptest! {
                 AskingStep::Answer(..) => {}
             }
             world.heard = world.now;
-            let (before, template) = (world.promoted().map(str::to_owned), world.template);
+            let (before, template) = (world.promoted(), world.template);
             world.look();
-            let Some(commit) = world.promoted().map(str::to_owned).filter(|now| before.as_ref() != Some(now)) else {
+            let Some(commit) = world.promoted().filter(|now| before.as_ref() != Some(now)) else {
                 continue;
             };
             let of = |gate: GateType| {

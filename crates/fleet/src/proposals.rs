@@ -57,7 +57,7 @@ impl Proposal {
         match known {
             Some(known) if known.is_of(promoted) && (known.phase != Phase::Open || is_there(known)) => known.clone(),
             known => Self {
-                commit: promoted.commit.clone(),
+                commit: promoted.what.commit.clone(),
                 at: promoted.at,
                 branch: branch.to_owned(),
                 url: url.to_owned(),
@@ -70,7 +70,7 @@ impl Proposal {
     }
 
     pub fn is_of(&self, promoted: &Promoted) -> bool {
-        self.commit == promoted.commit && self.at == promoted.at
+        self.commit == promoted.what.commit && self.at == promoted.at
     }
 
     /// What was pushed for it.
@@ -133,9 +133,15 @@ pub fn check(stage: &PipelineStage, is_first: bool) -> Option<(&'static str, &'s
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::promotion::Promotable;
 
     fn promoted(commit: &str, at: i64) -> Promoted {
-        Promoted { commit: commit.to_owned(), at, by: Vec::new(), before: None }
+        Promoted {
+            what: Promotable { commit: commit.to_owned(), ..Promotable::default() },
+            at,
+            by: Vec::new(),
+            before: None,
+        }
     }
 
     #[test]

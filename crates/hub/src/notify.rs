@@ -34,7 +34,7 @@ pub use self::{
     channel::{Channel, Content, Letter, Sent, every, gap, load_data, signing_token},
     line::{Fault, Line, Trouble},
     pace::{Pace, Paces},
-    posting::{Commit, MemberNews, Posting, Postings, RolloutChange, service_posting},
+    posting::{Commit, MemberNews, Posting, Postings, RolloutChange, farewell_postings, service_posting},
     webhook::Signer,
 };
 

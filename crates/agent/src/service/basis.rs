@@ -138,7 +138,8 @@ impl Basis<'_> {
             let filled = crate::cluster_secrets::fill(&agent.kubernetes, deployment, parameters).await;
             filled.map_err(|e| Stopped(chain(&e)))?;
         }
-        let mut handed = Handed::of(parameters, self.service, &deployment.target_namespace, &identity.cluster);
+        let stated = (deployment.target_namespace.as_str(), &deployment.configuration);
+        let mut handed = Handed::of(parameters, self.service, stated, &identity.cluster);
         handed.veil.join(&opened.veil);
         let cluster = ClusterAsker {
             kubernetes: &agent.kubernetes,

@@ -32,6 +32,7 @@ fn is_same_change(one: &Deployment, other: &Deployment) -> bool {
         ceiling: _,
         secrets: _,
         parameters: _,
+        configuration,
         approved_prune: _,
         hold_prune: _,
         origin: _,
@@ -39,7 +40,8 @@ fn is_same_change(one: &Deployment, other: &Deployment) -> bool {
         turn: _,
         health: _,
     } = one;
-    (bundle, path, renderers, patches) == (&other.bundle, &other.path, &other.renderers, &other.patches)
+    (bundle, path, configuration) == (&other.bundle, &other.path, &other.configuration)
+        && (renderers, patches) == (&other.renderers, &other.patches)
         && (target_namespace, options, tests) == (&other.target_namespace, &other.options, &other.tests)
 }
 
@@ -108,6 +110,7 @@ mod tests {
             },
             secrets: None,
             parameters: None,
+            configuration: Default::default(),
             approved_prune: None,
             options: Default::default(),
             hold_prune: None,
@@ -129,6 +132,7 @@ mod tests {
         check(&|d| d.bundle = Digest::of("other"), false);
         check(&|d| d.path = "app".to_owned(), false);
         check(&|d| d.target_namespace = "other".to_owned(), false);
+        check(&|d| drop(d.configuration.insert("imageTag".to_owned(), "2".to_owned())), false);
         check(&|d| d.turn = 7, true);
         check(&|d| d.secrets = Some(Digest::of("secret")), true);
         check(&|d| d.parameters = Some(Digest::of("parameters")), true);

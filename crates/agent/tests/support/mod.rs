@@ -75,6 +75,7 @@ impl Service {
             approved_prune: None,
             options: Default::default(),
             hold_prune: None,
+            configuration: Default::default(),
             origin: None,
             undo: None,
             turn: 0,

@@ -11,8 +11,8 @@ use crate::{Digest, service_deployment::DeletionPolicy};
 #[serde(tag = "type", remote = "Self")]
 #[expect(clippy::large_enum_variant, reason = "nearly every action is the large one")]
 pub enum Action {
-    /// Keep this applied. With parameters it is written as [`WITH_PARAMETERS`], else with renderers or patches as [`RENDERED`],
-    /// else with options other than the defaults as [`WITH_OPTIONS`].
+    /// Keep this applied. With texts that were promoted it is written as [`PROMOTED`], else with parameters as [`WITH_PARAMETERS`], else
+    /// with renderers or patches as [`RENDERED`], else with options other than the defaults as [`WITH_OPTIONS`].
     Apply(Deployment),
     /// Change nothing: what the agent has goes on being kept. `reason` is for people.
     Hold { reason: String },
@@ -35,7 +35,7 @@ pub struct Unreadable {
 }
 
 /// The names of the actions that can be read.
-const KNOWN: [&str; 6] = ["Apply", WITH_OPTIONS, RENDERED, WITH_PARAMETERS, "Hold", "Remove"];
+const KNOWN: [&str; 7] = ["Apply", WITH_OPTIONS, RENDERED, WITH_PARAMETERS, PROMOTED, "Hold", "Remove"];
 /// Apply with options, which are limits: an agent that doesn't know them must not go on without.
 const WITH_OPTIONS: &str = "ApplyWithOptions";
 /// The first version of the agent that knows all options.
@@ -48,6 +48,10 @@ const RENDERED_SINCE: &str = "0.1.0";
 const WITH_PARAMETERS: &str = "ApplyWithParameters";
 /// The first version of the agent that knows parameters, and all renderers and options.
 const WITH_PARAMETERS_SINCE: &str = "0.1.0";
+/// Apply with texts that were promoted, and perhaps with all of the others: without them the objects would be others.
+const PROMOTED: &str = "ApplyPromoted";
+/// The first version of the agent that knows them.
+const PROMOTED_SINCE: &str = "0.1.0";
 /// Longest text that is taken from what can't be read.
 const MAX_SHOWN: usize = 64;
 
@@ -90,6 +94,9 @@ impl Serialize for Action {
 
 /// The name of an action that an agent must not take for a plain one, and the version that knows it.
 fn guard(deployment: &Deployment) -> Option<(&'static str, &'static str)> {
+    if !deployment.configuration.is_empty() {
+        return Some((PROMOTED, PROMOTED_SINCE));
+    }
     if deployment.parameters.is_some() {
         return Some((WITH_PARAMETERS, WITH_PARAMETERS_SINCE));
     }
@@ -105,7 +112,7 @@ impl<'de> Deserialize<'de> for Action {
         if !json.is_object() {
             return Err(D::Error::custom("an action is an object"));
         }
-        let is_guarded = [WITH_OPTIONS, RENDERED, WITH_PARAMETERS].iter().any(|name| json["type"] == *name);
+        let is_guarded = [WITH_OPTIONS, RENDERED, WITH_PARAMETERS, PROMOTED].iter().any(|name| json["type"] == *name);
         let read = if is_guarded {
             read_guarded(&json).map(Self::Apply)
         } else {
@@ -121,6 +128,9 @@ fn read_guarded(json: &Value) -> Result<Deployment, String> {
     let deployment = Deployment::deserialize(json).map_err(|error| error.to_string())?;
     if json["type"] == WITH_PARAMETERS && deployment.parameters.is_none() {
         return Err("it names no parameters".to_owned());
+    }
+    if json["type"] == PROMOTED && deployment.configuration.is_empty() {
+        return Err("it has no texts that were promoted".to_owned());
     }
     let known = serde_json::to_value(&deployment).map_err(|error| error.to_string())?;
     for (member, what) in
@@ -259,6 +269,22 @@ mod tests {
         check(
             without,
             "agent 0.1.0 can't read the action ApplyWithParameters (it names no parameters); \
+             upgrade the agent to 0.1.0 or later",
+        );
+    }
+
+    #[test]
+    fn what_was_promoted_is_an_action_of_its_own_and_is_not_left_out() {
+        let mut promoted = json!({"type": "ApplyPromoted", "needsAgent": "0.1.0", "bundle": Digest::of("b"), "bundleBytes": 1, "path": "app",
+            "targetNamespace": "web", "prune": true, "ceiling": {"serviceAccount": {"namespace": "n", "name": "a"}},
+            "parameters": Digest::of("p"), "renderers": [{"type": "Helm"}], "configuration": {"imageTag": "1.2.3"}});
+        let action: Action = serde_json::from_value(promoted.clone()).unwrap();
+        assert!(matches!(&action, Action::Apply(deployment) if deployment.configuration.len() == 1), "{action:?}");
+        assert_eq!(serde_json::to_value(&action).unwrap(), promoted);
+        promoted.as_object_mut().unwrap().remove("configuration");
+        check(
+            promoted,
+            "agent 0.1.0 can't read the action ApplyPromoted (it has no texts that were promoted); \
              upgrade the agent to 0.1.0 or later",
         );
     }

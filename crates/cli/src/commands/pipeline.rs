@@ -1,5 +1,7 @@
 //! `farwater pipeline`: how far a revision has come, and what it waits for.
 
+use std::collections::BTreeMap;
+
 use farwater_api::{Pipeline, PipelineStatus, pipeline::StageStatus};
 use serde_json::json;
 
@@ -82,7 +84,11 @@ fn describe(stage: &StageStatus) -> Vec<String> {
         (None, Some(lacks)) => lacks,
         (None, None) => "-".to_owned(),
     }];
-    lines.extend(stage.refused.as_deref().map(|refused| format!("went back from {}", text::short_revision(refused))));
+    lines.extend(texts(&stage.configuration).map(|texts| format!("with {texts}")));
+    let refused = stage.refused.as_deref().map(|refused| text::short_commits(&text::plain(refused)).into_owned());
+    lines.extend(refused.map(|refused| format!("went back from {refused}")));
+    let coming = stage.candidate.as_ref().and_then(|candidate| texts(&candidate.configuration));
+    lines.extend(coming.map(|texts| format!("next with {texts}")));
     for gate in stage.candidate.iter().flat_map(|candidate| &candidate.gates) {
         let mark = match (gate.holds, gate.failed) {
             (true, _) => "ok",
@@ -100,6 +106,12 @@ fn describe(stage: &StageStatus) -> Vec<String> {
         });
     }
     lines
+}
+
+/// `imageTag=1.2.3`
+fn texts(configuration: &BTreeMap<String, String>) -> Option<String> {
+    let texts = configuration.iter().map(|(name, text)| format!("{}={}", text::plain(name), text::plain(text)));
+    Some(texts.collect::<Vec<_>>().join(", ")).filter(|texts| !texts.is_empty())
 }
 
 #[cfg(test)]
@@ -124,8 +136,10 @@ mod tests {
             },
             StageStatus {
                 name: "production".to_owned(),
+                configuration: BTreeMap::from([("imageTag".to_owned(), "1.2.0".to_owned())]),
                 candidate: Some(PromotionCandidate {
                     revision: revision("a", ""),
+                    configuration: BTreeMap::from([("imageTag".to_owned(), "1.3.0".to_owned())]),
                     gates: vec![
                         held(GateType::Soak, (true, false), "the stage before was healthy at it for 1h"),
                         held(GateType::Approval, (false, false), "1 of 2 have approved: ada"),
@@ -143,6 +157,8 @@ mod tests {
              STAGE        REVISION            NEXT           STATE\n\
              staging      main@bbbbbbbbbbbb   -              ServiceSet web is not ready: healthy on 1 of 2\n\
              production   -                   aaaaaaaaaaaa   -\n\
+             \u{20}                                               with imageTag=1.2.0\n\
+             \u{20}                                               next with imageTag=1.3.0\n\
              \u{20}                                               Soak: ok: the stage before was healthy at it for 1h\n\
              \u{20}                                               Approval: waits: 1 of 2 have approved: ada\n\
              \u{20}                                               Webhook: failed: it says fail: CHG-7 is rejected\n"

@@ -149,6 +149,7 @@ pub struct ServiceNews {
     pub name: String,
     pub cluster: String,
     pub is_well: bool,
+    /// What is wrong; of one that is well, why it is, where that is not that it has recovered.
     pub message: String,
     /// The rule's.
     pub summary: String,
@@ -157,7 +158,7 @@ pub struct ServiceNews {
 impl ServiceNews {
     fn line(&self) -> String {
         let Self { namespace, name, cluster, is_well, message, .. } = self;
-        let how = if *is_well { "is well again" } else { message.as_str() };
+        let how = if *is_well && message.is_empty() { "is well again" } else { message.as_str() };
         format!("{namespace}/{name} on {cluster}: {how}")
     }
 }

@@ -113,7 +113,7 @@ fn many_services_are_one_message() {
         name: format!("s{n}"),
         cluster: "east".to_owned(),
         is_well,
-        message: "Deployment web: it crashes".to_owned(),
+        message: if is_well { String::new() } else { "Deployment web: it crashes".to_owned() },
         summary: "production".to_owned(),
     };
     let (title, lines) = tell_services(&[service(1, true), service(2, false)], 20);
@@ -122,6 +122,8 @@ fn many_services_are_one_message() {
         lines,
         ["team-a/s2 on east: Deployment web: it crashes", "team-a/s1 on east: is well again", "production"]
     );
+    let gone = ServiceNews { message: "was deleted".to_owned(), ..service(3, true) };
+    assert_eq!(tell_services(&[gone], 20).1[0], "team-a/s3 on east: was deleted");
     let many: Vec<_> = (0..5000).map(|n| service(n, false)).collect();
     let (title, lines) = tell_services(&many, 20);
     assert_eq!((title.as_str(), lines.len(), lines[20].as_str()), ("5000 services fail", 22, "and 4980 more"));

@@ -96,12 +96,12 @@ impl Settled {
                 && (first.rank, second.rank) == (Rank::Stated, Rank::Stated)
             {
                 let origins = Box::new([first.origin.clone(), second.origin.clone()]);
-                self.problems.push(Problem::Twice { name: show(&path), origins });
+                self.problems.push(Problem::Twice { name: value_name(&path), origins });
             }
             let mut candidates = candidates.into_iter();
             let Some(Candidate { origin, secret, value, .. }) = candidates.next() else { continue };
             let shown = ParameterValue {
-                name: show(&path),
+                name: value_name(&path),
                 origin,
                 secret,
                 value: (!secret).then(|| value.clone()),
@@ -118,13 +118,13 @@ impl Settled {
 
     /// A value that comes from one place only.
     pub fn tell(&mut self, path: &[&str], origin: Origin, value: Value) {
-        let (name, value) = (show(path), Some(value));
+        let (name, value) = (value_name(path), Some(value));
         self.values_of.push(ParameterValue { name, origin, value, ..ParameterValue::default() });
     }
 }
 
-/// As templates write it.
-fn show(path: &[&str]) -> String {
+/// A value's name as templates write it: `configuration.host`, `contexts["a.b"].zones`.
+pub fn value_name(path: &[&str]) -> String {
     let mut text = String::new();
     for name in path {
         let is_plain = !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-');

@@ -1,6 +1,6 @@
 //! What a member would run, or runs, as one id.
 
-use std::{fmt, str::FromStr};
+use std::{collections::BTreeMap, fmt, str::FromStr};
 
 use farwater_api::Digest;
 use serde::{Deserialize, Serialize};
@@ -23,6 +23,8 @@ pub struct Content<'a> {
     pub origin: Option<&'a str>,
     /// MAC of the parameters.
     pub parameters: Option<Digest>,
+    /// As in the candidate.
+    pub configuration: &'a BTreeMap<String, String>,
 }
 
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -31,8 +33,13 @@ pub struct ParseChangeError(String);
 
 impl ChangeId {
     pub fn of(content: &Content<'_>) -> Self {
-        let Content { template, bundle, path, origin, parameters } = *content;
-        let digest = Digest::of_json(&json!([template, bundle, path, origin, parameters]));
+        let Content { template, bundle, path, origin, parameters, configuration } = *content;
+        let mut parts = vec![json!(template), json!(bundle), json!(path), json!(origin), json!(parameters)];
+        // Most have none, and keep the id that they have.
+        if !configuration.is_empty() {
+            parts.push(json!(configuration));
+        }
+        let digest = Digest::of_json(&json!(parts));
         let mut id = [0; 16];
         id.copy_from_slice(&digest.as_bytes()[..16]);
         Self(id)
@@ -83,12 +90,14 @@ mod tests {
 
     #[test]
     fn whatever_it_is_made_of_changes_the_id() {
+        let (none, some) = (BTreeMap::new(), BTreeMap::from([("imageTag".to_owned(), "2".to_owned())]));
         let content = Content {
             template: Digest::of("template"),
             bundle: Digest::of("bundle"),
             path: "apps/web",
             origin: None,
             parameters: None,
+            configuration: &none,
         };
         let others = [
             Content { template: Digest::of("x"), ..content },
@@ -96,6 +105,7 @@ mod tests {
             Content { path: "x", ..content },
             Content { origin: Some("x"), ..content },
             Content { parameters: Some(Digest::of("x")), ..content },
+            Content { configuration: &some, ..content },
         ];
         let id = ChangeId::of(&content);
         assert!(others.iter().all(|other| ChangeId::of(other) != id));

@@ -1,3 +1,5 @@
+use std::collections::BTreeMap;
+
 use farwater_api::{
     Digest, RolloutPolicy,
     objects::{Health, ObjectRef, ObjectReport, Outcome, ServiceReport, SyncState},
@@ -15,7 +17,14 @@ mod members;
 /// The change of a name.
 pub fn id(name: &str) -> ChangeId {
     let bundle = Digest::of(name);
-    ChangeId::of(&Content { template: bundle, bundle, path: "", origin: None, parameters: None })
+    ChangeId::of(&Content {
+        template: bundle,
+        bundle,
+        path: "",
+        origin: None,
+        parameters: None,
+        configuration: &BTreeMap::new(),
+    })
 }
 
 /// A cluster `a` to `z`: what a caller keeps of it.

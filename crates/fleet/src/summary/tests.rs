@@ -32,6 +32,7 @@ fn apply() -> Action {
         approved_prune: None,
         options: ApplyOptions::default(),
         hold_prune: None,
+        configuration: Default::default(),
         origin: None,
         undo: None,
         turn: 0,

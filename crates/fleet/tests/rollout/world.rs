@@ -1,6 +1,6 @@
 //! A hub with one set, and its clusters: rows, looks, publications, polls and reports, in ticks of ten seconds.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use farwater_api::{Digest, RolloutPolicy, rollout::RolloutOrder};
 use farwater_fleet::rollout::{
@@ -67,7 +67,14 @@ impl World {
     fn id(&mut self, content: u32, own: u32) -> ChangeId {
         let make = || {
             let bundle = Digest::of(format!("{content}/{own}"));
-            ChangeId::of(&Content { template: bundle, bundle, path: "", origin: None, parameters: None })
+            ChangeId::of(&Content {
+                template: bundle,
+                bundle,
+                path: "",
+                origin: None,
+                parameters: None,
+                configuration: &BTreeMap::new(),
+            })
         };
         *self.ids.entry((content, own)).or_insert_with(make)
     }

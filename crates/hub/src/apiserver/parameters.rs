@@ -7,10 +7,13 @@ use std::collections::BTreeMap;
 use axum::response::Response;
 use farwater_api::{
     ServiceDeployment,
-    parameters::{Origin, PARAMETERS_KIND, ParametersAnswer},
+    parameters::{Origin, PARAMETERS_KIND, ParameterValue, ParametersAnswer},
 };
-use farwater_fleet::parameters::Resolution;
-use farwater_store::{Resource, delivery::load_assignment};
+use farwater_fleet::{
+    assignment::Candidate,
+    parameters::{Resolution, value_name},
+};
+use farwater_store::delivery::{Assignment, load_assignment};
 use serde_json::json;
 
 use super::{
@@ -23,23 +26,32 @@ use super::{
 use crate::{
     controllers::{
         resources::{self, Name},
-        services::ClusterFacts,
+        services::{ClusterFacts, read_json},
     },
     delivery::parameters::{InputCache, load},
 };
 
 pub async fn explain(call: &Call) -> Result<Response, ApiError> {
     let service = call.load(&call.info.name).await?;
-    let cluster = find_cluster(call, &service).await?;
-    let answer = match &cluster {
+    let row = {
+        let mut tables = call.hub.delivery.store.tables().await.map_err(store_failed)?;
+        load_assignment(&mut tables, &service.uid).await.map_err(store_failed)?
+    };
+    let answer = match find_cluster(call, row.as_ref()).await? {
         Some(cluster) => {
             let typed: ServiceDeployment = resources::parse(&service).map_err(store_failed)?;
             let name = Name::new(&service.key.namespace, &service.key.name);
             let mut cache = InputCache::default();
-            let loaded = load(&call.hub.delivery, &service.uid, &name, &typed.spec, cluster, &mut cache)
+            let loaded = load(&call.hub.delivery, &service.uid, &name, &typed.spec, &cluster, &mut cache)
                 .await
                 .map_err(store_failed)?;
-            tell(call, cluster, loaded.0).await?
+            let mut answer = tell(call, &cluster, loaded.0).await?;
+            let assigned = row.as_ref().and_then(|row| row.assigned.as_deref());
+            let assigned = assigned.map(|text| read_json::<Candidate>(&service.uid, text)).transpose();
+            if let Some(assigned) = assigned.map_err(store_failed)? {
+                tell_promoted(&mut answer, &typed.spec.source_ref.name, &assigned.configuration);
+            }
+            answer
         }
         None => ParametersAnswer {
             problems: vec!["the service has no cluster yet; why says what it lacks".to_owned()],
@@ -57,14 +69,31 @@ pub async fn explain(call: &Call) -> Result<Response, ApiError> {
     Ok(respond::json(200, &shown))
 }
 
-async fn find_cluster(call: &Call, service: &Resource) -> Result<Option<ClusterFacts>, ApiError> {
+async fn find_cluster(call: &Call, row: Option<&Assignment>) -> Result<Option<ClusterFacts>, ApiError> {
     let delivery = &call.hub.delivery;
-    let row = {
-        let mut tables = delivery.store.tables().await.map_err(store_failed)?;
-        load_assignment(&mut tables, &service.uid).await.map_err(store_failed)?
-    };
     let Some(state) = row.and_then(|row| delivery.clusters.get(&row.cluster_uid)) else { return Ok(None) };
     ClusterFacts::load(delivery, &Name::new(&state.namespace, &state.name)).await.map_err(store_failed)
+}
+
+/// Puts what a pipeline has promoted in the place of what is stated. It is in what the service was assigned, which whoever asks may
+/// read.
+fn tell_promoted(answer: &mut ParametersAnswer, repository: &str, texts: &BTreeMap<String, String>) {
+    for (name, text) in texts {
+        let name = value_name(&["configuration", name]);
+        let origin = Origin {
+            kind: "GitRepository".to_owned(),
+            name: repository.to_owned(),
+            key: "promoted".to_owned(),
+            ..Origin::default()
+        };
+        let known = answer.values.iter().position(|value| value.name == name);
+        let known = known.map(|at| answer.values.remove(at));
+        let instead_of = known.into_iter().flat_map(|known| std::iter::once(known.origin).chain(known.instead_of));
+        let instead_of = instead_of.collect();
+        let value = ParameterValue { name, origin, value: Some(text.clone().into()), secret: false, instead_of };
+        let at = answer.values.partition_point(|other| other.name < value.name);
+        answer.values.insert(at, value);
+    }
 }
 
 /// Takes away the values that whoever asks may not read.

@@ -3,7 +3,11 @@
 //! What was promoted is in the pipeline's row alone, and `fetch_sources` reads it there: a repository that follows a pipeline has no other
 //! way to a commit. A decision replaces the row that it was made from, and only while the pipeline's spec is the one that it went by.
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use farwater_api::{
     GitRepository, Pipeline, PipelineStatus, ServiceDeployment, ServiceDeploymentSpec, ServiceSet, SourceKind,
@@ -14,16 +18,17 @@ use farwater_api::{
 use farwater_fleet::{
     conditions::{self, Verdict, cut},
     promotion::{
-        self, Approval, Decision, Gates, Stage, StageState, State, Tests,
+        self, Approval, Decision, Gates, Promotable, Stage, StageState, State, Tests,
         answers::{Answer, Said},
-        decide, read_gates, unknown_gate_field,
+        decide, read_gates, texts, unknown_gate_field,
     },
     stamping::Template,
 };
 use farwater_store::{
     Resource, StoreError,
     delivery::{
-        delete_orphaned_pipelines, load_assignment, load_pipeline, load_revision, members_of_set, save_pipeline,
+        Revision, delete_orphaned_pipelines, load_assignment, load_pipeline, load_revision, members_of_set,
+        save_pipeline,
     },
 };
 use jiff::Timestamp;
@@ -72,7 +77,7 @@ struct Seen {
     repository_uid: Option<String>,
     /// As far as is known: one that is gone follows nothing else.
     follows: bool,
-    serves: Option<String>,
+    serves: Option<Promotable>,
     reference: String,
     lacks: Option<String>,
     since: i64,
@@ -80,6 +85,8 @@ struct Seen {
     failed: bool,
     content: Result<Value, String>,
     tests: Tests,
+    /// Of the first stage: what its sets and services state.
+    stated: Vec<texts::Stated>,
 }
 
 /// Why a pipeline can't go on.
@@ -110,7 +117,7 @@ impl Examined {
         let state = read_state(name, written.as_deref())?;
         let mut seen = Vec::new();
         for (index, stage) in pipeline.spec.stages.iter().enumerate() {
-            seen.push(look_at_stage(delivery, name, (index, stage)).await?);
+            seen.push(look_at_stage(delivery, name, (index, stage), pipeline.spec.promotes()).await?);
         }
         Ok(Self { resource, pipeline, gates, seen, state, written })
     }
@@ -123,7 +130,7 @@ impl Examined {
                 gates,
                 on_failure: stage.on_failure,
                 follows: seen.follows,
-                serves: seen.serves.as_deref(),
+                serves: seen.serves.as_ref(),
                 lacks: seen.lacks.as_deref(),
                 since: seen.since,
                 heard: seen.heard,
@@ -267,7 +274,7 @@ impl Examined {
             return Err(Refusal::NotAsked(format!("only members of {of} approve what gets to stage {stage}")));
         }
         let decision = self.decide(delivery);
-        let waiting = decision.candidates[index].as_ref().and_then(|one| Some((one.digest?, one.commit.clone())));
+        let waiting = decision.candidates[index].as_ref().and_then(|one| Some((one.digest?, one.what.commit.clone())));
         match waiting {
             None => Err(Refusal::Conflict(format!("nothing waits to be approved for stage {stage}"))),
             Some((digest, _)) if digest != request.digest => {
@@ -279,12 +286,12 @@ impl Examined {
     }
 }
 
-/// The commit that a repository is to serve by the word of a pipeline; or why there is none, in one sentence.
+/// What a repository is to serve by the word of a pipeline; or why there is nothing, in one sentence.
 pub async fn find_promoted(
     delivery: &Delivery,
     repository: &Name,
     pipeline: &str,
-) -> Result<Result<String, String>, StoreError> {
+) -> Result<Result<Promotable, String>, StoreError> {
     let name = Name::new(&repository.namespace, pipeline);
     let Some((resource, found)) = resources::load::<Pipeline>(&delivery.store, &name).await? else {
         return Ok(Err(format!("Pipeline {pipeline} does not exist")));
@@ -299,7 +306,7 @@ pub async fn find_promoted(
     let written = load_pipeline(&mut *delivery.store.tables().await?, &resource.uid).await?;
     let state = read_state(&name, written.as_deref())?;
     Ok(match state.promoted(&stage.name) {
-        Some(commit) => Ok(commit.to_owned()),
+        Some(promoted) => Ok(promoted.clone()),
         None => Err(format!("Pipeline {pipeline} has promoted nothing to stage {} yet", stage.name)),
     })
 }
@@ -358,8 +365,8 @@ impl Examined {
         let told = |index: &usize, is_warning, reason, what: &str| {
             let PipelineStage { name: stage, pull_request, .. } = &self.pipeline.spec.stages[*index];
             let what = if pull_request.is_some() { "is to get, by what people merge," } else { what };
-            let commit = decision.state.promoted(stage).unwrap_or_default();
-            Told { is_warning, reason, message: format!("stage {stage} {what} {}", git::format_revision("", commit)) }
+            let promoted = decision.state.promoted(stage).map(describe_promotable).unwrap_or_default();
+            Told { is_warning, reason, message: format!("stage {stage} {what} {promoted}") }
         };
         let promoted = decision.promoted.iter().map(|index| told(index, false, "Promoted", "gets"));
         let back = decision.rolled_back.iter().map(|index| told(index, true, "RolledBack", "failed and goes back to"));
@@ -378,7 +385,7 @@ impl Examined {
             }
             let promoted = decision.state.promoted(&stage.name);
             let Some(uid) = &seen.repository_uid else { continue };
-            if (promoted.is_some() && promoted != seen.serves.as_deref()) || is_news {
+            if (promoted.is_some() && promoted != seen.serves.as_ref()) || is_news {
                 if promoted.is_some() {
                     delivery.checks.hurry(uid);
                 }
@@ -396,19 +403,15 @@ impl Examined {
                 let promoted = state.promoted.as_ref();
                 StageStatus {
                     name: stage.name.clone(),
-                    revision: seen.serves.as_deref().map(|commit| git::format_revision(&seen.reference, commit)),
+                    revision: seen.serves.as_ref().map(|what| git::format_revision(&seen.reference, &what.commit)),
+                    configuration: seen.serves.as_ref().map(|what| what.configuration.clone()).unwrap_or_default(),
                     healthy_since: state.well.as_ref().and_then(|well| time(well.since)),
                     lacks: seen.content.as_ref().err().or(seen.lacks.as_ref()).map(|text| cut(text, MAX_LACK)),
                     promoted_at: promoted.and_then(|promoted| time(promoted.at)),
                     approved_by: promoted.map(|promoted| promoted.by.clone()).unwrap_or_default(),
-                    refused: state.refused.as_deref().map(|commit| git::format_revision("", commit)),
+                    refused: state.refused.as_ref().map(describe_promotable),
                     candidate: candidate.as_ref().map(|candidate| describe_candidate(candidate, state)),
-                    pull_request: propose_promotions::describe(
-                        &self.resource.key.name,
-                        stage,
-                        state,
-                        seen.serves.as_deref(),
-                    ),
+                    pull_request: propose_promotions::describe(&self.resource.key.name, stage, state, seen.commit()),
                 }
             })
             .collect()
@@ -428,7 +431,7 @@ impl Examined {
         let proposed = |(stage, seen): (&PipelineStage, &Seen)| {
             let state = decision.state.stages.get(&stage.name)?;
             let pipeline = &self.resource.key.name;
-            Some((state, propose_promotions::describe(pipeline, stage, state, seen.serves.as_deref())?))
+            Some((state, propose_promotions::describe(pipeline, stage, state, seen.commit())?))
         };
         let failing = |(stage, seen): (&PipelineStage, &Seen)| {
             let (state, told) = proposed((stage, seen))?;
@@ -448,7 +451,7 @@ impl Examined {
                 // People merge it when they like.
                 Some(_) if propose_promotions::is_open(stage, state) => return false,
                 Some(_) => false,
-                None => promoted != seen.serves.as_deref(),
+                None => promoted != seen.serves.as_ref(),
             };
             promoted.is_some() && (is_late || seen.lacks.is_some())
         };
@@ -489,7 +492,8 @@ fn describe_candidate(candidate: &promotion::Candidate, state: &StageState) -> P
         message: cut(&held.message, MAX_LACK),
     });
     PromotionCandidate {
-        revision: git::format_revision("", &candidate.commit),
+        revision: git::format_revision("", &candidate.what.commit),
+        configuration: candidate.what.configuration.clone(),
         digest: candidate.digest,
         gates: gates.collect(),
         approvals: approvals
@@ -502,6 +506,13 @@ fn describe_candidate(candidate: &promotion::Candidate, state: &StageState) -> P
             })
             .collect(),
     }
+}
+
+/// `sha1:… with imageTag=1.2.3`
+fn describe_promotable(what: &Promotable) -> String {
+    let texts: Vec<String> = what.configuration.iter().map(|(name, text)| format!("{name}={text}")).collect();
+    let with = if texts.is_empty() { String::new() } else { format!(" with {}", texts.join(", ")) };
+    cut(&format!("{}{with}", git::format_revision("", &what.commit)), MAX_LACK)
 }
 
 fn time(seconds: i64) -> Option<Time> {
@@ -525,6 +536,7 @@ async fn look_at_stage(
     delivery: &Delivery,
     name: &Name,
     (index, stage): (usize, &PipelineStage),
+    promotes: &[String],
 ) -> Result<Seen, StoreError> {
     let namespace = &name.namespace;
     let mut seen = Seen {
@@ -538,6 +550,7 @@ async fn look_at_stage(
         failed: false,
         content: Ok(Value::Null),
         tests: Tests::default(),
+        stated: Vec::new(),
     };
     let source = Name::new(namespace, &stage.source_ref.name);
     let Some((resource, repository)) = resources::load::<GitRepository>(&delivery.store, &source).await? else {
@@ -564,7 +577,7 @@ async fn look_at_stage(
     for (is_set, member) in members(stage) {
         let member = Name::new(namespace, member);
         let found = match is_set {
-            true => look_at_set(delivery, &member, &source.name, &mut seen).await?,
+            true => look_at_set(delivery, &member, (&source.name, promotes), &mut seen).await?,
             false => look_at_service(delivery, &member, &source.name, &mut seen).await?,
         };
         match found {
@@ -573,13 +586,20 @@ async fn look_at_stage(
         }
     }
     let after = revision().await?;
-    let commit =
-        |revision: &Option<farwater_store::delivery::Revision>| revision.as_ref().map(|one| one.commit.clone());
-    if commit(&before) != commit(&after) || after.is_none() {
+    if before.as_ref().map(promotable) != after.as_ref().map(promotable) || after.is_none() {
         seen.lack(|| format!("GitRepository {} is on its way", source.name));
     }
     seen.reference = after.as_ref().map(|revision| revision.reference.clone()).unwrap_or_default();
-    seen.serves = commit(&after);
+    seen.serves = after.as_ref().map(promotable);
+    if index == 0 {
+        // What goes with its commits is what it states.
+        let stated = std::mem::take(&mut seen.stated);
+        match (texts::agree(promotes, &stated), &mut seen.serves) {
+            (Ok(texts), Some(serves)) => serves.configuration = texts,
+            (Ok(_), None) => {}
+            (Err(why), _) => problem = problem.or(Some(why)),
+        }
+    }
     if seen.heard == i64::MAX {
         seen.heard = 0;
     }
@@ -599,7 +619,16 @@ fn members(stage: &PipelineStage) -> impl Iterator<Item = (bool, &str)> {
     sets.chain(stage.services.iter().map(|service| (false, service.as_str())))
 }
 
+/// As a repository serves it.
+fn promotable(revision: &Revision) -> Promotable {
+    Promotable { commit: revision.commit.clone(), configuration: revision.taken.configuration.clone() }
+}
+
 impl Seen {
+    fn commit(&self) -> Option<&str> {
+        self.serves.as_ref().map(|what| what.commit.as_str())
+    }
+
     fn lack(&mut self, what: impl FnOnce() -> String) {
         if self.lacks.is_none() {
             self.lacks = Some(what());
@@ -660,11 +689,22 @@ fn is_made_of(spec: &ServiceDeploymentSpec, repository: &str) -> bool {
     own.kind == SourceKind::GitRepository && own.name == repository
 }
 
+/// The texts that all services of a variant of a set have.
+fn stated_texts(set: &ServiceSet, template: &BTreeMap<String, String>) -> BTreeMap<String, String> {
+    let stated = set.spec.parameters.iter().filter_map(|one| Some((one.name.clone(), one.value.clone()?)));
+    template.clone().into_iter().chain(stated).collect()
+}
+
+/// Whether each service of a set may have another text.
+fn is_computed(set: &ServiceSet, name: &str) -> bool {
+    set.spec.parameters.iter().any(|one| one.name == name && one.value.is_none())
+}
+
 /// What of a set is deployed beside the commit; or why nothing can be promoted to it.
 async fn look_at_set(
     delivery: &Delivery,
     name: &Name,
-    repository: &str,
+    (repository, promotes): (&str, &[String]),
     seen: &mut Seen,
 ) -> Result<Result<Value, String>, StoreError> {
     let Some((resource, set)) = resources::load::<ServiceSet>(&delivery.store, name).await? else {
@@ -679,8 +719,15 @@ async fn look_at_set(
                 name.name
             )));
         };
+        seen.stated.push((format!("ServiceSet {} (spec.{at})", name.name), stated_texts(&set, &spec.configuration)));
         let stated = tests_of(&spec);
         tests = Some(tests.map_or_else(|| stated.clone(), |known| known.intersection(&stated).cloned().collect()));
+    }
+    if let Some(computed) = promotes.iter().find(|promoted| is_computed(&set, promoted)) {
+        return Ok(Err(format!(
+            "ServiceSet {} has configuration.{computed} computed for each cluster, and it is to be promoted: state it once",
+            name.name
+        )));
     }
     seen.tests.add(|| format!("ServiceSet {}", name.name), tests.unwrap_or_default());
     seen.note_ready(set.status.as_ref().map(|status| &status.conditions));
@@ -716,6 +763,7 @@ async fn look_at_service(
             name.name
         )));
     }
+    seen.stated.push((format!("ServiceDeployment {}", name.name), service.spec.configuration.clone()));
     seen.tests.add(|| format!("ServiceDeployment {}", name.name), tests_of(&service.spec));
     seen.note_ready(service.status.as_ref().map(|status| &status.conditions));
     if service.spec.pin.is_some() || service.spec.suspend {

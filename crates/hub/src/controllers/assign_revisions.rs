@@ -58,10 +58,13 @@ use super::{
     track_clusters::until_silent,
     versions,
 };
-use crate::delivery::{
-    Delivery,
-    parameters::{Given, Newest},
-    secrets, status,
+use crate::{
+    delivery::{
+        Delivery,
+        parameters::{Given, Newest},
+        secrets, status,
+    },
+    notify::farewell_postings,
 };
 
 /// A service that waits for others is woken by them; this is for a wake-up that was lost.
@@ -930,6 +933,8 @@ async fn finish_removal(
     let about = resource.clone();
     let uid = resource.uid.clone();
     let change = resources::without_finalizer(resource, AGENT_FINALIZER);
+    let postings = farewell_postings(&delivery.notifications, resource);
+    let told = postings.clone();
     let finished = delivery.store.transact(move |tx| {
         Box::pin(async move {
             if let Some(row) = load_assignment(tx, &uid).await?.filter(|row| !row.cluster_uid.is_empty()) {
@@ -941,6 +946,9 @@ async fn finish_removal(
             if let Some(released) = &farewell.released {
                 save_released(tx, released).await?;
             }
+            for posting in &told {
+                posting.save(tx).await?;
+            }
             if let Some(told) = &farewell.told {
                 events::tell(tx, &about, told).await?;
             }
@@ -951,6 +959,7 @@ async fn finish_removal(
         })
     });
     dependencies::wake(delivery, &name.namespace, finished.await?);
+    postings.into_iter().for_each(|posting| posting.wake(&delivery.notifications));
     dependencies::wake_dependents(delivery, name).await?;
     delivery.dirty.notify_one();
     delivery.collect.notify_one();

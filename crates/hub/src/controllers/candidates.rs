@@ -186,6 +186,8 @@ pub enum ResolveError {
 struct Taken {
     part: Part,
     files: Files,
+    /// What was promoted with it.
+    configuration: BTreeMap<String, String>,
     /// What is wrong although something is served.
     problem: Option<String>,
 }
@@ -222,7 +224,15 @@ impl Ingredient {
         match take_chart(row) {
             Ok((revision, key)) => {
                 let problem = Some(row.problem.clone()).filter(|problem| !problem.is_empty());
-                Take::Files(Box::new(Taken { part: part(revision), files: Files::Artifact(key), problem }))
+                {
+                    let configuration = BTreeMap::new();
+                    Take::Files(Box::new(Taken {
+                        part: part(revision),
+                        files: Files::Artifact(key),
+                        configuration,
+                        problem,
+                    }))
+                }
             }
             Err(message) => Take::Trouble(Trouble::ChartMissing { message }),
         }
@@ -232,7 +242,8 @@ impl Ingredient {
         let SourceReference { kind, name } = &self.reference;
         if found.is_built_in() {
             let part = part(BUILT_IN_REVISION.to_owned());
-            return Take::Files(Box::new(Taken { part, files: Files::BuiltIn, problem: None }));
+            let (files, configuration) = (Files::BuiltIn, BTreeMap::new());
+            return Take::Files(Box::new(Taken { part, files, configuration, problem: None }));
         }
         let Some(revision) = &found.revision else {
             return Take::Trouble(Trouble::SourceEmpty { kind: *kind, name: name.clone() });
@@ -250,7 +261,8 @@ impl Ingredient {
                 return Take::Trouble(Trouble::Bundle { revision: text, message });
             }
         };
-        Take::Files(Box::new(Taken { part: part(text), files, problem: None }))
+        let configuration = revision.taken.configuration.clone();
+        Take::Files(Box::new(Taken { part: part(text), files, configuration, problem: None }))
     }
 }
 
@@ -366,6 +378,7 @@ async fn is_current(delivery: &Delivery, known: &Known, taken: &[Taken]) -> Resu
     let Some(first) = taken.first() else { return Ok(None) };
     let mut next = known.clone();
     next.source.clone_from(&first.part.url);
+    next.configuration.clone_from(&first.configuration);
     if stated.is_empty() {
         // One folder of a Git repository.
         let is_plain = taken.len() == 1 && matches!(first.files, Files::Commit { .. });
@@ -555,6 +568,7 @@ fn candidate(
         rendered: own.rendered.clone(),
         parts,
         artifacts,
+        configuration: first.configuration.clone(),
     }
 }
 

@@ -130,11 +130,18 @@ pub async fn judge(delivery: &Delivery, name: &Name) -> Result<Option<String>, S
 async fn find_newest(tables: &mut Connection, row: &Assignment) -> Result<Option<String>, StoreError> {
     let candidate: Option<Candidate> =
         row.candidate.as_deref().map(|text| read_json(&row.service_uid, text)).transpose()?;
+    // What a pipeline promotes with the same commit is no other revision by name.
+    let served = load_revision(tables, &row.source_uid).await?;
+    if let (Some(served), Some(candidate)) = (&served, &candidate)
+        && served.taken.configuration != candidate.configuration
+    {
+        let revision = git::format_revision(&served.reference, &served.commit);
+        return Ok(Some(format!("{revision} with other texts")));
+    }
     // After the row: who writes a candidate writes with it what touches that.
     let is_untouched = is_untouched(&paths_of_service(tables, &row.service_uid).await?);
     let Some(candidate) = candidate.filter(|candidate| is_untouched || !candidate.parts.is_empty()) else {
-        let newest = load_revision(tables, &row.source_uid).await?;
-        return Ok(newest.map(|newest| git::format_revision(&newest.reference, &newest.commit)));
+        return Ok(served.map(|served| git::format_revision(&served.reference, &served.commit)));
     };
     for part in &candidate.parts {
         if is_untouched && part.source_uid == row.source_uid {

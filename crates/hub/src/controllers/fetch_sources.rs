@@ -19,6 +19,7 @@ use farwater_api::{
 use farwater_fleet::{
     conditions::{self, Verdict, whole_seconds},
     duration::{SOURCE_INTERVAL, SOURCE_TIMEOUT, show},
+    promotion::Promotable,
     webhooks::announcements::Found,
 };
 use farwater_sources::{Named, Reference, ReferenceError, oci::cosign::Keys};
@@ -133,8 +134,8 @@ struct Source {
     origin: Option<SourceOrigin>,
     /// Somebody wants a chart that was never looked for.
     wants_more: bool,
-    /// The commit that a pipeline has promoted to it, or why there is none; none: it follows no pipeline.
-    promoted: Option<Result<String, String>>,
+    /// What a pipeline has promoted to it, or why there is none; none: it follows no pipeline.
+    promoted: Option<Result<Promotable, String>>,
 }
 
 impl Source {
@@ -366,8 +367,9 @@ async fn ask_remote(
         SourceSpec::Git(spec) => {
             let reference = match (&source.object.name, &source.promoted) {
                 // Nothing else, whatever is on the branch by now.
-                (_, Some(Ok(commit))) => {
-                    Reference::parse(Some(&GitReference { commit: Some(commit.clone()), ..GitReference::default() }))
+                (_, Some(Ok(promoted))) => {
+                    let commit = Some(promoted.commit.clone());
+                    Reference::parse(Some(&GitReference { commit, ..GitReference::default() }))
                 }
                 (SourceName::Resource(..), _) => Reference::parse(spec.r#ref.as_ref()),
                 (SourceName::Link { url, .. }, _) => Reference::of_base(read_git_link(url).unwrap_or_default().1),
@@ -378,6 +380,9 @@ async fn ask_remote(
             let known = origin.clone();
             let mut outcome =
                 git::fetch(delivery, uid, spec, &reference, (&way, turn), origin).await.map(outcome_of)?;
+            if let Some(Ok(promoted)) = &source.promoted {
+                outcome.taken.configuration.clone_from(&promoted.configuration);
+            }
             // Who needs what only a kustomization names has no paths of it.
             if !source.object.is_link() {
                 outcome.differs = find_changes(delivery, served, known.as_ref(), &outcome).await;
@@ -424,6 +429,7 @@ async fn find_changes(
     // Of what lies elsewhere a commit's own files say nothing.
     let is_plain = |taken: &Taken| !taken.submodules && !taken.lfs;
     let is_plain = is_plain(&served.taken) && is_plain(&outcome.taken);
+    let is_plain = is_plain && served.taken.configuration == outcome.taken.configuration;
     let is_same_history = known?.root == outcome.origin.root;
     if !is_plain || !is_same_history || served.reference != *reference || served.commit == *commit {
         return None;
@@ -517,6 +523,7 @@ fn is_moved(served: Option<&Revision>, outcome: &Outcome) -> bool {
             old.commit != *commit
                 || old.reference != *reference
                 || (was.submodules, was.lfs, was.artifact) != (now.submodules, now.lfs, now.artifact)
+                || was.configuration != now.configuration
         })
     })
 }
@@ -749,7 +756,7 @@ async fn write_reconciling(delivery: &Delivery, source: &Source, served: Option<
 async fn find_promoted(
     delivery: &Delivery,
     object: &SourceObject,
-) -> Result<Option<Result<String, String>>, StoreError> {
+) -> Result<Option<Result<Promotable, String>>, StoreError> {
     let (SourceSpec::Git(spec), SourceName::Resource(_, name)) = (&object.spec, &object.name) else { return Ok(None) };
     // Beside another field it is no reference, and told as any that is none.
     match Reference::parse(spec.r#ref.as_ref()) {

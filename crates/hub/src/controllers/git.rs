@@ -313,7 +313,7 @@ async fn complete(
     let origin = find_origin(delivery, source_uid, known, &commit)
         .await
         .map_err(|error| SourceFailure::passing("MirrorFailed", format!("read the history of {commit}: {error}")))?;
-    let taken = Taken { submodules: spec.recurse_submodules, lfs: spec.lfs, verified, artifact: None };
+    let taken = Taken { submodules: spec.recurse_submodules, lfs: spec.lfs, verified, ..Taken::default() };
     Ok(Fetch { reference: revision.name.unwrap_or_default(), commit, origin, taken })
 }
 

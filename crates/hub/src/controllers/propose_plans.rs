@@ -16,7 +16,7 @@ use farwater_fleet::assignment::{Candidate, Trouble, Why};
 use farwater_sources::Named;
 use farwater_store::{
     Resource, StoreError,
-    delivery::{Assignment, Revision, load_assignment, load_parameters, load_service_origin},
+    delivery::{Assignment, Revision, Taken, load_assignment, load_parameters, load_service_origin},
 };
 
 use super::{
@@ -121,9 +121,11 @@ async fn prepare(
         }
         Instead::Files { local, archive } => {
             // Of the same repository as what is assigned, as far as anybody can tell.
-            let origin = facts.candidate.as_ref().or(facts.assigned.as_ref()).and_then(|known| known.origin.clone());
+            let known = facts.candidate.as_ref().or(facts.assigned.as_ref());
+            let of_known = known.map(|known| (known.origin.clone(), known.configuration.clone()));
+            let (origin, configuration) = of_known.unwrap_or_default();
             let (candidate, archive) = open_files(local, archive).await?;
-            (take_place(&mut facts, Candidate { origin, ..candidate }), Some(archive.into()))
+            (take_place(&mut facts, Candidate { origin, configuration, ..candidate }), Some(archive.into()))
         }
     };
     let secrets = secrets::resolve(&delivery, &facts).await.map_err(failed)?;
@@ -172,12 +174,14 @@ async fn find_candidate(
         };
         (problem, failure.message)
     })?;
+    let configuration = found.revision.take().map(|served| served.taken.configuration).unwrap_or_default();
     found.revision = Some(Revision {
         source_uid: found.object.uid.clone(),
         reference: fetch.reference,
         commit: fetch.commit,
         fetched: 0,
-        taken: fetch.taken,
+        // A pipeline's texts are not of the commit that is looked at.
+        taken: Taken { configuration, ..fetch.taken },
     });
     found.origin = Some(fetch.origin);
     let resolved = candidates::resolve(delivery, &name.namespace, None, &ingredients, None).await;
@@ -217,6 +221,7 @@ async fn open_files(local: LocalFiles, archive: Vec<u8>) -> Result<(Candidate, V
         rendered: Vec::new(),
         parts: Vec::new(),
         artifacts: Vec::new(),
+        configuration: Default::default(),
     };
     Ok((candidate, archive))
 }

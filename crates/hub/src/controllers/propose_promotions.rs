@@ -352,10 +352,10 @@ pub fn describe(
     serves: Option<&str>,
 ) -> Option<PullRequestStatus> {
     let (pull, promoted) = (stage.pull_request.as_ref()?, state.promoted.as_ref()?);
-    if !is_open(stage, state) || serves == Some(promoted.commit.as_str()) {
+    if !is_open(stage, state) || serves == Some(promoted.what.commit.as_str()) {
         return None;
     }
-    let revision = format_revision("", &promoted.commit);
+    let revision = format_revision("", &promoted.what.commit);
     let Some(proposal) = state.proposed() else {
         let branch = branch_of(pipeline, stage, pull)?.to_string();
         return Some(PullRequestStatus { revision, url: pull.url.clone(), branch, ..PullRequestStatus::default() });

@@ -99,9 +99,9 @@ fn change(
     parameters: Option<Digest>,
 ) -> Result<ChangeId, StoreError> {
     let template = template_digest(&serde_json::to_value(spec).map_err(StoreError::abort)?);
-    let Candidate { bundle, path, origin, .. } = candidate;
+    let Candidate { bundle, path, origin, configuration, .. } = candidate;
     let parameters = parameters.filter(|_| is_handed(spec));
-    Ok(ChangeId::of(&Content { template, bundle: *bundle, path, origin: origin.as_deref(), parameters }))
+    Ok(ChangeId::of(&Content { template, bundle: *bundle, path, origin: origin.as_deref(), parameters, configuration }))
 }
 
 /// What an entry is made of, where it is one to apply.
@@ -152,7 +152,14 @@ fn fingerprint(ingredients: &[Ingredient]) -> String {
         let found = ingredient.found.as_ref()?;
         let revision = found.revision.as_ref().map(|revision| {
             let taken = &revision.taken;
-            json!([revision.reference, revision.commit, taken.submodules, taken.lfs, taken.artifact])
+            json!([
+                revision.reference,
+                revision.commit,
+                taken.submodules,
+                taken.lfs,
+                taken.artifact,
+                taken.configuration
+            ])
         });
         let chart = found.chart.as_ref().map(|chart| json!([chart.chart, chart.wanted, chart.version, chart.digest]));
         Some(json!([found.object.uid, revision, chart]))

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use farwater_api::notification_rule::EventSeverity;
+use farwater_api::notification_rule::{EventKind, EventSeverity};
 use farwater_fleet::{
     notify::{
         CommitNews, CommitState, Course, News, Put, RolloutNews, ServiceNews, commit_thread, commit_threads, put,
@@ -12,13 +12,13 @@ use farwater_fleet::{
     webhooks::hint::Address,
 };
 use farwater_store::{
-    Connection, StoreError,
+    Connection, Resource, StoreError,
     delivery::{Thread, delete_thread, load_thread, save_thread, threads_below},
 };
 use jiff::Timestamp;
 
 use super::{Notifications, Target};
-use crate::controllers::resources::Name;
+use crate::{apiserver::labels, controllers::resources::Name};
 
 /// A service that fails and recovers within this was well.
 const GATHER: Duration = Duration::from_secs(10);
@@ -190,6 +190,23 @@ pub fn service_posting(notifications: &Notifications, target: &Target, uid: &str
         wait,
     };
     Postings { postings: vec![posting], superseded: Vec::new(), providers: vec![target.provider.clone()] }
+}
+
+/// A service is gone: who was told that it fails has not to look after it any more.
+pub fn farewell_postings(notifications: &Notifications, resource: &Resource) -> Vec<Postings> {
+    let (namespace, name) = (&resource.key.namespace, &resource.key.name);
+    let of = (EventKind::ServiceDeployment, name.as_str());
+    let targets = notifications.targets(namespace, of, &labels(&resource.object));
+    let targets = targets.into_iter().filter(|target| !target.spec.r#type.is_git_host());
+    let news = ServiceNews {
+        namespace: namespace.clone(),
+        name: name.clone(),
+        cluster: resource.object["spec"]["clusterRef"]["name"].as_str().unwrap_or_default().to_owned(),
+        is_well: true,
+        message: "was deleted".to_owned(),
+        summary: String::new(),
+    };
+    targets.map(|target| service_posting(notifications, &target, &resource.uid, news.clone())).collect()
 }
 
 /// Whether a provider's repository is this one. Hosts are known by several names, inside and outside; paths are the same.

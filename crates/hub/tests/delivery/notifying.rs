@@ -7,6 +7,7 @@ use farwater_api::{
     ADMIN_NAMESPACE, Digest,
     notification_provider::ProviderType,
     objects::{Health, Outcome},
+    protocol::{Action, Entry},
 };
 use farwater_store::delivery::{load_thread, save_thread, threads_below};
 use farwater_testkit::{
@@ -476,7 +477,29 @@ async fn services_that_fail_and_recover_are_one_message_each_time() {
         let mut tables = rig.store.tables().await.unwrap();
         threads_below(&mut tables, &provider_uid, "service/", "").await.unwrap().is_empty()
     };
-    rig.wait_until("nothing is left of it", is_over).await;
+    rig.wait_until("nothing is left of it", &is_over).await;
+
+    // Nobody looks after one that was deleted.
+    let quiet = async || {
+        let paced = async || !rig.delivery.notifications.paces().of(&provider_uid).until_services().is_zero();
+        rig.wait_until("it is noted", paced).await;
+        rig.delivery.notifications.paces().forget(&provider_uid);
+    };
+    quiet().await;
+    say(Health::Failed).await;
+    rig.wait_until("it is told again", async || hook.taken().len() == 3).await;
+    quiet().await;
+    for (name, uid) in [("web", &web), ("db", &db)] {
+        rig.delete("ServiceDeployment", ADMIN_NAMESPACE, name).await;
+        let is_removal = |entry: &Entry| matches!(entry.action, Action::Remove { .. });
+        let (_, entry) = agent.wait_entry(&rig, uid, is_removal).await;
+        agent.say(&rig, uid, said(&entry, Outcome::Removed, &[])).await;
+        rig.wait_gone("ServiceDeployment", ADMIN_NAMESPACE, name).await;
+    }
+    rig.wait_until("that they are gone is told", async || hook.taken().len() == 4).await;
+    let told = hook.taken().pop().unwrap();
+    assert_eq!((&told["severity"], &told["services"][0]["message"]), (&json!("info"), &json!("was deleted")));
+    rig.wait_until("nothing is left of them", &is_over).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -28,6 +28,7 @@ use crate::{
 };
 
 mod proposing;
+mod texts;
 
 const PIPELINE: &str = "web";
 
@@ -40,6 +41,8 @@ struct World {
     last: BTreeMap<&'static str, Entry>,
     /// (cluster, bundle) in the order in which they came.
     course: Vec<(&'static str, Digest)>,
+    /// (cluster, bundle, promoted `imageTag`) in the order in which they came.
+    texts: Vec<(&'static str, Digest, String)>,
     /// What does not get healthy.
     bad: Vec<(&'static str, Digest)>,
     /// Clusters on which nothing new gets healthy.
@@ -64,6 +67,7 @@ impl World {
             agents: BTreeMap::new(),
             last: BTreeMap::new(),
             course: Vec::new(),
+            texts: Vec::new(),
             bad: Vec::new(),
             worse: Vec::new(),
         };
@@ -97,6 +101,11 @@ impl World {
             let before = self.last.get(name).and_then(applied).map(|last| last.bundle);
             if before != Some(bundle) {
                 self.course.push((name, bundle));
+            }
+            let tag = applied(&entry).unwrap().configuration.get("imageTag").cloned().unwrap_or_default();
+            let last = self.texts.iter().rfind(|(cluster, ..)| cluster == name);
+            if last.is_none_or(|last| (last.1, &last.2) != (bundle, &tag)) {
+                self.texts.push((name, bundle, tag));
             }
             if self.worse.contains(name) && before.is_some_and(|before| before != bundle) {
                 self.bad.push((name, bundle));

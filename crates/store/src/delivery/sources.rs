@@ -1,5 +1,7 @@
 //! What is served of each source, and which archive holds which content.
 
+use std::collections::BTreeMap;
+
 use farwater_api::Digest;
 use serde::{Deserialize, Serialize};
 use sqlx::AssertSqlSafe;
@@ -24,6 +26,9 @@ pub struct Taken {
     /// By what an artifact is found on the disk, where that is not its manifest's digest: of one manifest there may be several.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub artifact: Option<Digest>,
+    /// Texts that a pipeline has promoted with it, by their names in `configuration`.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub configuration: BTreeMap<String, String>,
 }
 
 /// The served revision of a source.
