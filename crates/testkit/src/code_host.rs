@@ -22,6 +22,8 @@ pub struct Status {
     pub context: String,
     pub state: String,
     pub description: String,
+    /// Where whoever clicks on it gets to.
+    pub target: String,
     pub at: Instant,
 }
 
@@ -137,8 +139,12 @@ fn status(state: &State, asked: &Asked, commit: &str) -> Result<Result<Status, S
         context: text(name),
         state: text("state"),
         description: text("description"),
+        target: text("target_url"),
         at: Instant::now(),
     };
+    if !status.target.is_empty() && !status.target.starts_with("https://") {
+        return Err(format!("target_url is no address of a page: {:?}", status.target));
+    }
     if !states.contains(&status.state.as_str()) {
         return Err(format!("no state: {:?}", status.state));
     }

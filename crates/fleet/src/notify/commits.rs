@@ -26,6 +26,9 @@ pub enum CommitState {
 pub struct CommitNews {
     pub commit: String,
     pub context: String,
+    /// `namespace/name` of the ServiceSet.
+    #[serde(default)]
+    pub set: String,
     pub state: CommitState,
     pub description: String,
 }
@@ -51,6 +54,7 @@ impl CommitNews {
         Self {
             commit: commit.to_owned(),
             context: format!("{prefix}/{}/{}", news.namespace, news.set),
+            set: format!("{}/{}", news.namespace, news.set),
             state,
             description: cut(&format!("{}{how}", news.progress()), MAX_DESCRIPTION),
         }
@@ -69,7 +73,7 @@ impl CommitNews {
             _ => cut(&standing.to_string(), MAX_DESCRIPTION),
         };
         let context = format!("{}/{cluster}", self.context);
-        Self { commit: self.commit.clone(), context, state, description }
+        Self { commit: self.commit.clone(), context, set: self.set.clone(), state, description }
     }
 }
 

@@ -186,7 +186,7 @@ impl Channel {
             ProviderType::GitHub | ProviderType::GitLab | ProviderType::Gitea => {
                 let token = token.ok_or_else(|| lacking(TOKEN_KEY))?;
                 let address = spec.address.as_deref().unwrap_or_default();
-                Ok(Self::GitHost(GitHost::open(web, spec.r#type, address, &token, tls)?))
+                Ok(Self::GitHost(GitHost::open(web, spec.r#type, address, &token, tls, &delivery.url)?))
             }
             ProviderType::Email => {
                 let username = text(secret, USERNAME_KEY, secret_name)?;

@@ -24,6 +24,8 @@ pub struct GitHost {
     kind: ProviderType,
     /// Of the repository, in the host's API.
     line: Line,
+    /// The hub's own address, whose page tells more.
+    hub: String,
 }
 
 impl GitHost {
@@ -33,10 +35,11 @@ impl GitHost {
         repository: &str,
         token: &Zeroizing<String>,
         tls: Option<&SecretData>,
+        hub: &str,
     ) -> Result<Self, Trouble> {
         let api = api_of(kind, repository)
             .ok_or(("AddressInvalid", "spec.address names no repository: https://HOST/OWNER/NAME".to_owned()))?;
-        Ok(Self { kind, line: Line::open(web, &api, Some(token), tls)? })
+        Ok(Self { kind, line: Line::open(web, &api, Some(token), tls)?, hub: hub.to_owned() })
     }
 
     pub async fn send(&self, letter: &Letter<'_>) -> Result<Sent, Fault> {
@@ -88,8 +91,18 @@ impl GitHost {
             (_, CommitState::Failed) => ("context", "failure"),
             (_, CommitState::Superseded) => ("context", "error"),
         };
-        json!({"state": state, name: news.context, "description": news.description})
+        let mut body = json!({"state": state, name: news.context, "description": news.description});
+        // Of one that an older hub has noted nobody knows whose it is.
+        if !news.set.is_empty() {
+            body["target_url"] = page_of(&self.hub, &news.set).into();
+        }
+        body
     }
+}
+
+/// Where the page shows a set.
+fn page_of(hub: &str, set: &str) -> String {
+    format!("{}/ui/?set={}", hub.trim_end_matches('/'), utf8_percent_encode(set, SEGMENT))
 }
 
 /// Where a repository is in its host's API.

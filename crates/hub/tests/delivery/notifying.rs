@@ -365,6 +365,7 @@ async fn statuses_of(kind: ProviderType, [running, done, failed, left]: [&str; 4
     }
     let of_set: Vec<_> = host.taken().into_iter().filter(|status| status.context == context).collect();
     assert_eq!((of_set[0].state.as_str(), of_set.last().unwrap().description.as_str()), (running, "2/2 healthy"));
+    assert!(of_set[0].target.ends_with("/ui/?set=farwater-admin%2Fweb"), "{}", of_set[0].target);
     for pair in of_set.windows(2) {
         assert!(pair[1].at.duration_since(pair[0].at) >= Duration::from_secs(10), "{pair:?}");
         assert!((&pair[0].state, &pair[0].description) != (&pair[1].state, &pair[1].description), "{pair:?}");
