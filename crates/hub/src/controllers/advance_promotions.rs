@@ -539,6 +539,8 @@ async fn look_at_stage(
     promotes: &[String],
 ) -> Result<Seen, StoreError> {
     let namespace = &name.namespace;
+    // What later stages state of these counts for nothing.
+    let promotes = if index == 0 { promotes } else { &[] };
     let mut seen = Seen {
         repository_uid: None,
         follows: true,
