@@ -211,10 +211,13 @@ async fn stays(site: &Site, image: &str, why: &str, before: &Value) -> Result<()
     ensure!(halted.contains("farwater-admin/east") && halted.contains(why), "{image}: {halted}");
     let agent = agent_container(site).await?;
     ensure!(agent == *before, "{image} was not taken back: {agent:#}");
-    let status = site.cluster().await?;
-    ensure!(condition(&status.conditions, "AgentUpdated") == Some("False"), "{status:?}");
-    ensure!(condition(&status.conditions, "Ready") == Some("True"), "{status:?}");
-    Ok(())
+    // The cluster says so itself a moment after its policy.
+    wait_for("the cluster to say that its agent went back", PATIENCE, || async {
+        let status = site.cluster().await?;
+        ensure!(condition(&status.conditions, "Ready") == Some("True"), "{status:?}");
+        Ok((condition(&status.conditions, "AgentUpdated") == Some("False")).then_some(()))
+    })
+    .await
 }
 
 async fn agent_container(site: &Site) -> Result<Value> {

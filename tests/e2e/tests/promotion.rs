@@ -1,6 +1,10 @@
 //! A commit and its image tag, from a cluster of staging to one of production by a person's word.
 
-use std::time::Duration;
+use std::{
+    collections::BTreeSet,
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
 
 use anyhow::{Result, ensure};
 use farwater_api::{Cluster, GitRepository, Pipeline, ServiceDeployment, ServiceSet};
@@ -96,11 +100,16 @@ async fn a_commit_and_its_tag_get_to_production_together_when_somebody_says_so()
     let stays = async || Ok(fleet.value(production).await?.as_deref() == Some("one 1.0"));
     fleet.always("production", Duration::from_secs(3), stays).await?;
     fleet.cli().expect(0, &approve)?;
+    let seen = Mutex::new(BTreeSet::new());
     fleet
         .until("both to be there", || async {
             let value = fleet.value(production).await?.unwrap_or_default();
-            ensure!(["one 1.0", "two 2.0"].contains(&&*value), "production has {value:?}");
-            Ok((value == "two 2.0").then_some(()))
+            let is_there = value == "two 2.0";
+            seen.lock().unwrap_or_else(PoisonError::into_inner).insert(value);
+            Ok(is_there.then_some(()))
         })
-        .await
+        .await?;
+    let seen = seen.into_inner().unwrap_or_else(PoisonError::into_inner);
+    ensure!(seen.iter().all(|value| ["one 1.0", "two 2.0"].contains(&value.as_str())), "{seen:?}");
+    Ok(())
 }
