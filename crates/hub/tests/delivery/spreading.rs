@@ -154,7 +154,9 @@ async fn a_value_that_is_bad_or_missing_takes_nothing_from_the_others_and_its_fi
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_goes_back_gets_its_parameters_of_before() {
-    let mut fleet = start(&["a", "b"], json!({"onFailure": "Rollback"})).await;
+    // Where nobody says which, it is one that is healthy at that moment.
+    let canary = json!({"clusterSelector": {"matchLabels": {"name": "a"}}});
+    let mut fleet = start(&["a", "b"], json!({"onFailure": "Rollback", "canary": canary})).await;
     let red = mac_of(&fleet.last["a"]);
     fleet.bad_colours.insert("black");
     // With another template and another content, which go back with it.

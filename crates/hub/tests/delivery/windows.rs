@@ -1,6 +1,9 @@
 //! Change windows: what they hold, and what goes on when they open.
 
-use farwater_api::{ADMIN_NAMESPACE, OVERRIDE_FREEZE, protocol::Entry};
+use farwater_api::{
+    ADMIN_NAMESPACE, OVERRIDE_FREEZE,
+    protocol::{Action, Entry},
+};
 use farwater_testkit::git::{GitServer, Repository};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
@@ -80,6 +83,14 @@ impl World {
     }
 }
 
+/// Without how often it has changed.
+fn uncounted(mut entry: Entry) -> Entry {
+    if let Action::Apply(deployment) = &mut entry.action {
+        deployment.turn = 0;
+    }
+    entry
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_freeze_holds_versions_and_specs_and_its_end_has_only_these_looked_at() {
     let world = World::start().await;
@@ -88,7 +99,10 @@ async fn a_freeze_holds_versions_and_specs_and_its_end_has_only_these_looked_at(
         rig.service(ADMIN_NAMESPACE, &format!("db-{n}"), "east", "apps/db").await;
     }
     world.edit(|service| service["spec"]["configuration"] = json!({"size": "1"})).await;
-    let before = world.entry("it has parameters", |entry| mac_of(entry).is_some()).await;
+    world.entry("it has parameters", |entry| mac_of(entry).is_some()).await;
+    // Its cluster may have been computed before the service was looked at.
+    rig.wait_idle().await;
+    let before = world.now().await;
     rig.create("ChangeWindow", ADMIN_NAMESPACE, "holidays", freeze(-1, 1)).await;
     let window = world.wait_window("holidays", true).await;
     assert_eq!(condition(&window, "Ready"), "True/InForce");
@@ -116,7 +130,8 @@ async fn a_freeze_holds_versions_and_specs_and_its_end_has_only_these_looked_at(
     let late = rig.service(ADMIN_NAMESPACE, "late", "east", "apps/db").await;
     world.agent.wait_entry(rig, &late, |_| true).await;
     rig.wait_idle().await;
-    assert_eq!(world.now().await, before, "of several edits none begins");
+    // Who looks between two edits may count a turn: to its agent that is the same change.
+    assert_eq!(uncounted(world.now().await), uncounted(before.clone()), "of several edits none begins");
 
     let looks = rig.looks();
     rig.set_clock(2.0);
