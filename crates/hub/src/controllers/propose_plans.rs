@@ -180,7 +180,7 @@ async fn find_candidate(
         reference: fetch.reference,
         commit: fetch.commit,
         fetched: 0,
-        // A pipeline's texts are not of the commit that is looked at.
+        // Another commit has no texts of its own: those of now stay.
         taken: Taken { configuration, ..fetch.taken },
     });
     found.origin = Some(fetch.origin);
