@@ -84,6 +84,12 @@ impl Ingredient {
         }
     }
 
+    /// Texts that a pipeline has promoted with what is served of it.
+    fn promoted(&self) -> BTreeMap<String, String> {
+        let revision = self.found.as_ref().and_then(|found| found.revision.as_ref());
+        revision.map(|revision| revision.taken.configuration.clone()).unwrap_or_default()
+    }
+
     fn is_plain_git(&self) -> bool {
         self.reference.kind == SourceKind::GitRepository && self.chart.is_none()
     }
@@ -186,8 +192,6 @@ pub enum ResolveError {
 struct Taken {
     part: Part,
     files: Files,
-    /// What was promoted with it.
-    configuration: BTreeMap<String, String>,
     /// What is wrong although something is served.
     problem: Option<String>,
 }
@@ -224,15 +228,7 @@ impl Ingredient {
         match take_chart(row) {
             Ok((revision, key)) => {
                 let problem = Some(row.problem.clone()).filter(|problem| !problem.is_empty());
-                {
-                    let configuration = BTreeMap::new();
-                    Take::Files(Box::new(Taken {
-                        part: part(revision),
-                        files: Files::Artifact(key),
-                        configuration,
-                        problem,
-                    }))
-                }
+                Take::Files(Box::new(Taken { part: part(revision), files: Files::Artifact(key), problem }))
             }
             Err(message) => Take::Trouble(Trouble::ChartMissing { message }),
         }
@@ -242,8 +238,7 @@ impl Ingredient {
         let SourceReference { kind, name } = &self.reference;
         if found.is_built_in() {
             let part = part(BUILT_IN_REVISION.to_owned());
-            let (files, configuration) = (Files::BuiltIn, BTreeMap::new());
-            return Take::Files(Box::new(Taken { part, files, configuration, problem: None }));
+            return Take::Files(Box::new(Taken { part, files: Files::BuiltIn, problem: None }));
         }
         let Some(revision) = &found.revision else {
             return Take::Trouble(Trouble::SourceEmpty { kind: *kind, name: name.clone() });
@@ -261,8 +256,7 @@ impl Ingredient {
                 return Take::Trouble(Trouble::Bundle { revision: text, message });
             }
         };
-        let configuration = revision.taken.configuration.clone();
-        Take::Files(Box::new(Taken { part: part(text), files, configuration, problem: None }))
+        Take::Files(Box::new(Taken { part: part(text), files, problem: None }))
     }
 }
 
@@ -326,8 +320,9 @@ pub async fn resolve(
     let problem = taken.iter().find_map(|taken| taken.problem.clone());
     let rendered = ingredients.first().map(|own| own.rendered.as_slice()).unwrap_or_default();
     if let Some(known) = known.filter(|known| known.candidate.rendered == rendered)
-        && let Some(again) = is_current(delivery, &known, &taken).await?
+        && let Some(mut again) = is_current(delivery, &known, &taken).await?
     {
+        again.configuration = ingredients.first().map(Ingredient::promoted).unwrap_or_default();
         resolved.wants.extend(wants_of(&again));
         resolved.paths = None;
         // What runs is what is served, and why that is nothing newer is said here: the source is well.
@@ -378,7 +373,6 @@ async fn is_current(delivery: &Delivery, known: &Known, taken: &[Taken]) -> Resu
     let Some(first) = taken.first() else { return Ok(None) };
     let mut next = known.clone();
     next.source.clone_from(&first.part.url);
-    next.configuration.clone_from(&first.configuration);
     if stated.is_empty() {
         // One folder of a Git repository.
         let is_plain = taken.len() == 1 && matches!(first.files, Files::Commit { .. });
@@ -568,7 +562,7 @@ fn candidate(
         rendered: own.rendered.clone(),
         parts,
         artifacts,
-        configuration: first.configuration.clone(),
+        configuration: own.promoted(),
     }
 }
 
