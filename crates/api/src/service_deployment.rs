@@ -233,6 +233,9 @@ pub struct ServiceDeploymentStatus {
     /// The digest of the bundle that is assigned.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bundle_digest: Option<Digest>,
+    /// Texts of `configuration` that a pipeline has promoted with it: they count before those of the spec.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub configuration: BTreeMap<String, String>,
     /// What the source has, where a pin, a suspension, a dependency or a ChangeWindow holds it back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_revision: Option<String>,

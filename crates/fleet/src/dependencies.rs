@@ -150,7 +150,9 @@ pub fn judge(dependency: Dependency<'_>) -> Option<String> {
     }
     let Some(assigned) = decided.assigned else { return waits("has nothing assigned yet".to_owned()) };
     let status = service.status.clone().unwrap_or_default();
-    let is_current = status.observed_generation == Some(generation) && status.bundle_digest == Some(assigned.bundle);
+    let is_current = status.observed_generation == Some(generation)
+        && status.bundle_digest == Some(assigned.bundle)
+        && status.configuration == assigned.configuration;
     if is_current && is_healthy(&status) {
         return None;
     }

@@ -114,6 +114,9 @@ pub fn version_of(deployment: &Deployment) -> Digest {
     if let Some(mac) = &deployment.parameters {
         text = format!("{text}\nparameters {mac}");
     }
+    if !deployment.configuration.is_empty() {
+        text = format!("{text}\npromoted {}", Digest::of_json(&serde_json::json!(deployment.configuration)));
+    }
     Digest::of(text)
 }
 

@@ -235,6 +235,7 @@ fn another_bundle_value_patch_or_parameter_is_another_version_and_an_option_is_n
         json!({"renderers": [{"helm": {"values": {"a": 1}}}]}),
         json!({"patches": [{"patch": "{}"}]}),
         json!({"parameters": Digest::of("p")}),
+        json!({"configuration": {"imageTag": "2"}}),
     ] {
         assert_ne!(version_of(&deployment(other.clone())), before, "{other}");
     }

@@ -8,10 +8,11 @@
 //!    otherwise, or that it was unhealthy meanwhile, begins anew.
 //! 2. A commit is a stage's *candidate* once all of the stage before was well at it for the soak, and each cluster that counts was heard
 //!    when the soak ended: neither silence nor a clock that jumps, nor a hub that was away, is a success. It stays that when the stage
-//!    before goes on to another commit, and is none any more when the stage before, still at it, is not well.
+//!    before goes on to another commit, and is none any more when the stage before, still at it, is not well, nor when something else has
+//!    to be proven by now: by another stage, for another time, or with other texts.
 //! 3. The newest candidate takes the place of the one before, and approvals of that one count for nothing.
 //! 4. An approval names a [`digest`] of all that would be deployed. Where that changes it has lapsed, for good.
-//! 5. When all gates hold in one look, the candidate is promoted in it.
+//! 5. When all gates hold in one look, and nothing is wrong with any stage, the candidate is promoted in it.
 //! 6. What was promoted to a stage is forgotten while its repository follows something else: somebody has taken it into their own hands,
 //!    and when they give it back it goes on from what it serves then.
 //! 7. What is asked of others is remembered with exactly what it was asked about, and counts for nothing else; see [`answers`].
@@ -313,6 +314,9 @@ pub struct StageState {
     /// Proven in the stage before, by what was since then.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub candidate: Option<Well>,
+    /// What the candidate had to prove.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub proof: Option<Digest>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub approvals: Vec<Approval>,
     /// Of gates that ask others.
@@ -404,6 +408,8 @@ pub struct Promoted {
     /// What the stage was at before, to go back to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before: Option<Promotable>,
+    /// Name of the GitRepository that is to serve it, and no other.
+    pub repository: String,
 }
 
 impl StageState {
@@ -422,6 +428,10 @@ pub struct Stage<'a> {
     pub name: &'a str,
     pub gates: &'a Gates,
     pub on_failure: StageFailure,
+    /// Name of its GitRepository.
+    pub repository: &'a str,
+    /// Names of the texts that go with a commit.
+    pub promotes: &'a [String],
     /// False: its repository exists and follows something else than the pipeline.
     pub follows: bool,
     /// What its repository serves; of the first stage with the texts that its services state.
@@ -499,6 +509,7 @@ pub fn decide(pipeline_uid: &str, stages: &[Stage<'_>], state: &State, (now, clo
         next_look: None,
     };
     let mut looks = Vec::new();
+    let is_valid = stages.iter().all(|stage| stage.content.is_ok());
     for (index, stage) in stages.iter().enumerate() {
         let mut next = state.stages.get(stage.name).cloned().unwrap_or_default();
         next.well = look_at_health(stage, next.well, now);
@@ -507,7 +518,7 @@ pub fn decide(pipeline_uid: &str, stages: &[Stage<'_>], state: &State, (now, clo
             next = StageState { well: next.well, ..StageState::default() };
             all.candidates.push(None);
         } else {
-            if !stage.follows {
+            if !stage.follows || next.promoted.as_ref().is_some_and(|known| known.repository != stage.repository) {
                 next.promoted = None;
             }
             if roll_back(stage, &mut next, now) {
@@ -528,14 +539,15 @@ pub fn decide(pipeline_uid: &str, stages: &[Stage<'_>], state: &State, (now, clo
                 Candidate { what, digest, gates }
             });
             match candidate {
-                Some(candidate) if is_let_through(stage, &candidate) => {
+                Some(candidate) if is_valid && is_let_through(stage, &candidate) => {
                     let by = next.approvals.iter().map(|approval| approval.by.clone()).collect();
                     let before = stage.serves.filter(|before| **before != candidate.what).cloned();
-                    next.promoted = Some(Promoted { what: candidate.what, at: now, by, before });
+                    let repository = stage.repository.to_owned();
+                    next.promoted = Some(Promoted { what: candidate.what, at: now, by, before, repository });
                     next.candidate = None;
                     next.approvals.clear();
                     next.answers.clear();
-                    next.tested = None;
+                    (next.tested, next.proof) = (None, None);
                     next.refused = None;
                     all.promoted.push(index);
                     all.candidates.push(None);
@@ -554,7 +566,7 @@ pub fn decide(pipeline_uid: &str, stages: &[Stage<'_>], state: &State, (now, clo
 }
 
 fn is_let_through(stage: &Stage<'_>, candidate: &Candidate) -> bool {
-    stage.follows && stage.content.is_ok() && candidate.gates.iter().all(|held| held.holds)
+    stage.follows && candidate.gates.iter().all(|held| held.holds)
 }
 
 fn look_at_health(stage: &Stage<'_>, known: Option<Well>, now: i64) -> Option<Well> {
@@ -574,7 +586,8 @@ fn roll_back(stage: &Stage<'_>, next: &mut StageState, now: i64) -> bool {
     let has_failed = stage.failed && stage.serves == Some(&promoted.what);
     let Some(before) = promoted.before.clone().filter(|_| has_failed) else { return false };
     next.refused = Some(promoted.what.clone());
-    next.promoted = Some(Promoted { what: before, at: now, by: Vec::new(), before: None });
+    let repository = stage.repository.to_owned();
+    next.promoted = Some(Promoted { what: before, at: now, by: Vec::new(), before: None, repository });
     true
 }
 
@@ -590,6 +603,10 @@ fn find_candidate(
         next.promoted.as_ref().is_some_and(|promoted| promoted.what == *what) || next.refused.as_ref() == Some(what)
     };
     let soak = stage.gates.soak.unwrap_or(0);
+    let proof = Digest::of_json(&json!([before.name, before.repository, soak, stage.promotes]));
+    if next.proof != Some(proof) {
+        next.candidate = None;
+    }
     let is_proven = well.is_some_and(|well| now >= well.since + soak && before.heard >= well.since + soak);
     // Still at it, and not well any more, or anew: that is another proof.
     let is_over = |proven: &Well| before.serves == Some(&proven.what) && well != Some(proven);
@@ -598,13 +615,14 @@ fn find_candidate(
     }
     if let Some(well) = well.filter(|well| is_proven && !is_here(&well.what, next)) {
         next.candidate = Some(well.clone());
+        next.proof = Some(proof);
         next.tested = Some(before.tests.clone());
     }
     if next.candidate.as_ref().is_some_and(|proven| is_here(&proven.what, next)) {
         next.candidate = None;
     }
     if next.candidate.is_none() {
-        next.tested = None;
+        (next.tested, next.proof) = (None, None);
     }
     // Of a hub that has just started nobody was heard yet: what was proven is.
     let is_proven = is_proven || (well.is_some() && next.candidate.as_ref() == well);

@@ -112,6 +112,9 @@ const ASKING: &str = "[{type: Webhook, address: 'https://x', secretRef: {name: a
 struct World {
     gates: Gates,
     on_failure: StageFailure,
+    repository: &'static str,
+    /// Of the first stage; none: nothing can be told of it.
+    is_valid: bool,
     follows: bool,
     now: i64,
     serves: [Option<Promotable>; 2],
@@ -134,6 +137,8 @@ impl World {
         Self {
             gates,
             on_failure: StageFailure::Halt,
+            repository: "b",
+            is_valid: true,
             follows: true,
             now: 1000,
             serves: [Some(what("c0")), None],
@@ -158,23 +163,27 @@ impl World {
             name: "a",
             gates: first,
             on_failure: StageFailure::Halt,
+            repository: "a",
+            promotes: &[],
             follows: false,
             serves: self.serves[0].as_ref(),
             lacks: self.lacks.then_some("it is not healthy"),
             since: 0,
             heard: self.heard,
             failed: false,
-            content: Ok(content),
+            content: if self.is_valid { Ok(content) } else { Err("it is invalid") },
             tests: &self.tests,
             request: self.request.as_deref(),
         };
         let second = Stage {
             name: "b",
+            repository: self.repository,
             gates: &self.gates,
             on_failure: self.on_failure,
             follows: self.follows,
             serves: self.serves[1].as_ref(),
             failed: self.failed,
+            content: Ok(content),
             ..stage.clone()
         };
         [stage, second]
@@ -347,6 +356,37 @@ fn texts_go_with_a_commit_and_others_are_another_commit() {
     world.look();
     assert_eq!(world.promoted().as_deref(), Some("c0/3"));
     assert_eq!(world.state.stages["b"].promoted.as_ref().unwrap().before, Some(what("c0/2")));
+}
+
+#[test]
+fn what_was_proven_otherwise_is_proven_anew() {
+    let mut world = World::new("[{type: Soak, duration: 1h}, {type: Approval}]");
+    let told = |world: &mut World| world.candidate().unwrap().1.remove(0);
+    world.look();
+    world.now += 3600;
+    world.heard = world.now;
+    assert_eq!(told(&mut world), "the stage before was healthy at it for 1h");
+    // The stage before has gone on, and now so long is not long enough.
+    world.serves[0] = Some(what("c1"));
+    world.approve("ada", "c0");
+    world.gates.soak = Some(2 * 3600);
+    assert_eq!(told(&mut world), "stage a is healthy at it; 2h to go");
+    assert_eq!(world.promoted(), None);
+    world.now += 2 * 3600;
+    world.heard = world.now;
+    assert_eq!(told(&mut world), "the stage before was healthy at it for 2h");
+    // Something is wrong with another stage.
+    world.approve("ada", "c1");
+    world.is_valid = false;
+    world.look();
+    assert_eq!(world.promoted(), None);
+    world.is_valid = true;
+    world.look();
+    assert_eq!(world.promoted().as_deref(), Some("c1"));
+    // What was promoted was so for another repository.
+    world.repository = "other";
+    world.look();
+    assert_eq!(world.promoted(), None);
 }
 
 #[test]

@@ -141,6 +141,7 @@ mod tests {
             at,
             by: Vec::new(),
             before: None,
+            repository: String::new(),
         }
     }
 

@@ -90,6 +90,7 @@ pub fn summarize(inputs: Inputs<'_>) -> ServiceDeploymentStatus {
         conditions: conditions::resolve(&inputs.previous.conditions, verdicts, inputs.generation, inputs.now),
         assigned_revision: inputs.assigned.map(|assigned| assigned.revision.clone()),
         bundle_digest: inputs.assigned.map(|assigned| assigned.bundle),
+        configuration: inputs.assigned.map(|assigned| assigned.configuration.clone()).unwrap_or_default(),
         held_revision: held_candidate(&inputs).map(|candidate| candidate.revision.clone()),
         changed_by: inputs.previous.changed_by.clone(),
         pinned_by: inputs.previous.pinned_by.clone(),

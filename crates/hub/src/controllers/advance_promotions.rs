@@ -129,6 +129,8 @@ impl Examined {
                 name: &stage.name,
                 gates,
                 on_failure: stage.on_failure,
+                repository: &stage.source_ref.name,
+                promotes: self.pipeline.spec.promotes(),
                 follows: seen.follows,
                 serves: seen.serves.as_ref(),
                 lacks: seen.lacks.as_deref(),
@@ -305,8 +307,9 @@ pub async fn find_promoted(
     }
     let written = load_pipeline(&mut *delivery.store.tables().await?, &resource.uid).await?;
     let state = read_state(&name, written.as_deref())?;
-    Ok(match state.promoted(&stage.name) {
-        Some(promoted) => Ok(promoted.clone()),
+    let promoted = state.stages.get(&stage.name).and_then(|state| state.promoted.as_ref());
+    Ok(match promoted.filter(|promoted| promoted.repository == repository.name) {
+        Some(promoted) => Ok(promoted.what.clone()),
         None => Err(format!("Pipeline {pipeline} has promoted nothing to stage {} yet", stage.name)),
     })
 }
@@ -386,7 +389,10 @@ impl Examined {
             let promoted = decision.state.promoted(&stage.name);
             let Some(uid) = &seen.repository_uid else { continue };
             if (promoted.is_some() && promoted != seen.serves.as_ref()) || is_news {
-                if promoted.is_some() {
+                // Once: what fails is asked again in its time, however often somebody looks here.
+                if let Some(promoted) = promoted
+                    && (delivery.pipelines.is_first_hurry(uid, promoted) || is_news)
+                {
                     delivery.checks.hurry(uid);
                 }
                 delivery.sources.add(SourceName::git(Name::new(&name.namespace, &stage.source_ref.name)));
@@ -590,6 +596,8 @@ async fn look_at_stage(
     let after = revision().await?;
     if before.as_ref().map(promotable) != after.as_ref().map(promotable) || after.is_none() {
         seen.lack(|| format!("GitRepository {} is on its way", source.name));
+        // Of what was served before.
+        seen.failed = false;
     }
     seen.reference = after.as_ref().map(|revision| revision.reference.clone()).unwrap_or_default();
     seen.serves = after.as_ref().map(promotable);

@@ -4,6 +4,7 @@
 //! a reason to keep the old one, and is told in the service's status.
 
 use std::{
+    collections::BTreeMap,
     sync::Arc,
     time::{Duration, SystemTime},
 };
@@ -694,11 +695,13 @@ fn count_turn(
     Ok(())
 }
 
-/// What of an assignment an agent is told.
-fn assigned_content(row: &Assignment) -> Result<Option<(Digest, String, Option<String>)>, StoreError> {
+/// What of an assignment an agent is told: bundle, path, origin and the texts that were promoted.
+type Content = (Digest, String, Option<String>, BTreeMap<String, String>);
+
+fn assigned_content(row: &Assignment) -> Result<Option<Content>, StoreError> {
     let candidate: Option<Candidate> =
         row.assigned.as_deref().map(|text| read_json(&row.service_uid, text)).transpose()?;
-    Ok(candidate.map(|candidate| (candidate.bundle, candidate.path, candidate.origin)))
+    Ok(candidate.map(|candidate| (candidate.bundle, candidate.path, candidate.origin, candidate.configuration)))
 }
 
 /// Whether a cluster's desired state may differ because of a row's change. Another revision of the same content changes

@@ -218,6 +218,7 @@ pub fn standing(status: &ServiceDeploymentStatus) -> impl PartialEq + use<'_> {
     (
         status.observed_generation,
         status.bundle_digest,
+        &status.configuration,
         counts,
         ready.map(|ready| (&ready.status, &ready.reason)),
         status.applied_revision == status.assigned_revision,

@@ -2,10 +2,11 @@
 
 use std::{
     collections::{BTreeSet, HashMap},
-    sync::{Arc, PoisonError, RwLock},
+    sync::{Arc, Mutex, PoisonError, RwLock},
 };
 
 use farwater_api::{PipelineSpec, pipeline::GateType};
+use farwater_fleet::promotion::Promotable;
 
 use super::{queue::WorkQueue, resources::Name};
 
@@ -33,6 +34,8 @@ pub struct Pipelines {
     /// Those with something that is pushed for people to merge.
     pub proposals: Arc<WorkQueue<Name>>,
     known: RwLock<HashMap<Name, BTreeSet<(Part, String)>>>,
+    /// By a repository's uid: for what it was last told to hurry.
+    hurried: Mutex<HashMap<String, Promotable>>,
 }
 
 impl Pipelines {
@@ -49,6 +52,12 @@ impl Pipelines {
 
     pub fn forget(&self, name: &Name) {
         self.known.write().unwrap_or_else(PoisonError::into_inner).remove(name);
+    }
+
+    /// Whether a repository was not told yet to hurry for exactly this.
+    pub fn is_first_hurry(&self, uid: &str, promoted: &Promotable) -> bool {
+        let mut hurried = self.hurried.lock().unwrap_or_else(PoisonError::into_inner);
+        hurried.insert(uid.to_owned(), promoted.clone()).as_ref() != Some(promoted)
     }
 
     /// Something of what a stage may be made of has changed, its status too.

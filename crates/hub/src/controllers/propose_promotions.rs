@@ -352,7 +352,9 @@ pub fn describe(
     serves: Option<&str>,
 ) -> Option<PullRequestStatus> {
     let (pull, promoted) = (stage.pull_request.as_ref()?, state.promoted.as_ref()?);
-    if !is_open(stage, state) || serves == Some(promoted.what.commit.as_str()) {
+    // Of the commit's own id nothing is left to merge where it is served already.
+    let is_served = pull.from.is_none() && serves == Some(promoted.what.commit.as_str());
+    if !is_open(stage, state) || is_served {
         return None;
     }
     let revision = format_revision("", &promoted.what.commit);

@@ -69,7 +69,8 @@ pub async fn note_report(
         Some(row) => read(row)?,
         None => Version::new(None, assigned, Stated::default(), now),
     };
-    let report = report.filter(|report| report.entry == entry.digest() && version.told.bundle == deployment.bundle);
+    let is_its = version.told.bundle == deployment.bundle && version.configuration == deployment.configuration;
+    let report = report.filter(|report| report.entry == entry.digest() && is_its);
     let number = i64::try_from(version.told.number).map_err(StoreError::abort)?;
     if let Some(report) = report {
         hook_runs::note_hooks(delivery, &facts.uid, number, &report.hooks).await?;
