@@ -1,8 +1,16 @@
-//! The compiled tests in two lanes side by side: those with a real node, a slow server or a fleet wait for it most of their time and take
-//! long, the others go on meanwhile. Within a lane one program runs at a time. What starts the most programs of its own comes last: by then
-//! the other lane has mostly ended.
+//! The compiled tests, two programs at a time: most of them wait for clocks and for other programs more than they compute. What acts in
+//! the same servers takes turns, one program after another; the rest goes wherever there is room.
 
-use std::{fs, io::Write as _, num::NonZero, path::Path, process::Command, thread};
+use std::{
+    collections::VecDeque,
+    fs,
+    io::Write as _,
+    num::NonZero,
+    path::Path,
+    process::Command,
+    sync::{Mutex, PoisonError},
+    thread,
+};
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use farwater_testkit::postgres;
@@ -13,58 +21,81 @@ use super::{
 };
 use crate::{repository, step};
 
-/// The programs of e2e that start a kubelet, one whose API server is slow, and one whose rollouts soak.
-const OF_THE_NODES_LANE: [&str; 7] = ["bad_installs", "fleet", "health", "hooks", "hostile", "hub_in_cluster", "node"];
+/// The programs of e2e that start a node, or a slow server, of their own.
+const ON_A_NODE: [&str; 6] = ["bad_installs", "health", "hooks", "hostile", "hub_in_cluster", "node"];
 /// The crate whose tests go through the hub's API and its controllers: once more on the other engine.
 const ON_BOTH_ENGINES: &str = "hub";
 /// Of its tests that run at the same time, for each processor: they wait for clocks and for other programs most of their time.
 const WAITING_TESTS: usize = 2;
+const AGENT: &str = "agent";
 const E2E: &str = "e2e";
 
 /// A program and what it is called.
 type Step = (String, Command);
 
+/// What is left to run.
+struct Queue {
+    /// Agents in the two planes that all tests share: one program at a time.
+    planes: Mutex<VecDeque<Step>>,
+    /// Of the machine's other half: one node is enough for it.
+    node: Mutex<VecDeque<Step>>,
+    anywhere: Mutex<VecDeque<Step>>,
+}
+
 /// Runs everything; `servers` tells a command where the servers are that all tests share. What was printed is in the logs.
-pub fn run(log: &Path, log_of_the_node: &Path, servers: impl Fn(&mut Command)) -> Result<Counts> {
-    let mut lanes = share_out(TestProgram::all()?)?;
-    for (_, command) in lanes.iter_mut().flatten() {
-        command.env("CARGO_TERM_COLOR", "never");
-        servers(command);
+pub fn run([log, log_beside]: [&Path; 2], servers: impl Fn(&mut Command)) -> Result<Counts> {
+    let mut queue = Queue::of(TestProgram::all()?)?;
+    for steps in [&mut queue.planes, &mut queue.node, &mut queue.anywhere] {
+        for (_, command) in steps.get_mut().unwrap_or_else(PoisonError::into_inner) {
+            command.env("CARGO_TERM_COLOR", "never");
+            servers(command);
+        }
     }
-    let [main, node] = lanes;
     thread::scope(|scope| {
-        let node =
-            scope.spawn(|| run_lane(node, log_of_the_node, |_, command| step::run_beside(command, log_of_the_node)));
-        let counts = run_lane(main, log, |title, command| step::run(title, command, log))?;
-        step::wait("tests with a real node", log_of_the_node, || node.is_finished());
-        let of_the_node = node.join().map_err(|_| anyhow!("the lane of the real node ended early"))??;
-        Ok(counts.plus(of_the_node))
+        let beside = scope.spawn(|| {
+            run_lane(|| queue.next(&queue.node), log_beside, |_, command| step::run_beside(command, log_beside))
+        });
+        let counts = run_lane(|| queue.next(&queue.planes), log, |title, command| step::run(title, command, log))?;
+        step::wait("the last tests beside", log_beside, || beside.is_finished());
+        let counts_beside = beside.join().map_err(|_| anyhow!("the tests beside ended early"))??;
+        Ok(counts.plus(counts_beside))
     })
 }
 
-/// The steps of the main lane and of the node's.
-fn share_out(programs: Vec<TestProgram>) -> Result<[Vec<Step>; 2]> {
-    let mut documents = repository::cargo()?;
-    documents.args(["test", "--workspace", "--locked", "--doc", "--no-fail-fast"]);
-    let mut main = vec![("tests in the documentation".to_owned(), documents)];
-    let (mut node, mut end_to_end) = (Vec::new(), Vec::new());
-    for program in programs {
-        let (title, command) = (program.title(), command_of(&program));
-        match &*program.folder {
-            E2E if OF_THE_NODES_LANE.contains(&&*program.name) => node.push((title, command)),
-            E2E => end_to_end.push((title, command)),
-            ON_BOTH_ENGINES if program.is_black_box => {
-                let mut again = command_of(&program);
-                again.env(postgres::CHOICE, "postgres");
-                let again = (format!("{title} on PostgreSQL"), again);
-                main.extend([(title, command), again]);
+impl Queue {
+    fn of(programs: Vec<TestProgram>) -> Result<Self> {
+        let mut documents = repository::cargo()?;
+        documents.args(["test", "--workspace", "--locked", "--doc", "--no-fail-fast"]);
+        // The longest first: whoever comes last has a short one left.
+        let (mut anywhere, mut short) = (VecDeque::new(), vec![("tests in the documentation".to_owned(), documents)]);
+        let (mut planes, mut node, mut end_to_end) = (VecDeque::new(), VecDeque::new(), Vec::new());
+        for program in programs {
+            let (title, command) = (program.title(), command_of(&program));
+            match &*program.folder {
+                E2E if ON_A_NODE.contains(&&*program.name) => node.push_back((title, command)),
+                E2E => end_to_end.push((title, command)),
+                AGENT => planes.push_back((title, command)),
+                ON_BOTH_ENGINES if program.is_black_box => {
+                    let mut again = command_of(&program);
+                    again.env(postgres::CHOICE, "postgres");
+                    let again = (format!("{title} on PostgreSQL"), again);
+                    anywhere.extend([(title, command), again]);
+                }
+                _ => short.push((title, command)),
             }
-            _ => main.push((title, command)),
         }
+        ensure!(node.len() == ON_A_NODE.len(), "{E2E} has not all of {ON_A_NODE:?}");
+        planes.extend(end_to_end);
+        anywhere.extend(short);
+        let [planes, node, anywhere] = [planes, node, anywhere].map(Mutex::new);
+        Ok(Self { planes, node, anywhere })
     }
-    ensure!(node.len() == OF_THE_NODES_LANE.len(), "{E2E} has not all of {OF_THE_NODES_LANE:?}");
-    main.append(&mut end_to_end);
-    Ok([main, node])
+
+    /// Its own first.
+    fn next(&self, own: &Mutex<VecDeque<Step>>) -> Option<Step> {
+        let take = |steps: &Mutex<VecDeque<Step>>| steps.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+        take(own).or_else(|| take(&self.anywhere))
+    }
 }
 
 fn command_of(program: &TestProgram) -> Command {
@@ -77,9 +108,9 @@ fn command_of(program: &TestProgram) -> Command {
 }
 
 /// One after another, whatever becomes of each.
-fn run_lane(steps: Vec<Step>, log: &Path, run: impl Fn(&str, Command) -> Result<()>) -> Result<Counts> {
+fn run_lane(next: impl Fn() -> Option<Step>, log: &Path, run: impl Fn(&str, Command) -> Result<()>) -> Result<Counts> {
     let mut all = Counts::default();
-    for (title, command) in steps {
+    while let Some((title, command)) = next() {
         let from = begin(&title, log)?;
         let result = run(&title, command);
         let counts = results::count(&step::read_from(log, from)?);

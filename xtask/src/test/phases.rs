@@ -127,15 +127,15 @@ fn test(run: &Run) -> Result<Counts> {
             .env(plane_variable(2), plane_2.kubeconfig())
             .env(postgres::VARIABLE, database.first_url());
     };
-    let (log, log_of_the_node) = (run.log("test"), run.log("test-node"));
+    let (log, log_beside) = (run.log("test"), run.log("test-beside"));
     // The log of this run only; the other one's was removed when the phase began.
-    let _ = fs::remove_file(&log_of_the_node);
-    let counts = lanes::run(&log, &log_of_the_node, servers)?;
+    let _ = fs::remove_file(&log_beside);
+    let counts = lanes::run([&log, &log_beside], servers)?;
     if counts.failed > 0 {
-        for log in [&log, &log_of_the_node] {
+        for log in [&log, &log_beside] {
             eprintln!("{}", results::failures(&step::read_from(log, 0)?, LINES_OF_A_FAILURE).join("\n"));
         }
-        eprintln!("  everything that the tests printed: {} and {}", log.display(), log_of_the_node.display());
+        eprintln!("  everything that the tests printed: {} and {}", log.display(), log_beside.display());
     }
     Ok(counts)
 }
