@@ -680,6 +680,8 @@ export interface ServiceDeploymentStatus {
   changedBy?: string;
   /** `Ready`, `Reconciling`, `Stalled`, `PruneHeld` while a prune waits for approval, `Drifted` while objects differ from the source that are not corrected, `SecretsStale` while a backend of secrets can't be read, `Pinned`, and `Frozen` while a ChangeWindow holds something newer. */
   conditions?: Condition[];
+  /** Texts of `configuration` that a pipeline has promoted with it: they count before those of the spec. */
+  configuration?: Record<string, string>;
   /** A prune that waits for `farwater.dev/approve-prune: <digest>`. */
   heldPrune?: HeldPrune;
   /** What the source has, where a pin, a suspension, a dependency or a ChangeWindow holds it back. */

@@ -1,21 +1,20 @@
 //! What a pipeline promotes beside a commit.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, time::Duration};
 
 use farwater_api::{
-    ADMIN_NAMESPACE, Digest,
+    ADMIN_NAMESPACE,
     objects::{Health, Outcome},
     protocol::Entry,
 };
 use farwater_testkit::git::GitServer;
 use serde_json::{Value, json};
-use tokio::sync::Mutex;
+use tokio::{sync::Mutex, time::Instant};
 
 use super::{Subject, check};
 use crate::{
     agent::{Agent, said},
-    delivering::applied,
-    rig::{Rig, repository},
+    rig::{PATIENCE, Rig, repository},
     shop::{service, start, wait_files},
 };
 
@@ -29,16 +28,26 @@ struct World {
 struct Before {
     uid: String,
     agent: Agent,
-    last: Option<Digest>,
+    last: Option<Entry>,
 }
 
 impl Before {
-    /// It has what is stated now, and is healthy with it.
+    /// Says that it is healthy with all that it is told, until what is stated now is known to be.
     async fn get_well(&mut self, rig: &Rig) {
-        let is_news = |entry: &Entry| applied(entry).is_some() && Some(entry.digest()) != self.last;
-        let (_, entry) = self.agent.wait_entry(rig, &self.uid, is_news).await;
-        self.last = Some(entry.digest());
-        self.agent.say(rig, &self.uid, said(&entry, Outcome::Applied, &[("web", Health::Current)])).await;
+        let is_well = |service: &Value| {
+            let ready = service["status"]["conditions"].as_array()?.iter().find(|one| one["type"] == "Ready")?;
+            Some(ready["status"] == "True" && ready["observedGeneration"] == service["metadata"]["generation"])
+        };
+        let begun = Instant::now();
+        while !is_well(&rig.get("ServiceDeployment", ADMIN_NAMESPACE, "first").await.unwrap()).unwrap_or(false) {
+            assert!(begun.elapsed() < PATIENCE, "the service of the stage before does not get healthy");
+            let Some(entry) = self.agent.news(rig, self.last.as_ref()).await else {
+                tokio::time::sleep(Duration::from_millis(30)).await;
+                continue;
+            };
+            self.agent.say(rig, &self.uid, said(&entry, Outcome::Applied, &[("web", Health::Current)])).await;
+            self.last = Some(entry);
+        }
     }
 }
 
