@@ -74,6 +74,8 @@ pub struct SetDependency<'a> {
     pub set: Option<&'a ServiceSet>,
     /// Whether its rollout knows of what its sources have now, and of its spec.
     pub is_looked_at: bool,
+    /// What its clusters lack that are heard. Who is silent is passed over, as its rollout does.
+    pub unhealthy: Option<&'a str>,
 }
 
 /// What a set lacks for others to go on, in one sentence.
@@ -92,12 +94,10 @@ pub fn judge_set(dependency: SetDependency<'_>) -> Option<String> {
     if rollout.phase != RolloutPhase::Complete {
         return waits(format!("is not through with rollout {}: it is {}", rollout.number, rollout.phase));
     }
-    let ready = status.conditions.iter().find(|condition| condition.type_ == "Ready");
-    match ready {
-        Some(ready) if ready.status == "True" => None,
-        Some(ready) => waits(format!("is not ready: {}", ready.message)),
-        None => waits("has said nothing of its clusters yet".to_owned()),
+    if let Some(stalled) = status.conditions.iter().find(|one| one.type_ == "Stalled" && one.status == "True") {
+        return waits(format!("is not ready: {}", stalled.message));
     }
+    dependency.unhealthy.and_then(|lacks| waits(lacks.to_owned()))
 }
 
 /// A service that another one names.

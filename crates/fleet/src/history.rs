@@ -46,6 +46,9 @@ pub struct Version {
     /// The rollout of its set that let it be assigned; 0: it is of no set, or it was assigned before that was noted.
     #[serde(default, skip_serializing_if = "farwater_api::is_zero")]
     pub rollout: u64,
+    /// Number of the last version before this one that was healthy; 0: none is known.
+    #[serde(default, skip_serializing_if = "farwater_api::is_zero")]
+    pub good_before: u64,
 }
 
 /// What a service's spec says of what is to run, and who said it.
@@ -100,7 +103,13 @@ impl Version {
         let source_name = stated.source_name.to_owned();
         let (parts, configuration) = (candidate.parts.clone(), candidate.configuration.clone());
         let (source, origin, rollout) = (source.clone(), origin.clone(), stated.rollout);
-        Self { told, content_id, bundle_bytes, source, origin, source_name, parts, configuration, rollout }
+        let good_before = last.map_or(0, Self::good);
+        Self { told, content_id, bundle_bytes, source, origin, source_name, parts, configuration, rollout, good_before }
+    }
+
+    /// Number of the last version, up to this one, that was healthy.
+    fn good(&self) -> u64 {
+        if self.told.result == VersionResult::Healthy { self.told.number } else { self.good_before }
     }
 
     pub fn candidate(&self) -> Candidate {

@@ -309,6 +309,9 @@ impl State {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct StageState {
+    /// What all of it was well at last: what it goes back to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub good: Option<Promotable>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub well: Option<Well>,
     /// Proven in the stage before, by what was since then.
@@ -519,7 +522,10 @@ pub fn decide(pipeline_uid: &str, stages: &[Stage<'_>], state: &State, (now, clo
             all.candidates.push(None);
         } else {
             if !stage.follows || next.promoted.as_ref().is_some_and(|known| known.repository != stage.repository) {
-                next.promoted = None;
+                (next.promoted, next.good) = (None, None);
+            }
+            if let Some(well) = &next.well {
+                next.good = Some(well.what.clone());
             }
             if roll_back(stage, &mut next, now) {
                 all.rolled_back.push(index);
@@ -541,7 +547,9 @@ pub fn decide(pipeline_uid: &str, stages: &[Stage<'_>], state: &State, (now, clo
             match candidate {
                 Some(candidate) if is_valid && is_let_through(stage, &candidate) => {
                     let by = next.approvals.iter().map(|approval| approval.by.clone()).collect();
-                    let before = stage.serves.filter(|before| **before != candidate.what).cloned();
+                    // Of what it was never well at nobody knows whether it would be.
+                    let before = next.good.as_ref().or(stage.serves).filter(|before| **before != candidate.what);
+                    let before = before.cloned();
                     let repository = stage.repository.to_owned();
                     next.promoted = Some(Promoted { what: candidate.what, at: now, by, before, repository });
                     next.candidate = None;

@@ -119,6 +119,8 @@ struct World {
     now: i64,
     serves: [Option<Promotable>; 2],
     lacks: bool,
+    /// The second stage.
+    is_on_its_way: bool,
     heard: i64,
     failed: bool,
     template: u8,
@@ -143,6 +145,7 @@ impl World {
             now: 1000,
             serves: [Some(what("c0")), None],
             lacks: false,
+            is_on_its_way: false,
             heard: 1000,
             failed: false,
             template: 0,
@@ -182,6 +185,7 @@ impl World {
             on_failure: self.on_failure,
             follows: self.follows,
             serves: self.serves[1].as_ref(),
+            lacks: self.is_on_its_way.then_some("it is on its way"),
             failed: self.failed,
             content: Ok(content),
             ..stage.clone()
@@ -387,6 +391,27 @@ fn what_was_proven_otherwise_is_proven_anew() {
     world.repository = "other";
     world.look();
     assert_eq!(world.promoted(), None);
+}
+
+#[test]
+fn a_stage_goes_back_to_what_it_was_well_at_and_not_to_what_was_on_its_way() {
+    let mut world = World::new("[]");
+    world.on_failure = StageFailure::Rollback;
+    let promote = |world: &mut World, commit: &str| {
+        world.serves[0] = Some(what(commit));
+        world.look();
+        assert_eq!(world.promoted().as_deref(), Some(commit));
+        world.serves[1] = Some(what(commit));
+    };
+    promote(&mut world, "c0");
+    world.look();
+    // The next is on its way when the one after it takes its place.
+    world.is_on_its_way = true;
+    promote(&mut world, "c1");
+    promote(&mut world, "c2");
+    world.failed = true;
+    world.look();
+    assert_eq!(world.promoted().as_deref(), Some("c0"));
 }
 
 #[test]

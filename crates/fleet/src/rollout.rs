@@ -28,8 +28,8 @@
 //!    change that they were done with before, unavailable ones at once and others within `maxUnavailable`; there they need not
 //!    soak. They refuse what they were taken from, so that nothing goes forth and back by itself.
 //!
-//! The number counts up when what the set asks for changes, or when something moves in a set at rest. It names a rollout for people;
-//! an order counts for its number and only once.
+//! The number counts up when the set asks some member for something else, or when something moves in a set at rest: a commit that
+//! concerns no member is no other rollout. It names a rollout for people; an order counts for its number and only once.
 
 mod change;
 mod evidence;
@@ -103,12 +103,16 @@ pub struct Decision {
 pub fn decide(policy: &Policy, state: &State, target: Digest, members: &[Member<'_>], clock: Clock) -> Decision {
     let mut state = state.clone();
     let mut views = look(policy, &state, members, members.iter().map(|member| member.track), clock);
-    if begin(&mut state, target, &views) {
+    let begins = begin(&mut state, target, members, &views);
+    // Until it is known whether another rollout begins it is not known which one is meant.
+    let is_known = state.target == Some(target);
+    if is_known {
+        views.iter_mut().zip(members).for_each(|(view, member)| view.ask(member));
+    }
+    if begins {
         let tracks: Vec<Track> = views.iter().map(|view| view.track).collect();
         views = look(policy, &state, members, tracks, clock);
     }
-    // Until it is known whether another rollout begins it is not known which one is meant.
-    let is_known = state.target == Some(target);
     if let Some(order) = policy.order.as_ref().filter(|order| is_known && state.obeyed != Some(order.id)) {
         let tracks = orders::obey(policy, &mut state, order, members, &views);
         views = look(policy, &state, members, tracks, clock);
@@ -150,11 +154,13 @@ fn look(
     members.iter().zip(tracks).map(view).collect()
 }
 
-/// Counts a rollout; whether another one has begun.
-fn begin(state: &mut State, target: Digest, views: &[View]) -> bool {
+/// Counts a rollout; whether another one has begun. While one is under way, that is where the set asks some member for something else:
+/// of a commit that concerns none of them its sources have a new revision, and nothing else is new.
+fn begin(state: &mut State, target: Digest, members: &[Member<'_>], views: &[View]) -> bool {
     // What is refused waits for a person, who has to name the number that it is refused in now.
     let moves = views.iter().any(|view| matches!(view.case, Case::Pending | Case::Refused));
-    if !moves || (state.open && state.target == Some(target)) {
+    let is_new = || views.iter().zip(members).any(|(view, member)| view.is_asked_anew(member));
+    if !moves || (state.open && (state.target == Some(target) || !is_new())) {
         // What the set asks for now is nothing else to any of them.
         if views.iter().all(|view| view.case != Case::Looking) {
             state.target = Some(target);

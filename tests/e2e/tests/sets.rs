@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use farwater_api::{ADMIN_NAMESPACE, Cluster, ServiceSet};
 use farwater_e2e::{Fleet, config_map};
-use farwater_testkit::shared;
+use farwater_testkit::{Plane, git::Repository, shared};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{
     Api,
@@ -29,6 +29,61 @@ async fn until_phase(fleet: &Fleet, phase: &str) -> Result<Value> {
             Ok((told["rollout"]["phase"] == phase).then_some(told))
         })
         .await
+}
+
+/// A person's words, one after the other: each is the only one that counts.
+async fn take_orders(fleet: &Fleet, repository: &Repository, (east, west): (&Plane, &Plane)) -> Result<()> {
+    let soak = async |soak: &str| {
+        let patch = Patch::Merge(json!({"spec": {"rollout": {"soak": soak}}}));
+        fleet.api::<ServiceSet>().patch("web", &PatchParams::default(), &patch).await.map(drop)
+    };
+    let commit = async |value: &str| {
+        repository.change("main", &[("app/a.yaml", Some(&config_map("a", value)))])?;
+        fleet.reconcile("infra").await?;
+        fleet.until_value(east, value).await?;
+        until_phase(fleet, "Progressing").await.map(drop)
+    };
+    let order = |words: &[&str]| {
+        let all = [&["rollout"], words, &["-n", ADMIN_NAMESPACE]].concat();
+        fleet.cli().expect(0, &all).map(drop)
+    };
+    // Whoever is healthy at that moment soaks no longer; the next one may be healthy a moment later.
+    let promote = async |reason: &str| {
+        fleet
+            .until("the rollout to be promoted", || async {
+                let is_over = status(fleet)?.1["rollout"]["phase"] == "Complete";
+                if !is_over {
+                    order(&["promote", "web", "--reason", reason])?;
+                    tokio::time::sleep(Duration::from_secs(1)).await;
+                }
+                Ok(is_over.then_some(()))
+            })
+            .await
+    };
+    soak("1h").await?;
+    commit("one").await?;
+    promote("it is urgent").await?;
+    fleet.until_value(west, "one").await?;
+
+    commit("two").await?;
+    order(&["abort", "web", "--reason", "it is slow"])?;
+    fleet.until_value(east, "one").await?;
+    until_phase(fleet, "Aborted").await?;
+
+    commit("three").await?;
+    order(&["skip", "web", "--cluster", "farwater-admin/east", "--reason", "it is mended by hand"])?;
+    fleet.until_value(west, "three").await?;
+    ensure!(fleet.value(east).await?.as_deref() == Some("three"), "nothing is taken back by an order that is over");
+    promote("the other is fine").await?;
+    let history = fleet.cli().expect(0, &["history", "serviceset/web", "-n", ADMIN_NAMESPACE])?.stdout;
+    for said in ["it is urgent", "it is slow", "skip farwater-admin/east", "it is mended by hand", "the other is fine"]
+    {
+        ensure!(history.contains(said), "{said}: {history}");
+    }
+    soak("2s").await?;
+    repository.change("main", &[("app/a.yaml", Some(&config_map("a", "good")))])?;
+    fleet.reconcile("infra").await?;
+    fleet.until_value(west, "good").await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -57,6 +112,9 @@ async fn a_bad_commit_stays_on_one_cluster_while_the_other_is_kept_as_it_was() -
     ensure!(service.spec.configuration.get("zone").map(String::as_str) == Some("west"), "{service:#?}");
     let quiet = fleet.cli().expect(0, &["plan", "serviceset/web", "-n", ADMIN_NAMESPACE])?;
     ensure!(quiet.stdout.contains("2 unchanged"), "{quiet:?}");
+
+    take_orders(&fleet, &repository, (east, west)).await?;
+    let good = until_phase(&fleet, "Complete").await?["rollout"]["number"].clone();
 
     repository.change("main", &[("app/a.yaml", Some(&config_map("a", "bad"))), ("app/b.yaml", Some(BAD))])?;
     fleet.reconcile("infra").await?;
@@ -97,12 +155,15 @@ async fn a_bad_commit_stays_on_one_cluster_while_the_other_is_kept_as_it_was() -
     fleet.api::<farwater_api::GitRepository>().patch("infra", &PatchParams::default(), &patch).await?;
     let back =
         fleet.cli().expect(0, &["rollback", "serviceset/web", "-n", ADMIN_NAMESPACE, "--reason", "it is slow"])?;
-    ensure!(back.stdout.contains("rolls back to version 1"), "{back:?}");
+    ensure!(back.stdout.contains(&format!("rolls back to version {good}")), "{back:?}");
     fleet.until_value(east, "good").await?;
     fleet.until_value(west, "good").await?;
     until_phase(&fleet, "Complete").await?;
     let history = fleet.cli().expect(0, &["history", "serviceset/web", "-n", ADMIN_NAMESPACE])?;
-    ensure!(history.stdout.contains("roll back to 1 by") && history.stdout.contains("it is slow"), "{history:?}");
+    ensure!(
+        history.stdout.contains(&format!("roll back to {good} by")) && history.stdout.contains("it is slow"),
+        "{history:?}"
+    );
     ensure!(history.stdout.contains("halted by farwater-admin/east"), "{history:?}");
     fleet.cli().expect(0, &["rollback", "serviceset/web", "-n", ADMIN_NAMESPACE, "--clear"])?;
     fleet.until_value(east, "fixed").await?;

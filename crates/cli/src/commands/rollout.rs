@@ -181,10 +181,21 @@ async fn give(args: OrderArgs, order: RolloutOrder, session: &Session) -> Result
         requested_at: Timestamp::now().to_string(),
         ..order
     };
-    change(session, &named, json!({"rollout": {"order": order}})).await?;
+    change(session, &named, json!({"rollout": {"order": whole(&order)?}})).await?;
     print(&format!("{} ordered, of rollout {}\n", qualified(&named), rollout.number))?;
     say(&format!("next: {} rollout status {argument} -n {namespace} --watch", session.program.name()));
     Ok(exit::YES)
+}
+
+/// With each field, or what an earlier order had said would stay beside it: a merge keeps what is not named.
+fn whole(order: &RolloutOrder) -> Result<Value> {
+    let mut fields = serde_json::to_value(order).map_err(|error| Failure::new(exit::INTERNAL, error.to_string()))?;
+    for field in ["promote", "abort", "skip", "reason"] {
+        if fields.get(field).is_none() {
+            fields[field] = Value::Null;
+        }
+    }
+    Ok(fields)
 }
 
 /// `serviceset.farwater.dev/NAME`
@@ -224,7 +235,6 @@ async fn status(args: StatusArgs, session: &Session) -> Result<u8> {
     }
 }
 
-/// All of them, page by page.
 /// What the rollouts of a set were about, the newest first.
 pub async fn versions(session: &Session, (namespace, name): (&str, &str)) -> Result<Vec<SetVersion>> {
     let attempt = format!("read the versions of {namespace}/{name}");
@@ -233,6 +243,7 @@ pub async fn versions(session: &Session, (namespace, name): (&str, &str)) -> Res
         .map_err(|error| session.failure(&attempt, &kube::Error::SerdeError(error)))
 }
 
+/// All of them, page by page.
 async fn members(session: &Session, (namespace, name): (&str, &str)) -> Result<Vec<Member>> {
     let (mut all, mut after) = (Vec::new(), String::new());
     let attempt = format!("read the members of {namespace}/{name}");
@@ -306,6 +317,13 @@ fn bar(done: i64, all: i64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_order_takes_the_place_of_all_that_an_earlier_one_said() {
+        let order = RolloutOrder { number: 9, skip: vec!["fleet/a".to_owned()], ..RolloutOrder::default() };
+        let sent = whole(&order).unwrap();
+        assert_eq!(sent, json!({"number": 9, "promote": null, "abort": null, "skip": ["fleet/a"], "reason": null}));
+    }
 
     #[test]
     fn a_rollout_is_drawn_with_who_is_not_done() {

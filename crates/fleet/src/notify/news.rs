@@ -84,7 +84,7 @@ pub struct RolloutNews {
     pub halted_by: Option<String>,
     /// What is wrong there.
     pub cause: String,
-    /// Of the set's first source; empty: it is none of Git, or isn't known.
+    /// Of the set's first source; empty: it isn't known.
     pub revision: String,
     /// The rule's.
     pub summary: String,
@@ -136,7 +136,8 @@ impl RolloutNews {
     pub fn is_turn_from(&self, before: Option<&Self>, with_steps: bool) -> bool {
         let Some(before) = before else { return true };
         let is_elsewhere = self.halted_by != before.halted_by && self.halted_by.is_some();
-        self.course != Course::Superseded
+        // Who was told that it stands still is told that it does no more.
+        (self.course != Course::Superseded || before.course.severity() == EventSeverity::Error)
             && (self.course != before.course || is_elsewhere || (with_steps && self.step != before.step))
     }
 }

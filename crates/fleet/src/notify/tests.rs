@@ -57,6 +57,7 @@ fn where_nothing_can_be_edited_a_rollout_is_a_few_messages() {
     assert!(step.is_turn_from(Some(&more), true) && !step.is_turn_from(Some(&more), false));
     assert!(rollout(Course::Complete, 300).is_turn_from(Some(&begun), false));
     assert!(!rollout(Course::Superseded, 3).is_turn_from(Some(&begun), false));
+    assert!(rollout(Course::Superseded, 3).is_turn_from(Some(&halted), false), "nobody stands before it any more");
 }
 
 #[test]

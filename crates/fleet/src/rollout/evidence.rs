@@ -108,7 +108,8 @@ impl Evidence {
         self.since
     }
 
-    pub(super) fn healthy_since(&self) -> Option<i64> {
+    /// None: it is not.
+    pub fn healthy_since(&self) -> Option<i64> {
         self.healthy_since.filter(|_| self.said == Said::Healthy)
     }
 }

@@ -70,6 +70,9 @@ pub struct Track {
     pub refused: Option<ChangeId>,
     /// A person has said that nobody waits for this.
     pub skipped: Option<ChangeId>,
+    /// What it wanted when the set was looked at last and that was known: what it is asked for in the present rollout.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub asked: Option<ChangeId>,
     /// The rollout that released it.
     pub number: u64,
     /// Since when it must get on; none while it waits for others.

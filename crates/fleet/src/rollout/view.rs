@@ -156,6 +156,16 @@ impl View {
         (track != self.track).then_some(track)
     }
 
+    /// Whether it has to move for something that it was not asked for yet.
+    pub fn is_asked_anew(&self, member: &Member<'_>) -> bool {
+        matches!(self.case, Case::Pending | Case::Refused) && self.track.asked != member.wanted
+    }
+
+    /// What it wants is of the present rollout.
+    pub fn ask(&mut self, member: &Member<'_>) {
+        self.track.asked = member.wanted.or(self.track.asked);
+    }
+
     pub fn release(&mut self, member: &Member<'_>, number: u64, now: i64) {
         let Track { released, back, is_done, .. } = self.track;
         let back = if is_done { released } else { back };

@@ -52,6 +52,8 @@ pub enum Event {
         quality: Quality,
         first: u8,
     },
+    /// A commit that changes nothing for anybody.
+    Foreign,
     /// The content of before again.
     Revert,
     /// Of one member: a label, an override, a parameter of its own.
@@ -186,6 +188,7 @@ fn event() -> impl Strategy<Value = Event> {
     prop_oneof![
         2 => Just(Event::Nothing),
         8 => (quality(), member()).prop_map(|(quality, first)| Event::Commit { quality, first }),
+        3 => Just(Event::Foreign),
         1 => Just(Event::Revert),
         2 => (member(), quality()).prop_map(|(member, quality)| Event::Change { member, quality }),
         1 => member().prop_map(Event::Renew),

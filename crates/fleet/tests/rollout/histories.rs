@@ -1,7 +1,7 @@
 //! One history from its beginning to its end, held to the oracle at each look.
 
 use farwater_api::rollout::{Promote, RolloutOrder, Strategy};
-use farwater_fleet::rollout::{Decision, Held, Member, Outlook, Phase, Reach, Standing, decide, standing};
+use farwater_fleet::rollout::{Decision, Held, Member, Outlook, Phase, Reach, Standing, Track, decide, standing};
 
 use crate::{
     events::{Command, Event, History, Quality},
@@ -62,6 +62,10 @@ fn apply(world: &mut World, event: Event) {
             // Silent, and the hub has not found out.
             bad.faults = world.rows.iter().filter(|row| !row.agent.is_heard()).count();
             world.oracle.bad = Some(bad).filter(|_| is_at_rest && quality.is_bad_everywhere());
+        }
+        Event::Foreign => {
+            world.commit_foreign();
+            world.oracle.bad = None;
         }
         Event::Revert => world.revert(),
         Event::Join if count < 12 => world.join(),
@@ -145,6 +149,7 @@ fn look(world: &mut World, figures: &mut Figures, is_thorough: bool) -> Result<D
         judge_order(world, &decision)?;
         judge_flip(world, &decision, figures.looks)?;
     }
+    judge_number(world, &decision)?;
     let has_changed = !decision.tracks.is_empty() || decision.state != world.state;
     world.save(&decision);
     // Who is given what it has never lost is done at once, and the next look goes on with that.
@@ -157,6 +162,20 @@ fn look(world: &mut World, figures: &mut Figures, is_thorough: bool) -> Result<D
         judge_words(world, &again)?;
     }
     Ok(decision)
+}
+
+/// P15: while a rollout is under way another one begins where somebody wants something that nobody knew of.
+fn judge_number(world: &mut World, decision: &Decision) -> Verdict {
+    let is_asked_anew = world.rows.iter().any(|row| row.wanted.is_some() && row.wanted != row.asked);
+    if world.state.open && decision.state.number > world.state.number && !is_asked_anew {
+        return Err(format!("P15: nobody wants anything else: {decision:?}"));
+    }
+    if decision.state.target == Some(world.target()) {
+        for row in &mut world.rows {
+            row.asked = row.wanted.or(row.asked);
+        }
+    }
+    Ok(())
 }
 
 /// P11: the order of members.
@@ -204,10 +223,12 @@ fn judge_flip(world: &World, decision: &Decision, nth: u64) -> Verdict {
     let (released, before) = (others(&other.released), others(&decision.released));
     let more = released.iter().filter(|at| !before.contains(at)).count();
     let learned = |decision: &Decision| -> Vec<_> {
-        let changed = decision
-            .tracks
-            .iter()
-            .filter(|(at, _)| *at != index && !decision.released.contains(at) && !decision.retracted.contains(at));
+        // That it is asked for something is of the rollout.
+        let is_more =
+            |at: usize, track: &Track| Track { asked: members[at].track.asked, ..*track } != members[at].track;
+        let changed = decision.tracks.iter().filter(|(at, track)| {
+            *at != index && !decision.released.contains(at) && !decision.retracted.contains(at) && is_more(*at, track)
+        });
         changed.map(|(at, track)| (*at, track.refused, track.good, track.skipped)).collect()
     };
     let is_same = |(at, ..): &&(usize, _, _, _)| !released.contains(at) && !before.contains(at);

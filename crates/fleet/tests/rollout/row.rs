@@ -18,6 +18,8 @@ pub struct Row {
     pub labels: BTreeMap<String, String>,
     pub step: u16,
     pub wanted: Option<ChangeId>,
+    /// What it has wanted when that was known last, of all others too.
+    pub asked: Option<ChangeId>,
     /// Ticks until it is looked at.
     pub looked_at_in: u8,
     pub own: u32,
@@ -50,6 +52,7 @@ impl Row {
             labels,
             step: 1,
             wanted: None,
+            asked: None,
             looked_at_in: 0,
             own: 0,
             track: Track::default(),

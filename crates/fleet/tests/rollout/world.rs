@@ -24,6 +24,8 @@ pub struct World {
     /// Contents of the source, the newest last, each by its number.
     commits: Vec<u32>,
     contents: u32,
+    /// Commits that change nothing for anybody.
+    foreign: u32,
     ids: HashMap<(u32, u32), ChangeId>,
     qualities: HashMap<ChangeId, Quality>,
     entries: u64,
@@ -46,6 +48,7 @@ impl World {
             oracle: Oracle::default(),
             commits: Vec::new(),
             contents: 0,
+            foreign: 0,
             ids: HashMap::new(),
             qualities: HashMap::new(),
             entries: 0,
@@ -61,7 +64,7 @@ impl World {
     }
 
     pub fn target(&self) -> Digest {
-        Digest::of(format!("content {}", self.commits.last().unwrap()))
+        Digest::of(format!("content {}, {} of others", self.commits.last().unwrap(), self.foreign))
     }
 
     fn id(&mut self, content: u32, own: u32) -> ChangeId {
@@ -89,6 +92,10 @@ impl World {
         let id = self.id(self.contents, 0);
         self.qualities.insert(id, quality);
         self.look_again(first);
+    }
+
+    pub fn commit_foreign(&mut self) {
+        self.foreign += 1;
     }
 
     pub fn revert(&mut self) {

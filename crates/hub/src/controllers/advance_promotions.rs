@@ -26,10 +26,7 @@ use farwater_fleet::{
 };
 use farwater_store::{
     Resource, StoreError,
-    delivery::{
-        Revision, delete_orphaned_pipelines, load_assignment, load_pipeline, load_revision, members_of_set,
-        save_pipeline,
-    },
+    delivery::{Revision, delete_orphaned_pipelines, load_assignment, load_pipeline, load_revision, save_pipeline},
 };
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
@@ -45,7 +42,6 @@ use super::{
     resources::{self, Name, Stored as _},
     rollouts::{self, Whole},
     sources::SourceName,
-    track_clusters::silence_deadline,
 };
 use crate::{apiserver::check_template, delivery::Delivery};
 
@@ -652,11 +648,9 @@ impl Seen {
         }
     }
 
-    fn note_heard(&mut self, delivery: &Delivery, cluster_uid: &str, passes_silent: bool) {
+    fn note_heard(&mut self, delivery: &Delivery, cluster_uid: &str) {
         let Some(state) = delivery.clusters.get(cluster_uid) else { return };
-        if !passes_silent || silence_deadline(&state, delivery.started) > Timestamp::now().as_second() {
-            self.heard = self.heard.min(state.heard().unwrap_or(0));
-        }
+        self.heard = self.heard.min(state.heard().unwrap_or(0));
     }
 }
 
@@ -740,17 +734,17 @@ async fn look_at_set(
         )));
     }
     seen.tests.add(|| format!("ServiceSet {}", name.name), tests.unwrap_or_default());
-    seen.note_ready(set.status.as_ref().map(|status| &status.conditions));
-    let Whole { lacks, failed } = rollouts::look_at_whole(delivery, name, &resource.uid, &set).await?;
+    let Whole { lacks, failed, is_behind, heard } =
+        rollouts::look_at_whole(delivery, name, &resource.uid, &set).await?;
     seen.failed |= failed;
+    if is_behind {
+        delivery.sets.queue.add(name.clone());
+    }
     if let Some(lacks) = lacks {
         seen.lack(|| lacks);
     } else {
-        for member in members_of_set(&mut *delivery.store.tables().await?, &resource.uid).await? {
-            if member.has_service() && !member.has_left() {
-                seen.note_heard(delivery, &member.cluster_uid, true);
-            }
-        }
+        seen.since = seen.since.max(heard.since);
+        seen.heard = seen.heard.min(heard.at);
     }
     let spec = &resource.object["spec"];
     let fields = ["clusterSelector", "template", "parameters", "overrides"].map(|field| &spec[field]);
@@ -782,7 +776,7 @@ async fn look_at_service(
         let lacks = lacks.strip_prefix("waits for ").map(str::to_owned).unwrap_or(lacks);
         seen.lack(|| lacks);
     } else if let Some(row) = load_assignment(&mut *delivery.store.tables().await?, &resource.uid).await? {
-        seen.note_heard(delivery, &row.cluster_uid, false);
+        seen.note_heard(delivery, &row.cluster_uid);
     }
     let mut spec = resource.object["spec"].clone();
     for field in ["suspend", "suspension", "pin"] {

@@ -161,12 +161,12 @@ pub async fn assign_revision(delivery: Arc<Delivery>, name: Name) -> Result<Next
     };
     // What its set is kept at takes the place of what its sources have.
     let kept = match member.as_ref().filter(|member| member.set_pin > 0) {
-        Some(member) => set_versions::find_candidate(&delivery, member, candidate.as_ref().ok()).await?,
+        Some(member) => Some(set_versions::find_candidate(&delivery, member, candidate.as_ref().ok()).await?),
         None => None,
     };
     let look = match member {
         Some(member) => {
-            let (candidate, assigned) = (kept.as_ref().or(candidate.as_ref().ok()), assigned.as_ref());
+            let (candidate, assigned) = (kept.as_ref().unwrap_or(&candidate).as_ref().ok(), assigned.as_ref());
             let newest = find_newest(&delivery, &resource.uid, &service.spec, &cluster).await?;
             let looking = Looking { spec: &service.spec, candidate, assigned, ingredients: &ingredients, newest };
             Some(Look::of(&delivery, member, looking).await?)
@@ -516,7 +516,7 @@ struct Found {
     ingredients: Vec<Ingredient>,
     pinned: Option<Result<Candidate, Trouble>>,
     /// Of the version that its set is kept at, in place of what its sources have.
-    kept: Option<Candidate>,
+    kept: Option<Result<Candidate, Trouble>>,
     candidate: Result<Candidate, Trouble>,
     waits: Waits,
     /// Its set's rollout has not come to it.
@@ -597,7 +597,7 @@ async fn decide_row(
         next.candidate = Some(write_json(candidate)?);
     }
     if let Some(kept) = kept {
-        candidate = Ok(kept);
+        candidate = kept;
     }
     if let Some(cycle) = &waits.cycle {
         candidate = Err(cycle_trouble(cycle));

@@ -82,13 +82,20 @@ pub fn names_of_set(spec: &ServiceSetSpec) -> Vec<String> {
 
 async fn judge_set(delivery: &Delivery, name: &Name) -> Result<Option<String>, StoreError> {
     let Some((resource, set)) = resources::load::<ServiceSet>(&delivery.store, name).await? else {
-        return Ok(dependencies::judge_set(SetDependency { name: &name.name, set: None, is_looked_at: false }));
+        return Ok(dependencies::judge_set(SetDependency {
+            name: &name.name,
+            set: None,
+            is_looked_at: false,
+            unhealthy: None,
+        }));
     };
     let is_looked_at = rollouts::is_looked_at(delivery, name, &resource.uid, &set).await?;
     if !is_looked_at {
         delivery.sets.queue.add(name.clone());
     }
-    Ok(dependencies::judge_set(SetDependency { name: &name.name, set: Some(&set), is_looked_at }))
+    let heard = rollouts::look_at_heard(delivery, &resource.uid).await?.lacks();
+    let unhealthy = heard.as_deref();
+    Ok(dependencies::judge_set(SetDependency { name: &name.name, set: Some(&set), is_looked_at, unhealthy }))
 }
 
 /// What a service lacks to be healthy at what its sources have now, in one sentence.
@@ -227,12 +234,15 @@ pub fn standing(status: &ServiceDeploymentStatus) -> impl PartialEq + use<'_> {
 
 /// What of a set others go by: where it changes, they are looked at.
 pub fn standing_of_set(status: &ServiceSetStatus) -> impl PartialEq + use<'_> {
-    let ready = status.conditions.iter().find(|condition| condition.type_ == "Ready");
+    let stalled = status.conditions.iter().find(|condition| condition.type_ == "Stalled");
     let rollout = status.rollout.as_ref();
     (
         status.observed_generation,
-        ready.map(|ready| &ready.status),
-        rollout.map(|rollout| (rollout.number, rollout.phase == RolloutPhase::Complete)),
+        stalled.map(|stalled| &stalled.status),
+        rollout.map(|rollout| {
+            let is_complete = rollout.phase == RolloutPhase::Complete;
+            (rollout.number, is_complete.then_some((status.clusters.ready, rollout.deferred)))
+        }),
     )
 }
 

@@ -10,7 +10,10 @@ use farwater_api::{
     FREEZE_PRUNES, ServiceDeployment,
     objects::{Outcome, ServiceReport},
 };
-use farwater_fleet::freeze::{FEW, WINDOW, describe, explain, is_flood, release};
+use farwater_fleet::{
+    conditions::cut,
+    freeze::{FEW, WINDOW, describe, explain, is_flood, release},
+};
 use farwater_store::{
     Change, StoreError, Tx, Write,
     delivery::{
@@ -134,18 +137,25 @@ pub async fn is_frozen(tx: &mut Tx) -> Result<bool, StoreError> {
     Ok(namespace.is_some_and(|namespace| read(&namespace.object).is_some()))
 }
 
-/// Stops all deletions. False where there is no Namespace that could say so.
+/// Bytes of all reasons together.
+const MAX_REASONS: usize = 4096;
+
+/// Stops all deletions, for one more reason where there are others: who ends it has to have looked at each. False where there is no
+/// Namespace that could say so.
 pub async fn freeze(tx: &mut Tx, why: &str, now: Timestamp) -> Result<bool, StoreError> {
     let key = resources::admin_namespace();
     let Some(namespace) = tx.get(&key).await? else {
         tracing::warn!("{why}, and there is no Namespace to say that nothing is to be deleted");
         return Ok(false);
     };
-    if read(&namespace.object).is_some() {
-        return Ok(true);
-    }
+    let reasons = match namespace.object["metadata"]["annotations"][FREEZE_PRUNES].as_str() {
+        None | Some("") => why.to_owned(),
+        Some(known) if known.contains(why) => return Ok(true),
+        // The newest is the one that nobody has seen yet.
+        Some(known) => cut(&format!("{why}; and before: {known}"), MAX_REASONS),
+    };
     let mut object: Value = (*namespace.object).clone();
-    object["metadata"]["annotations"][FREEZE_PRUNES] = why.into();
+    object["metadata"]["annotations"][FREEZE_PRUNES] = reasons.into();
     let object = manage(&key.kind, "", Some(&namespace.object), object, now);
     let change = Change::Replace { uid: namespace.uid.clone(), version: namespace.version, object };
     tx.write(Write { key, change }).await?;

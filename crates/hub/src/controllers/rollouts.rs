@@ -16,8 +16,8 @@ use farwater_fleet::{
     notify::{RolloutNews, member_state},
     parameters::is_handed,
     rollout::{
-        ChangeId, Clock, Cluster, Content, Counted, Decision, Evidence, Member, Outlook, Policy, Published, Reach,
-        Standing, Stands, State, Track, decide, place, progress, standing, survey, worst,
+        ChangeId, Clock, Cluster, Content, Counted, Counts, Decision, Evidence, Member, Outlook, Policy, Published,
+        Reach, Standing, Stands, State, Track, decide, place, progress, standing, survey, worst,
     },
     stamping::{Template, template_digest},
     windows::{Closed, Subject},
@@ -36,6 +36,8 @@ use serde_json::{Value, json};
 use super::{
     approvals::OVERRIDE,
     candidates::{Ingredient, find_ingredients},
+    dependencies,
+    pipelines::Part,
     resources::Name,
     set_versions::{self, Note},
     sources::SourceSpec,
@@ -58,6 +60,8 @@ use crate::{
 struct Written {
     state: State,
     outlook: Outlook,
+    /// What others were told.
+    counts: Counts,
 }
 
 fn read<T: DeserializeOwned>(row: &MemberRollout, what: &str, text: &str) -> Result<T, StoreError> {
@@ -467,8 +471,13 @@ pub async fn advance(
     let of = (name, resource.uid.as_str(), set);
     let note = set_versions::note(delivery, of, (&before.state, &decision), &target.revision).await?;
     let news = News { policy: &policy, before: &before.state, decision: &decision, members: &of_set, clock };
-    let postings = news.find(delivery, name, resource, target.commit.as_ref());
+    let postings = news.find(delivery, name, resource, &target);
     save(delivery, &resource.uid, (&rows, &members.steps), &decision, (written, note, postings)).await?;
+    if before.state.target != decision.state.target {
+        // Of a commit that concerns none of its members the set's status says nothing.
+        delivery.pipelines.note(Part::Set, name);
+        dependencies::wake_dependents_of_set(delivery, name).await?;
+    }
     // They were looked at for another version than the set is kept at now.
     for outdated in rows.iter().filter(|member| !member.row.is_of_pin()) {
         delivery.services.add(Name::new(&name.namespace, &outdated.row.service_name));
@@ -669,7 +678,7 @@ async fn load_decided(
     Ok((kept, load_rollout(&mut tables, set_uid).await?))
 }
 
-/// Whether a set's rollout was decided with what its sources have now.
+/// Whether a set's rollout was decided with what its sources have now, and its status tells of that.
 pub async fn is_looked_at(
     delivery: &Delivery,
     name: &Name,
@@ -679,7 +688,9 @@ pub async fn is_looked_at(
     let (kept, written) = load_decided(delivery, set_uid, set).await?;
     let (Ok(set), Some(written)) = (kept, written) else { return Ok(false) };
     let target = Target::find(delivery, name, &set).await?;
-    Ok(read_written(name, &written)?.state.target == Some(target.digest))
+    let state = read_written(name, &written)?.state;
+    let told = set.status.as_ref().and_then(|status| status.rollout.as_ref()).map_or(0, |rollout| rollout.number);
+    Ok(state.target == Some(target.digest) && told == state.number)
 }
 
 /// How a whole set is at what its sources have now.
@@ -689,6 +700,53 @@ pub struct Whole {
     pub lacks: Option<String>,
     /// It has stopped there.
     pub failed: bool,
+    /// The set is to be looked at: by a commit that concerns none of its members nobody else does it.
+    pub is_behind: bool,
+    pub heard: Heard,
+}
+
+/// How those members of a set are that are heard. Who is silent is passed over, as rollouts do.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Heard {
+    /// With those that are silent.
+    all: usize,
+    heard: usize,
+    healthy: usize,
+    /// Seconds since 1970: when the last of them got healthy.
+    pub since: i64,
+    /// When the first of them was heard last; 0: one was not since the hub began.
+    pub at: i64,
+}
+
+impl Heard {
+    /// What they lack, as it is said of the set.
+    pub fn lacks(&self) -> Option<String> {
+        match self {
+            Self { all: 0, .. } => None,
+            Self { heard: 0, .. } => Some("has no cluster that is heard".to_owned()),
+            Self { heard, healthy, .. } if healthy < heard => {
+                Some(format!("is healthy on {healthy} of {heard} clusters that are heard"))
+            }
+            _ => None,
+        }
+    }
+}
+
+pub async fn look_at_heard(delivery: &Delivery, set_uid: &str) -> Result<Heard, StoreError> {
+    let rows = rolling_members(&mut *delivery.store.tables().await?, set_uid).await?;
+    let now = Timestamp::now().as_second();
+    let mut found = Heard { all: rows.len(), at: i64::MAX, ..Heard::default() };
+    for RollingMember { row, .. } in &rows {
+        let state = delivery.clusters.get(&row.cluster_uid);
+        let Some(state) = state.filter(|state| silence_deadline(state, delivery.started) > now) else { continue };
+        let evidence: Option<Evidence> = read_some(row, "evidence", &row.evidence)?;
+        let since = evidence.as_ref().and_then(Evidence::healthy_since);
+        found.heard += 1;
+        found.healthy += usize::from(row.ready == 1);
+        found.since = found.since.max(since.unwrap_or(now));
+        found.at = found.at.min(state.heard().unwrap_or(0));
+    }
+    Ok(found)
 }
 
 /// By the decision that is written, and not by the status alone: that may still tell of what was before. `set`: read before the call.
@@ -698,7 +756,8 @@ pub async fn look_at_whole(
     set_uid: &str,
     set: &ServiceSet,
 ) -> Result<Whole, StoreError> {
-    let lacks = |what: String| Ok(Whole { lacks: Some(format!("ServiceSet {} {what}", name.name)), failed: false });
+    let lacks =
+        |what: String| Ok(Whole { lacks: Some(format!("ServiceSet {} {what}", name.name)), ..Whole::default() });
     if set.metadata.deletion_timestamp.is_some() {
         return lacks("is being deleted".to_owned());
     }
@@ -714,7 +773,9 @@ pub async fn look_at_whole(
         && rollout.number == state.number
         && status.observed_generation == set.metadata.generation;
     if !is_known {
-        return lacks("was not looked at since it or its source changed".to_owned());
+        let is_behind = state.target != Some(target);
+        let what = "was not looked at since it or its source changed".to_owned();
+        return Ok(Whole { is_behind, ..lacks(what)? });
     }
     if state.open {
         let failed = matches!(rollout.phase, RolloutPhase::Halted | RolloutPhase::RollingBack);
@@ -728,11 +789,13 @@ pub async fn look_at_whole(
     if rollout.waiting + rollout.progressing + rollout.failed > 0 {
         return lacks("has clusters that stand still".to_owned());
     }
-    let ready = status.conditions.iter().find(|condition| condition.type_ == "Ready");
-    match ready {
-        Some(ready) if ready.status == "True" => Ok(Whole::default()),
-        Some(ready) => lacks(format!("is not ready: {}", ready.message)),
-        None => lacks("has said nothing of its clusters yet".to_owned()),
+    if let Some(stalled) = status.conditions.iter().find(|one| one.type_ == "Stalled" && one.status == "True") {
+        return lacks(format!("is not ready: {}", stalled.message));
+    }
+    let heard = look_at_heard(delivery, set_uid).await?;
+    match heard.lacks() {
+        Some(what) => lacks(what),
+        None => Ok(Whole { heard, ..Whole::default() }),
     }
 }
 
@@ -749,7 +812,7 @@ struct Target {
     digest: Digest,
     /// Of the template's own source; empty: it has none yet.
     revision: String,
-    /// Of the first that is a Git repository.
+    /// Of the first that is a Git repository; none of a set that is kept at a version.
     commit: Option<Commit>,
 }
 
@@ -771,13 +834,26 @@ impl Target {
         let handed: Vec<_> =
             handed.iter().map(|input| json!([input.key.kind.as_str(), input.key.name, input.version])).collect();
         let spec = &set.spec;
-        // What a version is kept at does not change with what its sources have.
+        // What a version is kept at does not change with what its sources have, and is nothing of theirs.
         let content = match &spec.pin {
-            Some(pin) => json!({"version": pin.version}),
+            Some(pin) => {
+                let uid = set.metadata.uid.as_deref().unwrap_or_default();
+                revision = set_versions::load_revision(delivery, uid, pin.version).await?;
+                commit = None;
+                json!({"version": pin.version})
+            }
             None => json!(sources),
         };
         let digest = Digest::of_json(&json!([spec.template, spec.parameters, spec.overrides, content, handed]));
         Ok(Self { sources, digest, revision: revision.unwrap_or_default(), commit })
+    }
+}
+
+/// `main@1f3870be…`
+fn describe_commit(commit: &Commit) -> String {
+    match commit.reference.as_str() {
+        "" => commit.commit.clone(),
+        reference => format!("{reference}@{}", commit.commit),
     }
 }
 
@@ -802,7 +878,8 @@ struct News<'a> {
 }
 
 impl News<'_> {
-    fn find(&self, delivery: &Delivery, name: &Name, resource: &Resource, commit: Option<&Commit>) -> Postings {
+    fn find(&self, delivery: &Delivery, name: &Name, resource: &Resource, target: &Target) -> Postings {
+        let commit = target.commit.as_ref();
         let notifications = &delivery.notifications;
         // One that is over has been told of.
         let moves = self.before.open || self.decision.state.open;
@@ -826,7 +903,7 @@ impl News<'_> {
             clusters: self.decision.counts,
             cause: failed.map(|index| self.standing(index).to_string()).unwrap_or_default(),
             halted_by,
-            revision: commit.map(|commit| format!("{}@{}", commit.reference, commit.commit)).unwrap_or_default(),
+            revision: commit.map_or_else(|| target.revision.clone(), describe_commit),
             summary: String::new(),
         };
         let options =
@@ -992,7 +1069,7 @@ async fn save(
     decision: &Decision,
     (written, note, postings): (Option<String>, Option<Note>, Postings),
 ) -> Result<(), StoreError> {
-    let next = Written { state: decision.state.clone(), outlook: decision.outlook.clone() };
+    let next = Written { state: decision.state.clone(), outlook: decision.outlook.clone(), counts: decision.counts };
     let next = serde_json::to_string(&next).map_err(StoreError::abort)?;
     let mut tracks: BTreeMap<usize, Track> = decision.tracks.iter().copied().collect();
     for (index, step) in steps.iter().enumerate() {

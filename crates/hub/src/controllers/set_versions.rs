@@ -8,7 +8,7 @@ use farwater_api::{
     service_set::{ORDERS_KEPT, SetOrder, SetVersion, VERSIONS_KEPT},
 };
 use farwater_fleet::{
-    assignment::Candidate,
+    assignment::{Candidate, Trouble},
     conditions::whole_seconds,
     history::version_at,
     rollout::{Decision, Phase, State},
@@ -28,7 +28,7 @@ use super::{resources::Name, versions};
 use crate::delivery::Delivery;
 
 /// Members whose history is looked into for one that has none itself.
-const SIBLINGS: u32 = 8;
+const SIBLINGS: u32 = 1024;
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Version {
@@ -59,6 +59,12 @@ fn key(number: u64) -> i64 {
 pub async fn list(tables: &mut Connection, set_uid: &str) -> Result<Vec<SetVersion>, StoreError> {
     let rows = load_set_versions(tables, set_uid).await?;
     rows.iter().map(|(_, text)| Ok(read(set_uid, text)?.told)).collect()
+}
+
+/// What a version was made of; none: it is not known.
+pub async fn load_revision(delivery: &Delivery, set_uid: &str, number: u64) -> Result<Option<String>, StoreError> {
+    let text = load_set_version(&mut *delivery.store.tables().await?, set_uid, key(number)).await?;
+    Ok(text.map(|text| read(set_uid, &text)).transpose()?.map(|version| version.told.revision))
 }
 
 /// A set as its pin has it; or what is wrong with that.
@@ -104,28 +110,32 @@ pub async fn follow_pin(delivery: &Delivery, set_uid: &str, set: &ServiceSet) ->
     Ok(true)
 }
 
-/// What a member would run of the version that its set is kept at. `path`: of the service, as its spec has it. One that has joined since
-/// gets what others had; where nobody knows, none.
+/// What a member would run of the version that its set is kept at. `own`: what its sources have for it. One that has joined since gets what
+/// others had of the same folder. Where nobody knows it gets nothing: what its sources have now is what the set was taken back from.
 pub async fn find_candidate(
     delivery: &Delivery,
     member: &MemberRollout,
     own: Option<&Candidate>,
-) -> Result<Option<Candidate>, StoreError> {
+) -> Result<Result<Candidate, Trouble>, StoreError> {
     let rollout = member.set_pin.unsigned_abs();
     let mut tables = delivery.store.tables().await?;
     let history = versions::load_versions(&mut tables, &member.service_uid).await?;
     if let Some(version) = version_at(&history, rollout) {
-        return Ok(Some(version.candidate()));
+        return Ok(Ok(version.candidate()));
     }
     for sibling in some_services_of_set(&mut tables, &member.set_uid, SIBLINGS).await? {
         let history = versions::load_versions(&mut tables, &sibling).await?;
-        let candidate = version_at(&history, rollout).map(|version| version.candidate());
-        // Of the same folders: another variant of the template is another thing.
-        if let Some(candidate) = candidate.filter(|candidate| own.is_none_or(|own| own.path == candidate.path)) {
-            return Ok(Some(candidate));
+        // Another variant of the template is another thing.
+        let is_same = |candidate: &Candidate| own.is_some_and(|own| own.path == candidate.path);
+        if let Some(candidate) = version_at(&history, rollout).map(|version| version.candidate()).filter(is_same) {
+            return Ok(Ok(candidate));
         }
     }
-    Ok(None)
+    let message = format!(
+        "its set is kept at version {rollout}, and nobody knows what that was here: the service was not there then, and of those that \
+         were none has the same folder"
+    );
+    Ok(Err(Trouble::Pin { message }))
 }
 
 /// What is new in the rollout of a set, as it is to be written with what was decided.
@@ -134,7 +144,8 @@ pub struct Note {
     version: String,
     /// Others that were left open.
     ended: Vec<(u64, String)>,
-    pin: i64,
+    /// Versions that are kept however old they are: what the set is kept at, and what it can go back to.
+    needed: [i64; 2],
 }
 
 /// What has become of a rollout, and what somebody has said of it; none: that is written already. `before`: the state that was.
@@ -214,7 +225,8 @@ pub async fn note(
         }
     }
     let pin = set.spec.pin.as_ref().map_or(0, |pin| key(pin.version));
-    Ok(Some(Note { number: state.number, version: next, ended, pin }))
+    let good = state.last_good.map_or(0, |good| key(good.number));
+    Ok(Some(Note { number: state.number, version: next, ended, needed: [pin, good] }))
 }
 
 /// Whether it was when somebody said so last.
@@ -233,11 +245,11 @@ fn describe(order: &farwater_api::rollout::RolloutOrder) -> String {
 
 /// In the transaction that saves what was decided.
 pub async fn save(tx: &mut Tx, set_uid: &str, note: &Note) -> Result<(), StoreError> {
-    let Note { number, version, ended, pin } = note;
+    let Note { number, version, ended, needed } = note;
     for (number, version) in ended {
         save_set_version(tx, set_uid, (key(*number), version)).await?;
     }
     save_set_version(tx, set_uid, (key(*number), version)).await?;
     let last = key(*number).saturating_sub(i64::try_from(VERSIONS_KEPT).unwrap_or(i64::MAX));
-    trim_set_versions(tx, set_uid, (last, *pin)).await
+    trim_set_versions(tx, set_uid, (last, *needed)).await
 }

@@ -50,9 +50,10 @@ pub async fn note_assignment(
     {
         save_version(tx, &row(service_uid, last)?).await?;
     }
-    let next = row(service_uid, &Version::new(last.as_ref(), candidate, stated, now))?;
+    let version = Version::new(last.as_ref(), candidate, stated, now);
+    let (next, good) = (row(service_uid, &version)?, i64::try_from(version.good_before).unwrap_or_default());
     save_version(tx, &next).await?;
-    trim_history(tx, service_uid, next.number, KEPT).await
+    trim_history(tx, service_uid, (next.number, good), KEPT).await
 }
 
 /// Notes what an agent says of the version that it is asked for. A service of before there was a history begins one.

@@ -317,6 +317,27 @@ async fn a_stage_that_fails_goes_back_and_takes_that_commit_no_more() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_commit_that_concerns_nothing_of_a_stage_goes_through_it() {
+    let mut world = World::start(json!([{"type": "Soak", "duration": "1s"}]), "Halt").await;
+    world.until("production has it", |world, _| PRODUCTION.iter().all(|name| world.bundle(name).is_some())).await;
+    let first = world.bundle(STAGING).unwrap();
+    world.until_in_production(first).await;
+    let came = world.course.len();
+    for n in ["1", "2"] {
+        let other = world.git.change("main", &[("README", Some(n))]).unwrap();
+        world.rig.ask(ADMIN_NAMESPACE, "infra").await;
+        let is_there = |pipeline: &Value| {
+            pipeline["status"]["stages"][1]["revision"] == format!("sha1:{other}")
+                && condition(pipeline, "Ready") == "True/Settled"
+        };
+        world.until("production is at it, and settled", |_, pipeline| is_there(pipeline)).await;
+    }
+    assert_eq!(world.course.len(), came, "nobody was told anything");
+    let set = world.rig.get("ServiceSet", ADMIN_NAMESPACE, "web-prod").await.unwrap();
+    assert_eq!(set["status"]["rollout"]["number"], 1, "{:#}", set["status"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_window_opens_the_way_and_what_is_wrong_with_a_stage_closes_it() {
     let (now, soon) = (Timestamp::now(), 2);
     let hour = (now + jiff::SignedDuration::from_hours(soon)).strftime("%H").to_string();

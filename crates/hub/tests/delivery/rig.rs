@@ -19,7 +19,7 @@ use farwater_hub::{
 use farwater_sources::Links;
 use farwater_store::{
     Change, Key, Kind, ListQuery, Location, OpenOptions, PostgresUrl, Store, Write, WriteError,
-    delivery::{Bundle, MarkClusters, bundle_of_content, load_assignment, save_bundle},
+    delivery::{Bundle, MarkClusters, bundle_of_content, load_assignment, load_dirty, save_bundle},
 };
 use farwater_testkit::{
     git::{GitServer, Repository},
@@ -217,6 +217,16 @@ impl Rig {
                 && sets.queue.is_idle_for(PATIENCE)
         };
         self.wait_until("the controllers are idle", is_idle).await;
+    }
+
+    /// Until no cluster's desired state is older than what it comes of.
+    pub async fn wait_computed(&self) {
+        let is_computed = async || {
+            // A Cluster whose status was written is marked, and nobody is in a hurry about that.
+            self.delivery.dirty.notify_one();
+            load_dirty(&mut self.store.tables().await.unwrap(), 1).await.unwrap().is_empty()
+        };
+        self.wait_until("the clusters' states are computed", is_computed).await;
     }
 
     pub async fn stop_controllers(&self) {

@@ -594,6 +594,37 @@ async fn a_set_goes_back_to_a_version_with_its_repository_gone_and_on_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn where_nobody_knows_what_a_version_was_nothing_takes_its_place() {
+    let mut fleet = Fleet::start(&[], json!({})).await;
+    fleet.git.change("main", &[("apps/db/db.yaml", Some(&WEB.replace("web", "db")))]).unwrap();
+    fleet.rig.ask(ADMIN_NAMESPACE, "infra").await;
+    let edit = async |fleet: &Fleet, edit: &dyn Fn(&mut Value)| {
+        fleet.rig.edit("ServiceSet", ADMIN_NAMESPACE, SET, |set| edit(&mut set["spec"])).await;
+    };
+    // A folder for clusters that there are none of yet.
+    let rare = json!([{"clusterSelector": {"matchLabels": {"name": "z"}}, "patch": {"path": "apps/db"}}]);
+    edit(&fleet, &|spec| spec["overrides"] = rare.clone()).await;
+    fleet.join("a").await;
+    fleet.until("somebody has it", |fleet, _| fleet.last.contains_key("a")).await;
+    let first = fleet.until_complete().await;
+    let one = fleet.set().await["status"]["lastGood"].as_u64().unwrap();
+    fleet.commit("bad, as it turns out").await;
+    fleet.until("it is there", |fleet, _| fleet.bundles()["a"] != first).await;
+    fleet.until_complete().await;
+    edit(&fleet, &|spec| spec["pin"] = json!({"version": one, "reason": "it is bad"})).await;
+    fleet.until("it is back", |fleet, _| fleet.bundles()["a"] == first).await;
+
+    fleet.join("z").await;
+    let says_why =
+        |service: &Value| message(service, "Ready").contains(&format!("its set is kept at version {one}, and nobody"));
+    fleet.rig.wait_for("ServiceDeployment", ADMIN_NAMESPACE, "web-z", says_why).await;
+    fleet.go_on_for(Duration::from_secs(1)).await;
+    assert!(!fleet.last.contains_key("z"), "{:?}", fleet.course);
+    edit(&fleet, &|spec| drop(spec.as_object_mut().unwrap().remove("pin"))).await;
+    fleet.until("it gets what there is now", |fleet, _| fleet.last.contains_key("z")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_people_say_of_a_rollout_is_written_down() {
     let mut fleet = Fleet::start(&["a", "b"], json!({})).await;
     let first = fleet.until_complete().await;

@@ -279,6 +279,32 @@ async fn a_typo_in_the_selector_takes_nothing_until_somebody_has_looked() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_loss_while_nothing_is_deleted_anyway_is_one_more_reason_to_look_at() {
+    let rig = start().await;
+    clusters(&rig).await;
+    rig.create("ServiceSet", ADMIN_NAMESPACE, SET, set(json!({"deletionPolicy": "Delete"}))).await;
+    wait_services(&rig, ADMIN_NAMESPACE, &["web-a", "web-b", "web-c", "web-d"]).await;
+    rig.edit("Namespace", "", ADMIN_NAMESPACE, |namespace| {
+        namespace["metadata"]["annotations"][FREEZE_PRUNES] = "a backup is restored".into();
+    })
+    .await;
+    rig.wait_until("nothing is deleted", async || rig.delivery.freeze.reason().is_some()).await;
+    rig.edit("ServiceSet", ADMIN_NAMESPACE, SET, |set| {
+        set["spec"]["clusterSelector"]["matchLabels"]["env"] = "porduction".into();
+    })
+    .await;
+    rig.wait_for("ServiceSet", ADMIN_NAMESPACE, SET, |set| condition(set, "Braked") == "True/ManyAtOnce").await;
+    let frozen = rig.get("Namespace", "", ADMIN_NAMESPACE).await.unwrap();
+    assert_eq!(
+        frozen["metadata"]["annotations"][FREEZE_PRUNES],
+        "a ServiceSet has lost 4 of its 4 clusters within 10 minutes; and before: a backup is restored"
+    );
+    let told = rig.events().await;
+    assert!(told.iter().any(|event| event["reason"] == "PrunesFrozen"), "{told:#?}");
+    assert_eq!(services(&rig, ADMIN_NAMESPACE).await.len(), 4);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn clusters_that_leave_one_by_one_are_counted_together() {
     let rig = start().await;
     clusters(&rig).await;

@@ -4,7 +4,7 @@ use farwater_api::{
     ADMIN_NAMESPACE, Digest,
     protocol::{AgentReport, AgentSettings, AgentUpdate, Verbatim},
 };
-use farwater_store::delivery::{AgentUpdateRow, load_agent_update, load_dirty, save_agent_update};
+use farwater_store::delivery::{AgentUpdateRow, load_agent_update, save_agent_update};
 use http::StatusCode;
 use serde_json::{Value, json};
 
@@ -98,12 +98,7 @@ async fn look_again(rig: &Rig) {
     .await;
     let looked_at = |policy: &Value| policy["status"]["observedGeneration"] == policy["metadata"]["generation"];
     rig.wait_for("AgentPolicy", "", POLICY, looked_at).await;
-    rig.wait_until("the clusters' states are computed", async || {
-        // A Cluster whose status was written is marked, and nobody is in a hurry about that.
-        rig.delivery.dirty.notify_one();
-        load_dirty(&mut rig.store.tables().await.unwrap(), 1).await.unwrap().is_empty()
-    })
-    .await;
+    rig.wait_computed().await;
 }
 
 async fn policy(rig: &Rig) -> Value {

@@ -61,17 +61,18 @@ pub async fn save_version(connection: &mut Connection, row: &VersionRow) -> Resu
     Ok(())
 }
 
-/// Forgets what comes before the newest versions, which are counted without gaps.
+/// Forgets what comes before the newest versions, which are counted without gaps, but for one that somebody may have to go back to.
 pub async fn trim_history(
     connection: &mut Connection,
     service_uid: &str,
-    newest: i64,
+    (newest, but): (i64, i64),
     keep: usize,
 ) -> Result<(), StoreError> {
     let last = newest.saturating_sub(i64::try_from(keep).unwrap_or(i64::MAX));
-    sqlx::query("DELETE FROM history WHERE service_uid = $1 AND number <= $2")
+    sqlx::query("DELETE FROM history WHERE service_uid = $1 AND number <= $2 AND number <> $3")
         .bind(service_uid)
         .bind(last)
+        .bind(but)
         .execute(&mut *connection)
         .await?;
     delete_hooks_up_to(connection, service_uid, last).await

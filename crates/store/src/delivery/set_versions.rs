@@ -38,12 +38,13 @@ pub async fn save_set_version(
 pub async fn trim_set_versions(
     connection: &mut Connection,
     set_uid: &str,
-    (last, but): (i64, i64),
+    (last, but): (i64, [i64; 2]),
 ) -> Result<(), StoreError> {
-    sqlx::query("DELETE FROM set_versions WHERE set_uid = $1 AND number <= $2 AND number <> $3")
+    sqlx::query("DELETE FROM set_versions WHERE set_uid = $1 AND number <= $2 AND number NOT IN ($3, $4)")
         .bind(set_uid)
         .bind(last)
-        .bind(but)
+        .bind(but[0])
+        .bind(but[1])
         .execute(connection)
         .await?;
     Ok(())

@@ -37,7 +37,7 @@ async fn save(store: &Store, rows: Vec<VersionRow>) {
         Box::pin(async move {
             for row in &rows {
                 save_version(tx, row).await?;
-                trim_history(tx, &row.service_uid, row.number, 3).await?;
+                trim_history(tx, &row.service_uid, (row.number, 0), 3).await?;
             }
             Ok(())
         })
@@ -56,6 +56,11 @@ async fn the_newest_versions_are_kept_and_the_newest_is_read_alone(place: Place)
     save(&store, (1..=12).map(|n| version("web", n, &format!("b{}", n % 2))).collect()).await;
     save(&store, vec![version("other", 1, "b1")]).await;
     assert_eq!((numbers(&store, "web").await, numbers(&store, "other").await), (vec![12, 11, 10], vec![1]));
+    // One may have to be gone back to.
+    save(&store, (1..=6).map(|n| version("kept", n, "b1")).collect()).await;
+    let trimmed = store.transact(|tx| Box::pin(async move { trim_history(tx, "kept", (6, 4), 1).await }));
+    trimmed.await.unwrap();
+    assert_eq!(numbers(&store, "kept").await, [6, 4]);
     {
         let mut tables = store.tables().await.unwrap();
         assert_eq!(load_newest_version(&mut tables, "web").await.unwrap(), Some(version("web", 12, "b0")));
@@ -183,7 +188,7 @@ async fn hooks_go_with_their_version(place: Place) {
     let trimmed = store.transact(|tx| {
         Box::pin(async move {
             delete_hook(tx, "web", 2, "Test b").await?;
-            trim_history(tx, "web", 2, 1).await
+            trim_history(tx, "web", (2, 0), 1).await
         })
     });
     trimmed.await.unwrap();

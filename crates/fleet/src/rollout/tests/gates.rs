@@ -214,3 +214,35 @@ fn a_number_names_what_the_set_asks_for() {
     set.look();
     assert_eq!(set.state.number, 2);
 }
+
+#[test]
+fn a_commit_that_concerns_no_member_is_no_other_rollout() {
+    let mut set = set("abcd", json!({"maxUnavailable": 1}));
+    set.want("1");
+    set.look();
+    set.publish('a');
+    set.get_through("a");
+    let next = set.look().released;
+    let (next, last) = (next.chars().next().unwrap(), if next == "b" { 'c' } else { 'b' });
+    set.publish(next);
+    // More often than a soak takes, with members that still wait; one of them was not looked at with it yet.
+    for n in 0..5 {
+        set.target = Digest::of(format!("1, and file {n} of others"));
+        let wanted = set.row(last).wanted.take();
+        set.look();
+        set.row(last).wanted = wanted;
+        set.look();
+        assert_eq!((set.state.number, set.state.target), (1, Some(set.target)), "after {n}");
+        set.pass(3);
+    }
+    set.get_through(&next.to_string());
+    assert_eq!(set.look().released.len(), 1, "what has got through is not proven anew");
+    // Looked at late, it wants something else: that is another one.
+    set.target = Digest::of("2");
+    set.row(last).wanted = None;
+    set.look();
+    assert_eq!(set.state.number, 1);
+    set.row(last).wanted = Some(id("2"));
+    set.look();
+    assert_eq!((set.state.number, set.state.target), (2, Some(set.target)));
+}

@@ -232,3 +232,11 @@ fn each_field_of_a_deployment_waits_for_the_rollout_and_for_windows_or_is_let_th
     let all: BTreeSet<_> = each_field(&before.deployment()).into_keys().collect();
     assert_eq!(told, all, "fields that nobody has said a word about");
 }
+
+#[test]
+fn of_a_set_those_clusters_count_that_are_heard() {
+    let lacks = |all, heard, healthy| Heard { all, heard, healthy, ..Heard::default() }.lacks();
+    assert_eq!((lacks(0, 0, 0), lacks(3, 2, 2)), (None, None));
+    assert_eq!(lacks(3, 2, 1).as_deref(), Some("is healthy on 1 of 2 clusters that are heard"));
+    assert_eq!(lacks(3, 0, 0).as_deref(), Some("has no cluster that is heard"));
+}
