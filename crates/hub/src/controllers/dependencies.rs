@@ -15,7 +15,7 @@ use farwater_fleet::{
     stamping::Template,
 };
 use farwater_store::{
-    Connection, Store, StoreError,
+    Connection, Resource, Store, StoreError,
     delivery::{Assignment, dependents_of, is_untouched, load_assignment, load_chart, load_revision, paths_of_service},
 };
 
@@ -93,9 +93,21 @@ async fn judge_set(delivery: &Delivery, name: &Name) -> Result<Option<String>, S
     if !is_looked_at {
         delivery.sets.queue.add(name.clone());
     }
-    let heard = rollouts::look_at_heard(delivery, &resource.uid).await?.lacks();
-    let unhealthy = heard.as_deref();
+    let conditions = set.status.iter().flat_map(|status| &status.conditions);
+    let is_ready = conditions.into_iter().any(|one| one.type_ == "Ready" && one.status == "True");
+    let lacks = if is_ready { None } else { look_at_heard(delivery, name, &resource).await?.lacks() };
+    let unhealthy = lacks.as_deref();
     Ok(dependencies::judge_set(SetDependency { name: &name.name, set: Some(&set), is_looked_at, unhealthy }))
+}
+
+/// Counted once for all that wait for it.
+async fn look_at_heard(delivery: &Delivery, name: &Name, resource: &Resource) -> Result<rollouts::Heard, StoreError> {
+    if let Some(known) = delivery.sets.heard(name, resource.version) {
+        return Ok(known);
+    }
+    let heard = rollouts::look_at_heard(delivery, &resource.uid).await?;
+    delivery.sets.note_heard(name, resource.version, heard);
+    Ok(heard)
 }
 
 /// What a service lacks to be healthy at what its sources have now, in one sentence.

@@ -3,18 +3,20 @@
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use farwater_fleet::{placement::selects, stamping::cluster_namespaces};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
-use super::{queue::WorkQueue, resources::Name};
+use super::{queue::WorkQueue, resources::Name, rollouts::Heard};
 
 /// Members report one after the other: so many times as long as a look at all of them took it is rested before the next.
 const REST: u32 = 10;
 const SHORTEST: Duration = Duration::from_millis(20);
 const LONGEST: Duration = Duration::from_secs(2);
+/// For so long a count of members is good, while nothing is said of them: clusters fall silent without a word.
+const COUNT_LASTS: Duration = Duration::from_secs(5);
 
 /// Which clusters of a set are to be looked at.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,10 +47,18 @@ struct Known {
     selector: LabelSelector,
 }
 
+/// Of a version of the set.
+struct Counted {
+    version: u64,
+    at: Instant,
+    heard: Heard,
+}
+
 #[derive(Default)]
 struct State {
     known: HashMap<Name, Known>,
     scopes: HashMap<Name, Scope>,
+    counted: HashMap<Name, Counted>,
     /// Between two looks.
     rest: Duration,
 }
@@ -71,7 +81,20 @@ impl Sets {
     }
 
     pub fn forget(&self, name: &Name) {
-        self.state().known.remove(name);
+        let mut state = self.state();
+        state.known.remove(name);
+        state.counted.remove(name);
+    }
+
+    /// How its members were that are heard, as far as it was counted for the set as it is. Many may wait for one.
+    pub fn heard(&self, name: &Name, version: u64) -> Option<Heard> {
+        let state = self.state();
+        let counted = state.counted.get(name)?;
+        (counted.version == version && counted.at.elapsed() < COUNT_LASTS).then_some(counted.heard)
+    }
+
+    pub fn note_heard(&self, name: &Name, version: u64, heard: Heard) {
+        self.state().counted.insert(name.clone(), Counted { version, at: Instant::now(), heard });
     }
 
     /// Has some of a set looked at, beside what has left it.

@@ -26,6 +26,7 @@ use crate::{
     agent::{Agent, said},
     delivering::applied,
     parameters::handed,
+    promoting::test_run,
     rig::{PATIENCE, Rig, WEB, condition, key, message, repository},
 };
 
@@ -52,6 +53,8 @@ pub struct Fleet {
     pub painted: Vec<(&'static str, String)>,
     /// (cluster, bundle) in the order in which they came.
     course: Vec<(&'static str, Digest)>,
+    /// Whether tests are run, and pass.
+    runs_tests: bool,
 }
 
 impl Fleet {
@@ -86,6 +89,7 @@ impl Fleet {
             bad_colours: BTreeSet::new(),
             painted: Vec::new(),
             course: Vec::new(),
+            runs_tests: false,
         };
         for (kind, name, object) in objects {
             fleet.rig.create(kind, ADMIN_NAMESPACE, name, object).await;
@@ -137,7 +141,11 @@ impl Fleet {
                 || self.bad.contains(&bundle)
                 || self.good.as_ref().is_some_and(|good| !good.contains(&bundle));
             let health = if is_bad { Health::Failed } else { Health::Current };
-            agent.say(&self.rig, &uid, said(&entry, Outcome::Applied, &[("web", health)])).await;
+            let mut report = said(&entry, Outcome::Applied, &[("web", health)]);
+            if self.runs_tests {
+                report.hooks = applied(&entry).unwrap().tests.iter().map(|test| test_run(&test.name)).collect();
+            }
+            agent.say(&self.rig, &uid, report).await;
             self.last.insert(name, entry);
         }
         tokio::time::sleep(Duration::from_millis(30)).await;
@@ -591,6 +599,26 @@ async fn a_set_goes_back_to_a_version_with_its_repository_gone_and_on_again() {
     let back = versions.iter().find(|version| version.pin == Some(one)).unwrap();
     assert_eq!((back.orders[0].what.as_str(), back.orders[0].reason.as_str()), ("roll back to 1", "two is slow"));
     assert!(versions.iter().all(|version| version.good && version.ended.is_some()), "{versions:#?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_is_not_done_before_its_tests_have_passed() {
+    let tests = json!({"tests": [{"name": "smoke", "image": "smoke:1"}]});
+    let mut fleet = Fleet::start_with(&["a", "b"], json!({}), tests, Vec::new()).await;
+    fleet.until("the canary has it", |fleet, _| fleet.last.contains_key("a")).await;
+    // Healthy, for longer than the soak, and not tested.
+    fleet.go_on_for(Duration::from_secs(3)).await;
+    assert_eq!(fleet.reached(0), ["a"].into());
+    let set = fleet.set().await;
+    assert_eq!(
+        (&set["status"]["rollout"]["phase"], &set["status"]["rollout"]["updated"]),
+        (&json!("Progressing"), &json!(0))
+    );
+    fleet.runs_tests = true;
+    // Its agent says it again, with that.
+    fleet.last.clear();
+    let first = fleet.until_complete().await;
+    assert_eq!(fleet.bundles()["b"], first);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -132,6 +132,15 @@ async fn a_label_brings_a_service_and_a_label_takes_it() {
     agent.say(&rig, &uid, said(&entry, Outcome::Removed, &[])).await;
     wait_services(&rig, ADMIN_NAMESPACE, &["web-a", "web-b"]).await;
     rig.wait_for("ServiceSet", ADMIN_NAMESPACE, SET, |set| condition(set, "Stalled") == "absent").await;
+
+    // It goes with its objects where the set says so.
+    let again = rig.get("ServiceDeployment", ADMIN_NAMESPACE, "web-a").await.unwrap();
+    let uid = again["metadata"]["uid"].as_str().unwrap().to_owned();
+    agent.wait_entry(&rig, &uid, |entry| applied(entry).is_some()).await;
+    rig.edit("ServiceSet", ADMIN_NAMESPACE, SET, |set| set["spec"]["deletionPolicy"] = "Delete".into()).await;
+    label(&rig, "a", "gone").await;
+    let (_, entry) = agent.wait_entry(&rig, &uid, |entry| matches!(entry.action, Action::Remove { .. })).await;
+    assert!(matches!(entry.action, Action::Remove { policy: DeletionPolicy::Delete, .. }), "{entry:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
