@@ -196,8 +196,8 @@ async fn nothing_is_sent_to_addresses_that_are_not_allowed_nor_where_a_host_redi
     let hook = Hook::start(TOKEN).await.unwrap();
     secret(&rig, "hook", &[("token", TOKEN)]).await;
     // The tests' hub allows 127.0.0.0/8.
-    let ask = async |name: &str, address: &str| {
-        provider(&rig, name, json!({"type": "generic", "address": address, "secretRef": {"name": "hook"}})).await;
+    let ask = async |name: &str, spec: Value| {
+        provider(&rig, name, spec).await;
         until_provider(&rig, name, "True/Ready").await;
         rig.edit("NotificationProvider", ADMIN_NAMESPACE, name, |object| {
             object["metadata"]["annotations"]["farwater.dev/requestedAt"] = "now".into();
@@ -208,19 +208,31 @@ async fn nothing_is_sent_to_addresses_that_are_not_allowed_nor_where_a_host_redi
         })
         .await
     };
-    let found = ask("near", "http://[::1]:9/hook").await;
-    assert_eq!(condition(&found, "Ready"), "False/DeliveryFailed");
-    let said = message(&found, "Ready");
-    assert!(said.contains("::1 is at ::1, which is not public") && said.contains("--allow-private-links"), "{said}");
+    let generic = |address: &str| json!({"type": "generic", "address": address, "secretRef": {"name": "hook"}});
+    secret(&rig, "near", &[("address", "http://[::1]:9/hook")]).await;
+    secret(&rig, "chat", &[("token", chat::TOKEN)]).await;
+    let email = json!({"from": "farwater@example.com", "to": ["ops@example.com"], "allowClearText": true});
+    for (name, spec) in [
+        ("near", generic("http://[::1]:9/hook")),
+        ("slack-hook", json!({"type": "slack", "secretRef": {"name": "near"}})),
+        ("slack", json!({"type": "slack", "address": "http://[::1]:9", "channel": "c", "secretRef": {"name": "chat"}})),
+        ("teams", json!({"type": "msteams", "secretRef": {"name": "near"}})),
+        ("mail", json!({"type": "email", "address": "smtp://[::1]:9", "email": email})),
+    ] {
+        let found = ask(name, spec).await;
+        assert_eq!(condition(&found, "Ready"), "False/DeliveryFailed", "{name}: {found:#}");
+        let said = message(&found, "Ready");
+        assert!(said.contains("which is not public") && said.contains("--allow-private-links"), "{name}: {said}");
+    }
 
     let to = hook.url();
     hook.set_fault(Some(Said::status(307).with("location", "http://[::1]:9/other")));
-    let found = ask("led", &to).await;
+    let found = ask("led", generic(&to)).await;
     let said = message(&found, "Ready");
     assert!(said.contains("messages follow nobody"), "{said}");
     assert_eq!(hook.asked(), 1);
     hook.set_fault(None);
-    let found = ask("fine", &to).await;
+    let found = ask("fine", generic(&to)).await;
     assert_eq!((condition(&found, "Ready").as_str(), hook.taken().len()), ("True/Ready", 1));
     assert_eq!(hook.taken()[0]["type"], "test");
 }
