@@ -11,10 +11,11 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
 use super::{queue::WorkQueue, resources::Name, rollouts::Heard};
 
-/// Members report one after the other: so many times as long as a look at all of them took it is rested before the next.
+/// Members report one after the other: so many times as long as a look at all of them took it is rested before the next, for each
+/// set that is looked at of late. However many move at once, looks take the same share of a processor.
 const REST: u32 = 10;
 const SHORTEST: Duration = Duration::from_millis(20);
-const LONGEST: Duration = Duration::from_secs(2);
+const LONGEST: Duration = Duration::from_secs(5);
 /// For so long a count of members is good, while nothing is said of them: clusters fall silent without a word.
 const COUNT_LASTS: Duration = Duration::from_secs(5);
 
@@ -59,7 +60,9 @@ struct State {
     known: HashMap<Name, Known>,
     scopes: HashMap<Name, Scope>,
     counted: HashMap<Name, Counted>,
-    /// Between two looks.
+    /// When each was looked at, of late.
+    looked_at: HashMap<Name, Instant>,
+    /// Between two looks at one.
     rest: Duration,
 }
 
@@ -130,8 +133,12 @@ impl Sets {
     }
 
     /// A look at a set took so long.
-    pub fn rest_after(&self, took: Duration) {
-        self.state().rest = (took * REST).clamp(SHORTEST, LONGEST);
+    pub fn rest_after(&self, name: &Name, took: Duration) {
+        let (now, mut state) = (Instant::now(), self.state());
+        state.looked_at.insert(name.clone(), now);
+        state.looked_at.retain(|_, at| now.duration_since(*at) < LONGEST);
+        let moving = u32::try_from(state.looked_at.len()).unwrap_or(u32::MAX);
+        state.rest = took.saturating_mul(REST).saturating_mul(moving).clamp(SHORTEST, LONGEST);
     }
 
     /// Has what a set says of its members told.

@@ -133,7 +133,7 @@ async fn stamp_set(delivery: &Delivery, name: &Name, scope: &Scope) -> Result<Ne
     let has_left = let_go(delivery, name, &resource, &set).await?;
     let begun = Instant::now();
     let advance = rollouts::advance(delivery, name, &resource, &set).await?;
-    delivery.sets.rest_after(begun.elapsed());
+    delivery.sets.rest_after(name, begun.elapsed());
     let tally = Tally::load(delivery, &resource.uid).await?;
     let verdicts = judge(delivery, &tally, advance.as_ref());
     let next_look = advance.as_ref().and_then(|advance| advance.next_look);

@@ -65,11 +65,11 @@ async fn what_a_set_has_made_is_read_only_but_for_what_is_its_users() {
         assert!(told.contains(words) && told.contains("forbidden"), "{refused:?}: {told}");
     }
     kubectl.run(&patch(r#"{"spec": {"suspend": true, "suspension": {"reason": "look at it"}}}"#)).await;
-    let bundle = farwater_api::Digest::of("before");
-    let pin = format!(r#"{{"spec": {{"pin": {{"bundle": "{bundle}", "reason": "it was good"}}}}}}"#);
-    for patch in [pin.as_str(), r#"{"spec": {"pin": null}}"#] {
-        kubectl.run(&["patch", "sd", "web-east", "-n", "farwater-admin", "--type", "merge", "-p", patch]).await;
-    }
+    // A pin is its users', too: what this one lacks is another matter.
+    let pin = format!(r#"{{"spec": {{"pin": {{"bundle": "{}"}}}}}}"#, farwater_api::Digest::of("never"));
+    let told =
+        kubectl.refuse(&["patch", "sd", "web-east", "-n", "farwater-admin", "--type", "merge", "-p", &pin], "").await;
+    assert!(told.contains("is not in the history of this service") && !told.contains("forbidden"), "{told}");
     kubectl.run(&["annotate", "sd", "web-east", "-n", "farwater-admin", "farwater.dev/requestedAt=now"]).await;
     // The set changes it, and leaves that.
     kubectl.feed(&["apply", "-f", "-"], &SET.replace("path: web", "path: other")).await;
