@@ -213,7 +213,9 @@ impl World {
             let track = track_of(decision, *index).unwrap_or(&row.track);
             let is_there = track.released.is_some_and(|released| row.ledger.is_done(row, released));
             let is_refused = row.wanted.is_some() && track.refused == row.wanted;
-            let is_out = row.ledger.is_out && !is_there && !is_refused && !self.is_silent(row);
+            // One that comes back goes on with what an earlier rollout gave it, wherever it is.
+            let is_of_this = row.ledger.released_number >= decision.state.began;
+            let is_out = row.ledger.is_out && is_of_this && !is_there && !is_refused && !self.is_silent(row);
             taken().any(|taken| taken == index) || (is_out && !is_still(row) && !is_skipped(row))
         };
         let open: BTreeSet<_> =
