@@ -1,7 +1,5 @@
 //! What must hold of each decision, by the ledgers.
 
-use std::collections::BTreeSet;
-
 use farwater_api::{
     Digest,
     rollout::{OnFailure, Strategy},
@@ -196,31 +194,7 @@ impl World {
         }
         self.judge_refusals(decision)?;
         self.judge_bad_commit(decision)?;
-        let broken: Vec<usize> =
-            decision.released.iter().copied().filter(|index| self.is_broken(&self.rows[*index])).collect();
-        self.judge_unavailable(decision)?;
-        self.judge_partitions(decision, &broken)
-    }
-
-    /// P16: where a healthy member is taken, so many partitions have members on their way. `broken`: released wherever they are.
-    fn judge_partitions(&self, decision: &Decision, broken: &[usize]) -> Verdict {
-        let taken = || decision.released.iter().filter(|index| !broken.contains(index));
-        let Some(key) = self.policy.partition_by.as_ref().filter(|_| taken().next().is_some()) else { return Ok(()) };
-        if self.policy.strategy == Strategy::AllAtOnce {
-            return Ok(());
-        }
-        let is_out = |(index, row): &(usize, &Row)| {
-            let track = track_of(decision, *index).unwrap_or(&row.track);
-            let is_there = track.released.is_some_and(|released| row.ledger.is_done(row, released));
-            let is_refused = row.wanted.is_some() && track.refused == row.wanted;
-            // One that comes back goes on with what an earlier rollout gave it, wherever it is.
-            let is_of_this = row.ledger.released_number >= decision.state.began;
-            let is_out = row.ledger.is_out && is_of_this && !is_there && !is_refused && !self.is_silent(row);
-            taken().any(|taken| taken == index) || (is_out && !is_still(row) && !is_skipped(row))
-        };
-        let open: BTreeSet<_> =
-            self.rows.iter().enumerate().filter(is_out).map(|(_, row)| row.labels.get(key)).collect();
-        must(open.len() <= self.policy.max_partitions, "P16", || format!("{open:?}: {decision:?}"))
+        self.judge_unavailable(decision)
     }
 
     fn is_heard_or(&self, otherwise: bool, row: &Row) -> bool {
