@@ -156,9 +156,9 @@ impl View {
         (track != self.track).then_some(track)
     }
 
-    /// Whether it has to move for something that it was not asked for yet.
+    /// Whether it wants something that it was not asked for yet.
     pub fn is_asked_anew(&self, member: &Member<'_>) -> bool {
-        matches!(self.case, Case::Pending | Case::Refused) && self.track.asked != member.wanted
+        member.wanted.is_some() && self.track.asked != member.wanted
     }
 
     /// What it wants is of the present rollout.

@@ -219,6 +219,10 @@ fn judge_flip(world: &World, decision: &Decision, nth: u64) -> Verdict {
     }
     members[index].wanted = Some(flipped());
     let other = decide(&world.policy, &world.state, world.target(), &members, world.clock);
+    if other.state.number != decision.state.number {
+        // It began another rollout, which proves itself.
+        return Ok(());
+    }
     let others = |list: &[usize]| list.iter().copied().filter(|at| *at != index).collect::<Vec<_>>();
     let (released, before) = (others(&other.released), others(&decision.released));
     let more = released.iter().filter(|at| !before.contains(at)).count();
