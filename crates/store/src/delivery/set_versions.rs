@@ -34,7 +34,7 @@ pub async fn save_set_version(
     Ok(())
 }
 
-/// Forgets those up to a number, but for one that is still of use.
+/// Forgets those up to a number, but for some that are still of use.
 pub async fn trim_set_versions(
     connection: &mut Connection,
     set_uid: &str,
