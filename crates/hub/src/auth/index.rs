@@ -68,7 +68,7 @@ struct Feed {
 }
 
 impl Feed {
-    /// Follows for ever; a watch that ended is started again from a new list.
+    /// Follows until the store is closed; a watch that ended is started again from a new list.
     async fn run(self, mut version: u64) {
         loop {
             match self.store.watch(None, version) {
@@ -76,7 +76,10 @@ impl Feed {
                 Err(error) => tracing::warn!(%error, "the index of roles and bindings has to be read again"),
             }
             self.position.send_replace(None);
-            version = self.reload().await;
+            match self.reload().await {
+                Some(reached) => version = reached,
+                None => return,
+            }
         }
     }
 
@@ -104,7 +107,8 @@ impl Feed {
         }
     }
 
-    async fn reload(&self) -> u64 {
+    /// The version that the policy is of; none when the store is closed.
+    async fn reload(&self) -> Option<u64> {
         loop {
             match load_policy(&self.store).await {
                 Ok((policy, version)) => {
@@ -112,8 +116,9 @@ impl Feed {
                         *current = policy;
                     }
                     self.position.send_replace(Some(version));
-                    return version;
+                    return Some(version);
                 }
+                Err(StoreError::Closed) => return None,
                 Err(error) => {
                     tracing::error!(error = &error as &dyn std::error::Error, "roles and bindings can't be read");
                     tokio::time::sleep(PAUSE).await;
