@@ -30,6 +30,9 @@
 //!
 //! The number counts up when the set asks some member for something else, or when something moves in a set at rest: a commit that
 //! concerns no member is no other rollout. It names a rollout for people; an order counts for its number and only once.
+//!
+//! Of a large set most members are done with what the set asks for, and stay it: they are [`Resting`]. They are told of by numbers,
+//! and need not be read: as long as nothing of them changes the decision is the same with them and with their numbers.
 
 mod change;
 mod evidence;
@@ -37,6 +40,7 @@ mod gates;
 mod member;
 mod orders;
 mod policy;
+mod resting;
 mod standing;
 mod steps;
 mod survey;
@@ -46,6 +50,7 @@ pub use change::{ChangeId, Content, ParseChangeError};
 pub use evidence::{Evidence, Published, Reach, Said};
 pub use member::{Clock, LastGood, Member, Stands, State, Track};
 pub use policy::{CanaryPolicy, InvalidPolicy, Order, Policy, StepPolicy};
+pub use resting::{Rest, Resting};
 pub use standing::{Held, Outlook, Standing, progress, standing};
 pub use steps::{Cluster, place};
 pub use survey::{Counted, survey, worst};
@@ -92,6 +97,8 @@ pub struct Decision {
     pub phase: Phase,
     pub latch: Option<Latch>,
     pub counts: Counts,
+    /// By index: which of them rest from now on, as long as nothing of them changes.
+    pub rests: Vec<Option<Rest>>,
     /// What [`standing`] needs to know of the others.
     pub outlook: Outlook,
     /// When time alone may change the decision; none: not before something happens.
@@ -99,8 +106,14 @@ pub struct Decision {
 }
 
 /// Pure: the same members in whatever order give the same decision. `target` is of all that members share: template, pin, what
-/// their sources have, contexts.
-pub fn decide(policy: &Policy, state: &State, target: Digest, members: &[Member<'_>], clock: Clock) -> Decision {
+/// their sources have, contexts. `resting`: how many there are beside `members`.
+pub fn decide(
+    policy: &Policy,
+    state: &State,
+    target: Digest,
+    (members, resting): (&[Member<'_>], &Resting),
+    clock: Clock,
+) -> Decision {
     let mut state = state.clone();
     let mut views = look(policy, &state, members, members.iter().map(|member| member.track), clock);
     let begins = begin(&mut state, target, members, &views);
@@ -117,7 +130,7 @@ pub fn decide(policy: &Policy, state: &State, target: Digest, members: &[Member<
         let tracks = orders::obey(policy, &mut state, order, members, &views);
         views = look(policy, &state, members, tracks, clock);
     }
-    let gates = Gates::of(policy, &state, target, members, &views);
+    let gates = Gates::of(policy, &state, target, (members, resting), &views);
     let (released, retracted) = match gates.goes_back(policy) {
         _ if policy.paused => (Vec::new(), Vec::new()),
         true => (Vec::new(), gates.choose_back(members, &views)),
@@ -129,14 +142,15 @@ pub fn decide(policy: &Policy, state: &State, target: Digest, members: &[Member<
     for index in &retracted {
         views[*index].take_back(&members[*index], state.number, clock.now);
     }
-    rest(&mut state, target, &views);
+    rest(&mut state, target, &views, resting);
     let changed = members.iter().zip(&views).enumerate().filter(|(_, (member, view))| view.track != member.track);
     let tracks = changed.map(|(index, (_, view))| (index, view.track)).collect();
     let phase = phase(policy, &state, &gates, &views);
-    let counts = count(&views);
+    let counts = count(&views, resting);
+    let rests = members.iter().zip(&views).map(|(member, view)| view.rests(&state, member)).collect();
     let outlook = Outlook::of(policy, &gates, members, &views, phase);
     let next_look = views.iter().filter_map(|view| view.due).min();
-    Decision { tracks, released, retracted, phase, latch: gates.latch, counts, outlook, next_look, state }
+    Decision { tracks, released, retracted, phase, latch: gates.latch, counts, rests, outlook, next_look, state }
 }
 
 /// All members, with what there is to learn of them.
@@ -183,13 +197,13 @@ fn begin(state: &mut State, target: Digest, members: &[Member<'_>], views: &[Vie
 }
 
 /// Notes that nothing moves any more.
-fn rest(state: &mut State, target: Digest, views: &[View]) {
+fn rest(state: &mut State, target: Digest, views: &[View], resting: &Resting) {
     if !views.iter().all(|view| view.case.is_settled()) {
         return;
     }
     state.open = false;
     state.target = Some(target);
-    if views.iter().any(|view| view.case == Case::Done) {
+    if resting.done() > 0 || views.iter().any(|view| view.case == Case::Done) {
         state.last_good = Some(LastGood { number: state.number, target });
     }
 }
@@ -207,8 +221,8 @@ fn phase(policy: &Policy, state: &State, gates: &Gates, views: &[View]) -> Phase
     }
 }
 
-fn count(views: &[View]) -> Counts {
-    let mut counts = Counts::default();
+fn count(views: &[View], resting: &Resting) -> Counts {
+    let mut counts = Counts { updated: resting.done(), deferred: resting.deferred(), ..Counts::default() };
     for view in views {
         let one = match view.case {
             Case::Done => &mut counts.updated,

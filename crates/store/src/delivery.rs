@@ -84,9 +84,9 @@ pub use paths::{
 };
 pub use pipelines::{delete_orphaned_pipelines, load_pipeline, save_pipeline};
 pub use rollouts::{
-    MemberRollout, MemberVersions, RollingMember, delete_rollout, hold_spec, load_rollout, page_of_told_members,
-    rolling_members, rollout_of_service, rollouts_of_cluster, save_evidence, save_generation, save_look,
-    save_published, save_rollout, save_specs, save_track, told_members,
+    MemberRollout, MemberVersions, RestingMembers, RollingMember, awake_members, delete_rollout, hold_spec,
+    load_rollout, page_of_told_members, rolling_members, rollout_of_service, rollouts_of_cluster, save_evidence,
+    save_generation, save_look, save_published, save_rest, save_rollout, save_specs, save_track, told_members,
 };
 pub use set_members::{
     MemberCounts, SetMember, brake_members, count_members, delete_member, delete_members, load_member, member_named,

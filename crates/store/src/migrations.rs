@@ -59,6 +59,7 @@ pub(crate) const HISTORY: &[Text] = &[
     text!("0020_threads"),
     text!("0021_member_parameters"),
     text!("0022_pipelines"),
+    text!("0023_resting_members"),
 ];
 
 /// Brings the schema to what it is after so many migrations. A database that has had more is refused.

@@ -7,7 +7,7 @@ use farwater_api::{
     rollout::{OnFailure, Strategy},
 };
 
-use super::{Case, Latch, Member, Policy, Reach, State, View};
+use super::{Case, Latch, Member, Policy, Reach, Resting, State, View};
 
 /// A partition's value; what has no label comes last.
 type Partition<'a> = (bool, &'a str);
@@ -41,9 +41,19 @@ struct StepGate {
 }
 
 impl Gates {
-    pub fn of(policy: &Policy, state: &State, target: Digest, members: &[Member<'_>], views: &[View]) -> Self {
+    pub fn of(
+        policy: &Policy,
+        state: &State,
+        target: Digest,
+        (members, resting): (&[Member<'_>], &Resting),
+        views: &[View],
+    ) -> Self {
         let last = members.iter().map(|member| usize::from(member.step)).max().unwrap_or(0);
-        let mut steps = vec![StepGate::default(); last + 1];
+        let resting = resting.done_by_step();
+        let mut steps = vec![StepGate::default(); resting.len().max(last + 1)];
+        for (step, done) in steps.iter_mut().zip(resting) {
+            step.total = *done;
+        }
         for (member, view) in members.iter().zip(views) {
             let step = &mut steps[usize::from(member.step)];
             let is_left = matches!(view.case, Case::Deferred | Case::Skipped)

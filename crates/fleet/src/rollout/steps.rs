@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Policy, Reach};
+use super::{Policy, Reach, Resting};
 use crate::placement::selects;
 
 /// A cluster of a set, as far as its place depends on it.
@@ -23,17 +23,15 @@ pub struct Cluster<'a> {
 /// The step of each cluster: 0 of canaries, then by the first of the policy's steps that selects it, and one more of the rest.
 ///
 /// Who was a canary stays one while it is healthy or has begun; places that are free go to the first healthy ones by name.
-pub fn place(policy: &Policy, clusters: &[Cluster<'_>]) -> Vec<u16> {
-    let rest = policy.steps.len() + 1;
-    let find = |cluster: &Cluster<'_>| policy.steps.iter().position(|step| selects(&step.selector, cluster.labels));
-    let steps = clusters.iter().map(|cluster| find(cluster).map_or(rest, |index| index + 1));
-    let mut steps: Vec<u16> = steps.map(|step| u16::try_from(step).unwrap_or(u16::MAX)).collect();
+/// `resting`: how many there are beside `clusters`.
+pub fn place(policy: &Policy, clusters: &[Cluster<'_>], resting: &Resting) -> Vec<u16> {
+    let mut steps: Vec<u16> = clusters.iter().map(|cluster| group(policy, cluster.labels)).collect();
     let Some(canary) = &policy.canary else { return steps };
-    let first = steps.iter().copied().min();
+    let first = steps.iter().copied().map(usize::from).chain([resting.first_group()]).min();
     let mut able: Vec<usize> = (0..clusters.len())
         .filter(|index| match &canary.selector {
             Some(selector) => selects(selector, clusters[*index].labels),
-            None => Some(steps[*index]) == first,
+            None => Some(usize::from(steps[*index])) == first,
         })
         .collect();
     if let Some(count) = canary.count {
@@ -47,12 +45,18 @@ pub fn place(policy: &Policy, clusters: &[Cluster<'_>]) -> Vec<u16> {
             may_be || (cluster.is_canary && cluster.has_begun)
         });
         able.sort_by_key(|index| (!clusters[*index].is_canary, clusters[*index].name));
-        able.truncate(count);
+        able.truncate(count.saturating_sub(resting.canaries()));
     }
     for index in able {
         steps[index] = 0;
     }
     steps
+}
+
+/// The step of a cluster that is no canary.
+pub(super) fn group(policy: &Policy, labels: &BTreeMap<String, String>) -> u16 {
+    let found = policy.steps.iter().position(|step| selects(&step.selector, labels));
+    u16::try_from(found.unwrap_or(policy.steps.len()) + 1).unwrap_or(u16::MAX)
 }
 
 #[cfg(test)]
@@ -85,7 +89,7 @@ mod tests {
             }
         };
         let clusters: Vec<Cluster<'_>> = clusters.iter().copied().zip(&labels).map(read).collect();
-        assert_eq!(place(&Policy::of(&stated).unwrap(), &clusters), expected);
+        assert_eq!(place(&Policy::of(&stated).unwrap(), &clusters, &Resting::default()), expected);
     }
 
     fn with(label: &str) -> Value {

@@ -183,7 +183,14 @@ impl Set {
     }
 
     fn decide(&self) -> Decision {
-        decide(&Policy::of(&self.policy).unwrap(), &self.state, self.target, &self.members(), self.clock)
+        let members = self.members();
+        decide(
+            &Policy::of(&self.policy).unwrap(),
+            &self.state,
+            self.target,
+            (&members, &Resting::default()),
+            self.clock,
+        )
     }
 
     fn standing(&self, name: char) -> String {

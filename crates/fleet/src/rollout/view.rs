@@ -2,7 +2,7 @@
 
 use farwater_api::rollout::Strategy;
 
-use super::{Clock, Evidence, Member, Policy, Reach, Said, Stands, State, Track};
+use super::{Clock, Evidence, Member, Policy, Reach, Rest, Said, Stands, State, Track};
 
 /// How late it is seen that a cluster was heard: a poll wakes nobody.
 const BETWEEN_LOOKS: i64 = 5;
@@ -154,6 +154,22 @@ impl View {
             track.refused = None;
         }
         (track != self.track).then_some(track)
+    }
+
+    /// Whether it rests where a decision has left the set, and how.
+    pub fn rests(&self, state: &State, member: &Member<'_>) -> Option<Rest> {
+        let Track { released, asked, number, .. } = self.track;
+        let all = [released, asked, member.published.map(|published| published.change)];
+        let has_all = member.wanted.is_some() && all.iter().all(|change| *change == member.wanted);
+        let is_of_this = state.open && number >= state.began;
+        if !has_all || is_of_this || self.is_unavailable || self.due.is_some() {
+            return None;
+        }
+        match self.case {
+            Case::Done => Some(Rest::Done),
+            Case::Deferred => Some(Rest::Deferred),
+            _ => None,
+        }
     }
 
     /// Whether it wants something that it was not asked for yet.

@@ -1,10 +1,13 @@
 //! One history from its beginning to its end, held to the oracle at each look.
 
 use farwater_api::rollout::{Promote, RolloutOrder, Strategy};
-use farwater_fleet::rollout::{Decision, Held, Member, Outlook, Phase, Reach, Standing, Track, decide, standing};
+use farwater_fleet::rollout::{
+    Decision, Evidence, Held, Member, Outlook, Phase, Reach, Said, Standing, Track, standing,
+};
 
 use crate::{
     events::{Command, Event, History, Quality},
+    resting,
     world::World,
 };
 
@@ -14,6 +17,8 @@ type Verdict = Result<(), String>;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Figures {
     pub looks: u64,
+    /// That went by numbers of resting members too.
+    pub by_numbers: u64,
     pub released: u64,
     pub retracted: u64,
     pub halted: u64,
@@ -24,6 +29,7 @@ pub struct Figures {
 impl Figures {
     pub fn add(&mut self, other: Self) {
         self.looks += other.looks;
+        self.by_numbers += other.by_numbers;
         self.released += other.released;
         self.retracted += other.retracted;
         self.halted += other.halted;
@@ -143,6 +149,7 @@ fn look(world: &mut World, figures: &mut Figures, is_thorough: bool) -> Result<D
     world.settle();
     let decision = world.decide();
     figures.halted += u64::from(decision.phase == Phase::Halted && world.state.open);
+    figures.by_numbers += u64::from(resting::judge(world, &decision)?);
     note_order(world, &decision);
     world.judge(&decision)?;
     if is_thorough {
@@ -182,7 +189,7 @@ fn judge_number(world: &mut World, decision: &Decision) -> Verdict {
 fn judge_order(world: &World, decision: &Decision) -> Verdict {
     let mut members = world.members();
     members.reverse();
-    let mut other = decide(&world.policy, &world.state, world.target(), &members, world.clock);
+    let mut other = world.decide_of(&members);
     let last = members.len().saturating_sub(1);
     for index in other.tracks.iter_mut().map(|(index, _)| index) {
         *index = last - *index;
@@ -194,6 +201,7 @@ fn judge_order(world: &World, decision: &Decision) -> Verdict {
         decision.retracted.sort_unstable();
         decision
     };
+    other.rests.reverse();
     for index in other.released.iter_mut().chain(&mut other.retracted) {
         *index = last - *index;
     }
@@ -218,7 +226,7 @@ fn judge_flip(world: &World, decision: &Decision, nth: u64) -> Verdict {
         return Ok(());
     }
     members[index].wanted = Some(flipped());
-    let other = decide(&world.policy, &world.state, world.target(), &members, world.clock);
+    let other = world.decide_of(&members);
     if other.state.number != decision.state.number {
         // It began another rollout, which proves itself.
         return Ok(());

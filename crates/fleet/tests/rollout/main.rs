@@ -8,6 +8,7 @@ mod events;
 mod histories;
 mod ledger;
 mod oracle;
+mod resting;
 mod row;
 mod world;
 
@@ -50,6 +51,7 @@ fn whatever_happens_a_change_spreads_no_further_than_it_is_good_and_ends() {
     let outcome = json!({
         "histories": histories,
         "looks": figures.looks,
+        "looksByNumbers": figures.by_numbers,
         "released": figures.released,
         "retracted": figures.retracted,
         "haltedLooks": figures.halted,

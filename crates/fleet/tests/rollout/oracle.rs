@@ -1,5 +1,7 @@
 //! What must hold of each decision, by the ledgers.
 
+use std::collections::BTreeSet;
+
 use farwater_api::{
     Digest,
     rollout::{OnFailure, Strategy},
@@ -194,6 +196,7 @@ impl World {
         }
         self.judge_refusals(decision)?;
         self.judge_bad_commit(decision)?;
+        self.judge_partitions(decision)?;
         self.judge_unavailable(decision)
     }
 
@@ -237,6 +240,18 @@ impl World {
         let verdict = must(is_borne, "P9", || format!("{bad:?} in {decision:?}"));
         self.oracle.bad = Some(bad);
         verdict
+    }
+
+    /// P16: of members that were done before, or have nothing, those of so many partitions get something in one look.
+    fn judge_partitions(&self, decision: &Decision) -> Verdict {
+        let Some(key) = self.policy.partition_by.as_ref().filter(|_| self.policy.strategy != Strategy::AllAtOnce)
+        else {
+            return Ok(());
+        };
+        let is_fine = |row: &&Row| row.track.released.is_none_or(|released| row.ledger.is_done(row, released));
+        let released = decision.released.iter().map(|index| &self.rows[*index]).filter(is_fine);
+        let reached: BTreeSet<_> = released.map(|row| row.labels.get(key)).collect();
+        must(reached.len() <= self.policy.max_partitions, "P16", || format!("{reached:?} in one look: {decision:?}"))
     }
 
     /// P1: healthy members that are taken at one time.

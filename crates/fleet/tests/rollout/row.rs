@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use farwater_fleet::rollout::{ChangeId, Clock, Evidence, Published, Reach, Stands, Track};
 use farwater_fleet::windows::Closed;
 
-use crate::{agent::Agent, events::Stop, ledger::Ledger, world::TICK};
+use crate::{agent::Agent, events::Stop, ledger::Ledger, resting::Rested, world::TICK};
 
 /// As in the hub: some polls that did not come.
 const SILENCE: i64 = 4 * TICK;
@@ -34,6 +34,7 @@ pub struct Row {
     pub stops: Vec<Stop>,
     /// For what it depends on, when it was assigned last.
     pub waits: bool,
+    pub rested: Option<Rested>,
     pub agent: Agent,
     pub ledger: Ledger,
 }
@@ -64,6 +65,7 @@ impl Row {
             last_heard: now,
             stops: Vec::new(),
             waits: false,
+            rested: None,
             agent: Agent::default(),
             ledger: Ledger::default(),
         }

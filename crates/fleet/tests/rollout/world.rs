@@ -4,13 +4,15 @@ use std::collections::{BTreeMap, HashMap};
 
 use farwater_api::{Digest, RolloutPolicy, rollout::RolloutOrder};
 use farwater_fleet::rollout::{
-    ChangeId, Clock, Cluster, Content, Decision, Evidence, Member, Policy, Published, Reach, Said, State, decide, place,
+    ChangeId, Clock, Cluster, Content, Decision, Evidence, Member, Policy, Published, Reach, Resting, Said, State,
+    decide, place,
 };
 
 use crate::{
     agent::{Word, report},
     events::{Quality, Setting, Stop},
     oracle::Oracle,
+    resting,
     row::Row,
 };
 
@@ -166,9 +168,11 @@ impl World {
     pub fn order(&mut self, order: Option<RolloutOrder>) {
         self.stated.order = order;
         self.policy = Policy::of(&self.stated).unwrap();
+        self.wake_all();
     }
 
     pub fn pause(&mut self, paused: bool) {
+        self.wake_all();
         self.stated.paused = paused;
         self.policy.paused = paused;
     }
@@ -266,20 +270,20 @@ impl World {
         row.has_fetched = false;
     }
 
+    pub fn clusters(&self) -> Vec<Cluster<'_>> {
+        let clusters = self.rows.iter().map(|row| Cluster {
+            name: &row.name,
+            labels: &row.labels,
+            is_healthy: row.evidence.as_ref().map(Evidence::said) == Some(&Said::Healthy),
+            reach: self.reach(row),
+            is_canary: row.step == 0,
+            has_begun: row.wanted.is_some() && row.track.released == row.wanted,
+        });
+        clusters.collect()
+    }
+
     fn place(&mut self) {
-        let clusters: Vec<Cluster<'_>> = self
-            .rows
-            .iter()
-            .map(|row| Cluster {
-                name: &row.name,
-                labels: &row.labels,
-                is_healthy: row.evidence.as_ref().map(Evidence::said) == Some(&Said::Healthy),
-                reach: self.reach(row),
-                is_canary: row.step == 0,
-                has_begun: row.wanted.is_some() && row.track.released == row.wanted,
-            })
-            .collect();
-        let steps = place(&self.policy, &clusters);
+        let steps = place(&self.policy, &self.clusters(), &Resting::default());
         for (row, step) in self.rows.iter_mut().zip(steps) {
             row.step = step;
         }
@@ -306,7 +310,12 @@ impl World {
     }
 
     pub fn decide(&self) -> Decision {
-        decide(&self.policy, &self.state, self.target(), &self.members(), self.clock)
+        self.decide_of(&self.members())
+    }
+
+    /// Looks at all of them.
+    pub fn decide_of(&self, members: &[Member<'_>]) -> Decision {
+        decide(&self.policy, &self.state, self.target(), (members, &Resting::default()), self.clock)
     }
 
     /// Saves what was decided.
@@ -315,6 +324,11 @@ impl World {
         for (index, track) in &decision.tracks {
             self.rows[*index].track = *track;
         }
+        resting::note(self, &decision.rests);
+    }
+
+    fn wake_all(&mut self) {
+        self.rows.iter_mut().for_each(|row| row.rested = None);
     }
 }
 

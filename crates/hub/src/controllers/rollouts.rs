@@ -3,7 +3,10 @@
 //! A service of a set states what it shall be at once, and is it when its turn has come. Until then its entry is made of what was
 //! assigned before, with the spec that went with it. One decision, `fleet::rollout::decide`, says whose turn it is.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use farwater_api::{
     Digest, RolloutPhase, ServiceDeployment, ServiceDeploymentSpec, ServiceSet, SourceKind,
@@ -17,7 +20,7 @@ use farwater_fleet::{
     parameters::is_handed,
     rollout::{
         ChangeId, Clock, Cluster, Content, Counted, Counts, Decision, Evidence, Member, Outlook, Policy, Published,
-        Reach, Standing, Stands, State, Track, decide, place, progress, standing, survey, worst,
+        Reach, Rest, Resting, Standing, Stands, State, Track, decide, place, progress, standing, survey, worst,
     },
     stamping::{Template, template_digest},
     windows::{Closed, Subject},
@@ -25,8 +28,9 @@ use farwater_fleet::{
 use farwater_store::{
     Key, Resource, StoreError, Tx,
     delivery::{
-        MemberRollout, MemberVersions, RollingMember, hold_spec, load_parameters, load_rollout, page_of_told_members,
-        retain_documents, rolling_members, save_look, save_rollout, save_specs, save_track, told_members,
+        MemberRollout, MemberVersions, RestingMembers, RollingMember, awake_members, hold_spec, load_parameters,
+        load_rollout, page_of_told_members, retain_documents, rolling_members, save_look, save_rest, save_rollout,
+        save_specs, save_track, told_members,
     },
 };
 use jiff::Timestamp;
@@ -40,6 +44,7 @@ use super::{
     pipelines::Part,
     resources::Name,
     set_versions::{self, Note},
+    sets::Scope,
     sources::SourceSpec,
     stamp_services::cluster_name,
     track_clusters::silence_deadline,
@@ -62,6 +67,8 @@ struct Written {
     outlook: Outlook,
     /// What others were told.
     counts: Counts,
+    /// Of the policy by which members rest.
+    policy: Option<Digest>,
 }
 
 fn read<T: DeserializeOwned>(row: &MemberRollout, what: &str, text: &str) -> Result<T, StoreError> {
@@ -446,33 +453,109 @@ impl Gate {
     }
 }
 
-/// Lets go on whose turn it is. None where the policy can't be read: an older hub wrote it, or a newer one.
+/// What a decision is made of.
+struct Sight {
+    rows: Vec<RollingMember>,
+    /// How many members there are beside them.
+    resting: Resting,
+    /// Of the policy.
+    basis: Digest,
+    target: Target,
+    written: Option<String>,
+    before: Written,
+}
+
+/// Of what rests, by what is written of it.
+fn rest_of(code: i64) -> Option<Rest> {
+    match code {
+        1 => Some(Rest::Done),
+        2 => Some(Rest::Deferred),
+        _ => None,
+    }
+}
+
+fn code_of(rest: Option<Rest>) -> i64 {
+    match rest {
+        None => 0,
+        Some(Rest::Done) => 1,
+        Some(Rest::Deferred) => 2,
+    }
+}
+
+impl Sight {
+    /// Reads members that don't rest, and all where that may be too few.
+    async fn load(
+        delivery: &Delivery,
+        name: &Name,
+        (resource, set): (&Resource, &ServiceSet),
+        policy: &Policy,
+        scope: &Scope,
+    ) -> Result<Self, StoreError> {
+        // Another hub may find others at rest.
+        const EDITION: u32 = 1;
+        let basis = Digest::of_json(&json!([EDITION, set.spec.rollout]));
+        if let Scope::Some(clusters) = scope
+            && delivery.sets.is_read(name)
+        {
+            let clusters: Vec<&str> = clusters.iter().map(String::as_str).collect();
+            let read = awake_members(&mut *delivery.store.tables().await?, &resource.uid, &clusters).await?;
+            let sight = Self::of(delivery, name, (resource, set), read, basis).await?;
+            let states = sight.rows.iter().map(|member| delivery.clusters.get(&member.row.cluster_uid));
+            let labels: Vec<_> =
+                states.map(|state| state.map(|state| Arc::clone(&state.labels)).unwrap_or_default()).collect();
+            let asked = (&sight.before.state, sight.target.digest);
+            let suffice = sight.resting.suffice(policy, asked, labels.iter().map(|labels| &**labels));
+            if (suffice && sight.before.policy == Some(basis)) || sight.resting == Resting::default() {
+                return Ok(sight);
+            }
+        }
+        let rows = rolling_members(&mut *delivery.store.tables().await?, &resource.uid).await?;
+        Self::of(delivery, name, (resource, set), (rows, Vec::new()), basis).await
+    }
+
+    /// The target is found behind the members: what they have was there before.
+    async fn of(
+        delivery: &Delivery,
+        name: &Name,
+        (resource, set): (&Resource, &ServiceSet),
+        (rows, counted): (Vec<RollingMember>, Vec<RestingMembers>),
+        basis: Digest,
+    ) -> Result<Self, StoreError> {
+        let mut resting = Resting::default();
+        for RestingMembers { rests, step, number } in counted {
+            if let (Some(rest), Ok(step), Ok(number @ 1..)) = (rest_of(rests), step.try_into(), number.try_into()) {
+                resting.add(step, rest, number);
+            }
+        }
+        let written = load_rollout(&mut *delivery.store.tables().await?, &resource.uid).await?;
+        let before = written.as_deref().map(|text| read_written(name, text)).transpose()?.unwrap_or_default();
+        let target = Target::find(delivery, name, set).await?;
+        Ok(Self { rows, resting, basis, target, written, before })
+    }
+}
+
+/// Lets go on whose turn it is. None where the policy can't be read: an older hub wrote it, or a newer one. `scope`: the clusters
+/// of which something may be new that is not written of their members.
 pub async fn advance(
     delivery: &Delivery,
     name: &Name,
-    resource: &Resource,
-    set: &ServiceSet,
+    (resource, set): (&Resource, &ServiceSet),
+    scope: &Scope,
 ) -> Result<Option<Advance>, StoreError> {
     let Ok(policy) = Policy::of(&set.spec.rollout) else { return Ok(None) };
-    let (rows, written) = {
-        let mut tables = delivery.store.tables().await?;
-        (rolling_members(&mut tables, &resource.uid).await?, load_rollout(&mut tables, &resource.uid).await?)
-    };
-    let before: Written = match &written {
-        Some(text) => read_written(name, text)?,
-        None => Written::default(),
-    };
+    let sight = Sight::load(delivery, name, (resource, set), &policy, scope).await?;
+    let Sight { rows, resting, target, before, .. } = &sight;
     let clock = Clock { now: Timestamp::now().as_second(), started: delivery.started };
-    let target = Target::find(delivery, name, set).await?;
     let gate = Gate::of(name, resource, set);
-    let members = Members::read(delivery, &policy, &rows, &target.sources, (clock, &gate))?;
+    let members = Members::read(delivery, &policy, (rows, resting), &target.sources, (clock, &gate))?;
     let of_set = members.of_set();
-    let decision = decide(&policy, &before.state, target.digest, &of_set, clock);
+    let decision = decide(&policy, &before.state, target.digest, (&of_set, resting), clock);
     let of = (name, resource.uid.as_str(), set);
     let note = set_versions::note(delivery, of, (&before.state, &decision), &target.revision).await?;
     let news = News { policy: &policy, before: &before.state, decision: &decision, members: &of_set, clock };
-    let postings = news.find(delivery, name, resource, &target);
-    save(delivery, &resource.uid, (&rows, &members.steps), &decision, (written, note, postings)).await?;
+    let postings = news.find(delivery, name, resource, target);
+    save(delivery, &resource.uid, (&sight, &members.steps), &decision, (note, postings)).await?;
+    delivery.sets.note_read(name);
     if before.state.target != decision.state.target {
         // Of a commit that concerns none of its members the set's status says nothing.
         delivery.pipelines.note(Part::Set, name);
@@ -519,7 +602,8 @@ impl Ground {
 
     /// Of the steps that they were placed in.
     fn members<'r>(&self, delivery: &Delivery, rows: &'r [RollingMember]) -> Result<Members<'r>, StoreError> {
-        let mut members = Members::read(delivery, &self.policy, rows, &self.sources, (self.clock, &self.gate))?;
+        let all = (rows, &Resting::default());
+        let mut members = Members::read(delivery, &self.policy, all, &self.sources, (self.clock, &self.gate))?;
         // Who is new, or was placed by another policy, is of the rest until the next decision.
         let rest = u16::try_from(self.policy.steps.len() + 1).unwrap_or(u16::MAX);
         let steps = rows.iter().map(|member| u16::try_from(member.row.step).unwrap_or(rest).min(rest));
@@ -959,7 +1043,7 @@ impl<'r> Members<'r> {
     fn read(
         delivery: &Delivery,
         policy: &Policy,
-        rows: &'r [RollingMember],
+        (rows, resting): (&'r [RollingMember], &Resting),
         sources: &[String],
         (clock, gate): (Clock, &Gate),
     ) -> Result<Self, StoreError> {
@@ -975,10 +1059,10 @@ impl<'r> Members<'r> {
             evidence: Vec::with_capacity(rows.len()),
             stands: Vec::with_capacity(rows.len()),
         };
-        let mut labels: Vec<std::sync::Arc<BTreeMap<String, String>>> = Vec::with_capacity(rows.len());
-        for RollingMember { row, seen, touched, handed_anew } in rows {
+        let mut labels: Vec<Arc<BTreeMap<String, String>>> = Vec::with_capacity(rows.len());
+        for RollingMember { row, seen, touched, handed_anew, .. } in rows {
             let state = delivery.clusters.get(&row.cluster_uid);
-            let of_cluster = state.as_ref().map(|state| std::sync::Arc::clone(&state.labels)).unwrap_or_default();
+            let of_cluster = state.as_ref().map(|state| Arc::clone(&state.labels)).unwrap_or_default();
             all.names.push(cluster_name(delivery, &row.cluster_uid).unwrap_or_else(|| row.cluster_uid.clone()));
             all.partitions.push(policy.partition_by.as_ref().and_then(|key| of_cluster.get(key).cloned()));
             labels.push(of_cluster);
@@ -1026,7 +1110,7 @@ impl<'r> Members<'r> {
                 has_begun: all.wanted[index].is_some() && all.tracks[index].released == all.wanted[index],
             })
             .collect();
-        all.steps = place(policy, &clusters);
+        all.steps = place(policy, &clusters, resting);
         Ok(all)
     }
 
@@ -1061,35 +1145,61 @@ impl<'r> Members<'r> {
     }
 }
 
+/// What is written of a member.
+struct MemberChange {
+    service_uid: String,
+    /// With its step.
+    track: Option<(String, i64)>,
+    /// As long as it is as it was read.
+    rests: Option<(i64, i64)>,
+}
+
+fn find_changes(rows: &[RollingMember], steps: &[u16], decision: &Decision) -> Result<Vec<MemberChange>, StoreError> {
+    let tracks: BTreeMap<usize, Track> = decision.tracks.iter().copied().collect();
+    let mut changes = Vec::new();
+    for (index, member) in rows.iter().enumerate() {
+        let row = &member.row;
+        let (step, changed) = (i64::from(steps[index]), tracks.get(&index));
+        let track = match changed {
+            Some(track) => Some((serde_json::to_string(track).map_err(StoreError::abort)?, step)),
+            None => (step != row.step).then(|| (row.track.clone(), step)),
+        };
+        let rests = code_of(decision.rests[index]);
+        // A new track wakes it.
+        let rested = if track.is_some() { 0 } else { member.rests };
+        let rests = (rests != rested).then_some((rests, member.changes));
+        if track.is_some() || rests.is_some() {
+            changes.push(MemberChange { service_uid: row.service_uid.clone(), track, rests });
+        }
+    }
+    Ok(changes)
+}
+
 /// In one transaction, or nobody knows whose turn was whose.
 async fn save(
     delivery: &Delivery,
     set_uid: &str,
-    (rows, steps): (&[RollingMember], &[u16]),
+    (sight, steps): (&Sight, &[u16]),
     decision: &Decision,
-    (written, note, postings): (Option<String>, Option<Note>, Postings),
+    (note, postings): (Option<Note>, Postings),
 ) -> Result<(), StoreError> {
-    let next = Written { state: decision.state.clone(), outlook: decision.outlook.clone(), counts: decision.counts };
+    let Decision { state, outlook, counts, .. } = decision.clone();
+    let next = Written { state, outlook, counts, policy: Some(sight.basis) };
     let next = serde_json::to_string(&next).map_err(StoreError::abort)?;
-    let mut tracks: BTreeMap<usize, Track> = decision.tracks.iter().copied().collect();
-    for (index, step) in steps.iter().enumerate() {
-        if i64::from(*step) != rows[index].row.step && !tracks.contains_key(&index) {
-            tracks.insert(index, read(&rows[index].row, "track", &rows[index].row.track)?);
-        }
-    }
-    if tracks.is_empty() && written.as_ref() == Some(&next) && note.is_none() {
+    let changes = find_changes(&sight.rows, steps, decision)?;
+    if changes.is_empty() && sight.written.as_ref() == Some(&next) && note.is_none() {
         return Ok(());
-    }
-    let mut changes = Vec::with_capacity(tracks.len());
-    for (index, track) in tracks {
-        let text = serde_json::to_string(&track).map_err(StoreError::abort)?;
-        changes.push((rows[index].row.service_uid.clone(), text, i64::from(steps[index])));
     }
     let (set_uid, told) = (set_uid.to_owned(), postings.clone());
     let saved = delivery.store.transact(move |tx| {
         Box::pin(async move {
-            for (service_uid, track, step) in &changes {
-                save_track(tx, service_uid, (track, *step)).await?;
+            for MemberChange { service_uid, track, rests } in &changes {
+                if let Some((track, step)) = track {
+                    save_track(tx, service_uid, (track, *step)).await?;
+                }
+                if let Some(rests) = rests {
+                    save_rest(tx, service_uid, *rests).await?;
+                }
             }
             save_rollout(tx, &set_uid, &next).await?;
             if let Some(note) = &note {

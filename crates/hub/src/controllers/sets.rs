@@ -1,7 +1,7 @@
 //! ServiceSets as this replica knows them: which clusters each selects, and what of each is to be looked at.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
@@ -60,6 +60,8 @@ struct State {
     known: HashMap<Name, Known>,
     scopes: HashMap<Name, Scope>,
     counted: HashMap<Name, Counted>,
+    /// Whose members this process has all looked at.
+    read: HashSet<Name>,
     /// When each was looked at, of late.
     looked_at: HashMap<Name, Instant>,
     /// Between two looks at one.
@@ -87,6 +89,16 @@ impl Sets {
         let mut state = self.state();
         state.known.remove(name);
         state.counted.remove(name);
+        state.read.remove(name);
+    }
+
+    /// Whether all members of a set were looked at since this process began: what rests by the word of another may not, by ours.
+    pub fn is_read(&self, name: &Name) -> bool {
+        self.state().read.contains(name)
+    }
+
+    pub fn note_read(&self, name: &Name) {
+        self.state().read.insert(name.clone());
     }
 
     /// How its members were that are heard, as far as it was counted for the set as it is. Many may wait for one.

@@ -132,7 +132,7 @@ async fn stamp_set(delivery: &Delivery, name: &Name, scope: &Scope) -> Result<Ne
     }
     let has_left = let_go(delivery, name, &resource, &set).await?;
     let begun = Instant::now();
-    let advance = rollouts::advance(delivery, name, &resource, &set).await?;
+    let advance = rollouts::advance(delivery, name, (&resource, &set), scope).await?;
     delivery.sets.rest_after(name, begun.elapsed());
     let tally = Tally::load(delivery, &resource.uid).await?;
     let verdicts = judge(delivery, &tally, advance.as_ref());

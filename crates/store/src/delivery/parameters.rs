@@ -6,10 +6,13 @@ use std::{
 };
 
 use farwater_api::parameters::ChangedKeys;
-use sqlx::AssertSqlSafe;
+use sqlx::{AssertSqlSafe, query};
 use zeroize::Zeroizing;
 
-use super::desired::{COUNT_MARK, mark_cluster};
+use super::{
+    desired::{COUNT_MARK, mark_cluster},
+    rollouts::WAKE_HANDED,
+};
 use crate::{
     Connection, Key, Kind, Store, StoreError, Tx,
     engine::Row,
@@ -123,12 +126,14 @@ async fn save_rows(connection: &mut Connection, some: &[&Resolved]) -> Result<()
          marks = CASE WHEN service_parameters.marks = excluded.marks THEN 0 ELSE service_parameters.marks END",
         parameters(some.len(), 6)
     );
-    let mut insert = sqlx::query(AssertSqlSafe(sql));
+    let mut insert = query(AssertSqlSafe(sql));
     for Resolved { row, .. } in some {
         insert = insert.bind(&row.service_uid).bind(&row.stamp).bind(&row.mac).bind(&row.problem).bind(row.turn);
         insert = insert.bind(row.marks);
     }
-    insert.execute(connection).await?;
+    insert.execute(&mut *connection).await?;
+    let wake = query(AssertSqlSafe(format!("{WAKE_HANDED} {}", parameters(1, some.len()))));
+    some.iter().fold(wake, |wake, one| wake.bind(&one.row.service_uid)).execute(connection).await?;
     Ok(())
 }
 
@@ -154,7 +159,7 @@ async fn save_keys(connection: &mut Connection, some: &[&Resolved]) -> Result<()
             "INSERT INTO parameter_keys (service_uid, kind, namespace, name, key) VALUES {} ON CONFLICT DO NOTHING",
             parameters(some.len(), 5)
         );
-        let mut insert = sqlx::query(AssertSqlSafe(sql));
+        let mut insert = query(AssertSqlSafe(sql));
         for (service_uid, ParameterKey { kind, namespace, name, key }) in some {
             insert = insert.bind(*service_uid).bind(kind).bind(namespace).bind(name).bind(key);
         }
@@ -164,7 +169,7 @@ async fn save_keys(connection: &mut Connection, some: &[&Resolved]) -> Result<()
 }
 
 async fn delete_keys(connection: &mut Connection, service_uid: &str) -> Result<(), StoreError> {
-    sqlx::query("DELETE FROM parameter_keys WHERE service_uid = $1").bind(service_uid).execute(connection).await?;
+    query("DELETE FROM parameter_keys WHERE service_uid = $1").bind(service_uid).execute(connection).await?;
     Ok(())
 }
 
@@ -195,7 +200,7 @@ pub async fn retain_documents(
     let others = if macs.is_empty() { String::new() } else { format!(" AND id NOT IN ({})", places.join(", ")) };
     // What follows a slash is a zero.
     let sql = format!("DELETE FROM kept_values WHERE id > $1 AND id < $2{others}");
-    let mut delete = sqlx::query(AssertSqlSafe(sql));
+    let mut delete = query(AssertSqlSafe(sql));
     delete = delete.bind(document_id(service_uid, "")).bind(format!("{DOCUMENTS}{service_uid}0"));
     for mac in macs {
         delete = delete.bind(document_id(service_uid, mac));
@@ -208,8 +213,8 @@ pub async fn retain_documents(
 pub async fn delete_parameters(connection: &mut Connection, service_uid: &str) -> Result<(), StoreError> {
     delete_keys(connection, service_uid).await?;
     retain_documents(connection, service_uid, &BTreeSet::new()).await?;
-    sqlx::query("DELETE FROM service_parameters WHERE service_uid = $1").bind(service_uid).execute(connection).await?;
-    Ok(())
+    query("DELETE FROM service_parameters WHERE service_uid = $1").bind(service_uid).execute(&mut *connection).await?;
+    wake_handed(connection, service_uid).await
 }
 
 /// Has one service's parameters resolved anew, with its cluster's desired state.
@@ -218,11 +223,17 @@ pub async fn mark_parameters(
     service_uid: &str,
     cluster_uid: &str,
 ) -> Result<(), StoreError> {
-    sqlx::query("UPDATE service_parameters SET marks = marks + 1 WHERE service_uid = $1")
+    query("UPDATE service_parameters SET marks = marks + 1 WHERE service_uid = $1")
         .bind(service_uid)
         .execute(&mut *connection)
         .await?;
+    wake_handed(connection, service_uid).await?;
     mark_cluster(connection, cluster_uid).await
+}
+
+async fn wake_handed(connection: &mut Connection, service_uid: &str) -> Result<(), StoreError> {
+    query(AssertSqlSafe(format!("{WAKE_HANDED} ($1)"))).bind(service_uid.to_owned()).execute(connection).await?;
+    Ok(())
 }
 
 /// Has the services resolved anew that are handed a key that has changed, and marks their clusters. For what is no resource of
@@ -311,12 +322,13 @@ async fn mark_some(connection: &mut Connection, object: [&str; 3], keys: &[&str]
         "INSERT INTO dirty (cluster_uid, marks) SELECT DISTINCT cluster_uid, 1 FROM assignments WHERE cluster_uid <> '' AND \
          service_uid IN ({handed}) {COUNT_MARK}"
     );
-    for sql in [update, insert] {
-        let mut statement = sqlx::query(AssertSqlSafe(sql));
+    let wake = format!("{WAKE_HANDED} ({handed})");
+    for (nth, sql) in [update, wake, insert].into_iter().enumerate() {
+        let mut statement = query(AssertSqlSafe(sql));
         for value in object.iter().chain(keys) {
             statement = statement.bind((*value).to_owned());
         }
-        if statement.execute(&mut *connection).await?.rows_affected() == 0 {
+        if statement.execute(&mut *connection).await?.rows_affected() == 0 && nth == 0 {
             return Ok(());
         }
     }

@@ -1,5 +1,7 @@
 //! How far the rollout of a ServiceSet has come, and what each of its members would run and runs.
 
+use sqlx::Connection as _;
+
 use super::set_versions::delete_set_versions;
 use crate::{
     Connection, StoreError,
@@ -96,6 +98,53 @@ pub struct RollingMember {
     pub touched: bool,
     /// What it is handed has changed since.
     pub handed_anew: bool,
+    /// How it rests, by the last look at its set; 0: it does not.
+    pub rests: i64,
+    /// How often what a look reads of it was written.
+    pub changes: i64,
+}
+
+/// How many members of a step rest in the same way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RestingMembers {
+    pub rests: i64,
+    pub step: i64,
+    pub number: i64,
+}
+
+from_row!(RestingMembers, [rests, step, number]);
+
+/// Those of a set that don't rest or are on one of these clusters, by their clusters, and how many others there are.
+pub async fn awake_members(
+    connection: &mut Connection,
+    set_uid: &str,
+    cluster_uids: &[&str],
+) -> Result<(Vec<RollingMember>, Vec<RestingMembers>), StoreError> {
+    // Of one moment.
+    let mut snapshot = connection.begin().await?;
+    let sql = format!("{SELECT_ROLLING} AND m.rests = 0");
+    let mut rows = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(set_uid.to_owned()).fetch_all(&mut *snapshot).await?;
+    for some in chunks(cluster_uids) {
+        let places: Vec<String> = (2..2 + some.len()).map(|n| format!("${n}")).collect();
+        let sql = format!("{SELECT_ROLLING} AND m.rests <> 0 AND m.cluster_uid IN ({})", places.join(", "));
+        let select = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(set_uid.to_owned());
+        let select = some.iter().fold(select, |select, uid| select.bind((*uid).to_owned()));
+        rows.extend(select.fetch_all(&mut *snapshot).await?);
+    }
+    let sql = "SELECT rests, step, CAST(COUNT(*) AS BIGINT) AS number FROM set_members \
+               WHERE set_uid = $1 AND left_at = 0 AND rests > 0 GROUP BY rests, step";
+    let mut resting: Vec<RestingMembers> =
+        sqlx::query_as(sql).bind(set_uid.to_owned()).fetch_all(&mut *snapshot).await?;
+    drop(snapshot);
+    let mut members = read_rolling(rows)?;
+    members.sort_by(|one, other| one.row.cluster_uid.cmp(&other.row.cluster_uid));
+    for member in members.iter().filter(|member| member.rests > 0) {
+        let counts = |counted: &&mut RestingMembers| (counted.rests, counted.step) == (member.rests, member.row.step);
+        if let Some(counted) = resting.iter_mut().find(counts) {
+            counted.number -= 1;
+        }
+    }
+    Ok((members, resting))
 }
 
 /// The members that a set has services for, by their clusters, without what `held_spec` is.
@@ -165,7 +214,7 @@ const SELECT_ROLLING: &str = "SELECT m.set_uid, m.cluster_uid, m.service_uid, m.
         m.track, CASE WHEN m.held_spec = '' THEN '' ELSE '{}' END AS held_spec, '' AS back_spec, m.published, m.published_at, m.evidence, \
         m.step, m.pin, COALESCE((SELECT pin FROM rollouts WHERE set_uid = $1), 0) AS set_pin, a.generation AS seen, \
         CAST(CASE WHEN COALESCE((SELECT MIN(path) FROM service_paths WHERE service_paths.service_uid = m.service_uid), '') = '' THEN 1 ELSE 0 END AS BIGINT) AS touched, \
-        '' AS documents, m.looked_mac, CAST(CASE WHEN m.looked_mac <> '' AND (p.mac IS NULL OR p.marks <> 0 OR p.mac <> m.looked_mac) THEN 1 ELSE 0 END AS BIGINT) AS handed_anew \
+        '' AS documents, m.looked_mac, CAST(CASE WHEN m.looked_mac <> '' AND (p.mac IS NULL OR p.marks <> 0 OR p.mac <> m.looked_mac) THEN 1 ELSE 0 END AS BIGINT) AS handed_anew, m.rests, m.changes \
         FROM set_members m LEFT JOIN assignments a ON a.service_uid = m.service_uid \
         LEFT JOIN service_parameters p ON p.service_uid = m.service_uid \
         WHERE m.set_uid = $1 AND m.left_at = 0 AND m.service_uid <> ''";
@@ -179,6 +228,8 @@ fn read_rolling(rows: Vec<Row>) -> Result<Vec<RollingMember>, StoreError> {
             seen: row.try_get("seen")?,
             touched: row.try_get::<i64, _>("touched")? == 1,
             handed_anew: row.try_get::<i64, _>("handed_anew")? == 1,
+            rests: row.try_get("rests")?,
+            changes: row.try_get("changes")?,
         });
     }
     Ok(members)
@@ -204,7 +255,8 @@ pub async fn rollouts_of_cluster(
 /// What a look at a service found: what it would run, and why it stands still.
 pub async fn save_look(connection: &mut Connection, row: &MemberRollout) -> Result<(), StoreError> {
     sqlx::query(
-        "UPDATE set_members SET wanted = $2, looked_at = $3, stands = $4, pin = $5, documents = $6, looked_mac = $7 \
+        "UPDATE set_members SET wanted = $2, looked_at = $3, stands = $4, pin = $5, documents = $6, looked_mac = $7, \
+         rests = 0, changes = changes + 1 \
          WHERE service_uid = $1",
     )
     .bind(&row.service_uid)
@@ -250,7 +302,7 @@ pub async fn save_generation(
     service_uid: &str,
     generation: i64,
 ) -> Result<(), StoreError> {
-    sqlx::query("UPDATE set_members SET generation = $2 WHERE service_uid = $1")
+    sqlx::query("UPDATE set_members SET generation = $2, rests = 0, changes = changes + 1 WHERE service_uid = $1")
         .bind(service_uid)
         .bind(generation)
         .execute(connection)
@@ -264,7 +316,9 @@ pub async fn save_published(
     published: &str,
     now: i64,
 ) -> Result<(), StoreError> {
-    sqlx::query("UPDATE set_members SET published = $2, published_at = $3 WHERE service_uid = $1")
+    sqlx::query(
+        "UPDATE set_members SET published = $2, published_at = $3, rests = 0, changes = changes + 1 WHERE service_uid = $1",
+)
         .bind(service_uid)
         .bind(published)
         .bind(now)
@@ -274,7 +328,7 @@ pub async fn save_published(
 }
 
 pub async fn save_evidence(connection: &mut Connection, service_uid: &str, evidence: &str) -> Result<(), StoreError> {
-    sqlx::query("UPDATE set_members SET evidence = $2 WHERE service_uid = $1")
+    sqlx::query("UPDATE set_members SET evidence = $2, rests = 0, changes = changes + 1 WHERE service_uid = $1")
         .bind(service_uid)
         .bind(evidence)
         .execute(connection)
@@ -287,7 +341,7 @@ pub async fn save_track(
     service_uid: &str,
     (track, step): (&str, i64),
 ) -> Result<(), StoreError> {
-    sqlx::query("UPDATE set_members SET track = $2, step = $3 WHERE service_uid = $1")
+    sqlx::query("UPDATE set_members SET track = $2, step = $3, rests = 0 WHERE service_uid = $1")
         .bind(service_uid)
         .bind(track)
         .bind(step)
@@ -295,6 +349,25 @@ pub async fn save_track(
         .await?;
     Ok(())
 }
+
+/// Unless it was written since a look has read it.
+pub async fn save_rest(
+    connection: &mut Connection,
+    service_uid: &str,
+    (rests, changes): (i64, i64),
+) -> Result<(), StoreError> {
+    sqlx::query("UPDATE set_members SET rests = $2 WHERE service_uid = $1 AND changes = $3")
+        .bind(service_uid)
+        .bind(rests)
+        .bind(changes)
+        .execute(connection)
+        .await?;
+    Ok(())
+}
+
+/// What services are handed has changed.
+pub(super) const WAKE_HANDED: &str =
+    "UPDATE set_members SET rests = 0, changes = changes + 1 WHERE looked_mac <> '' AND service_uid IN";
 
 /// JSON; none: it has none yet.
 pub async fn load_rollout(connection: &mut Connection, set_uid: &str) -> Result<Option<String>, StoreError> {

@@ -60,7 +60,7 @@ pub async fn members_of_set(connection: &mut Connection, set_uid: &str) -> Resul
 
 /// Whose cluster the selector finds no more, by their clusters.
 pub async fn members_that_left(connection: &mut Connection, set_uid: &str) -> Result<Vec<SetMember>, StoreError> {
-    let sql = format!("{SELECT} WHERE set_uid = $1 AND left_at <> 0 ORDER BY cluster_uid");
+    let sql = format!("{SELECT} WHERE set_uid = $1 AND left_at > 0 ORDER BY cluster_uid");
     Ok(sqlx::query_as(sqlx::AssertSqlSafe(sql)).bind(set_uid.to_owned()).fetch_all(connection).await?)
 }
 
@@ -175,18 +175,17 @@ pub async fn sets_of_cluster(connection: &mut Connection, cluster_uid: &str) -> 
 }
 
 pub async fn count_members(connection: &mut Connection, set_uid: &str) -> Result<MemberCounts, StoreError> {
-    let one = |what: &str, condition: &str| {
-        format!("CAST(COALESCE(SUM(CASE WHEN {condition} THEN 1 ELSE 0 END), 0) AS BIGINT) AS {what}")
-    };
-    let columns = [
-        one("matched", "left_at = 0"),
-        one("ready", "left_at = 0 AND ready = 1 AND problem = ''"),
-        one("failed", "left_at = 0 AND problem <> ''"),
-        one("leaving", "left_at <> 0 AND service_uid <> ''"),
-        one("braked", "left_at <> 0 AND service_uid <> '' AND braked = 1"),
-    ];
-    let sql = format!("SELECT {} FROM set_members WHERE set_uid = $1", columns.join(", "));
-    Ok(sqlx::query_as(sqlx::AssertSqlSafe(sql)).bind(set_uid.to_owned()).fetch_one(connection).await?)
+    // Each is told by an index alone: a set may have many members.
+    let sql = "SELECT CAST(there.number AS BIGINT) AS matched, CAST(there.ready - troubled.ready AS BIGINT) AS ready, \
+               CAST(troubled.number AS BIGINT) AS failed, CAST(gone.number AS BIGINT) AS leaving, \
+               CAST(gone.braked AS BIGINT) AS braked FROM \
+               (SELECT COUNT(*) AS number, COALESCE(SUM(ready), 0) AS ready \
+               FROM set_members WHERE set_uid = $1 AND left_at = 0) there, \
+               (SELECT COUNT(*) AS number, COALESCE(SUM(ready), 0) AS ready \
+               FROM set_members WHERE set_uid = $1 AND left_at = 0 AND problem <> '') troubled, \
+               (SELECT COUNT(*) AS number, COALESCE(SUM(braked), 0) AS braked \
+               FROM set_members WHERE set_uid = $1 AND left_at > 0 AND service_uid <> '') gone";
+    Ok(sqlx::query_as(sql).bind(set_uid).fetch_one(connection).await?)
 }
 
 /// The first that have a problem.
@@ -209,7 +208,7 @@ pub async fn save_member(connection: &mut Connection, row: &SetMember) -> Result
          VALUES ($1, $2, $3, $4, $5, $6, $7, $8) \
          ON CONFLICT (set_uid, cluster_uid) DO UPDATE SET service_uid = excluded.service_uid, \
          service_name = excluded.service_name, problem = excluded.problem, ready = excluded.ready, \
-         left_at = excluded.left_at, braked = excluded.braked",
+         left_at = excluded.left_at, braked = excluded.braked, rests = 0, changes = set_members.changes + 1",
     )
     .bind(&row.set_uid)
     .bind(&row.cluster_uid)
@@ -226,7 +225,7 @@ pub async fn save_member(connection: &mut Connection, row: &SetMember) -> Result
 
 /// Those that have left go only when somebody has looked.
 pub async fn brake_members(connection: &mut Connection, set_uid: &str) -> Result<(), StoreError> {
-    sqlx::query("UPDATE set_members SET braked = 1 WHERE set_uid = $1 AND left_at <> 0 AND service_uid <> ''")
+    sqlx::query("UPDATE set_members SET braked = 1 WHERE set_uid = $1 AND left_at > 0 AND service_uid <> ''")
         .bind(set_uid)
         .execute(connection)
         .await?;
@@ -235,11 +234,9 @@ pub async fn brake_members(connection: &mut Connection, set_uid: &str) -> Result
 
 /// Notes how a ServiceDeployment does.
 pub async fn note_ready(connection: &mut Connection, service_uid: &str, ready: bool) -> Result<(), StoreError> {
-    sqlx::query("UPDATE set_members SET ready = $2 WHERE service_uid = $1 AND ready <> $2")
-        .bind(service_uid)
-        .bind(i64::from(ready))
-        .execute(connection)
-        .await?;
+    let sql =
+        "UPDATE set_members SET ready = $2, rests = 0, changes = changes + 1 WHERE service_uid = $1 AND ready <> $2";
+    sqlx::query(sql).bind(service_uid).bind(i64::from(ready)).execute(connection).await?;
     Ok(())
 }
 

@@ -12,6 +12,7 @@ mod faults;
 mod garbage;
 mod history;
 mod kill9;
+mod members;
 mod order;
 mod parameters;
 mod paths;
