@@ -1,9 +1,7 @@
 //! One history from its beginning to its end, held to the oracle at each look.
 
 use farwater_api::rollout::{Promote, RolloutOrder, Strategy};
-use farwater_fleet::rollout::{
-    Decision, Evidence, Held, Member, Outlook, Phase, Reach, Said, Standing, Track, standing,
-};
+use farwater_fleet::rollout::{Decision, Held, Member, Outlook, Phase, Reach, Standing, Track, standing};
 
 use crate::{
     events::{Command, Event, History, Quality},
