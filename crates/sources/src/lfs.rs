@@ -193,7 +193,8 @@ struct Refusal {
 }
 
 /// Where the batch API is, and what is sent there.
-struct Endpoint {
+struct Endpoint<'s> {
+    session: &'s Session<'s>,
     url: Url,
     scheme: Scheme,
     headers: HeaderMap,
@@ -263,7 +264,7 @@ impl Git {
         Ok(())
     }
 
-    async fn find_endpoint(&self, session: &Session<'_>) -> Result<Endpoint, Problem> {
+    async fn find_endpoint<'s>(&self, session: &'s Session<'s>) -> Result<Endpoint<'s>, Problem> {
         let address = session.remote.address();
         if address.scheme == Scheme::Ssh {
             return self.ask_for_endpoint(session).await;
@@ -273,11 +274,11 @@ impl Git {
         let url = Url::parse(&format!("{base}{suffix}/info/lfs"));
         let url = url.map_err(|error| Problem::new(GitReason::Failed, error.to_string()))?;
         let (headers, authorization) = (HeaderMap::new(), session.authorization.clone());
-        Ok(Endpoint { url, scheme: address.scheme, headers, authorization })
+        Ok(Endpoint { session, url, scheme: address.scheme, headers, authorization })
     }
 
     /// Over ssh a command says where it is, and what to send there.
-    async fn ask_for_endpoint(&self, session: &Session<'_>) -> Result<Endpoint, Problem> {
+    async fn ask_for_endpoint<'s>(&self, session: &'s Session<'s>) -> Result<Endpoint<'s>, Problem> {
         let command = format!("git-lfs-authenticate {} download", ssh::quote(&session.remote.address().ssh_path()));
         let output = self.ask_over_ssh(session, &command, MAX_ANSWER as u64).await?;
         let bad = |why: &str| Problem::new(GitReason::ServerError, format!("git-lfs-authenticate answered {why}"));
@@ -286,11 +287,11 @@ impl Git {
         let is_near = session.remote.address().ip().is_some_and(|address| address.is_loopback());
         let scheme = if is_near { Scheme::Http } else { Scheme::Https };
         let url = parse_href(&action.href, scheme).ok_or_else(|| bad("no https address"))?;
-        Ok(Endpoint { url, scheme, headers: headers_of(&action)?, authorization: None })
+        Ok(Endpoint { session, url, scheme, headers: headers_of(&action)?, authorization: None })
     }
 }
 
-impl Endpoint {
+impl Endpoint<'_> {
     fn ask(&self, mut ask: Ask, headers: HeaderMap) -> Ask {
         ask.headers.extend(headers);
         let sign = self.authorization.as_ref().filter(|_| !ask.headers.contains_key(header::AUTHORIZATION));
@@ -300,12 +301,31 @@ impl Endpoint {
     fn refusal(&self, answer: &Answer) -> Problem {
         answer.refusal(self.authorization.is_some() || !self.headers.is_empty()).into()
     }
+
+    /// What a server says, fit for a status: short, and without what was sent there, which it may say again.
+    fn evidence(&self, text: &str) -> String {
+        let values = self.headers.values().filter_map(|value| value.to_str().ok());
+        // The whole value, and what follows the scheme.
+        let secrets = values.flat_map(|value| [Some(value), value.split_once(' ').map(|(_, rest)| rest)]);
+        let secrets = secrets.flatten().filter(|secret| !secret.is_empty());
+        let text = secrets.fold(self.session.redact(text), |text, secret| text.replace(secret, "***"));
+        // Only now escaped and cut: both would hide a secret from what takes it out.
+        escape(text.as_bytes())
+    }
+}
+
+/// Of what can't be read only the place is told: a parser quotes what it does not expect, and that may be a token.
+fn read_batch(body: &[u8]) -> Result<BatchAnswer, Problem> {
+    serde_json::from_slice(body).map_err(|error| {
+        let why = format!("the batch API's answer can't be read at line {}, column {}", error.line(), error.column());
+        Problem::new(GitReason::ServerError, why)
+    })
 }
 
 async fn ask_batch(
     site: &Site,
     step: Step,
-    endpoint: &Endpoint,
+    endpoint: &Endpoint<'_>,
     files: &[LargeFile],
 ) -> Result<Vec<(LargeFile, Action)>, Problem> {
     let bad = |why: String| Problem::new(GitReason::ServerError, why);
@@ -320,7 +340,7 @@ async fn ask_batch(
         return Err(endpoint.refusal(&answer));
     }
     let body = Zeroizing::new(answer.bytes(MAX_ANSWER).await?);
-    let answer: BatchAnswer = serde_json::from_slice(&body).map_err(|error| bad(format!("the batch API: {error}")))?;
+    let answer = read_batch(&body)?;
     if answer.transfer.as_deref().is_some_and(|transfer| transfer != "basic") {
         return Err(bad("the batch API wants a way of transfer that was not offered".to_owned()));
     }
@@ -332,8 +352,7 @@ async fn ask_batch(
         let (actions, error) = described.map_or((None, None), |object| (object.actions, object.error));
         if let Some(Refusal { code, message }) = error {
             let reason = if matches!(code, 404 | 410) { GitReason::NotFound } else { GitReason::ServerError };
-            let message: String = message.chars().take(200).collect();
-            return Err(Problem::new(reason, format!("{}: {code} {}", file.oid, escape(message.as_bytes()))));
+            return Err(Problem::new(reason, format!("{}: {code} {}", file.oid, endpoint.evidence(&message))));
         }
         let action = actions.and_then(|actions| actions.download);
         found.push((file.clone(), action.ok_or_else(|| bad(format!("the batch API says nothing of {}", file.oid)))?));
@@ -344,7 +363,7 @@ async fn ask_batch(
 async fn download(
     site: &Site,
     step: Step,
-    endpoint: &Endpoint,
+    endpoint: &Endpoint<'_>,
     file: &LargeFile,
     action: &Action,
     store: &LargeFiles,
@@ -440,6 +459,31 @@ mod tests {
         check("https://[::ffff:7f00:1]/a", Scheme::Https, Some("https://[::ffff:7f00:1]"));
         check("https://u:p@h/a", Scheme::Https, None);
         check("file:///etc/passwd", Scheme::Https, None);
+    }
+
+    #[test]
+    fn nothing_secret_of_a_server_is_told() {
+        let read = |download: &str| {
+            let body = format!(r#"{{"objects": [{{"oid": "a", "actions": {{"download": {download}}}}}]}}"#);
+            read_batch(body.as_bytes()).map(drop).map_err(|problem| problem.evidence)
+        };
+        let told = "the batch API's answer can't be read at line 1, column";
+        for odd in [r#""https://h/a?sig=hunter2""#, r#"{"href": "https://h/a", "header": "hunter2"}"#, r#"{"href": 2"#]
+        {
+            let evidence = read(odd).unwrap_err();
+            assert!(evidence.starts_with(told) && !evidence.contains("hunter2"), "{evidence}");
+        }
+        assert_eq!(read(r#"{"href": "https://h/a", "header": {"X-Token": "hunter2"}}"#), Ok(()));
+        let header = HashMap::from([("Authorization".to_owned(), Secret::new("RemoteAuth hunter2"))]);
+        let headers = headers_of(&Action { href: String::new(), header }).unwrap();
+        let login = [("username", "u"), ("password", "hunter3")];
+        let login = login.map(|(key, value)| (key.to_owned(), value.as_bytes().to_vec())).into();
+        let remote = Remote::new("https://h/a.git", Some(&login)).unwrap();
+        let (session, url) = (Session::of(&remote), Url::parse("https://h/info/lfs").unwrap());
+        let endpoint = Endpoint { session: &session, url, scheme: Scheme::Https, headers, authorization: None };
+        assert_eq!(endpoint.evidence("RemoteAuth hunter2 of u:hunter3 has ended\n"), r"*** of u:*** has ended\n");
+        let cut = format!("{}hunter2 hunter3", "x".repeat(155));
+        assert!(!endpoint.evidence(&cut).contains("hunt"), "{cut}");
     }
 
     #[test]

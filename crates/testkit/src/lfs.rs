@@ -14,6 +14,8 @@ pub struct Lfs {
     objects: BTreeMap<String, Vec<u8>>,
     /// Where objects are said to be, instead of here: `http://…`, without the last slash.
     pub elsewhere: Option<String>,
+    /// Put behind their addresses, as storages sign them: `?…`.
+    pub query: String,
     /// A header that belongs to each download.
     pub header: Option<(String, String)>,
     /// Downloads are redirected there.
@@ -53,7 +55,7 @@ impl Lfs {
         body: &[u8],
     ) -> Response<Bytes> {
         match (method, path.rsplit_once("/info/lfs/")) {
-            (&Method::POST, Some((repository, "objects/batch"))) => self.batch(origin, repository, body),
+            (&Method::POST, Some((repository, "objects/batch"))) => self.batch(origin, repository, headers, body),
             (&Method::GET, Some((_, rest))) => {
                 self.downloads.push((path.to_owned(), headers.clone()));
                 self.download(rest.strip_prefix("files/").unwrap_or_default())
@@ -62,7 +64,7 @@ impl Lfs {
         }
     }
 
-    fn batch(&mut self, origin: &str, repository: &str, body: &[u8]) -> Response<Bytes> {
+    fn batch(&mut self, origin: &str, repository: &str, headers: &HeaderMap, body: &[u8]) -> Response<Bytes> {
         let asked: Value = serde_json::from_slice(body).unwrap_or_default();
         let objects = asked["objects"].as_array().cloned().unwrap_or_default();
         self.batches.push(objects.len());
@@ -75,10 +77,12 @@ impl Lfs {
             .map(|object| {
                 let (oid, size) = (object["oid"].as_str().unwrap_or_default(), &object["size"]);
                 if !self.objects.contains_key(oid) {
-                    let error = json!({"code": 404, "message": "no such object"});
-                    return json!({"oid": oid, "size": size, "error": error});
+                    // A server may say again what it was told.
+                    let who = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+                    let why = format!("no such object for {}", who.unwrap_or("anybody"));
+                    return json!({"oid": oid, "size": size, "error": {"code": 404, "message": why}});
                 }
-                let href = format!("{origin}{repository}/info/lfs/files/{oid}");
+                let href = format!("{origin}{repository}/info/lfs/files/{oid}{}", self.query);
                 let header: BTreeMap<_, _> = self.header.iter().cloned().collect();
                 json!({"oid": oid, "size": size, "actions": {"download": {"href": href, "header": header}}})
             })
