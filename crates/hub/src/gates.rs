@@ -18,7 +18,7 @@ use zeroize::Zeroizing;
 use crate::{
     controllers::{git, resources::Name},
     delivery::Delivery,
-    notify::{Fault, Line, Signer, Trouble, load_data, signing_token},
+    notify::{Fault, Line, Trouble, load_data, open_signed, signing_token},
 };
 
 /// Keys of a Secret whose values are told in no error.
@@ -93,9 +93,9 @@ async fn call(
 ) -> Result<Heard, Heard> {
     let secret = stated.secret_ref.as_ref().map_or("", |reference| reference.name.as_str());
     let token = signing_token(means.secret.as_ref().unwrap_or(&SecretData::new()), secret).map_err(untold)?;
-    let signer = Signer::new(&token).map_err(untold)?;
     let address = stated.address.as_deref().unwrap_or_default();
-    let line = Line::open(delivery.mirrors.web(), address, None, means.tls.as_ref()).map_err(untold)?;
+    let opened = open_signed(delivery.mirrors.web(), address, &token, means.tls.as_ref());
+    let (line, signer) = opened.map_err(untold)?;
     let id = question.id();
     let body = json!({
         "id": id,

@@ -35,7 +35,7 @@ pub use self::{
     line::{Fault, Line, Trouble},
     pace::{Pace, Paces},
     posting::{Commit, MemberNews, Posting, Postings, RolloutChange, farewell_postings, service_posting},
-    webhook::Signer,
+    webhook::open_signed,
 };
 
 /// Providers and rules as this replica knows them: who writes something new asks here whom it concerns.

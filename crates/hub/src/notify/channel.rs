@@ -166,7 +166,7 @@ impl Channel {
             ProviderType::Generic => {
                 let token = signing_token(secret, secret_name)?;
                 let address = address.ok_or_else(|| lacking(ADDRESS_KEY))?;
-                Ok(Self::Webhook(Box::new(Webhook::new(Line::open(web, &address, None, tls)?, &token)?)))
+                Ok(Self::Webhook(Box::new(Webhook::open(web, &address, &token, tls)?)))
             }
             ProviderType::Slack => match token {
                 Some(token) => {

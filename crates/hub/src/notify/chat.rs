@@ -78,7 +78,7 @@ impl Chat {
             serde_json::from_slice(&reply.body).map_err(|_| self.line.fault("something that is no JSON", false))?;
         match said["ok"].as_bool() {
             Some(true) => Ok(Ok(said)),
-            _ => Ok(Err(said["error"].as_str().unwrap_or("nothing").chars().take(80).collect())),
+            _ => Ok(Err(said["error"].as_str().unwrap_or("nothing").to_owned())),
         }
     }
 }

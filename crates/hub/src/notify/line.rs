@@ -137,7 +137,9 @@ impl Line {
 
     /// What a host says to a message that it does not take.
     pub fn fault(&self, what: &str, of_message: bool) -> Fault {
-        Fault { of_message, ..Fault::new(self.redact(&format!("{} says {what:?}", self.host))) }
+        // Only now cut and quoted: both would hide a secret from what takes it out.
+        let said = cut(&self.redact(what), MAX_EVIDENCE);
+        Fault { of_message, ..Fault::new(format!("{} says {said:?}", self.host)) }
     }
 
     /// The error's name, where the reply is JSON; else its first line.
@@ -181,4 +183,21 @@ pub fn tell_reason(host: &str, reason: &FetchReason, evidence: &str) -> String {
         _ => (reason.to_string(), ""),
     };
     format!("{host}: {reason}{evidence}{remedy}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_host_says_is_told_without_what_it_was_sent_wherever_it_is_cut() {
+        let token = Zeroizing::new("hunter2\\of".to_owned());
+        let line = Line::open(&Web::default(), "https://h/hooks/hunter3", Some(&token), None).unwrap();
+        assert_eq!(line.fault("no hunter2\\of", false).why, r#"h says "no ***""#);
+        let long = format!("{} hunter2\\of /hooks/hunter3", "x".repeat(MAX_EVIDENCE - 5));
+        let reply = Reply { status: http::StatusCode::FORBIDDEN, retry_after: None, body: long.clone().into_bytes() };
+        for fault in [line.fault(&long, true), line.refusal(403, &reply)] {
+            assert!(!fault.why.contains("hunt") && fault.why.len() < 2 * MAX_EVIDENCE, "{fault}");
+        }
+    }
 }

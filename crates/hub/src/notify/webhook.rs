@@ -2,6 +2,7 @@
 
 use aws_lc_rs::hmac;
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
+use farwater_sources::{Access, SecretData, Web};
 use http::HeaderName;
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -17,11 +18,25 @@ const SIGNING_TOKEN: &str = "whsec_";
 /// Services that a message lists.
 const MAX_LISTED: usize = 100;
 
+/// A line for what is signed with a token, and what signs. The token is sent to nobody; whoever gets messages has it too, and may say it.
+pub fn open_signed(
+    web: &Web,
+    address: &str,
+    token: &Zeroizing<String>,
+    tls: Option<&SecretData>,
+) -> Result<(Line, Signer), Trouble> {
+    let signer = Signer::new(token)?;
+    let access = Access::with_token(None, tls).map_err(|error| ("SecretInvalid", error.to_string()))?;
+    let secret = token.strip_prefix(SIGNING_TOKEN).unwrap_or(token);
+    let line = Line::open_with(web, address, access, vec![Zeroizing::new(secret.to_owned())])?;
+    Ok((line, signer))
+}
+
 /// Signs what is sent, so that whoever gets it knows whose it is.
 pub struct Signer(hmac::Key);
 
 impl Signer {
-    pub fn new(token: &Zeroizing<String>) -> Result<Self, Trouble> {
+    fn new(token: &Zeroizing<String>) -> Result<Self, Trouble> {
         let key = match token.strip_prefix(SIGNING_TOKEN) {
             Some(text) => Zeroizing::new(BASE64.decode(text).map_err(|_| {
                 ("SecretInvalid", format!("its token begins with {SIGNING_TOKEN} and what follows is no base64"))
@@ -53,8 +68,14 @@ pub struct Webhook {
 }
 
 impl Webhook {
-    pub fn new(line: Line, token: &Zeroizing<String>) -> Result<Self, Trouble> {
-        Ok(Self { line, signer: Signer::new(token)? })
+    pub fn open(
+        web: &Web,
+        address: &str,
+        token: &Zeroizing<String>,
+        tls: Option<&SecretData>,
+    ) -> Result<Self, Trouble> {
+        let (line, signer) = open_signed(web, address, token, tls)?;
+        Ok(Self { line, signer })
     }
 
     pub async fn send(&self, letter: &Letter<'_>) -> Result<Sent, Fault> {
@@ -89,4 +110,19 @@ fn body(letter: &Letter<'_>) -> Value {
         body[kind] = field;
     }
     body
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_that_signs_is_told_in_no_error() {
+        for token in ["0123456789abcdef", "whsec_MDEyMzQ1Njc4OWFiY2RlZg=="] {
+            let token = Zeroizing::new(token.to_owned());
+            let (line, _) = open_signed(&Web::default(), "https://h/a", &token, None).unwrap();
+            let fault = line.fault(&format!("not signed with {}", *token), false);
+            assert!(fault.why.ends_with("***\"") && !fault.why.contains("MDEy"), "{fault}");
+        }
+    }
 }
