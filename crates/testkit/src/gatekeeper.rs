@@ -91,6 +91,10 @@ impl Gauge {
         self.0.with(|own| own.value = value.to_owned());
     }
 
+    pub fn set_fault(&self, fault: Option<Said>) {
+        self.0.set_fault(fault);
+    }
+
     pub fn refused(&self) -> Vec<String> {
         self.0.refused()
     }

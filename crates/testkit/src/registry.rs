@@ -128,6 +128,11 @@ impl Registry {
         self.login
     }
 
+    /// As its token service gives them, if it has one.
+    pub fn token(&self, name: &str) -> Result<Option<String>> {
+        self.tokens.as_ref().map(|tokens| tokens.of(name)).transpose()
+    }
+
     pub fn log(&self) -> String {
         self.process.output()
     }

@@ -399,17 +399,19 @@ pub fn config_map(name: &str, value: &str) -> String {
 
 /// Every file under a folder that holds one of these texts.
 pub fn files_with(folder: &Path, texts: &[impl AsRef<[u8]>]) -> Result<Vec<String>> {
+    let holds = |bytes: &[u8], text: &[u8]| bytes.windows(text.len()).any(|window| window == text);
+    files_that(folder, &|bytes| texts.iter().any(|text| holds(bytes, text.as_ref())))
+}
+
+/// Every file under a folder whose content is like this.
+pub fn files_that(folder: &Path, is_one: &dyn Fn(&[u8]) -> bool) -> Result<Vec<String>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
         if path.is_dir() {
-            found.extend(files_with(&path, texts)?);
-            continue;
-        }
+            found.extend(files_that(&path, is_one)?);
         // A socket or a file that went meanwhile holds nothing.
-        let Ok(bytes) = fs::read(&path) else { continue };
-        let holds = |text: &[u8]| bytes.windows(text.len()).any(|window| window == text);
-        if texts.iter().any(|text| holds(text.as_ref())) {
+        } else if fs::read(&path).is_ok_and(|bytes| is_one(&bytes)) {
             found.push(path.display().to_string());
         }
     }

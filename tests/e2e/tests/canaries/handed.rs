@@ -1,4 +1,4 @@
-//! Two hundred secrets, planted wherever one may come in, and looked for wherever anything is said or kept.
+//! Values that services are handed, and whatever becomes of them on their way.
 
 use std::fs;
 
@@ -7,89 +7,23 @@ use farwater_api::{
     ADMIN_NAMESPACE, GitRepository, Receiver, SOURCE_CREDENTIALS, ServiceContext, ServiceDeployment, ServiceSet,
     URL_PREFIX, parameters::ParametersAnswer,
 };
-use farwater_e2e::{
-    Fleet,
-    collector::Collector,
-    condition, config_map, files_with,
-    sops::{encrypt, until_age_key},
-};
+use farwater_e2e::{Fleet, condition, config_map, sops::encrypt};
 use farwater_testkit::{
-    Launch, Tools,
     deliveries::{Host, Push, Sender},
     git::{Auth, GitServer, Repository},
-    ports, prometheus, shared,
 };
-use k8s_openapi::api::core::v1::{ConfigMap, Event, Namespace, Secret};
+use k8s_openapi::api::core::v1::Secret;
 use kube::{
-    Api, Client,
-    api::{ListParams, Patch, PatchParams, PostParams},
+    Api,
+    api::{Patch, PatchParams, PostParams},
     client::Body,
 };
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
-/// Where they come in, and how many.
-const INPUTS: [(&str, usize); 15] = [
-    // Keys that a service picks: of a Secret of the hub, of each kind of backend, of a Secret in the cluster.
-    ("own", 20),
-    ("files", 20),
-    ("environment", 10),
-    ("program", 10),
-    ("cluster", 10),
-    // By a context: its Secret, its own configuration, and deep in it.
-    ("shared", 20),
-    ("context", 25),
-    ("deep", 25),
-    // In Git, encrypted: a manifest, and a chart's values.
-    ("sops", 10),
-    ("values", 10),
-    // Secrets that the cluster gets too.
-    ("handed", 20),
-    // For a plugin.
-    ("plugin", 20),
-    // Credentials: of one repository, of all below a prefix, and of webhooks.
-    ("password", 1),
-    ("prefix", 1),
-    ("token", 4),
-];
-
-/// How each begins, as it is and in base64 wherever it stands there: what is cut at one end still has it.
-const MARKS: [&str; 4] = ["canary-", "Y2FuYXJ5", "NhbmFyeS", "jYW5hcn"];
-
-fn canary(input: &str, n: usize) -> String {
-    let half = format!("canary-{input}-{n:03}");
-    format!("{half}.{half}")
-}
-
-fn count(input: &str) -> usize {
-    INPUTS.iter().find(|(name, _)| *name == input).map_or(0, |(_, count)| *count)
-}
-
-fn key(input: &str, n: usize) -> String {
-    format!("{input}{n}")
-}
-
-fn keys(input: &str) -> Vec<String> {
-    (0..count(input)).map(|n| key(input, n)).collect()
-}
-
-/// By key.
-fn values(input: &str) -> Map<String, Value> {
-    (0..count(input)).map(|n| (key(input, n), canary(input, n).into())).collect()
-}
-
-/// Lines of YAML, each a key and where a template finds its value.
-fn lines(input: &str, place: &str) -> String {
-    keys(input).iter().map(|key| format!("  {key}: {{{{ {place}.{key} | quote }}}}\n")).collect()
-}
-
-#[track_caller]
-fn check_clean(what: &str, text: &str) -> Result<()> {
-    let mut found = MARKS.iter().filter_map(|mark| text.find(mark));
-    let Some(at) = found.next() else { return Ok(()) };
-    let (before, after) = text.split_at(at);
-    let before: String = before.chars().rev().take(200).collect::<Vec<_>>().into_iter().rev().collect();
-    anyhow::bail!("{what} shows one: {before}»{}", after.chars().take(200).collect::<String>())
-}
+use crate::{
+    canary::{Marks, canary, count, keys, lines, values},
+    objects::create_secret,
+};
 
 fn encrypted(recipient: &str, head: &str, input: &str) -> Result<String> {
     let lines: String = values(input).iter().map(|(key, value)| format!("  {key}: {value}\n")).collect();
@@ -103,13 +37,13 @@ const TELL: &str =
 const COMPLAIN: &str = r#"for n in 1 2 3 4 5 6 7 8 9; do cat "$1" >&2; echo >&2; done; exit 1"#;
 
 /// What others have: folders, programs, a repository.
-struct Places {
+pub struct Places {
     folder: tempfile::TempDir,
-    other: GitServer,
+    pub other: GitServer,
 }
 
 impl Places {
-    async fn new() -> Result<Self> {
+    pub async fn new() -> Result<Self> {
         let folder = tempfile::tempdir()?;
         let place = folder.path();
         fs::create_dir_all(place.join("files/team/db"))?;
@@ -134,19 +68,13 @@ impl Places {
         Ok(Self { folder, other })
     }
 
-    fn path(&self, name: &str) -> Result<String> {
+    pub fn path(&self, name: &str) -> Result<String> {
         Ok(self.folder.path().join(name).to_str().context("a path")?.to_owned())
     }
 }
 
-async fn create_secret(client: &Client, namespace: &str, object: Value) -> Result<()> {
-    let secrets: Api<Secret> = Api::namespaced(client.clone(), namespace);
-    secrets.create(&PostParams::default(), &serde_json::from_value(object)?).await?;
-    Ok(())
-}
-
 /// Secrets of the hub, a context, and sources with credentials.
-async fn plant(fleet: &Fleet, places: &Places) -> Result<()> {
+pub async fn plant(fleet: &Fleet, places: &Places) -> Result<()> {
     for input in ["own", "shared", "handed", "plugin"] {
         let secret = json!({"metadata": {"name": input}, "stringData": values(input)});
         create_secret(&fleet.client, ADMIN_NAMESPACE, secret).await?;
@@ -175,7 +103,7 @@ async fn plant(fleet: &Fleet, places: &Places) -> Result<()> {
     until_source(fleet, "other", "True").await
 }
 
-async fn until_source(fleet: &Fleet, name: &str, ready: &str) -> Result<()> {
+pub async fn until_source(fleet: &Fleet, name: &str, ready: &str) -> Result<()> {
     let sources: Api<GitRepository> = fleet.api();
     fleet
         .until(&format!("source {name} to be Ready={ready}"), || async {
@@ -186,7 +114,7 @@ async fn until_source(fleet: &Fleet, name: &str, ready: &str) -> Result<()> {
 }
 
 /// What the service `app` is made of. The others can't be rendered or applied, and say why.
-fn files(recipient: &str) -> Result<Vec<(String, String)>> {
+pub fn files(recipient: &str) -> Result<Vec<(String, String)>> {
     let mut made = "apiVersion: v1\nkind: Secret\nmetadata: {name: made}\nstringData:\n".to_owned();
     for input in ["own", "files", "environment", "program", "cluster"] {
         made += &lines(input, "configuration");
@@ -225,7 +153,7 @@ fn files(recipient: &str) -> Result<Vec<(String, String)>> {
     Ok(files.into_iter().map(|(path, text)| (path.to_owned(), text)).collect())
 }
 
-fn stated() -> Value {
+pub fn stated() -> Value {
     let backend = |name: &str, path: &str| json!({"from": {"secret": path, "backend": name}});
     json!({
         "configuration": {"host": "web.example.com"},
@@ -243,7 +171,7 @@ fn stated() -> Value {
 }
 
 /// All of them are where they are meant to be, else nothing is shown by not finding them.
-async fn check_arrived(there: &Api<Secret>) -> Result<()> {
+pub async fn check_arrived(there: &Api<Secret>) -> Result<()> {
     let data = async |name: &str| anyhow::Ok(there.get(name).await?.data.unwrap_or_default());
     let mut expected = vec![("made", "own"), ("made", "files"), ("made", "environment"), ("made", "program")];
     expected.extend([("made", "cluster"), ("made", "shared"), ("made", "context"), ("made", "deep")]);
@@ -264,7 +192,7 @@ async fn check_arrived(there: &Api<Secret>) -> Result<()> {
 }
 
 /// A set that is handed the same: of its service the hub keeps what counts.
-async fn stamp(fleet: &Fleet) -> Result<()> {
+pub async fn stamp(fleet: &Fleet) -> Result<()> {
     let mut template = stated();
     let more = json!({"targetNamespace": fleet.namespace("stamped"), "sourceRef": {"name": "infra"}, "path": "app"});
     template.as_object_mut().context("a spec")?.extend(more.as_object().context("a spec")?.clone());
@@ -276,7 +204,7 @@ async fn stamp(fleet: &Fleet) -> Result<()> {
 }
 
 /// Services that fail with a value at hand tell of the failure, and of no value.
-async fn check_errors(fleet: &Fleet) -> Result<()> {
+pub async fn check_errors(fleet: &Fleet, marks: &Marks) -> Result<()> {
     let plugin = json!([{"type": "Plugin", "plugin": "complain"}]);
     let bad = [
         ("chart", Value::Null),
@@ -301,14 +229,14 @@ async fn check_errors(fleet: &Fleet) -> Result<()> {
         let service = fleet.until_service(&name, "tell what is wrong", is_told).await?;
         let status = service.status.clone().unwrap_or_default();
         ensure!(condition(&status.conditions, "Ready") == Some("False"), "{status:?}");
-        check_clean(&name, &serde_json::to_string(&service)?)?;
-        check_clean(&format!("objects of {name}"), &serde_json::to_string(&fleet.objects(&name).await?)?)?;
+        marks.check(&name, &serde_json::to_string(&service)?)?;
+        marks.check(&format!("objects of {name}"), &serde_json::to_string(&fleet.objects(&name).await?)?)?;
     }
     Ok(())
 }
 
 /// A webhook of each host, and a delivery that another token has signed.
-async fn deliver_all(fleet: &Fleet, infra: &Repository) -> Result<()> {
+pub async fn deliver_all(fleet: &Fleet, infra: &Repository) -> Result<()> {
     let commit = infra.branch("main").context("a commit")?;
     let url = fleet.git.url("infra");
     let before = "1".repeat(commit.len());
@@ -334,7 +262,7 @@ async fn deliver_all(fleet: &Fleet, infra: &Repository) -> Result<()> {
 }
 
 /// The same service with other values at the same places.
-fn check_plan(fleet: &Fleet, files: &[(String, String)]) -> Result<()> {
+pub fn check_plan(fleet: &Fleet, marks: &Marks, files: &[(String, String)]) -> Result<()> {
     let local = tempfile::tempdir()?;
     for (path, text) in files {
         let Some(path) = path.strip_prefix("app/") else { continue };
@@ -347,155 +275,15 @@ fn check_plan(fleet: &Fleet, files: &[(String, String)]) -> Result<()> {
     let folder = local.path().to_str().context("a path")?;
     for more in [&[][..], &["-o", "json"], &["-o", "wide"]] {
         let ran = fleet.cli().run(&[&["plan", "app", "--local", folder][..], more].concat())?;
-        check_clean("a plan", &format!("{}\n{}", ran.stdout, ran.stderr))?;
+        marks.check("a plan", &format!("{}\n{}", ran.stdout, ran.stderr))?;
     }
     let told = fleet.cli().expect(1, &["plan", "app", "-o", "json", "--local", folder])?.stdout;
     ensure!(told.contains("hmac:") && told.contains("of-chart") && told.contains("\"told\""), "{told}");
     Ok(())
 }
 
-fn check_command_line(fleet: &Fleet, more: &[&[&str]]) -> Result<()> {
-    let mut said = String::new();
-    let all = [
-        &["explain", "parameters", "app", "-o", "wide"][..],
-        &["explain", "parameters", "app", "-o", "json"],
-        &["explain", "digest", "app"],
-        &["plan", "app", "-o", "json"],
-        &["plan", "app"],
-        &["why", "app", "-o", "json"],
-        &["why", "bad-plugin"],
-        &["get", "sd,fwc,fwgit", "-o", "yaml"],
-        &["get", "receivers", "-o", "yaml"],
-        &["get", "secrets,servicecontexts"],
-        &["history", "app", "-o", "json"],
-        &["objects", "app", "-o", "json"],
-        &["objects", "bad-key"],
-        &["hooks", "app", "-o", "json"],
-        &["tree"],
-        &["doctor"],
-    ];
-    for arguments in all.iter().chain(more) {
-        let ran = fleet.cli().run(arguments)?;
-        said += &format!("{arguments:?} {}\n{}\n{}\n", ran.code, ran.stdout, ran.stderr);
-    }
-    check_clean("the command line", &said)?;
-    ensure!(said.contains("configuration.own0") && said.contains("Secret own has no key own1"), "{said}");
-    Ok(())
-}
-
-/// What the hub and the agent say to whoever asks them, and to whom they tell it by themselves.
-async fn check_answers(fleet: &Fleet, agent: &str, collector: &Collector) -> Result<()> {
-    let ask = async |path: &str| {
-        Ok::<_, anyhow::Error>(fleet.client.request_text(http::Request::get(path).body(Vec::new())?).await?)
-    };
-    let group = "/apis/farwater.dev/v1alpha1";
-    let service = format!("{group}/namespaces/{ADMIN_NAMESPACE}/servicedeployments");
-    let mut paths = vec!["/metrics".to_owned()];
-    for tail in ["", "/parameters", "/objects", "/history", "/hooks"] {
-        paths.push(format!("{service}/app{tail}"));
-    }
-    paths.extend(["bad-chart", "bad-plugin", "bad-key"].map(|name| format!("{service}/{name}/objects")));
-    // As the page asks: lists, and what comes afterwards.
-    for kind in ["clusters", "servicedeployments"] {
-        paths.push(format!("{group}/{kind}?limit=500"));
-        paths.push(format!("{group}/{kind}?watch=true&resourceVersion=0&timeoutSeconds=1&allowWatchBookmarks=true"));
-    }
-    for kind in ["receivers", "gitrepositories", "servicecontexts"] {
-        paths.push(format!("{group}/namespaces/{ADMIN_NAMESPACE}/{kind}"));
-    }
-    for path in &paths {
-        let text = ask(path).await?;
-        // Whoever may read the context itself reads what is in it, and nobody else.
-        if !path.ends_with("servicecontexts") {
-            check_clean(path, &text)?;
-        }
-    }
-    let own = prometheus::get(&format!("http://{agent}/metrics")).await?;
-    ensure!(own.contains("farwater_agent_"), "{own}");
-    check_clean("the agent's metrics", &own)?;
-    let events: Api<Event> = fleet.api();
-    check_clean("events", &serde_json::to_string(&events.list(&ListParams::default()).await?.items)?)?;
-    let told = collector.told();
-    let has_log = |of: &str| told.logs.iter().any(|(service, _)| service == of);
-    ensure!(has_log("farwater-hub") && has_log("farwater-agent") && !told.spans.is_empty());
-    for body in &told.bodies {
-        check_clean("what is told to a collector", &String::from_utf8_lossy(body))?;
-    }
-    Ok(())
-}
-
-/// Neither files of hub or agent, with their logs, nor what plugins leave, nor the agent's own Secrets and whatever else it has in
-/// the cluster.
-async fn check_kept(fleet: &Fleet, client: Client) -> Result<()> {
-    let all = fleet.hub.dir().parent().context("a folder")?;
-    let mut found = files_with(all, &MARKS)?;
-    for entry in fs::read_dir(std::env::temp_dir())?.flatten() {
-        if entry.file_name().to_string_lossy().starts_with("farwater-plugin-") {
-            // Another test's may go meanwhile.
-            found.extend(files_with(&entry.path(), &MARKS).unwrap_or_default());
-        }
-    }
-    ensure!(found.is_empty(), "in the clear: {found:?}");
-    for log in ["hub.log", "agent-east.log"] {
-        ensure!(files_with(all, &["DEBUG"])?.iter().any(|found| found.ends_with(log)), "{log} was not searched");
-    }
-    let state = fleet.state_dir("east");
-    ensure!(state.join("rendered").is_dir() && state.join("work").is_dir(), "the agent keeps renders elsewhere");
-    let kept = fs::read_dir(state.join("rendered"))?.count();
-    ensure!(kept == 0, "{kept} renders are kept, and they are compressed");
-
-    let own: Api<Secret> = Api::namespaced(client.clone(), "farwater-system");
-    let kept = own.list(&ListParams::default()).await?.items;
-    let of_parameters = |name: &str| name.starts_with("farwater-parameters-");
-    ensure!(kept.iter().any(|secret| secret.metadata.name.as_deref().is_some_and(of_parameters)));
-    for secret in kept {
-        for value in secret.data.into_iter().flatten().map(|(_, value)| value.0) {
-            check_clean(&format!("{:?}", secret.metadata.name), &String::from_utf8_lossy(&value))?;
-        }
-    }
-    let maps: Api<ConfigMap> = Api::namespaced(client, &fleet.namespace("app"));
-    for map in maps.list(&ListParams::default()).await?.items {
-        let is_meant = map.metadata.name.as_deref() == Some("told");
-        ensure!(is_meant != check_clean("the cluster", &serde_json::to_string(&map)?).is_ok(), "{map:?}");
-    }
-    Ok(())
-}
-
-/// Whoever may read the hub's API reads them there; nobody else does, anywhere.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_hundred_planted_secrets_are_found_nowhere() -> Result<()> {
-    ensure!(INPUTS.iter().map(|(_, count)| count).sum::<usize>() >= 200);
-    let plane = shared(1).await?;
-    let (places, collector) = (Places::new().await?, Collector::start().await?);
-    let loud = |variable| collector.launch().variable(variable, "debug");
-    let mut hub = loud("FARWATER_LOG_LEVEL").variable("FARWATER_SECRET_BACKENDS", &places.path("backends.yaml")?);
-    for (name, value) in values("environment") {
-        hub = hub.variable(&name, value.as_str().unwrap_or_default());
-    }
-    let mut fleet = Fleet::launch(hub).await?;
-    let renderer = Tools::find_renderers()?.renderer().to_string_lossy().into_owned();
-    let (plugins, metrics) = (places.path("plugins.yaml")?, format!("127.0.0.1:{}", ports::free()?));
-    let agent = loud("FARWATER_LOG").variable("FARWATER_PLUGINS", &plugins);
-    let agent = Launch { arguments: vec!["--health-listen".to_owned(), metrics.clone()], ..agent };
-    fleet.join_with("east", plane, agent).await?;
-    let recipient = until_age_key(&fleet, "east").await?;
-
-    // What the cluster has itself.
-    let (client, namespace) = (plane.client().await?, fleet.namespace("app"));
-    let made = json!({"metadata": {"name": namespace}});
-    Api::<Namespace>::all(client.clone()).create(&PostParams::default(), &serde_json::from_value(made)?).await?;
-    let made_here = json!({"metadata": {"name": "made-here"}, "stringData": values("cluster")});
-    create_secret(&client, &namespace, made_here).await?;
-
-    let files = files(&recipient)?;
-    let infra = fleet.git.create("infra")?;
-    infra.commit("main", &files.iter().map(|(path, text)| (path.as_str(), text.as_str())).collect::<Vec<_>>())?;
-    plant(&fleet, &places).await?;
-    fleet.deploy_with("app", "east", "infra", "app", stated()).await?;
-    fleet.until_applied("app", &infra.branch("main").context("a commit")?).await?;
-    check_arrived(&Api::namespaced(client.clone(), &namespace)).await?;
-    stamp(&fleet).await?;
-
+/// Of all that the service sees no secret value is told.
+pub fn check_explained(fleet: &Fleet) -> Result<()> {
     let explained = fleet.cli().expect(0, &["explain", "parameters", "app", "-o", "json"])?;
     let answer: ParametersAnswer = serde_json::from_str(&explained.stdout)?;
     let secret = answer.values.iter().filter(|value| value.secret);
@@ -505,14 +293,14 @@ async fn two_hundred_planted_secrets_are_found_nowhere() -> Result<()> {
     ensure!(secret.clone().count() == expected && secret.clone().all(|value| value.value.is_none()), "{answer:#?}");
     let host = answer.values.iter().find(|value| value.name == "configuration.host");
     ensure!(host.and_then(|host| host.value.clone()) == Some(json!("web.example.com")), "{host:?}");
-    check_plan(&fleet, &files)?;
+    Ok(())
+}
 
-    // What goes wrong says so without them.
-    check_errors(&fleet).await?;
-    deliver_all(&fleet, &infra).await?;
+/// What goes wrong afterwards says so without them too.
+pub async fn break_rest(fleet: &Fleet, marks: &Marks, places: &Places) -> Result<()> {
     places.other.set_auth(Auth::Bearer("another".to_owned()));
     fleet.reconcile("other").await?;
-    until_source(&fleet, "other", "False").await?;
+    until_source(fleet, "other", "False").await?;
     let secrets: Api<Secret> = fleet.api();
     let drop_key = json!([{"op": "remove", "path": "/data/own1"}]);
     let mut pick = stated();
@@ -527,11 +315,16 @@ async fn two_hundred_planted_secrets_are_found_nowhere() -> Result<()> {
     let contexts: Api<ServiceContext> = fleet.api();
     let refused =
         contexts.patch("hidden", &PatchParams::default(), &Patch::Merge(twice)).await.expect_err("stated twice");
-    check_clean("a refusal", &refused.to_string())?;
+    marks.check("a refusal", &refused.to_string())?;
     ensure!(refused.to_string().contains("shared0 is stated twice"), "{refused}");
+    Ok(())
+}
 
-    let render = ["render", "app", "--renderer", &renderer, "--plugins", &plugins];
-    check_command_line(&fleet, &[&render])?;
-    check_answers(&fleet, &metrics, &collector).await?;
-    check_kept(&fleet, client).await
+/// What was rendered is on no disk: it would be compressed, and none of it found.
+pub fn check_renders(fleet: &Fleet) -> Result<()> {
+    let state = fleet.state_dir("east");
+    ensure!(state.join("rendered").is_dir() && state.join("work").is_dir(), "the agent keeps renders elsewhere");
+    let kept = fs::read_dir(state.join("rendered"))?.count();
+    ensure!(kept == 0, "{kept} renders are kept, and they are compressed");
+    Ok(())
 }
