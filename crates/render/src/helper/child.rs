@@ -133,12 +133,20 @@ impl Child {
             .iter()
             .any(|sign| words.contains(sign));
         let by_time = status.is_some_and(|status| signal(status) == Some(rustix::process::Signal::XCPU.as_raw()));
-        let first = words.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
-        let words = match status {
-            Some(status) if first.is_empty() => status.to_string(),
-            _ => first.chars().take(400).collect(),
+        let words = match (status, first_line(&words)) {
+            (Some(status), "") => status.to_string(),
+            (_, first) => first.to_owned(),
         };
         Broken { by_time, by_memory, words }
+    }
+}
+
+/// Of what was kept. Where that ends in the midst of it, up to the last word that is all there: nobody would know the end of a secret.
+fn first_line(words: &str) -> &str {
+    let first = words.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
+    match words.len() >= WORDS && words.ends_with(first) {
+        true => first.rsplit_once(char::is_whitespace).map_or("", |(whole, _)| whole),
+        false => first,
     }
 }
 
@@ -156,5 +164,27 @@ async fn listen(mut errors: ChildStderr, words: Arc<Mutex<Vec<u8>>>) {
         let mut words = words.lock().unwrap_or_else(PoisonError::into_inner);
         let room = WORDS.saturating_sub(words.len());
         words.extend_from_slice(&chunk[..read.min(room)]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_a_long_line_the_words_are_told_that_are_all_there() {
+        let cut = |text: String| text.chars().take(WORDS).collect::<String>();
+        let check = |words: &str, expected: &str| assert_eq!(first_line(words), expected);
+        check("", "");
+        check("\n  \npanic: a\nat b\n", "panic: a");
+        check(
+            &cut(format!("panic: {}\nat hunter2", "x".repeat(WORDS - 12))),
+            &format!("panic: {}", "x".repeat(WORDS - 12)),
+        );
+        check(
+            &cut(format!("panic: {} hunter2", "x".repeat(WORDS - 12))),
+            &format!("panic: {}", "x".repeat(WORDS - 12)),
+        );
+        check(&"x".repeat(WORDS), "");
     }
 }
