@@ -822,9 +822,16 @@ async fn a_word_on_a_set_lets_its_rollout_begin_in_a_freeze() {
         .rig
         .edit("ServiceSet", ADMIN_NAMESPACE, SET, |set| {
             set["metadata"]["annotations"][OVERRIDE_FREEZE] = "a hole".into();
+            set["status"]["overriddenBy"] = "ada".into();
+            set["status"]["overriddenAt"] = Timestamp::now().to_string().into();
         })
         .await;
     let fixed = fleet.until_complete_with(|bundle| bundle != first).await;
     assert_ne!(fixed, first);
-    assert!(fleet.set().await["status"]["overriddenAt"].is_string());
+    assert_eq!(fleet.set().await["status"]["overriddenBy"], "ada");
+    // Of each member that began.
+    let events = fleet.rig.events().await;
+    let told = events.iter().filter(|event| event["reason"] == "FreezeOverridden");
+    let told: Vec<&str> = told.map(|event| event["message"].as_str().unwrap()).collect();
+    assert!(!told.is_empty() && told.iter().all(|told| told.contains("by ada: a hole; ChangeWindow")), "{events:#?}");
 }

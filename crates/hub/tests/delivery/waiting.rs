@@ -268,6 +268,24 @@ async fn an_expression_says_when_what_is_waited_for_is_ready() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_expression_says_when_a_set_that_is_waited_for_is_ready() {
+    let (server, _git) = repository().await;
+    let rig = Rig::start().await;
+    rig.cluster("east").await;
+    rig.repository(ADMIN_NAMESPACE, "infra", &server.url("infra.git")).await;
+    let agent = Agent::join(&rig, "east").await;
+    set(&rig, "db", "apps/db", json!([])).await;
+    let expression = "self.metadata.labels['migrated'] == 'yes'";
+    let on = json!([{"kind": "ServiceSet", "name": "db", "clusters": "All", "readyExpr": expression}]);
+    set(&rig, "web", "apps/web", on).await;
+    let web = uid(&rig, "web-east").await;
+    until_waiting(&rig, "web-east", "ServiceSet db").await;
+    rig.edit("ServiceSet", ADMIN_NAMESPACE, "db", |set| set["metadata"]["labels"]["migrated"] = "yes".into()).await;
+    // It is not healthy, and need not be.
+    agent.wait_entry(&rig, &web, |entry| applied(entry).is_some()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_cycle_of_sets_is_refused_with_the_cycle() {
     let (server, _git) = repository().await;
     let rig = Rig::start().await;
