@@ -231,6 +231,8 @@ impl World {
     fn judge_bad_commit(&mut self, decision: &Decision) -> Verdict {
         let target = self.target();
         let Some(mut bad) = self.oracle.bad.take().filter(|bad| bad.target == target) else { return Ok(()) };
+        // One that falls ill before it gets the commit gives its place up.
+        bad.has_canary &= self.rows.iter().any(|row| row.step == 0);
         let healthy = decision.released.iter().map(|index| &self.rows[*index]);
         let healthy = healthy.filter(|row| row.step > 0 && !self.is_broken(row) && !row.is_new());
         bad.hit.extend(healthy.map(|row| row.name.clone()));
