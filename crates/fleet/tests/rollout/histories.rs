@@ -139,6 +139,7 @@ fn note_order(world: &mut World, decision: &Decision) {
     }
     if order.abort && decision.state.open {
         world.oracle.aborted = number;
+        world.note_abort();
     }
 }
 

@@ -22,6 +22,8 @@ pub struct Ledger {
     pub fallen: Vec<Fallen>,
     /// What it was late with, or was taken back from.
     pub late: Vec<ChangeId>,
+    /// What it was to get when that was aborted: it refuses that, and nobody waits for it.
+    pub aborted: Option<ChangeId>,
     pub skipped: Option<ChangeId>,
 }
 

@@ -101,9 +101,16 @@ impl World {
         }
     }
 
+    pub fn note_abort(&mut self) {
+        for row in &mut self.rows {
+            row.ledger.aborted = row.wanted.or(row.ledger.aborted);
+        }
+    }
+
     pub fn note_go_on(&mut self) {
         for row in &mut self.rows {
             row.ledger.fallen.clear();
+            row.ledger.aborted = None;
             // What failed is not waited for, or is tried again.
             if row.track.refused.is_some() && row.track.refused == row.wanted {
                 row.ledger.is_out = false;
@@ -212,6 +219,7 @@ impl World {
             || row.wanted.is_some_and(|wanted| row.ledger.is_done(row, wanted))
             // Fewer failures than are borne, in no canary.
             || (row.step > 0 && row.wanted.is_some_and(|wanted| row.ledger.late.contains(&wanted)))
+            || (row.step > 0 && row.wanted.is_some() && row.wanted == row.ledger.aborted)
     }
 
     fn judge_refusals(&self, decision: &Decision) -> Verdict {
