@@ -219,6 +219,8 @@ fn judge_flip(world: &World, decision: &Decision, nth: u64) -> Verdict {
     if wanted.is_none()
         || is_silent
         || track.refused == wanted
+        // A share of all is of one more, once it is skipped no more.
+        || track.skipped == wanted
         || decision.tracks.iter().any(|(at, track)| *at == index && track.refused == wanted)
         || order.is_some()
     {
