@@ -30,6 +30,12 @@ pub(crate) fn parameters(rows: usize, columns: usize) -> String {
     text
 }
 
+/// `$3, $4`: so many parameters in a row, from one on.
+pub(crate) fn list(first: usize, count: usize) -> String {
+    let places: Vec<String> = (first..first + count).map(|n| format!("${n}")).collect();
+    places.join(", ")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -47,5 +53,10 @@ mod tests {
     fn parameters_are_numbered_row_by_row() {
         assert_eq!(parameters(1, 3), "($1, $2, $3)");
         assert_eq!(parameters(2, 2), "($1, $2), ($3, $4)");
+    }
+
+    #[test]
+    fn a_list_is_numbered_from_its_first() {
+        assert_eq!((list(3, 2), list(1, 1), list(2, 0)), ("$3, $4".to_owned(), "$1".to_owned(), String::new()));
     }
 }

@@ -7,4 +7,4 @@ ALTER TABLE set_members ADD COLUMN rests BIGINT NOT NULL DEFAULT 0;
 -- How often that was written: a look lets it rest only as it was read.
 ALTER TABLE set_members ADD COLUMN changes BIGINT NOT NULL DEFAULT 0;
 CREATE INDEX set_members_rests ON set_members (set_uid, left_at, rests, step, ready);
-CREATE INDEX set_members_problem ON set_members (set_uid) WHERE problem <> '';
+CREATE INDEX set_members_problem ON set_members (set_uid, left_at, ready) WHERE problem <> '';

@@ -11,12 +11,12 @@ use zeroize::Zeroizing;
 
 use super::{
     desired::{COUNT_MARK, mark_cluster},
-    rollouts::WAKE_HANDED,
+    rollouts::wake_handed_by,
 };
 use crate::{
     Connection, Key, Kind, Store, StoreError, Tx,
     engine::Row,
-    rows::{chunks, parameters},
+    rows::{chunks, list, parameters},
     seal_keys::DOCUMENTS,
 };
 
@@ -132,7 +132,7 @@ async fn save_rows(connection: &mut Connection, some: &[&Resolved]) -> Result<()
         insert = insert.bind(row.marks);
     }
     insert.execute(&mut *connection).await?;
-    let wake = query(AssertSqlSafe(format!("{WAKE_HANDED} {}", parameters(1, some.len()))));
+    let wake = query(AssertSqlSafe(wake_handed_by(&list(1, some.len()))));
     some.iter().fold(wake, |wake, one| wake.bind(&one.row.service_uid)).execute(connection).await?;
     Ok(())
 }
@@ -196,8 +196,7 @@ pub async fn retain_documents(
     service_uid: &str,
     macs: &BTreeSet<String>,
 ) -> Result<(), StoreError> {
-    let places: Vec<String> = (3..3 + macs.len()).map(|n| format!("${n}")).collect();
-    let others = if macs.is_empty() { String::new() } else { format!(" AND id NOT IN ({})", places.join(", ")) };
+    let others = if macs.is_empty() { String::new() } else { format!(" AND id NOT IN ({})", list(3, macs.len())) };
     // What follows a slash is a zero.
     let sql = format!("DELETE FROM kept_values WHERE id > $1 AND id < $2{others}");
     let mut delete = query(AssertSqlSafe(sql));
@@ -232,7 +231,7 @@ pub async fn mark_parameters(
 }
 
 async fn wake_handed(connection: &mut Connection, service_uid: &str) -> Result<(), StoreError> {
-    query(AssertSqlSafe(format!("{WAKE_HANDED} ($1)"))).bind(service_uid.to_owned()).execute(connection).await?;
+    query(AssertSqlSafe(wake_handed_by("$1"))).bind(service_uid.to_owned()).execute(connection).await?;
     Ok(())
 }
 
@@ -312,17 +311,16 @@ pub(super) async fn mark(
 
 /// Without keys whoever is handed something of the object.
 async fn mark_some(connection: &mut Connection, object: [&str; 3], keys: &[&str]) -> Result<(), sqlx::Error> {
-    let places: Vec<String> = (4..4 + keys.len()).map(|n| format!("${n}")).collect();
-    let handed = match places.is_empty() {
+    let handed = match keys.is_empty() {
         true => HANDED.to_owned(),
-        false => format!("{HANDED} AND key IN ({})", places.join(", ")),
+        false => format!("{HANDED} AND key IN ({})", list(4, keys.len())),
     };
     let update = format!("UPDATE service_parameters SET marks = marks + 1 WHERE service_uid IN ({handed})");
     let insert = format!(
         "INSERT INTO dirty (cluster_uid, marks) SELECT DISTINCT cluster_uid, 1 FROM assignments WHERE cluster_uid <> '' AND \
          service_uid IN ({handed}) {COUNT_MARK}"
     );
-    let wake = format!("{WAKE_HANDED} ({handed})");
+    let wake = wake_handed_by(&handed);
     for (nth, sql) in [update, wake, insert].into_iter().enumerate() {
         let mut statement = query(AssertSqlSafe(sql));
         for value in object.iter().chain(keys) {

@@ -6,7 +6,7 @@ use super::set_versions::delete_set_versions;
 use crate::{
     Connection, StoreError,
     engine::Row,
-    rows::{chunks, parameters},
+    rows::{chunks, list, parameters},
 };
 
 /// What a rollout knows of a member. Each column has one writer.
@@ -125,8 +125,7 @@ pub async fn awake_members(
     let sql = format!("{SELECT_ROLLING} AND m.rests = 0");
     let mut rows = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(set_uid.to_owned()).fetch_all(&mut *snapshot).await?;
     for some in chunks(cluster_uids) {
-        let places: Vec<String> = (2..2 + some.len()).map(|n| format!("${n}")).collect();
-        let sql = format!("{SELECT_ROLLING} AND m.rests <> 0 AND m.cluster_uid IN ({})", places.join(", "));
+        let sql = format!("{SELECT_ROLLING} AND m.rests > 0 AND m.cluster_uid IN ({})", list(2, some.len()));
         let select = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(set_uid.to_owned());
         let select = some.iter().fold(select, |select, uid| select.bind((*uid).to_owned()));
         rows.extend(select.fetch_all(&mut *snapshot).await?);
@@ -256,8 +255,7 @@ pub async fn rollouts_of_cluster(
 pub async fn save_look(connection: &mut Connection, row: &MemberRollout) -> Result<(), StoreError> {
     sqlx::query(
         "UPDATE set_members SET wanted = $2, looked_at = $3, stands = $4, pin = $5, documents = $6, looked_mac = $7, \
-         rests = 0, changes = changes + 1 \
-         WHERE service_uid = $1",
+         rests = 0, changes = changes + 1 WHERE service_uid = $1",
     )
     .bind(&row.service_uid)
     .bind(&row.wanted)
@@ -316,14 +314,9 @@ pub async fn save_published(
     published: &str,
     now: i64,
 ) -> Result<(), StoreError> {
-    sqlx::query(
-        "UPDATE set_members SET published = $2, published_at = $3, rests = 0, changes = changes + 1 WHERE service_uid = $1",
-)
-        .bind(service_uid)
-        .bind(published)
-        .bind(now)
-        .execute(connection)
-        .await?;
+    let sql = "UPDATE set_members SET published = $2, published_at = $3, rests = 0, changes = changes + 1 \
+               WHERE service_uid = $1";
+    sqlx::query(sql).bind(service_uid).bind(published).bind(now).execute(connection).await?;
     Ok(())
 }
 
@@ -365,9 +358,12 @@ pub async fn save_rest(
     Ok(())
 }
 
-/// What services are handed has changed.
-pub(super) const WAKE_HANDED: &str =
-    "UPDATE set_members SET rests = 0, changes = changes + 1 WHERE looked_mac <> '' AND service_uid IN";
+/// What these services are handed has changed: those that were looked at with it.
+pub(super) fn wake_handed_by(services: &str) -> String {
+    format!(
+        "UPDATE set_members SET rests = 0, changes = changes + 1 WHERE looked_mac <> '' AND service_uid IN ({services})"
+    )
+}
 
 /// JSON; none: it has none yet.
 pub async fn load_rollout(connection: &mut Connection, set_uid: &str) -> Result<Option<String>, StoreError> {
