@@ -106,13 +106,13 @@ pub use threads::{
     give_up_threads, load_thread, next_due, save_thread, threads_below, waiting_threads,
 };
 
-use crate::{ChangeHook, Connection, Operation, PooledConnection, Store, StoreError, Written};
+use crate::{ChangeHook, Connection, Operation, Reader, Store, StoreError, Written};
 use farwater_api::{ADMIN_NAMESPACE, parameters::ChangedKeys};
 use futures::future::BoxFuture;
 
 impl Store {
     /// A connection to read these tables with; it can't write.
-    pub async fn tables(&self) -> Result<PooledConnection, StoreError> {
+    pub async fn tables(&self) -> Result<Reader, StoreError> {
         self.connection().await
     }
 }

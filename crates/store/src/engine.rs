@@ -31,7 +31,7 @@ pub(crate) enum Engine {
 pub(crate) const CHANNEL: &str = "farwater_changes";
 
 /// Connections that read at the same time: lists spend their time in them.
-const READERS: u32 = 8;
+pub(crate) const READERS: u32 = 8;
 
 /// To connect, and for a connection of the pool to be free.
 pub(crate) const CONNECT: Duration = Duration::from_secs(5);

@@ -29,6 +29,7 @@ mod meta;
 mod migrations;
 mod open;
 mod read;
+mod readers;
 mod resource;
 mod ring;
 mod row;
@@ -56,15 +57,17 @@ use tokio::{
 use combiner::{Request, Work};
 use engine::Engine;
 use open::Settings;
+use readers::Readers;
 use ring::Ring;
 use row::FromParts;
 
 pub use compaction::CompactAfter;
-pub use engine::{Connection, Pool, PooledConnection};
+pub use engine::Connection;
 pub use error::{OpenError, StoreError, WatchError, WriteError};
 pub use location::{Location, PostgresUrl, UrlError};
 pub use lock::lock_file;
 pub use open::{ChangeHook, OpenOptions};
+pub use readers::Reader;
 pub use resource::{
     Change, JsonResource, Key, Kind, LabelRequirement, ListQuery, Operation, Page, Resource, Selector, WatchEvent,
     Write, Written,
@@ -80,7 +83,7 @@ pub use watch::Watch;
 #[derive(Clone)]
 pub struct Store {
     sender: mpsc::Sender<Request>,
-    pool: Pool,
+    readers: Readers,
     ring: Arc<Ring>,
     settings: Arc<Settings>,
     is_taken: Receiver<bool>,
@@ -98,7 +101,7 @@ impl Store {
 
     pub async fn get(&self, key: &Key) -> Result<Option<Resource>, StoreError> {
         let read = async {
-            let mut connection = self.pool.acquire().await?;
+            let mut connection = self.readers.acquire().await?;
             read::get(&mut connection, key, &self.settings.sealer).await
         };
         self.read(read).await
@@ -107,7 +110,7 @@ impl Store {
     /// Those of these keys that are there, in few statements.
     pub async fn get_all(&self, keys: &[Key]) -> Result<HashMap<Key, Resource>, StoreError> {
         let read = async {
-            let mut connection = self.pool.acquire().await?;
+            let mut connection = self.readers.acquire().await?;
             read::get_all(&mut connection, keys, &self.settings.sealer).await
         };
         self.read(read).await
@@ -131,7 +134,7 @@ impl Store {
         limit: usize,
     ) -> Result<Vec<(String, String)>, StoreError> {
         let read = async {
-            let mut connection = self.pool.acquire().await?;
+            let mut connection = self.readers.acquire().await?;
             Ok(read::names(&mut connection, kind, after.unwrap_or_default(), limit).await?)
         };
         self.read(read).await
@@ -139,7 +142,7 @@ impl Store {
 
     async fn list_as<T: FromParts>(&self, query: &ListQuery) -> Result<Page<T>, StoreError> {
         let read = async {
-            let mut connection = self.pool.acquire().await?;
+            let mut connection = self.readers.acquire().await?;
             let mut snapshot = connection.begin().await?;
             let engine = Engine::of(self.location());
             read::list(&mut snapshot, engine, query, &self.settings.sealer).await
@@ -202,7 +205,7 @@ impl Store {
     /// How many resources are in which state, by the rules of [`OpenOptions::classes`]: a few rows, however many resources.
     pub async fn tallies(&self) -> Result<Vec<Tally>, StoreError> {
         let read = async {
-            let mut connection = self.pool.acquire().await?;
+            let mut connection = self.readers.acquire().await?;
             Ok(tallies::load(&mut connection).await?)
         };
         self.read(read).await
@@ -215,17 +218,12 @@ impl Store {
             return Ok(size(path) + size(&open::with_suffix(path, "-wal")));
         }
         let read = async {
-            let mut connection = self.pool.acquire().await?;
+            let mut connection = self.readers.acquire().await?;
             let size = sqlx::query_scalar("SELECT pg_database_size(current_database())");
             let bytes: i64 = size.fetch_one(&mut *connection).await?;
             Ok(bytes.unsigned_abs())
         };
         self.read(read).await
-    }
-
-    /// For SELECTs of the narrow tables; its connections can't write.
-    pub fn reader(&self) -> &Pool {
-        &self.pool
     }
 
     /// Returns once another process has taken the database over, so that this store will never write again. Never for a
@@ -241,15 +239,15 @@ impl Store {
     pub async fn close(&self) {
         // The last connection to close puts the log into the file, and readers can't: so they go first. One that is
         // never handed back must not hold up the end; then the next start finds the log.
-        let _ = timeout(Duration::from_secs(5), self.pool.close()).await;
+        let _ = timeout(Duration::from_secs(5), self.readers.close()).await;
         let (reply, closed) = oneshot::channel();
         if self.sender.send(Request::Close(reply)).await.is_ok() {
             let _ = closed.await;
         }
     }
 
-    async fn connection(&self) -> Result<PooledConnection, StoreError> {
-        self.read(async { Ok(self.pool.acquire().await?) }).await
+    async fn connection(&self) -> Result<Reader, StoreError> {
+        self.read(async { Ok(self.readers.acquire().await?) }).await
     }
 
     /// Waits for an answer as long as it may take, and names the database in its error.

@@ -5,7 +5,7 @@ use crate::{Store, StoreError, Tx, read};
 impl Store {
     pub async fn meta(&self, name: &str) -> Result<Option<String>, StoreError> {
         let read = async {
-            let mut connection = self.pool.acquire().await?;
+            let mut connection = self.readers.acquire().await?;
             Ok(read::load_meta(&mut connection, name).await?)
         };
         self.read(read).await

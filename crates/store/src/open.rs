@@ -21,6 +21,7 @@ use crate::{
     lock::lock_file,
     migrations::run_migrations,
     read,
+    readers::Readers,
     ring::{Ring, RingLimits},
     schema,
     seal::{DataKeys, Master, Sealer, sealed_kinds},
@@ -159,13 +160,13 @@ pub(crate) async fn open(options: OpenOptions) -> Result<Store, OpenError> {
     }
     let limits = RingLimits { events: ring.max(1), bytes: ring_bytes };
     let ring = Arc::new(fill_ring(&mut connection, limits, &settings.sealer).await.map_err(at)?);
-    let pool = settings.database.reader_pool().map_err(at)?;
+    let readers = Readers::of(&settings.database).map_err(at)?;
 
     let engine = settings.database.engine();
     let tail = Arc::new(Tail::new(Arc::clone(&ring), Arc::clone(&settings)));
     let mut followers = JoinSet::new();
     if engine == Engine::Postgres {
-        followers.spawn(Arc::clone(&tail).follow(pool.clone()));
+        followers.spawn(Arc::clone(&tail).follow(readers.clone()));
         followers.spawn(Arc::clone(&tail).listen());
     }
     let (sender, requests) = mpsc::channel(QUEUE);
@@ -182,7 +183,7 @@ pub(crate) async fn open(options: OpenOptions) -> Result<Store, OpenError> {
         taken,
     };
     tokio::spawn(combiner.run());
-    Ok(Store { sender, pool, ring, settings, is_taken })
+    Ok(Store { sender, readers, ring, settings, is_taken })
 }
 
 fn random_name() -> String {

@@ -23,9 +23,10 @@ use tracing::{debug, warn};
 
 use crate::{
     Location, PostgresUrl, StoreError,
-    engine::{CHANNEL, CONNECT, Connection, Pool},
+    engine::{CHANNEL, CONNECT, Connection},
     open::Settings,
     read,
+    readers::Readers,
     ring::Ring,
 };
 
@@ -71,14 +72,14 @@ impl Tail {
     }
 
     /// Follows the other replicas until it is aborted.
-    pub(crate) async fn follow(self: Arc<Self>, pool: Pool) {
+    pub(crate) async fn follow(self: Arc<Self>, readers: Readers) {
         let mut is_failing = false;
         loop {
             let poll = if self.is_told.load(Ordering::Relaxed) { POLL } else { POLL_UNTOLD };
             let _ = timeout(poll, self.hint.notified()).await;
             let location = &self.settings.database.location;
             let result =
-                self.settings.database.answered(self.catch_up(&pool)).await.map_err(|error| error.at(location));
+                self.settings.database.answered(self.catch_up(&readers)).await.map_err(|error| error.at(location));
             match &result {
                 Ok(()) if is_failing => debug!(%location, "following the changes of other replicas again"),
                 Ok(()) => {}
@@ -94,8 +95,8 @@ impl Tail {
         }
     }
 
-    async fn catch_up(&self, pool: &Pool) -> Result<(), StoreError> {
-        let mut connection = pool.acquire().await?;
+    async fn catch_up(&self, readers: &Readers) -> Result<(), StoreError> {
+        let mut connection = readers.acquire().await?;
         let counter = read::load_counter(&mut connection).await?;
         self.fill(&mut connection, counter).await
     }

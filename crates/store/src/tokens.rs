@@ -42,7 +42,7 @@ impl Store {
         )
         .bind(hash.as_slice())
         .bind(now);
-        let row = self.read(async { Ok(select.fetch_optional(self.reader()).await?) }).await?;
+        let row = self.read(async { Ok(select.fetch_optional(&mut *self.readers.acquire().await?).await?) }).await?;
         row.map(|row| token_of(&row)).transpose().map_err(|error| error.at(self.location()))
     }
 

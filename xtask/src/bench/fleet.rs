@@ -71,7 +71,7 @@ impl Fleet {
             let spec = json!({
                 "clusterSelector": {"matchLabels": {"env": CHOSEN}},
                 "parameters": [{"name": "region", "fromLabel": "region", "default": "none"}],
-                "rollout": {"strategy": "AllAtOnce"},
+                "rollout": {"strategy": "AllAtOnce", "soak": "0s"},
                 "template": {"spec": {
                     "targetNamespace": format!("n{n}"), "sourceRef": {"name": SOURCE}, "path": format!("app-{n:03}"),
                 }},

@@ -238,7 +238,10 @@ async fn nothing_is_left_of_a_service_that_goes(place: Place) {
     gone.await.unwrap();
     for table in ["service_parameters", "parameter_keys"] {
         let count = format!("SELECT count(*) FROM {table}");
-        let count: i64 = sqlx::query_scalar(sqlx::AssertSqlSafe(count)).fetch_one(store.reader()).await.unwrap();
+        let count: i64 = sqlx::query_scalar(sqlx::AssertSqlSafe(count))
+            .fetch_one(&mut *store.tables().await.unwrap())
+            .await
+            .unwrap();
         assert_eq!(count, 0, "{table}");
     }
 }
@@ -281,7 +284,7 @@ async fn many_services_are_written_together_and_none_that_is_gone(place: Place) 
     let marked: Vec<&str> = rows.iter().filter(|row| row.marks > 0).map(|row| &*row.service_uid).collect();
     assert_eq!(marked.len(), 37, "those of odd numbers: {marked:?}");
     let left: i64 = sqlx::query_scalar("SELECT count(*) FROM parameter_keys WHERE service_uid = 'uid-of-s70'")
-        .fetch_one(store.reader())
+        .fetch_one(&mut *store.tables().await.unwrap())
         .await
         .unwrap();
     assert_eq!(left, 0);

@@ -102,6 +102,9 @@ async fn a_kind_that_becomes_sealed_is_sealed_by_its_next_write(place: Place) {
     assert_eq!(store.get(&secret_key("a")).await.unwrap().unwrap().object, first.object);
     let again = store.write(replace(&first, secret("a", CANARY))).await.unwrap();
     assert_eq!(again.version, 2);
-    let sealed: i16 = sqlx::query_scalar("SELECT sealed FROM resources").fetch_one(store.reader()).await.unwrap();
+    let sealed: i16 = sqlx::query_scalar("SELECT sealed FROM resources")
+        .fetch_one(&mut *store.tables().await.unwrap())
+        .await
+        .unwrap();
     assert_eq!(sealed, 1);
 }

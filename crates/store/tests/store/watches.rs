@@ -157,7 +157,10 @@ async fn compacted_changes_stay_gone_after_a_restart(place: Place) {
     let store = place.open().await;
     let Err(WatchError::Compacted { oldest, .. }) = store.watch(None, 0) else { panic!("not compacted") };
     assert!((25..=40).contains(&oldest), "changes up to {oldest} are gone");
-    let kept: i64 = sqlx::query_scalar("SELECT count(*) FROM changes").fetch_one(store.reader()).await.unwrap();
+    let kept: i64 = sqlx::query_scalar("SELECT count(*) FROM changes")
+        .fetch_one(&mut *store.tables().await.unwrap())
+        .await
+        .unwrap();
     assert_eq!(kept as u64, 50 - oldest);
     assert_eq!(next(&mut store.watch(None, oldest).unwrap()).await.version, oldest + 1);
 }

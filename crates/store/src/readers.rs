@@ -1,0 +1,219 @@
+//! Connections that read, and are kept at hand.
+//!
+//! sqlx's pool asks each connection that comes back whether it is still there, on a task of its own. With a server that is what one
+//! wants. A file's connection is a thread that answers a statement in some ten microseconds, so that being asked costs as much as a
+//! read; and a file doesn't go away. So these wait here and are asked once in a while.
+
+use std::{
+    ops::{Deref, DerefMut},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use sqlx::Connection as _;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::{
+    StoreError,
+    engine::{Connection, Database, Engine, Pool, PooledConnection, READERS},
+};
+
+/// After so long a connection goes back to the pool, which asks it.
+const ASKED_EVERY: Duration = Duration::from_secs(1);
+
+#[derive(Clone)]
+pub(crate) struct Readers {
+    pool: Pool,
+    /// Of a file.
+    spare: Option<Arc<Spare>>,
+}
+
+struct Spare {
+    /// So many are out at most. The pool's own limit would not see those that wait here.
+    places: Arc<Semaphore>,
+    /// None: closed.
+    waiting: Mutex<Option<Vec<Asked>>>,
+}
+
+struct Asked {
+    connection: PooledConnection,
+    at: Instant,
+}
+
+/// A connection that can't write; it goes back when dropped.
+pub struct Reader {
+    /// Until it goes back.
+    connection: Option<Asked>,
+    /// Given up behind the connection.
+    home: Option<(Arc<Spare>, OwnedSemaphorePermit)>,
+}
+
+impl Readers {
+    pub(crate) fn of(database: &Database) -> Result<Self, StoreError> {
+        let spare = (database.engine() == Engine::Sqlite).then(|| {
+            let places = Arc::new(Semaphore::new(READERS as usize));
+            Arc::new(Spare { places, waiting: Mutex::new(Some(Vec::new())) })
+        });
+        Ok(Self { pool: database.reader_pool()?, spare })
+    }
+
+    /// Waits while all are out.
+    pub(crate) async fn acquire(&self) -> Result<Reader, sqlx::Error> {
+        let Some(spare) = &self.spare else {
+            return Ok(Reader { connection: Some(Asked::now(self.pool.acquire().await?)), home: None });
+        };
+        let place = Arc::clone(&spare.places).acquire_owned().await.map_err(|_| sqlx::Error::PoolClosed)?;
+        let waiting = spare.waiting().as_mut().ok_or(sqlx::Error::PoolClosed)?.pop();
+        let connection = match waiting {
+            Some(connection) => connection,
+            None => Asked::now(self.pool.acquire().await?),
+        };
+        Ok(Reader { connection: Some(connection), home: Some((Arc::clone(spare), place)) })
+    }
+
+    /// Waits for those that are out.
+    pub(crate) async fn close(&self) {
+        let closed = self.pool.close();
+        let waiting = self.spare.as_ref().and_then(|spare| spare.waiting().take());
+        for Asked { connection, .. } in waiting.into_iter().flatten() {
+            let _ = connection.detach().close().await;
+        }
+        closed.await;
+    }
+}
+
+impl Asked {
+    fn now(connection: PooledConnection) -> Self {
+        Self { connection, at: Instant::now() }
+    }
+}
+
+impl Spare {
+    fn waiting(&self) -> MutexGuard<'_, Option<Vec<Asked>>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Spare {
+    fn drop(&mut self) {
+        // Whoever drops the last store may have no runtime any more, which a way back to the pool would need.
+        for Asked { connection, .. } in self.waiting().take().into_iter().flatten() {
+            drop(connection.detach());
+        }
+    }
+}
+
+impl Deref for Reader {
+    type Target = Connection;
+
+    fn deref(&self) -> &Connection {
+        &self.connection.as_ref().expect("it has not gone back").connection
+    }
+}
+
+impl DerefMut for Reader {
+    fn deref_mut(&mut self) -> &mut Connection {
+        &mut self.connection.as_mut().expect("it has not gone back").connection
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        let (Some(asked), Some((spare, _place))) = (self.connection.take(), &self.home) else { return };
+        if asked.at.elapsed() < ASKED_EVERY
+            && let Some(waiting) = spare.waiting().as_mut()
+        {
+            // What it was in the middle of ends on its thread before the next statement begins.
+            waiting.push(asked);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::CONNECT;
+
+    async fn readers(folder: &tempfile::TempDir) -> Readers {
+        let path = folder.path().join("r.db");
+        std::fs::write(&path, "").unwrap();
+        let database = Database { location: path.as_path().into(), patience: CONNECT };
+        let mut writer = database.connect_writer().await.unwrap();
+        sqlx::query("CREATE TABLE t (n BIGINT)").execute(&mut writer).await.unwrap();
+        sqlx::query("INSERT INTO t VALUES (1), (2), (3)").execute(&mut writer).await.unwrap();
+        writer.close().await.unwrap();
+        Readers::of(&database).unwrap()
+    }
+
+    async fn count(readers: &Readers) -> i64 {
+        let mut reader = readers.acquire().await.unwrap();
+        sqlx::query_scalar("SELECT count(*) FROM t").fetch_one(&mut *reader).await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn one_that_came_back_is_the_next_to_go() {
+        let folder = tempfile::tempdir().unwrap();
+        let readers = readers(&folder).await;
+        for _ in 0..100 {
+            assert_eq!(count(&readers).await, 3);
+        }
+        assert_eq!(readers.pool.size(), 1);
+    }
+
+    #[tokio::test]
+    async fn more_than_there_are_wait_for_each_other() {
+        let folder = tempfile::tempdir().unwrap();
+        let readers = readers(&folder).await;
+        let counts = (0..READERS * 20).map(|_| count(&readers));
+        assert!(futures::future::join_all(counts).await.into_iter().all(|count| count == 3));
+        assert!(readers.pool.size() <= READERS);
+    }
+
+    #[tokio::test]
+    async fn what_was_left_in_the_middle_is_no_part_of_what_comes_next() {
+        let folder = tempfile::tempdir().unwrap();
+        let readers = readers(&folder).await;
+        {
+            let mut reader = readers.acquire().await.unwrap();
+            let mut snapshot = reader.begin().await.unwrap();
+            let one: i64 = sqlx::query_scalar("SELECT n FROM t").fetch_one(&mut *snapshot).await.unwrap();
+            assert_eq!(one, 1);
+        }
+        let mut reader = readers.acquire().await.unwrap();
+        // SQLite refuses this within a transaction.
+        sqlx::raw_sql("BEGIN; ROLLBACK").execute(&mut *reader).await.unwrap();
+        assert_eq!(readers.pool.size(), 1);
+    }
+
+    #[tokio::test]
+    async fn a_closed_one_waits_for_those_that_are_out_and_gives_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let readers = readers(&folder).await;
+        let (out, _) = (readers.acquire().await.unwrap(), count(&readers).await);
+        let closing = tokio::spawn({
+            let readers = readers.clone();
+            async move { readers.close().await }
+        });
+        while !readers.pool.is_closed() {
+            tokio::task::yield_now().await;
+        }
+        assert!(matches!(readers.acquire().await.err(), Some(sqlx::Error::PoolClosed)));
+        assert!(!closing.is_finished());
+        drop(out);
+        closing.await.unwrap();
+        assert_eq!(readers.pool.size(), 0);
+    }
+
+    #[test]
+    fn the_last_may_go_when_there_is_no_runtime_any_more() {
+        let folder = tempfile::tempdir().unwrap();
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let readers = runtime.block_on(async {
+            let readers = readers(&folder).await;
+            count(&readers).await;
+            readers
+        });
+        drop(runtime);
+        drop(readers);
+    }
+}
