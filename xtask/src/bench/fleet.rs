@@ -22,6 +22,8 @@ const AT_ONCE: usize = 64;
 const SMALL: usize = 100;
 /// What one cluster costs does not follow the fleet.
 const SHARE: f64 = 1.5;
+/// A change is done a moment after it is healthy: what is measured is the way there.
+const SOAK: &str = "1s";
 /// By which the sets find clusters.
 const CHOSEN: &str = "prod";
 
@@ -71,7 +73,7 @@ impl Fleet {
             let spec = json!({
                 "clusterSelector": {"matchLabels": {"env": CHOSEN}},
                 "parameters": [{"name": "region", "fromLabel": "region", "default": "none"}],
-                "rollout": {"strategy": "AllAtOnce", "soak": "0s"},
+                "rollout": {"strategy": "AllAtOnce", "soak": SOAK},
                 "template": {"spec": {
                     "targetNamespace": format!("n{n}"), "sourceRef": {"name": SOURCE}, "path": format!("app-{n:03}"),
                 }},
