@@ -22,7 +22,8 @@ use tokio::{
 use tracing::{error, info, warn};
 
 use crate::{
-    Resource, StoreError, Write, WriteError, compaction, open::Settings, ring::Ring, session, tail::Tail, tx::Tx,
+    Resource, StoreError, Write, WriteError, at_hand::AtHand, compaction, open::Settings, ring::Ring, session,
+    tail::Tail, tx::Tx,
 };
 use batch::Batch;
 
@@ -55,6 +56,7 @@ pub(crate) trait Work: Send {
 pub(crate) struct Combiner {
     pub tx: Tx,
     pub ring: Arc<Ring>,
+    pub at_hand: Arc<AtHand>,
     pub tail: Arc<Tail>,
     pub settings: Arc<Settings>,
     pub requests: mpsc::Receiver<Request>,
@@ -229,6 +231,7 @@ impl Combiner {
             "the database lacks changes that were committed; whoever watches has to list again"
         );
         self.ring.forget();
+        self.at_hand.forget();
         let position = self.ring.position();
         self.tx.raise_counter(position).await?;
         Ok(position)

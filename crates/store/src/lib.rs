@@ -16,6 +16,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod archive;
+mod at_hand;
 mod combiner;
 mod compaction;
 pub mod delivery;
@@ -54,12 +55,13 @@ use tokio::{
     time::timeout,
 };
 
+use at_hand::{AtHand, Begun};
 use combiner::{Request, Work};
 use engine::Engine;
 use open::Settings;
 use readers::Readers;
 use ring::Ring;
-use row::FromParts;
+use row::{FromParts, StoredParts};
 
 pub use compaction::CompactAfter;
 pub use engine::Connection;
@@ -84,6 +86,7 @@ pub use watch::Watch;
 pub struct Store {
     sender: mpsc::Sender<Request>,
     readers: Readers,
+    at_hand: Arc<AtHand>,
     ring: Arc<Ring>,
     settings: Arc<Settings>,
     is_taken: Receiver<bool>,
@@ -100,20 +103,51 @@ impl Store {
     }
 
     pub async fn get(&self, key: &Key) -> Result<Option<Resource>, StoreError> {
+        let begun = match self.at_hand.find(key) {
+            Ok(found) => return Ok(found),
+            Err(begun) => begun,
+        };
         let read = async {
             let mut connection = self.readers.acquire().await?;
-            read::get(&mut connection, key, &self.settings.sealer).await
+            Ok(read::load_row(&mut connection, key).await?)
         };
-        self.read(read).await
+        let row = self.read(read).await?;
+        self.keep(begun, key, row)
     }
 
     /// Those of these keys that are there, in few statements.
     pub async fn get_all(&self, keys: &[Key]) -> Result<HashMap<Key, Resource>, StoreError> {
+        let (mut found, mut unknown) = (HashMap::new(), Vec::new());
+        for key in keys {
+            match self.at_hand.find(key) {
+                Ok(object) => found.extend(object.map(|object| (key.clone(), object))),
+                Err(begun) => unknown.push((begun, key)),
+            }
+        }
+        if unknown.is_empty() {
+            return Ok(found);
+        }
         let read = async {
             let mut connection = self.readers.acquire().await?;
-            read::get_all(&mut connection, keys, &self.settings.sealer).await
+            Ok(read::load_rows(&mut connection, unknown.iter().map(|(_, key)| *key)).await?)
         };
-        self.read(read).await
+        let mut rows = self.read(read).await?;
+        for (begun, key) in unknown {
+            let object = self.keep(begun, key, rows.remove(key))?;
+            found.extend(object.map(|object| (key.clone(), object)));
+        }
+        Ok(found)
+    }
+
+    /// What was read of a key, as an object; it is at hand from then on.
+    fn keep(&self, begun: Begun, key: &Key, row: Option<StoredParts>) -> Result<Option<Resource>, StoreError> {
+        let sealer = &self.settings.sealer;
+        let bytes = row.as_ref().map_or(0, StoredParts::bytes);
+        let object = row.map(|row| Resource::from_parts(row.open(key, sealer)?, key.clone())).transpose()?;
+        if !sealer.seals(&key.kind) {
+            self.at_hand.keep(begun, key, object.clone(), bytes);
+        }
+        Ok(object)
     }
 
     /// Current rows, all of one moment: that of `Page::version`. Behind `Page::next`, a later call reads a later moment.
@@ -237,6 +271,7 @@ impl Store {
 
     /// Writes what was sent before, ends all watches and closes the database. Later requests are [`StoreError::Closed`].
     pub async fn close(&self) {
+        self.at_hand.close();
         // The last connection to close puts the log into the file, and readers can't: so they go first. One that is
         // never handed back must not hold up the end; then the next start finds the log.
         let _ = timeout(Duration::from_secs(5), self.readers.close()).await;

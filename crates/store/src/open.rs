@@ -16,6 +16,7 @@ use tokio::{
 
 use crate::{
     CompactAfter, Kind, Location, OpenError, Sharing, Store, StoreError, Written,
+    at_hand::AtHand,
     combiner::{Combiner, QUEUE, seconds_since_1970},
     engine::{Connection, Database, Engine},
     lock::lock_file,
@@ -169,11 +170,13 @@ pub(crate) async fn open(options: OpenOptions) -> Result<Store, OpenError> {
         followers.spawn(Arc::clone(&tail).follow(readers.clone()));
         followers.spawn(Arc::clone(&tail).listen());
     }
+    let at_hand = Arc::new(AtHand::new(sharing == Sharing::Alone));
     let (sender, requests) = mpsc::channel(QUEUE);
     let (taken, is_taken) = watch::channel(false);
     let combiner = Combiner {
         tx: Tx::new(engine, connection, Arc::clone(&settings.sealer), ownerless_kinds.into(), classes),
         ring: Arc::clone(&ring),
+        at_hand: Arc::clone(&at_hand),
         tail,
         settings: Arc::clone(&settings),
         requests,
@@ -183,7 +186,7 @@ pub(crate) async fn open(options: OpenOptions) -> Result<Store, OpenError> {
         taken,
     };
     tokio::spawn(combiner.run());
-    Ok(Store { sender, readers, ring, settings, is_taken })
+    Ok(Store { sender, readers, at_hand, ring, settings, is_taken })
 }
 
 fn random_name() -> String {

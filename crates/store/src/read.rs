@@ -89,19 +89,6 @@ pub(crate) async fn get(
     Ok(Some(Resource::from_parts(row.open(key, sealer)?, key.clone())?))
 }
 
-/// Those of these keys that are there.
-pub(crate) async fn get_all(
-    connection: &mut Connection,
-    keys: &[Key],
-    sealer: &Sealer,
-) -> Result<HashMap<Key, Resource>, StoreError> {
-    let mut found = HashMap::new();
-    for (key, row) in load_rows(connection, keys.iter()).await? {
-        found.insert(key.clone(), Resource::from_parts(row.open(&key, sealer)?, key)?);
-    }
-    Ok(found)
-}
-
 /// Rows that are asked for at a time, where a page has no limit or its selector leaves most of them out. A statement whose
 /// rows are not wanted any more is sent to its end by PostgreSQL.
 const ROWS_AT_A_TIME: usize = 1_000;

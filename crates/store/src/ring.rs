@@ -5,13 +5,13 @@
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::Waker,
 };
 
 use tokio::sync::watch;
 
-use crate::{Kind, WatchEvent};
+use crate::{Key, Kind, Operation, Resource, WatchEvent};
 
 pub(crate) struct Ring {
     limits: RingLimits,
@@ -29,6 +29,18 @@ pub(crate) struct RingLimits {
 pub(crate) struct Committed {
     pub event: WatchEvent,
     pub bytes: usize,
+}
+
+impl Committed {
+    /// What there is of its key from then on, and the bytes of its JSON.
+    pub(crate) fn left(&self) -> (Key, Option<Resource>, usize) {
+        let WatchEvent { key, version, operation, object, .. } = &self.event;
+        let uid = || object["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
+        let is_there = *operation != Operation::Deleted;
+        let left =
+            is_there.then(|| Resource { key: key.clone(), uid: uid(), version: *version, object: Arc::clone(object) });
+        (key.clone(), left, if is_there { self.bytes } else { 0 })
+    }
 }
 
 #[derive(Default)]
@@ -231,7 +243,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::{Key, Operation};
 
     fn change(version: u64, kind: &Kind, bytes: usize) -> Committed {
         let key = Key { kind: kind.clone(), namespace: String::new(), name: "a".to_owned() };

@@ -41,6 +41,8 @@ pub struct Tx {
     broken: Option<Arc<sqlx::Error>>,
     /// Seconds since 1970, when the transaction began.
     time: i64,
+    /// Of a closure, which may have ended; the commit ends it too.
+    has_savepoint: bool,
 }
 
 impl Deref for Tx {
@@ -89,7 +91,9 @@ impl Tx {
         classes: Option<Classes>,
     ) -> Self {
         let connection = Some(connection);
-        Self { engine, connection, sealer, ownerless, classes, number: 0, changes: Vec::new(), broken: None, time: 0 }
+        let (changes, broken) = (Vec::new(), None);
+        let (number, time, has_savepoint) = (0, 0, false);
+        Self { engine, connection, sealer, ownerless, classes, number, changes, broken, time, has_savepoint }
     }
 
     pub(crate) fn take_connection(&mut self) -> Option<Connection> {
@@ -113,6 +117,7 @@ impl Tx {
     pub(crate) async fn begin(&mut self, time: i64) -> Result<u64, sqlx::Error> {
         self.changes.clear();
         self.broken = None;
+        self.has_savepoint = false;
         self.time = time;
         self.number = self.lock().await?;
         Ok(self.number)
@@ -146,6 +151,11 @@ impl Tx {
 
     pub(crate) fn has_changes(&self) -> bool {
         !self.changes.is_empty()
+    }
+
+    /// The keys of what it has changed so far.
+    pub(crate) fn changed(&self) -> impl Iterator<Item = &Key> {
+        self.changes.iter().map(|change| &change.event.key)
     }
 
     /// What the transaction has changed so far.
@@ -190,18 +200,17 @@ impl Tx {
     }
 
     pub(crate) async fn savepoint(&mut self) -> Result<Mark, sqlx::Error> {
-        sqlx::raw_sql("SAVEPOINT closure").execute(&mut **self).await?;
+        let savepoint = match std::mem::replace(&mut self.has_savepoint, true) {
+            // That of the closure before goes with the statement that makes the next.
+            true => "RELEASE SAVEPOINT closure; SAVEPOINT closure",
+            false => "SAVEPOINT closure",
+        };
+        sqlx::raw_sql(savepoint).execute(&mut **self).await?;
         Ok(Mark { number: self.number, changes: self.changes.len() })
-    }
-
-    pub(crate) async fn release(&mut self) -> Result<(), sqlx::Error> {
-        sqlx::raw_sql("RELEASE SAVEPOINT closure").execute(&mut **self).await?;
-        Ok(())
     }
 
     pub(crate) async fn rollback_to(&mut self, mark: Mark) -> Result<(), sqlx::Error> {
         sqlx::raw_sql("ROLLBACK TO SAVEPOINT closure").execute(&mut **self).await?;
-        self.release().await?;
         self.number = mark.number;
         self.changes.truncate(mark.changes);
         Ok(())

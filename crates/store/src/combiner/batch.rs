@@ -74,14 +74,11 @@ async fn run_closure(tx: &mut Tx, work: &mut dyn Work) -> Result<(), StoreError>
     if let Some(error) = tx.broken() {
         return Err(error);
     }
-    match wants {
-        Ok(()) => tx.release().await?,
-        Err(reason) => {
-            if let Err(error) = tx.rollback_to(savepoint).await {
-                // The engine has rolled back everything by itself, for the reason that ended the closure.
-                return Err(if matches!(reason, StoreError::Sql(_)) { reason } else { error.into() });
-            }
-        }
+    if let Err(reason) = wants
+        && let Err(error) = tx.rollback_to(savepoint).await
+    {
+        // The engine has rolled back everything by itself, for the reason that ended the closure.
+        return Err(if matches!(reason, StoreError::Sql(_)) { reason } else { error.into() });
     }
     Ok(())
 }

@@ -6,13 +6,14 @@ use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
 
 use super::Combiner;
-use crate::{StoreError, engine::Engine, error::is_ambiguous};
+use crate::{StoreError, engine::Engine, error::is_ambiguous, ring::Committed};
 
 const PAUSE: Duration = Duration::from_millis(250);
 
 impl Combiner {
     /// Commits what is prepared, and shows it to watchers behind everything that was committed before it.
     pub(super) async fn commit(&mut self, counter: u64) -> Result<(), StoreError> {
+        self.at_hand.doubt(self.tx.changed());
         let database = self.settings.database.clone();
         let committed = database.answered(async { Ok(self.tx.commit().await?) }).await;
         if let Err(error) = committed {
@@ -20,6 +21,9 @@ impl Combiner {
         }
         self.show_others(counter).await;
         let (changes, position) = self.tx.take_committed();
+        let sealer = &self.settings.sealer;
+        let written = changes.iter().filter(|change| !sealer.seals(&change.event.key.kind));
+        self.at_hand.settle(written.map(Committed::left));
         self.ring.append(changes, position);
         Ok(())
     }
@@ -29,6 +33,7 @@ impl Combiner {
         if self.ring.position() >= counter {
             return;
         }
+        self.at_hand.forget();
         let (database, tail) = (self.settings.database.clone(), Arc::clone(&self.tail));
         let filled = match self.tx.is_connected() {
             true => database.answered(tail.fill(&mut self.tx, counter)).await,

@@ -92,31 +92,36 @@ async fn a_collector_that_is_stopped_anywhere_is_taken_up_by_the_next() {
     }
 }
 
+/// Overwrites the owner's row behind the store's back.
+async fn damage(store: &Store, bytes: &'static [u8]) {
+    let damaged = store.transact(move |tx| {
+        Box::pin(async move {
+            let update = sqlx::query("UPDATE resources SET body = $1 WHERE name = 'owner'").bind(bytes);
+            update.execute(&mut **tx).await?;
+            Ok(())
+        })
+    });
+    damaged.await.unwrap();
+}
+
 #[tokio::test]
 async fn an_owner_that_can_not_be_read_is_not_absent() {
     let folder = TempDir::new().unwrap();
     let store = open(&folder).await;
     make(&store, "owner", &[]).await;
     make(&store, "dependent", &["owner"]).await;
-    let body = "UPDATE resources SET body = $1 WHERE name = 'owner'";
-    let damage = |bytes: &'static [u8]| {
-        store.transact(move |tx| {
-            Box::pin(async move {
-                sqlx::query(body).bind(bytes).execute(&mut **tx).await?;
-                Ok(())
-            })
-        })
-    };
-    damage(b"not JSON").await.unwrap();
+    damage(&store, b"not JSON").await;
+    // Before that it is at hand as it was written.
+    store.close().await;
+    let store = open(&folder).await;
     let mut collector = collector(&store);
     for _ in 0..3 {
         assert!(matches!(collector.pass().await, Err(StoreError::Row { .. })));
         assert!(store.get(&key("dependent")).await.unwrap().is_some());
         assert_eq!(marks(&store).await, 1);
     }
-    damage(br#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"owner","namespace":"ns","uid":"owner"}}"#)
-        .await
-        .unwrap();
+    let whole = br#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"owner","namespace":"ns","uid":"owner"}}"#;
+    damage(&store, whole).await;
     settle(&store).await;
     assert!(store.get(&key("dependent")).await.unwrap().is_some());
 }
