@@ -102,6 +102,16 @@ impl Store {
         &self.settings.database.location
     }
 
+    /// Asks the database for its counter: whether it answers.
+    pub async fn check(&self) -> Result<(), StoreError> {
+        let read = async {
+            let mut connection = self.readers.acquire().await?;
+            Ok(read::load_counter(&mut connection).await?)
+        };
+        self.read(read).await.map(drop)
+    }
+
+    /// One that was written or read a moment ago is at hand, and no question to the database.
     pub async fn get(&self, key: &Key) -> Result<Option<Resource>, StoreError> {
         let begun = match self.at_hand.find(key) {
             Ok(found) => return Ok(found),

@@ -41,7 +41,7 @@ pub struct Tx {
     broken: Option<Arc<sqlx::Error>>,
     /// Seconds since 1970, when the transaction began.
     time: i64,
-    /// Of a closure, which may have ended; the commit ends it too.
+    /// Of a closure, which may have ended; it goes with the next one's, or with the commit.
     has_savepoint: bool,
 }
 
@@ -170,10 +170,14 @@ impl Tx {
     }
 
     pub(crate) async fn commit(&mut self) -> Result<(), sqlx::Error> {
-        let commit = match self.has_changes() {
+        let mut commit = match self.has_changes() {
             true => self.engine.commit(self.number),
             false => "COMMIT".to_owned(),
         };
+        if std::mem::take(&mut self.has_savepoint) {
+            // PostgreSQL answers a COMMIT well that rolls back, after an error that a closure has kept to itself; this it does not.
+            commit.insert_str(0, "RELEASE SAVEPOINT closure; ");
+        }
         sqlx::raw_sql(AssertSqlSafe(commit)).execute(&mut **self).await?;
         Ok(())
     }

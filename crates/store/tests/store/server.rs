@@ -114,9 +114,10 @@ async fn a_server_that_stands_still_is_not_waited_for_for_ever() {
     put(&store, "a", json!({})).await.unwrap();
     server.pause().unwrap();
     let start = Instant::now();
-    let a = key("a");
-    let (written, read) = tokio::join!(put(&store, "b", json!({})), store.get(&a));
-    for error in [StoreError::from(written.unwrap_err()), read.unwrap_err()] {
+    assert!(store.get(&key("a")).await.unwrap().is_some(), "what was just written is at hand");
+    let c = key("c");
+    let (written, read, checked) = tokio::join!(put(&store, "b", json!({})), store.get(&c), store.check());
+    for error in [StoreError::from(written.unwrap_err()), read.unwrap_err(), checked.unwrap_err()] {
         let known = matches!(error, StoreError::Timeout { .. } | StoreError::Unavailable { .. });
         assert!(known && error.retry(), "{error:?}");
     }
