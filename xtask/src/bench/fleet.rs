@@ -22,8 +22,8 @@ const AT_ONCE: usize = 64;
 const SMALL: usize = 100;
 /// What one cluster costs does not follow the fleet.
 const SHARE: f64 = 1.5;
-/// A change is done a moment after it is healthy: what is measured is the way there.
-const SOAK: &str = "1s";
+/// As usual.
+const SOAK: &str = "2m";
 /// By which the sets find clusters.
 const CHOSEN: &str = "prod";
 
@@ -68,12 +68,13 @@ impl Fleet {
         stream::iter(some).map(create).buffer_unordered(AT_ONCE).try_collect().await
     }
 
-    async fn make_sets(&self) -> Result<()> {
+    /// `soak`: of their rollouts.
+    async fn make_sets(&self, soak: &str) -> Result<()> {
         for n in 0..self.sets {
             let spec = json!({
                 "clusterSelector": {"matchLabels": {"env": CHOSEN}},
                 "parameters": [{"name": "region", "fromLabel": "region", "default": "none"}],
-                "rollout": {"strategy": "AllAtOnce", "soak": SOAK},
+                "rollout": {"strategy": "AllAtOnce", "soak": soak},
                 "template": {"spec": {
                     "targetNamespace": format!("n{n}"), "sourceRef": {"name": SOURCE}, "path": format!("app-{n:03}"),
                 }},

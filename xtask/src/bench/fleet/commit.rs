@@ -19,6 +19,8 @@ use crate::bench::{
 
 /// Between two polls of an agent.
 const POLL: Duration = Duration::from_secs(10);
+/// A change is done a moment after it is healthy: what is measured is the way there.
+const SHORT_SOAK: &str = "1s";
 /// In which nothing happens but polls.
 const REST: Duration = Duration::from_secs(30);
 
@@ -49,7 +51,7 @@ async fn reach_all(clusters: usize) -> Result<Reached> {
     let labels = BTreeMap::from([("env".to_owned(), CHOSEN.to_owned())]);
     let named = (0..clusters).map(|n| (cluster(n), labels.clone())).collect();
     let mut sim = Sim::join_polling(&fleet.field.hub, named, POLL).await?;
-    fleet.make_sets().await?;
+    fleet.make_sets(SHORT_SOAK).await?;
     let wanted = i64::try_from(clusters)?;
     let is_everywhere =
         |status: &serde_json::Value| status["rollout"]["phase"] == "Complete" && status["rollout"]["updated"] == wanted;

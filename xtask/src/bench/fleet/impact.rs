@@ -10,7 +10,7 @@ use farwater_api::{
 use http::Request;
 use serde_json::{Value, json};
 
-use super::{CHOSEN, Fleet, SOURCE, path, rounded};
+use super::{CHOSEN, Fleet, SOAK, SOURCE, path, rounded};
 use crate::bench::{
     Figure, median, milliseconds,
     sources::field::{BRANCH, config_map},
@@ -28,7 +28,7 @@ pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
     let sets = if quick { SETS / 5 } else { SETS };
     let mut fleet = Fleet::start(sets).await?;
     fleet.make_clusters(0..CLUSTERS, CHOSEN).await?;
-    fleet.make_sets().await?;
+    fleet.make_sets(SOAK).await?;
     fleet.until_matched(CLUSTERS).await?;
     fleet.field.until_quiet().await?;
     let served = fleet.repository.branch(BRANCH).context("the branch that is served")?;

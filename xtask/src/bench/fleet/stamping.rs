@@ -7,7 +7,7 @@ use farwater_api::Cluster;
 use kube::api::{Patch, PatchParams};
 use serde_json::json;
 
-use super::{CHOSEN, Fleet, SHARE, SMALL, cluster, rounded};
+use super::{CHOSEN, Fleet, SHARE, SOAK, SMALL, cluster, rounded};
 use crate::bench::{Figure, milliseconds, usage};
 
 /// Whose labels are changed, one after the other.
@@ -72,7 +72,7 @@ impl Stage {
         eprintln!("{} sets are made", self.fleet.sets);
         let share = self.fleet.field.share_at_rest().await?;
         let (before, begun) = (self.fleet.field.processor_time()?, Instant::now());
-        self.fleet.make_sets().await?;
+        self.fleet.make_sets(SOAK).await?;
         self.fleet.until_matched(self.clusters - LABELLED).await?;
         self.fleet.field.until_quiet().await?;
         let elapsed = begun.elapsed();
