@@ -12,6 +12,15 @@ macro_rules! from_row {
                 Ok(Self { $($column: sqlx::Row::try_get(row, stringify!($column))?),* })
             }
         }
+
+        impl crate::rows::Part for $row {
+            const COLUMNS: &'static [&'static str] = &[$(stringify!($column)),*];
+
+            fn read(row: &crate::engine::Row, first: usize) -> Result<Self, sqlx::Error> {
+                let mut columns = first..;
+                Ok(Self { $($column: sqlx::Row::try_get(row, columns.next().unwrap_or_default())?),* })
+            }
+        }
     };
 }
 
@@ -29,6 +38,7 @@ mod parameters;
 mod paths;
 mod pipelines;
 mod rollouts;
+mod service_rows;
 mod set_members;
 mod set_versions;
 mod sources;
@@ -88,6 +98,7 @@ pub use rollouts::{
     load_rollout, page_of_told_members, rolling_members, rollout_of_service, rollouts_of_cluster, save_evidence,
     save_generation, save_look, save_published, save_rest, save_rollout, save_specs, save_track, told_members,
 };
+pub use service_rows::{ServiceRows, load_service_rows};
 pub use set_members::{
     MemberCounts, SetMember, brake_members, count_members, delete_member, delete_members, load_member, member_named,
     member_of_service, members_of_set, members_on, members_that_left, members_waiting_for, note_ready, page_of_members,

@@ -8,9 +8,10 @@
 //! ```text
 //!  write() ─┐                    ┌─ counter's lock, resources, changes, counter   (one durable transaction)
 //!  write() ─┼─ combiner ─ batch ─┤
-//! transact()┘                    └─ after commit: the ring, then answer ── watch()
-//!                                                    ↑
-//!            other replicas ── changes ── tail ──────┘
+//! transact()┘                    └─ after commit: what is at hand, the ring, then answer ── watch()
+//!                                                        │          ↑
+//!                                      get() ────────────┘          │
+//!                           other replicas ── changes ── tail ──────┘
 //! ```
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]

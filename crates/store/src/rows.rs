@@ -2,6 +2,40 @@
 
 use std::fmt::Write as _;
 
+use sqlx::{Row as _, ValueRef as _};
+
+use crate::engine::Row;
+
+/// A row of a table that is part of a statement's row.
+pub(crate) trait Part: Sized {
+    const COLUMNS: &'static [&'static str];
+
+    /// Its columns begin with this one.
+    fn read(row: &Row, first: usize) -> Result<Self, sqlx::Error>;
+}
+
+/// The parts of a row, one after the other.
+pub(crate) struct Parts<'r> {
+    row: &'r Row,
+    next: usize,
+}
+
+impl<'r> Parts<'r> {
+    pub(crate) fn of(row: &'r Row) -> Self {
+        Self { row, next: 0 }
+    }
+
+    /// None where an outer join has found nothing: the first column of a part is never NULL otherwise.
+    pub(crate) fn next<T: Part>(&mut self) -> Result<Option<T>, sqlx::Error> {
+        let first = self.next;
+        self.next += T::COLUMNS.len();
+        if self.row.try_get_raw(first)?.is_null() {
+            return Ok(None);
+        }
+        T::read(self.row, first).map(Some)
+    }
+}
+
 /// Rows per statement. Few sizes, so that each is prepared once.
 const SIZES: [usize; 3] = [64, 8, 1];
 

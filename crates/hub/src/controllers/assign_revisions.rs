@@ -28,12 +28,11 @@ use farwater_fleet::{
 use farwater_store::{
     Connection, Resource, StoreError, Write,
     delivery::{
-        Assignment, Bundle, ChartRow, Released, Revision, ServiceOrigin, ServicePath, ServiceSource, asks_for_the_same,
-        assignments_named, delete_assignment, delete_report, dependencies_of, is_untouched, load_assignment,
-        load_chart, load_held, load_parameters, load_report, load_revision, load_service_origin, mark_cluster,
-        paths_of_service, rollout_of_service, save_assignment, save_bundle, save_dependencies, save_recipe,
-        save_released, save_service_origin, save_service_paths, save_service_secrets, save_service_sources,
-        sources_of_service, stamp,
+        Assignment, Bundle, ChartRow, Released, Revision, ServiceOrigin, ServicePath, ServiceRows, ServiceSource,
+        asks_for_the_same, assignments_named, delete_assignment, delete_report, dependencies_of, is_untouched,
+        load_assignment, load_chart, load_parameters, load_report, load_revision, load_service_rows, mark_cluster,
+        paths_of_service, save_assignment, save_bundle, save_dependencies, save_recipe, save_released,
+        save_service_origin, save_service_paths, save_service_secrets, save_service_sources, sources_of_service, stamp,
     },
 };
 use farwater_telemetry::traces::Interval;
@@ -114,13 +113,13 @@ pub async fn assign_revision(delivery: Arc<Delivery>, name: Name) -> Result<Next
     }
     let approval = words.into_iter().min();
     let edition = delivery.windows.edition();
-    let (row, known_paths, member, held) = {
+    let (rows, known_paths) = {
         let mut tables = delivery.store.tables().await?;
-        let row = load_assignment(&mut tables, &resource.uid).await?;
-        let paths = paths_of_service(&mut tables, &resource.uid).await?;
-        let held = load_held(&mut tables, &resource.uid).await?;
-        (row, paths, rollout_of_service(&mut tables, &resource.uid).await?, held)
+        let rows = load_service_rows(&mut tables, &resource.uid).await?;
+        (rows, paths_of_service(&mut tables, &resource.uid).await?)
     };
+    // Before the source is read: one that was asked since the origin was written has what it has now.
+    let ServiceRows { assignment: row, held, member, origin: known, .. } = rows;
     let cluster = find_cluster(&delivery, &name, &service.spec.cluster_ref, row.as_ref()).await?;
     if service.metadata.deletion_timestamp.is_some() {
         let again = remove_service(&delivery, &name, &resource, service, row, cluster).await?;
@@ -131,8 +130,6 @@ pub async fn assign_revision(delivery: Arc<Delivery>, name: Name) -> Result<Next
     let request = service.open_request().map(str::to_owned);
     // Before the revision is read: it is the answer's, or newer.
     let answered = request.as_deref().is_some_and(|value| delivery.checks.requests.is_answered(&name, value));
-    // Before the source is read: one that was asked since this was written has what it has now.
-    let known = load_service_origin(&mut *delivery.store.tables().await?, &resource.uid).await?;
     let ingredients = find_ingredients(&delivery, &name.namespace, &service.spec).await?;
     let resolved = resolve_candidate(&delivery, &name, &ingredients, (row.as_ref(), &known_paths)).await?;
     let Resolved { candidate, bundle, mut wants, paths, ask } = resolved;

@@ -18,9 +18,8 @@ use farwater_secrets::Stale;
 use farwater_store::{
     Resource, StoreError,
     delivery::{
-        Assignment, MemberRollout, ServiceOrigin, backend_secrets_of_service, load_assignment, load_held,
-        load_parameters, load_report, load_service_origin, mark_cluster, note_ready, rollout_of_service, save_evidence,
-        save_service_origin,
+        Assignment, MemberRollout, ServiceOrigin, ServiceRows, backend_secrets_of_service, load_service_rows,
+        mark_cluster, note_ready, save_evidence, save_service_origin,
     },
 };
 use jiff::Timestamp;
@@ -44,13 +43,8 @@ use crate::{
 pub async fn summarize_report(delivery: Arc<Delivery>, name: Name) -> Result<Next, StoreError> {
     let found = resources::load::<ServiceDeployment>(&delivery.store, &name).await?;
     let Some((resource, service)) = found else { return Ok(Next::OnChange) };
-    let (row, report, known, handed, (member, held)) = {
-        let (mut tables, uid) = (delivery.store.tables().await?, &resource.uid);
-        let (row, report) = (load_assignment(&mut tables, uid).await?, load_report(&mut tables, uid).await?);
-        let (known, handed) = (load_service_origin(&mut tables, uid).await?, load_parameters(&mut tables, uid).await?);
-        let specs = (rollout_of_service(&mut tables, uid).await?, load_held(&mut tables, uid).await?);
-        (row, report, known, handed, specs)
-    };
+    let rows = load_service_rows(&mut *delivery.store.tables().await?, &resource.uid).await?;
+    let ServiceRows { assignment: row, held, member, origin: known, parameters: handed, report } = rows;
     // assign_revisions comes first, and asks for a summary when it is done.
     let Some(row) = row else { return Ok(Next::OnChange) };
     if Some(row.generation) != resource.object["metadata"]["generation"].as_i64() {

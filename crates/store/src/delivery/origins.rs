@@ -2,8 +2,10 @@
 
 use std::collections::HashMap;
 
+use sqlx::Row as _;
+
 use super::{Revision, load_revision};
-use crate::{Connection, StoreError};
+use crate::{Connection, StoreError, engine::Row, rows::Part};
 
 /// What is known of a source's repository.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -81,6 +83,14 @@ pub(super) async fn delete_source_origin(connection: &mut Connection, source_uid
 
 fn service_origin((service_uid, origin, unasked): (String, String, i64)) -> ServiceOrigin {
     ServiceOrigin { service_uid, origin, unasked: unasked != 0 }
+}
+
+impl Part for ServiceOrigin {
+    const COLUMNS: &'static [&'static str] = &["service_uid", "origin", "unasked"];
+
+    fn read(row: &Row, first: usize) -> Result<Self, sqlx::Error> {
+        Ok(service_origin((row.try_get(first)?, row.try_get(first + 1)?, row.try_get(first + 2)?)))
+    }
 }
 
 pub async fn load_service_origin(

@@ -21,6 +21,7 @@ mod resources;
 mod seal_keys;
 mod secrets;
 mod server;
+mod services;
 mod tallies;
 mod transactions;
 mod watches;
