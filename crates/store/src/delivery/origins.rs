@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use sqlx::Row as _;
 
-use super::{Revision, load_revision};
+use super::sources::{Revision, revision};
 use crate::{Connection, StoreError, engine::Row, rows::Part};
 
 /// What is known of a source's repository.
@@ -41,25 +41,31 @@ pub async fn load_source_origin(
     Ok(row.map(|(root, commit_id, unasked)| SourceOrigin { source_uid, root, commit_id, unasked: unasked != 0 }))
 }
 
-/// What a source serves and which repository that is of, as they were at one moment: they are written together, and are two reads. The
-/// origin is never younger than the revision: a source that was asked serves that revision, or a newer one.
+/// What a source serves and which repository that is of, as they were at one moment: they are written together.
 pub async fn load_served(
     connection: &mut Connection,
     source_uid: &str,
 ) -> Result<(Option<SourceOrigin>, Option<Revision>), StoreError> {
-    let mut origin = load_source_origin(connection, source_uid).await?;
-    loop {
-        let revision = load_revision(connection, source_uid).await?;
-        let is_of_it = |origin: &SourceOrigin| revision.as_ref().is_some_and(|now| now.commit == origin.commit_id);
-        if origin.as_ref().is_some_and(is_of_it) {
-            return Ok((origin, revision));
-        }
-        let now = load_source_origin(connection, source_uid).await?;
-        if now == origin {
-            return Ok((origin, revision));
-        }
-        origin = now;
-    }
+    const SELECT: &str = "SELECT o.root, o.commit_id, o.unasked, r.reference, r.commit_id, r.fetched, t.terms \
+                          FROM (SELECT CAST($1 AS TEXT) AS uid) s \
+                          LEFT JOIN origins o ON o.source_uid = s.uid LEFT JOIN revisions r ON r.source_uid = s.uid \
+                          LEFT JOIN revision_terms t ON t.source_uid = r.source_uid";
+    type Origin = (Option<String>, Option<String>, Option<i64>);
+    type Served = (Option<String>, Option<String>, Option<i64>, Option<String>);
+    let row = sqlx::query(SELECT).bind(source_uid.to_owned()).fetch_one(connection).await?;
+    let (root, commit_id, unasked): Origin = (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
+    let (reference, commit, fetched, terms): Served =
+        (row.try_get(3)?, row.try_get(4)?, row.try_get(5)?, row.try_get(6)?);
+    let source_uid = || source_uid.to_owned();
+    let origin = root.zip(commit_id).zip(unasked).map(|((root, commit_id), unasked)| SourceOrigin {
+        source_uid: source_uid(),
+        root,
+        commit_id,
+        unasked: unasked != 0,
+    });
+    let served = reference.zip(commit).zip(fetched);
+    let served = served.map(|((reference, commit), fetched)| (source_uid(), reference, commit, fetched, terms));
+    Ok((origin, served.map(revision).transpose()?))
 }
 
 pub async fn save_source_origin(connection: &mut Connection, row: &SourceOrigin) -> Result<(), StoreError> {

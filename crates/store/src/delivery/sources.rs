@@ -43,9 +43,9 @@ pub struct Revision {
     pub taken: Taken,
 }
 
-type RevisionRow = (String, String, String, i64, Option<String>);
+pub(super) type RevisionRow = (String, String, String, i64, Option<String>);
 
-fn revision((source_uid, reference, commit, fetched, terms): RevisionRow) -> Result<Revision, StoreError> {
+pub(super) fn revision((source_uid, reference, commit, fetched, terms): RevisionRow) -> Result<Revision, StoreError> {
     let problem = |error: serde_json::Error| StoreError::Row {
         what: format!("the terms of the revision of source {source_uid}"),
         problem: error.to_string(),
