@@ -205,11 +205,13 @@ mod tests {
         prop::collection::vec(event, 0..60)
     }
 
+    type Changes = Vec<(Key, Option<Resource>)>;
+
     /// What the database has, and a commit that is under way: with what it touches, and whether it is made.
     #[derive(Default)]
     struct World {
         rows: HashMap<Key, Resource>,
-        committing: Option<(Vec<(Key, Option<Resource>)>, bool)>,
+        committing: Option<(Changes, bool)>,
         /// Nobody waits for it any more.
         given_up: bool,
         version: u64,

@@ -97,9 +97,9 @@ impl Stage {
     }
 
     /// Labels a cluster, and waits until it has its services.
-    async fn choose(&self, n: usize) -> Result<()> {
+    async fn choose(&mut self, n: usize) -> Result<()> {
         let patch = Patch::Merge(json!({"metadata": {"labels": {"env": CHOSEN}}}));
         self.fleet.field.api::<Cluster>().patch(&cluster(n), &PatchParams::default(), &patch).await?;
-        self.fleet.field.until_quiet().await
+        self.fleet.field.until_quiet().await.map(drop)
     }
 }
