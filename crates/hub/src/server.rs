@@ -1,9 +1,17 @@
 //! Connections: TLS, HTTP/1.1 and HTTP/2, the limits that hold against slow and many clients, and an orderly end.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use arc_swap::ArcSwap;
 use axum::{Router, extract::ConnectInfo};
+use farwater_api::protocol::CONNECTION_PATH;
 use hyper_util::{
     rt::{TokioIo, TokioTimer},
     server::conn::auto,
@@ -18,7 +26,7 @@ use rustls::{
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpStream},
-    sync::{Notify, Semaphore},
+    sync::{Notify, OwnedSemaphorePermit, Semaphore},
     task::JoinSet,
     time::{sleep, timeout},
 };
@@ -168,15 +176,15 @@ pub struct Yielding {
 impl Server {
     /// Serves until `shutdown`; then lets open requests end for at most `drain` and closes the rest.
     pub async fn serve(self, shutdown: CancellationToken, drain: Duration) {
-        let permits = Arc::new(Semaphore::new(self.max_connections));
+        let places = Arc::new(Places::new(self.max_connections));
         let mut connections = JoinSet::new();
         loop {
             // Beyond the limit clients wait in the kernel's queue: no memory is spent on them.
             let accepted = async {
-                let permit = Arc::clone(&permits).acquire_owned().await;
-                (permit, self.listener.accept().await)
+                let taken = places.take().await;
+                (taken, self.listener.accept().await)
             };
-            let (permit, accepted) = tokio::select! {
+            let (taken, accepted) = tokio::select! {
                 () = shutdown.cancelled() => break,
                 accepted = accepted => accepted,
                 Some(_) = connections.join_next() => continue,
@@ -189,12 +197,13 @@ impl Server {
                         tls: self.tls.clone(),
                         patience: self.patience,
                         shutdown: shutdown.clone(),
+                        places: Arc::clone(&places),
                         place: Place { yielding: self.yielding.clone(), yields: CancellationToken::new() },
                     };
                     let counted = (self.count)();
                     connections.spawn(async move {
                         connection.serve(stream).await;
-                        drop((permit, counted));
+                        drop((taken, counted));
                     });
                 }
                 // No file descriptors, mostly: accepting again at once would only burn the processor.
@@ -212,12 +221,42 @@ impl Server {
     }
 }
 
+/// Connections that may be open. One place is always to be free, so that whoever comes gets in: while there is none, the next agent
+/// that polls is answered and gives up its connection. It will not need it for some seconds, and takes another one then.
+struct Places {
+    free: Arc<Semaphore>,
+    is_wanted: AtomicBool,
+}
+
+impl Places {
+    fn new(count: usize) -> Self {
+        Self { free: Arc::new(Semaphore::new(count)), is_wanted: AtomicBool::new(false) }
+    }
+
+    /// None: never.
+    async fn take(&self) -> Option<OwnedSemaphorePermit> {
+        let taken = Arc::clone(&self.free).try_acquire_owned();
+        self.is_wanted.store(taken.is_err(), Ordering::Relaxed);
+        match taken {
+            Ok(taken) => Some(taken),
+            Err(_) => Arc::clone(&self.free).acquire_owned().await.ok(),
+        }
+    }
+
+    /// Whether whoever has asked for this path is the one to go.
+    fn is_given_up(&self, path: &str) -> bool {
+        let is_poll = path.starts_with("/agent/") && path != CONNECTION_PATH;
+        is_poll && self.is_wanted.swap(false, Ordering::Relaxed)
+    }
+}
+
 struct Connection {
     peer: SocketAddr,
     router: Router,
     tls: Option<TlsAcceptor>,
     patience: Patience,
     shutdown: CancellationToken,
+    places: Arc<Places>,
     place: Place,
 }
 
@@ -255,14 +294,17 @@ impl Connection {
     }
 
     async fn serve_http(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, http2: bool) {
-        let asked = Arc::new(Notify::new());
+        let (asked, leaves) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
         let builder = builder(self.place.clone());
         let service = {
-            let (router, asked) = (self.router, Arc::clone(&asked));
+            let (router, asked, leaves) = (self.router, Arc::clone(&asked), Arc::clone(&leaves));
             let peer = ConnectInfo(self.peer);
             service_fn(move |mut request: http::Request<hyper::body::Incoming>| {
                 asked.notify_one();
                 self.place.note(request.uri().path());
+                if self.places.is_given_up(request.uri().path()) {
+                    leaves.notify_one();
+                }
                 request.extensions_mut().insert(peer);
                 router.clone().oneshot(request)
             })
@@ -284,10 +326,12 @@ impl Connection {
                 }
                 () = asked.notified(), if is_first => is_first = false,
                 () = sleep(self.patience.first_request), if is_first => return,
-                () = self.shutdown.cancelled(), if !is_ending => {
-                    is_ending = true;
-                    connection.as_mut().graceful_shutdown();
-                }
+                () = self.shutdown.cancelled(), if !is_ending => is_ending = true,
+                () = leaves.notified(), if !is_ending => is_ending = true,
+            }
+            if is_ending {
+                // Behind the requests that are under way.
+                connection.as_mut().graceful_shutdown();
             }
         }
     }
@@ -380,6 +424,44 @@ mod tests {
         assert_eq!(ask(&mut client, "/api/v1/configmaps").await, "api");
         assert_eq!(ask(&mut client, "/version").await, "api", "it stays there");
         assert_ne!(ask(&mut agent, "/agent/v1/desired").await, "api");
+        shutdown.cancel();
+        serving.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn who_polls_gives_its_place_up_to_who_waits_for_one_and_nobody_else_does() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let server = Server {
+            listener,
+            tls: None,
+            router: Router::new().fallback(|| async { "answer" }),
+            max_connections: 3,
+            patience: Patience::default(),
+            count: Box::new(|| Counted::new(Gauge::default())),
+            yielding: None,
+        };
+        let shutdown = CancellationToken::new();
+        let serving = tokio::spawn(server.serve(shutdown.clone(), Duration::from_secs(5)));
+        let connect = async || TcpStream::connect(address).await.unwrap();
+        let is_open = async |client: &mut TcpStream| match timeout(Duration::from_millis(200), client.read_u8()).await {
+            Ok(ended) => ended.is_ok(),
+            Err(_) => true,
+        };
+
+        let (mut one, mut other) = (connect().await, connect().await);
+        assert_eq!(ask(&mut one, "/agent/v1/desired").await, "answer");
+        assert_eq!(ask(&mut other, "/agent/v1/desired").await, "answer");
+        let mut person = connect().await;
+        assert_eq!(ask(&mut person, "/api/v1/configmaps").await, "answer");
+        // All places are taken now: of those that poll the first one goes, and nobody who asks for something else.
+        assert_eq!(ask(&mut person, "/api/v1/configmaps").await, "answer");
+        assert_eq!(ask(&mut one, "/agent/v1/desired").await, "answer");
+        assert_eq!(ask(&mut other, "/agent/v1/desired").await, "answer");
+        assert!(!is_open(&mut one).await);
+        assert!(is_open(&mut other).await && is_open(&mut person).await);
+        let mut late = connect().await;
+        assert_eq!(ask(&mut late, "/api/v1/configmaps").await, "answer");
         shutdown.cancel();
         serving.await.unwrap();
     }
