@@ -128,11 +128,12 @@ impl Store {
 
     /// Those of these keys that are there, in few statements.
     pub async fn get_all(&self, keys: &[Key]) -> Result<HashMap<Key, Resource>, StoreError> {
-        let (mut found, mut unknown) = (HashMap::new(), Vec::new());
+        // By key: one that is asked for twice is read once, and is not absent the second time.
+        let (mut found, mut unknown) = (HashMap::new(), HashMap::new());
         for key in keys {
             match self.at_hand.find(key) {
                 Ok(object) => found.extend(object.map(|object| (key.clone(), object))),
-                Err(begun) => unknown.push((begun, key)),
+                Err(begun) => drop(unknown.insert(key, begun)),
             }
         }
         if unknown.is_empty() {
@@ -140,10 +141,10 @@ impl Store {
         }
         let read = async {
             let mut connection = self.readers.acquire().await?;
-            Ok(read::load_rows(&mut connection, unknown.iter().map(|(_, key)| *key)).await?)
+            Ok(read::load_rows(&mut connection, unknown.keys().copied()).await?)
         };
         let mut rows = self.read(read).await?;
-        for (begun, key) in unknown {
+        for (key, begun) in unknown {
             let object = self.keep(begun, key, rows.remove(key))?;
             found.extend(object.map(|object| (key.clone(), object)));
         }

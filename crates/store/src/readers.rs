@@ -11,13 +11,18 @@ use std::{
 };
 
 use sqlx::Connection as _;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore},
+    time::timeout,
+};
 
 use crate::{
     StoreError,
     engine::{Connection, Database, Engine, Pool, PooledConnection, READERS},
 };
 
+/// How long a place is waited for, as by the pool.
+const PATIENCE: Duration = Duration::from_secs(30);
 /// After so long a connection goes back to the pool, which asks it.
 const ASKED_EVERY: Duration = Duration::from_secs(1);
 
@@ -62,7 +67,8 @@ impl Readers {
         let Some(spare) = &self.spare else {
             return Ok(Reader { connection: Some(Asked::now(self.pool.acquire().await?)), home: None });
         };
-        let place = Arc::clone(&spare.places).acquire_owned().await.map_err(|_| sqlx::Error::PoolClosed)?;
+        let place = timeout(PATIENCE, Arc::clone(&spare.places).acquire_owned()).await;
+        let place = place.map_err(|_| sqlx::Error::PoolTimedOut)?.map_err(|_| sqlx::Error::PoolClosed)?;
         let waiting = spare.waiting().as_mut().ok_or(sqlx::Error::PoolClosed)?.pop();
         let connection = match waiting {
             Some(connection) => connection,

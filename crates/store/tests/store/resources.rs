@@ -50,6 +50,14 @@ async fn those_of_many_keys_that_are_there_are_read_together(place: Place) {
         assert_eq!(found.get(key).map(|one| &one.object), alone.as_ref().map(|one| &one.object), "{}", key.name);
     }
     assert!(store.get_all(&[]).await.unwrap().is_empty());
+    store.close().await;
+
+    // What is not at hand any more and is asked for twice is read once, and stays there.
+    let store = place.open().await;
+    assert_eq!(store.get_all(&asked).await.unwrap().len(), 38);
+    for key in keys.iter().step_by(2) {
+        assert!(store.get(key).await.unwrap().is_some(), "{}", key.name);
+    }
 }
 
 async fn a_write_needs_the_uid_and_version_of_the_row(place: Place) {
