@@ -17,12 +17,14 @@ pub fn effective(
     member: Option<&MemberRollout>,
     held: Option<&HeldService>,
 ) -> Result<ServiceDeployment, StoreError> {
+    // How it goes is what it says itself.
+    if service.metadata.deletion_timestamp.is_some() {
+        return Ok(service);
+    }
     if member.is_some() {
         return rollouts::effective(service, member);
     }
-    if let Some(spec) = held.map(read).transpose()?.flatten()
-        && service.metadata.deletion_timestamp.is_none()
-    {
+    if let Some(spec) = held.map(read).transpose()?.flatten() {
         service.spec = counting(&service.spec, spec);
     }
     Ok(service)
@@ -161,6 +163,38 @@ impl HeldNext {
             Some(next) if found.as_ref() != Some(&next) => save_held(tx, &next).await,
             None if found.is_some() => delete_held(tx, &look.uid).await,
             _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use farwater_api::service_deployment::DeletionPolicy;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    /// Its row may have been read before it was deleted.
+    #[test]
+    fn a_service_that_goes_goes_as_it_says_itself_whatever_is_held() {
+        let spec = |policy: &str, path: &str| {
+            json!({
+                "clusterRef": {"name": "east"}, "targetNamespace": "web", "sourceRef": {"name": "infra"}, "path": path,
+                "deletionPolicy": policy,
+            })
+        };
+        let counts = |metadata: Value, member: Option<&MemberRollout>, held: Option<&HeldService>| {
+            let own = json!({"metadata": metadata, "spec": spec("Delete", "new")});
+            let service = effective(serde_json::from_value(own).unwrap(), member, held).unwrap();
+            (service.spec.deletion_policy, service.spec.path)
+        };
+        let text = spec("Orphan", "old").to_string();
+        let member = MemberRollout { held_spec: text.clone(), ..MemberRollout::default() };
+        let held = HeldService { spec: text, ..HeldService::default() };
+        let deleted = json!({"deletionTimestamp": "2026-01-01T00:00:00Z"});
+        for (member, held) in [(Some(&member), None), (None, Some(&held))] {
+            assert_eq!(counts(json!({}), member, held).1, "old");
+            assert_eq!(counts(deleted.clone(), member, held), (DeletionPolicy::Delete, "new".to_owned()));
         }
     }
 }

@@ -82,7 +82,7 @@ fn read_some<T: DeserializeOwned>(row: &MemberRollout, what: &str, text: &str) -
     if text.is_empty() { Ok(None) } else { read(row, what, text).map(Some) }
 }
 
-/// A service with the spec that counts now.
+/// A service that stays, with the spec that counts now.
 pub fn effective(mut service: ServiceDeployment, row: Option<&MemberRollout>) -> Result<ServiceDeployment, StoreError> {
     let Some(row) = row.filter(|row| !row.held_spec.is_empty()) else { return Ok(service) };
     let spec: ServiceDeploymentSpec = read(row, "held spec", &row.held_spec)?;

@@ -543,7 +543,7 @@ async fn let_go(delivery: &Delivery, name: &Name, resource: &Resource, set: &Ser
     for row in left {
         let is_old = row.left_at <= since;
         if row.has_service() {
-            steps.push(drop_service(delivery, name, row, set.spec.deletion_policy));
+            steps.push(drop_service(delivery, name, row, set));
         } else if is_old {
             let (set_uid, cluster_uid) = (row.set_uid, row.cluster_uid);
             let gone = delivery
@@ -594,18 +594,19 @@ pub fn cluster_name(delivery: &Delivery, uid: &str) -> Option<String> {
 }
 
 /// Unless nothing may be deleted now. A cluster whose resource is gone has nothing that could be.
-async fn drop_service(
-    delivery: &Delivery,
-    name: &Name,
-    row: SetMember,
-    policy: farwater_api::service_deployment::DeletionPolicy,
-) -> Result<(), StoreError> {
+async fn drop_service(delivery: &Delivery, name: &Name, row: SetMember, set: &ServiceSet) -> Result<(), StoreError> {
     let key = ServiceDeployment::key(&Name::new(&name.namespace, &row.service_name));
     let is_gone = delivery.clusters.get(&row.cluster_uid).is_none();
-    let set_name = name.clone();
+    let (set_name, set_key) = (name.clone(), ServiceSet::key(name));
+    let (policy, generation) = (set.spec.deletion_policy, set.metadata.generation);
     let dropped = delivery.store.transact(move |tx| {
         Box::pin(async move {
             if !is_gone && freeze_prunes::is_frozen(tx).await? {
+                return Ok(());
+            }
+            // What becomes of workloads is what the set says now: changed since it was read, it is looked at once more.
+            let now = tx.get(&set_key).await?.filter(|now| now.uid == row.set_uid);
+            if now.is_none_or(|now| now.object["metadata"]["generation"].as_i64() != generation) {
                 return Ok(());
             }
             if let Some(found) = tx.get(&key).await?.filter(|found| found.uid == row.service_uid) {
