@@ -504,10 +504,13 @@ fn required(folder: &str, module: &str) -> Result<String> {
     text.lines().find_map(version).with_context(|| format!("{} requires no {module}", go_mod.display()))
 }
 
-/// The folder of the workspace that this crate was compiled in.
+/// The workspace of the package that Cargo runs, else of the working folder; not the one that this was compiled in: copies of a
+/// repository may share their build output.
 pub fn repository_root() -> Result<PathBuf> {
-    let crate_dir = Path::new(env!("CARGO_MANIFEST_DIR"));
-    crate_dir.ancestors().nth(2).map(Path::to_owned).context("the testkit does not lie two folders below the root")
+    let folder =
+        std::env::var_os("CARGO_MANIFEST_DIR").map_or_else(std::env::current_dir, |folder| Ok(folder.into()))?;
+    let root = folder.ancestors().find(|folder| folder.join("Cargo.lock").is_file());
+    root.map(Path::to_owned).with_context(|| format!("{} lies in no copy of the repository", folder.display()))
 }
 
 /// `~/.cache/farwater`, as XDG says.
