@@ -137,8 +137,12 @@ impl Field {
 
     /// Waits until the hub has nothing left to do. Its processor time then.
     pub async fn until_quiet(&mut self) -> Result<Duration> {
+        self.until_quiet_within(PATIENCE).await
+    }
+
+    pub async fn until_quiet_within(&mut self, patience: Duration) -> Result<Duration> {
         let process = self.hub.process().id();
-        wait_for("the hub to be quiet", PATIENCE, || async move {
+        wait_for("the hub to be quiet", patience, || async move {
             let before = usage::processor_time_of_all(process)?;
             tokio::time::sleep(Duration::from_secs(2)).await;
             let spent = usage::processor_time_of_all(process)?.saturating_sub(before);
