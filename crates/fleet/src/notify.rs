@@ -12,7 +12,7 @@ pub use commits::{CommitNews, CommitState, MAX_DESCRIPTION, member_state};
 pub use news::{Course, News, RolloutNews, ServiceNews, tell_services};
 pub(crate) use problems::check_address;
 pub use problems::problems;
-pub use thread::{GIVE_UP, Put, put, wait_after};
+pub use thread::{GIVE_UP, has_lapsed, is_news, wait_after};
 
 use std::collections::BTreeMap;
 

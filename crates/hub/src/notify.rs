@@ -34,7 +34,9 @@ pub use self::{
     channel::{Channel, Content, Letter, Sent, every, gap, load_data, signing_token},
     line::{Fault, Line, Trouble},
     pace::{Pace, Paces},
-    posting::{Commit, MemberNews, Posting, Postings, RolloutChange, farewell_postings, service_posting},
+    posting::{
+        Commit, MemberNews, Posting, Postings, RolloutChange, farewell_postings, is_end, is_lapsed, service_posting,
+    },
     webhook::open_signed,
 };
 

@@ -27,6 +27,7 @@ macro_rules! from_row {
 mod agents;
 mod assignments;
 mod charts;
+mod cluster_rows;
 mod desired;
 mod guards;
 mod held_services;
@@ -60,6 +61,7 @@ pub use charts::{
     ChartRow, LinkedSource, ServiceSource, charts_of_source, delete_chart, linked_source, linked_sources, load_chart,
     load_recipe, save_chart, save_recipe, save_service_sources, services_of_chart, sources_of_service, wanted_charts,
 };
+pub use cluster_rows::{ClusterRows, load_cluster_rows};
 pub use desired::{
     Desired, DirtyMark, clear_mark, delete_cluster, is_desired, load_desired, load_desired_bundles, load_desired_heads,
     load_dirty, mark_all, mark_cluster, raise_all_epochs, save_desired,
@@ -69,7 +71,7 @@ pub use guards::{
     save_prune_hold, save_released, settle_prune_holds,
 };
 pub use held_services::{
-    HeldService, delete_held, held_by, held_of_cluster, held_of_set, held_services, held_until, load_held, save_held,
+    HeldService, delete_held, held_by, held_of_set, held_services, held_until, load_held, save_held,
 };
 pub use history::{
     VersionRow, dependencies_of, dependents_of, load_history, load_history_bundles, load_newest_version, load_version,
@@ -81,7 +83,7 @@ pub use keys::{
 };
 pub use origins::{
     ServiceOrigin, SourceOrigin, distrust_sources, load_served, load_service_origin, load_source_origin,
-    save_service_origin, save_source_origin, service_origins_of_cluster,
+    save_service_origin, save_source_origin,
 };
 pub use parameters::{
     InputVersion, ParameterKey, ParameterRow, Resolved, backend_secrets_of_service, delete_parameters, load_document,
@@ -95,8 +97,8 @@ pub use paths::{
 pub use pipelines::{delete_orphaned_pipelines, load_pipeline, save_pipeline};
 pub use rollouts::{
     MemberRollout, MemberVersions, RestingMembers, RollingMember, awake_members, delete_rollout, hold_spec,
-    load_rollout, page_of_told_members, rolling_members, rollout_of_service, rollouts_of_cluster, save_evidence,
-    save_generation, save_look, save_published, save_rest, save_rollout, save_specs, save_track, told_members,
+    load_rollout, page_of_told_members, rolling_members, rollout_of_service, save_evidence, save_generation, save_look,
+    save_published, save_rest, save_rollout, save_specs, save_track, told_members, track_of_service,
 };
 pub use service_rows::{ServiceRows, load_service_rows};
 pub use set_members::{

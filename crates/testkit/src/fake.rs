@@ -3,6 +3,7 @@
 use std::{
     net::{Ipv4Addr, SocketAddr},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
 use anyhow::Result;
@@ -26,6 +27,7 @@ struct State<S> {
     refused: Vec<String>,
     asked: usize,
     fault: Option<Said>,
+    delay: Duration,
 }
 
 impl<S> Drop for Fake<S> {
@@ -95,7 +97,8 @@ impl Said {
 
 impl<S: Send + 'static> Fake<S> {
     pub async fn start(own: S, answer: Answer<S>) -> Result<Self> {
-        let state = Arc::new(Mutex::new(State { own, refused: Vec::new(), asked: 0, fault: None }));
+        let state =
+            Arc::new(Mutex::new(State { own, refused: Vec::new(), asked: 0, fault: None, delay: Duration::ZERO }));
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let address = listener.local_addr()?;
         let task = tokio::spawn(serve(listener, Arc::clone(&state), answer)).abort_handle();
@@ -124,6 +127,11 @@ impl<S: Send + 'static> Fake<S> {
         self.state().fault = fault;
     }
 
+    /// Takes every request in at once, and answers it so much later.
+    pub fn set_delay(&self, delay: Duration) {
+        self.state().delay = delay;
+    }
+
     pub fn with<T>(&self, look: impl FnOnce(&mut S) -> T) -> T {
         look(&mut self.state().own)
     }
@@ -144,8 +152,12 @@ async fn serve<S: Send + 'static>(listener: TcpListener, state: Arc<Mutex<State<
                     let (parts, body) = request.into_parts();
                     let body = body.collect().await?.to_bytes();
                     let asked = Asked { method: parts.method, uri: parts.uri, headers: parts.headers, body };
-                    let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
-                    Ok::<_, hyper::Error>(respond(&mut state, &asked, answer))
+                    let (response, delay) = {
+                        let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
+                        (respond(&mut state, &asked, answer), state.delay)
+                    };
+                    tokio::time::sleep(delay).await;
+                    Ok::<_, hyper::Error>(response)
                 }
             });
             let _ = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;

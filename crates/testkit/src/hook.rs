@@ -1,6 +1,8 @@
 //! A receiver of webhooks as [Standard Webhooks](https://www.standardwebhooks.com) has them: it checks the signature over id, time and
 //! body, and that the body has no field that it doesn't know.
 
+use std::time::Duration;
+
 use anyhow::Result;
 use aws_lc_rs::hmac;
 use base64::{Engine as _, engine::general_purpose::STANDARD};
@@ -42,6 +44,10 @@ impl Hook {
 
     pub fn set_fault(&self, fault: Option<Said>) {
         self.0.set_fault(fault);
+    }
+
+    pub fn set_delay(&self, delay: Duration) {
+        self.0.set_delay(delay);
     }
 
     pub fn refused(&self) -> Vec<String> {

@@ -1,6 +1,9 @@
 //! `farwater freeze`: no change begins, of the fleet or of some of it; or one does in spite of that.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
 
 use farwater_api::{ADMIN_NAMESPACE, ChangeWindow, GROUP, OVERRIDE_FREEZE, ServiceDeployment, ServiceSet, VERSION};
 use http::Method;
@@ -16,6 +19,10 @@ use crate::{
     scope::{NamespaceArgs, any_name, is_name, service_name, set_name},
     terminal::{print, say},
 };
+
+/// For the hub to go by a new freeze: it takes some milliseconds.
+const PATIENCE: Duration = Duration::from_secs(10);
+const PAUSE: Duration = Duration::from_millis(50);
 
 #[derive(Debug, clap::Args)]
 pub struct FreezeArgs {
@@ -99,9 +106,27 @@ async fn freeze(args: &FreezeArgs, session: &Session) -> Result<u8> {
     let made = session.ask("make a freeze", Method::POST, &path, "application/json", Some(&body)).await?;
     let name = made["metadata"]["name"].as_str().unwrap_or_default();
     print(&format!("changewindow.{GROUP}/{name} created\n"))?;
+    if !is_followed(session, namespace, name).await {
+        let look = session.kubectl(&format!("get changewindows.{GROUP} {name} -n {namespace}"));
+        say(&format!("the hub does not say yet that it goes by it; see {look}"));
+    }
     say(&describe(namespace, &spec));
     say(&format!("next: {} unfreeze {name} -n {namespace}", session.program.name()));
     Ok(exit::YES)
+}
+
+/// Whether the hub says that it goes by it, in the end: until then a change may begin that was decided upon before. False too for who
+/// may make one and not read it.
+async fn is_followed(session: &Session, namespace: &str, name: &str) -> bool {
+    let begun = Instant::now();
+    while begun.elapsed() < PATIENCE {
+        let Ok(window) = session.get::<ChangeWindow>(namespace, name).await else { return false };
+        if window.status.is_some_and(|status| status.observed_generation.is_some()) {
+            return true;
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+    false
 }
 
 fn spec(args: &FreezeArgs, now: Timestamp) -> Result<Value> {

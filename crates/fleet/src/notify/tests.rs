@@ -133,16 +133,13 @@ fn many_services_are_one_message() {
 
 #[test]
 fn of_a_thread_the_newest_waits_and_what_was_told_is_not_told_again() {
-    let begin = (true, false);
-    assert_eq!(put(None, "1", begin), Put::Wait);
-    assert_eq!(put(None, "1", (false, false)), Put::Nothing);
-    assert_eq!(put(Some(("1", "")), "1", begin), Put::Nothing);
-    assert_eq!(put(Some(("1", "")), "2", (false, false)), Put::Wait);
-    assert_eq!(put(Some(("", "2")), "2", begin), Put::Nothing);
-    assert_eq!(put(Some(("3", "2")), "2", begin), Put::Settle);
+    assert!(is_news(None, "1", true) && !is_news(None, "1", false));
+    assert!(!is_news(Some(("1", "")), "1", true) && is_news(Some(("1", "")), "2", false));
+    assert!(!is_news(Some(("", "2")), "2", true) && is_news(Some(("3", "2")), "2", true));
+    assert!(is_news(Some(("ill", "")), "well", false) && is_news(Some(("", "ill")), "well", false));
+    assert!(has_lapsed(("2", "2"), false) && !has_lapsed(("3", "2"), false) && !has_lapsed(("3", ""), false));
     // It was over before anybody was told that it had begun.
-    assert_eq!(put(Some(("1", "")), "well", (false, true)), Put::Forget);
-    assert_eq!(put(Some(("", "ill")), "well", (false, true)), Put::Wait);
+    assert!(has_lapsed(("well", ""), true) && !has_lapsed(("well", "ill"), true));
 }
 
 #[test]

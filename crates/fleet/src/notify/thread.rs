@@ -14,29 +14,20 @@ pub fn wait_after(failures: u32, asked: Option<Duration>) -> Duration {
     wait.max(asked.unwrap_or_default()).min(LONGEST_WAIT)
 }
 
-/// What is to be done with something new of a thread.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Put {
-    /// It is known, or nobody has heard of the thread.
-    Nothing,
-    /// It takes the place of what waits.
-    Wait,
-    /// It was told: what waits has come to nothing.
-    Settle,
-    /// Nobody was told that something had begun which is over.
-    Forget,
+/// Whether something new of a thread waits from now on, in the place of what waited. `known`: what waits and what was told last, empty
+/// where there is none; of a thread that nobody knows it is none. `begins`: it may be the first of a thread.
+pub fn is_news(known: Option<(&str, &str)>, next: &str, begins: bool) -> bool {
+    match known {
+        None => begins,
+        Some((waiting, _)) if waiting == next => false,
+        Some(("", told)) if told == next => false,
+        Some(_) => true,
+    }
 }
 
-/// `known`: what waits and what was told last, empty where there is none; of a thread that nobody knows it is none. `begins`: it
-/// may be the first of a thread. `ends`: it says no more than that something is over.
-pub fn put(known: Option<(&str, &str)>, next: &str, (begins, ends): (bool, bool)) -> Put {
-    match known {
-        None if begins => Put::Wait,
-        None => Put::Nothing,
-        Some((waiting, _)) if waiting == next => Put::Nothing,
-        Some(("", told)) if told == next => Put::Nothing,
-        Some((_, told)) if told == next => Put::Settle,
-        Some((_, "")) if ends => Put::Forget,
-        Some(_) => Put::Wait,
-    }
+/// Whether what waits has come to nothing: it was told before, or is the end of what nobody was told the beginning of. That is known when
+/// it would be sent and not before: as long as a message is on its way nobody knows what was told. `ends`: it says no more than that
+/// something is over.
+pub fn has_lapsed((waiting, told): (&str, &str), ends: bool) -> bool {
+    waiting == told || (told.is_empty() && ends)
 }

@@ -200,7 +200,10 @@ pub async fn assign_revision(delivery: Arc<Delivery>, name: Name) -> Result<Next
     let held = Some(held.end(closed.as_ref(), matches!(why, Why::Frozen(_))));
     let told = told.map(|told| (resource.clone(), told));
     let making = Making { bundle, wants, paths, looked_at, member, held, told };
-    let is_rewired = save_row(&delivery, row, next, making, stated, begun).await?;
+    let Some(is_rewired) = save_row(&delivery, row, next, making, stated, begun).await? else {
+        delivery.services.add(name);
+        return Ok(sooner(Next::OnChange, approval));
+    };
     // Who looks again at what is held finds it by its row, and may have looked before that was written.
     let is_over = |closed: Closed| closed.until.is_some_and(|until| until <= delivery.windows.now());
     if edition != delivery.windows.edition() || closed.is_some_and(is_over) {
@@ -736,7 +739,8 @@ struct Making {
     told: Option<(Resource, Told)>,
 }
 
-/// Writes the row if it differs, and marks the cluster in the same transaction; whether other sources are needed than before.
+/// Writes the row if it differs, and marks the cluster in the same transaction; whether other sources are needed than before. None:
+/// nothing is written, because a member's turn is another one by now, and it is to be looked at again.
 /// `begun`: when the service was looked at.
 async fn save_row(
     delivery: &Delivery,
@@ -745,7 +749,7 @@ async fn save_row(
     Making { bundle, mut wants, paths, looked_at, member, held, told }: Making,
     stated: Stated,
     begun: SystemTime,
-) -> Result<bool, StoreError> {
+) -> Result<Option<bool>, StoreError> {
     if let Some(old) = &old {
         count_turn(old, &mut new, member.as_ref(), held.as_ref())?;
     }
@@ -758,7 +762,7 @@ async fn save_row(
         || old.as_ref().is_some_and(|old| old.source_uid != new.source_uid);
     let is_known = member.as_ref().is_none_or(Looked::is_known) && held.as_ref().is_none_or(HeldNext::is_known);
     if old.as_ref() == Some(&new) && !is_rewired && is_known {
-        return Ok(false);
+        return Ok(Some(false));
     }
     let version = new_version(old.as_ref(), &new)?;
     let is_held = member.as_ref().is_some_and(|member| member.held) || held.as_ref().is_some_and(HeldNext::is_held);
@@ -782,6 +786,12 @@ async fn save_row(
     let kept = version.as_ref().map(|version| version.bundle);
     let saved = delivery.store.transact(move |tx| {
         Box::pin(async move {
+            // A release that was taken back meanwhile is none.
+            if let Some(member) = member.as_ref().filter(|_| is_released)
+                && !member.is_current(tx).await?
+            {
+                return Ok(None);
+            }
             if let Some((bundle, recipe)) = &bundle {
                 save_bundle(tx, bundle).await?;
                 if let Some(recipe) = recipe {
@@ -817,10 +827,11 @@ async fn save_row(
                 mark_cluster(tx, &uid).await?;
             }
             freed.retain(|name| !stated.depends_on.contains(name));
-            Ok(freed)
+            Ok(Some(freed))
         })
     });
-    dependencies::wake(delivery, &name.namespace, saved.await?);
+    let Some(freed) = saved.await? else { return Ok(None) };
+    dependencies::wake(delivery, &name.namespace, freed);
     if let Some(bundle) = kept {
         delivery.mirrors.cache().pin(bundle);
     }
@@ -834,7 +845,7 @@ async fn save_row(
     if mark {
         delivery.dirty.notify_one();
     }
-    Ok(is_rewired)
+    Ok(Some(is_rewired))
 }
 
 /// A source that has moved since it was looked at has touched the paths that were known then, and not these.

@@ -23,10 +23,9 @@ use farwater_fleet::{
 use farwater_store::{
     Key, Resource, StoreError, Tx,
     delivery::{
-        Assignment, Desired, DirtyMark, HeldService, InputVersion, MemberRollout, ParameterRow, ServiceOrigin,
-        clear_mark, held_of_cluster, load_agent_update, load_desired, load_dirty, load_held, load_revision,
-        mark_parameters, parameters_of_cluster, released_of_cluster, rollout_of_service, rollouts_of_cluster,
-        save_desired, save_parameters, save_published, service_origins_of_cluster, touched_assignments_of_cluster,
+        Assignment, ClusterRows, Desired, DirtyMark, HeldService, InputVersion, MemberRollout, ServiceOrigin,
+        ServiceRows, clear_mark, load_cluster_rows, load_desired, load_dirty, load_held, load_revision,
+        load_service_rows, mark_parameters, rollout_of_service, save_desired, save_parameters, save_published,
         versions_of,
     },
 };
@@ -37,7 +36,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     advance_agents, chain, dependencies,
     follow_windows::Handing,
-    git, held_specs,
+    freeze_prunes, git, held_specs,
     resources::{self, Name, Stored as _},
     rollouts, select_health_rules,
     services::{ClusterFacts, ServiceFacts, SourceUrls, load_grants, read_json, released_entry},
@@ -241,31 +240,18 @@ async fn compute_cluster(
     let Some(cluster) = ClusterFacts::load(delivery, &name).await?.filter(|c| c.uid == mark.cluster_uid) else {
         return Ok(Computed::NOTHING);
     };
-    let ((rows, touched), origins, released, current, update, parameters, members, held) = {
-        let mut tables = delivery.store.tables().await?;
-        let rows = touched_assignments_of_cluster(&mut tables, &cluster.uid).await?;
-        let current = load_desired(&mut tables, &cluster.uid).await?;
-        let origins = service_origins_of_cluster(&mut tables, &cluster.uid).await?;
-        let released = released_of_cluster(&mut tables, &cluster.uid).await?;
-        let parameters = parameters_of_cluster(&mut tables, &cluster.uid).await?;
-        let members = rollouts_of_cluster(&mut tables, &cluster.uid).await?;
-        let held = held_of_cluster(&mut tables, &cluster.uid).await?;
-        let update = load_agent_update(&mut tables, &cluster.uid).await?;
-        (rows, origins, released, current, update, parameters, members, held)
-    };
-    if is_halfway(delivery, &rows, &touched).await? {
+    let known = load_cluster_rows(&mut *delivery.store.tables().await?, &cluster.uid).await?;
+    if is_halfway(delivery, &known.assignments, &known.touched).await? {
         return Ok(Computed::Later);
     }
-    let members = members.into_iter().map(|row| (row.service_uid.clone(), row)).collect();
-    let held = held.into_iter().map(|row| (row.service_uid.clone(), row)).collect();
-    let known = Known { rows: &rows, origins: &origins, parameters: &parameters, members: &members, held: &held };
     let handing = delivery.windows.handing(&cluster);
     let (mut entries, fresh, changes, windows) =
-        resolve_entries(delivery, &cluster, known, grants, (inputs, handing)).await?;
+        resolve_entries(delivery, &cluster, &known, grants, (inputs, handing)).await?;
+    let ClusterRows { released, desired, update, .. } = known;
     entries.extend(released.iter().map(|row| Verbatim::from(released_entry(row, cluster.suspended))));
     entries.sort_by(|a, b| a.service.uid.cmp(&b.service.uid));
     let agent = update.map(|row| advance_agents::read_text(&row.cluster_uid, &row.settings)).transpose()?.flatten();
-    let next = next_desired(delivery, &cluster, Content { entries, agent, health: health.cloned(), windows }, current)?;
+    let next = next_desired(delivery, &cluster, Content { entries, agent, health: health.cloned(), windows }, desired)?;
     Ok(Computed::Now { next: next.map(Box::new), fresh, changes })
 }
 
@@ -305,40 +291,49 @@ fn is_split(rows: &[&Assignment], touched: &HashSet<String>, revision: &str) -> 
     Ok(here && waits)
 }
 
-/// What is known of a cluster's services, by uid.
-#[derive(Clone, Copy)]
-struct Known<'a> {
-    rows: &'a [Assignment],
-    origins: &'a HashMap<String, ServiceOrigin>,
-    parameters: &'a HashMap<String, ParameterRow>,
-    /// Of sets.
-    members: &'a HashMap<String, MemberRollout>,
-    held: &'a HashMap<String, HeldService>,
-}
+/// Entries, parameters that were resolved anew, what is new of members, and windows.
+type Resolved = (Vec<Verbatim<Entry>>, Vec<Fresh>, Vec<MemberChange>, Option<Verbatim<Windows>>);
 
 /// With the parameters that were resolved anew for them.
 async fn resolve_entries(
     delivery: &Delivery,
     cluster: &ClusterFacts,
-    Known { rows, origins, parameters, members, held }: Known<'_>,
+    rows: &ClusterRows,
     grants: &[NamedGrant],
     (inputs, mut handing): (&mut InputCache, Handing),
-) -> Result<(Vec<Verbatim<Entry>>, Vec<Fresh>, Vec<MemberChange>, Option<Verbatim<Windows>>), StoreError> {
+) -> Result<Resolved, StoreError> {
     let mut urls = SourceUrls::default();
-    let (mut entries, mut fresh, mut changes) = (Vec::with_capacity(rows.len()), Vec::new(), Vec::new());
-    for some in rows.chunks(READ_AT_ONCE) {
+    let (mut entries, mut fresh, mut changes) = (Vec::with_capacity(rows.assignments.len()), Vec::new(), Vec::new());
+    for some in rows.assignments.chunks(READ_AT_ONCE) {
         let keys: Vec<_> = some.iter().map(key_of).collect();
         let mut services = delivery.store.get_all(&keys).await?;
+        let mut last_word = None;
         for (row, key) in some.iter().zip(keys) {
-            let origin = origins.get(&row.service_uid);
+            let uid = &row.service_uid;
+            let specs = (rows.members.get(uid), rows.held.get(uid));
+            let known = (row, rows.origins.get(uid), rows.parameters.get(uid), specs);
+            let found = services.remove(&key).filter(|found| found.uid == *uid);
             // A row whose service is gone or was made again is cleared by assign_revisions.
-            let member = members.get(&row.service_uid);
-            let found = services.remove(&key);
-            let specs = (member, held.get(&row.service_uid));
-            let Some(service) = take_service(row, found)? else { continue };
-            let facts = facts_of(delivery, row, service, (origin, specs), &mut urls).await?;
+            let Some(found) = found else { continue };
+            let Some(Service { found, newer }) = load_newer(delivery, row, found).await? else { continue };
+            let (row, origin, parameters, (member, held)) = match newer.as_deref() {
+                None => known,
+                Some((row, rows)) => {
+                    let specs = (rows.member.as_ref(), rows.held.as_ref());
+                    (row, rows.origin.as_ref(), rows.parameters.as_ref(), specs)
+                }
+            };
+            let service = resources::take(found)?;
+            let facts = facts_of(delivery, row, service, (origin, (member, held)), &mut urls).await?;
+            if facts.deleting() && last_word.is_none() {
+                last_word = Some(LastWord::load(delivery, cluster).await?);
+            }
+            let (cluster, grants) = match last_word.as_ref().filter(|_| facts.deleting()) {
+                Some(last) => (&last.cluster, last.grants.as_slice()),
+                None => (cluster, grants),
+            };
             let secrets = secrets::resolve(delivery, &facts).await?;
-            let (given, resolved) = give(delivery, &facts, cluster, parameters.get(&row.service_uid), inputs).await?;
+            let (given, resolved) = give(delivery, &facts, cluster, parameters, inputs).await?;
             fresh.extend(resolved);
             let entry = Verbatim::from(facts.resolve_entry(cluster, grants, &secrets, &given).0);
             changes.extend(member.map(|member| note_member(member, &facts, &entry)).transpose()?.flatten());
@@ -347,6 +342,48 @@ async fn resolve_entries(
         }
     }
     Ok((entries, fresh, changes, handing.end().map(Verbatim::from)))
+}
+
+/// A service, and the rows that go with it where those that were read before may not.
+struct Service {
+    found: Resource,
+    newer: Option<Box<(Assignment, ServiceRows)>>,
+}
+
+/// The spec that counts and what is assigned are decided upon behind the service, and written with it or behind it: so are they read.
+/// None: it is none of the cluster's any more.
+async fn load_newer(delivery: &Delivery, row: &Assignment, found: Resource) -> Result<Option<Service>, StoreError> {
+    let mut found = found;
+    let generation = |found: &Resource| found.object["metadata"]["generation"].as_i64().unwrap_or(0);
+    if generation(&found) == row.generation {
+        return Ok(Some(Service { found, newer: None }));
+    }
+    loop {
+        let mut rows = load_service_rows(&mut *delivery.store.tables().await?, &row.service_uid).await?;
+        let assignment = rows.assignment.take().filter(|now| now.cluster_uid == row.cluster_uid);
+        let Some(assignment) = assignment else { return Ok(None) };
+        let known = rows.member.as_ref().map_or(0, |member| member.generation).max(assignment.generation);
+        if known <= generation(&found) {
+            return Ok(Some(Service { found, newer: Some(Box::new((assignment, rows))) }));
+        }
+        // It was written once more: what they say may be of that.
+        let again = delivery.store.get(&key_of(row)).await?.filter(|found| found.uid == row.service_uid);
+        let Some(again) = again else { return Ok(None) };
+        found = again;
+    }
+}
+
+/// By what removals are decided, which are never taken back: it is read behind the services' ends.
+struct LastWord {
+    grants: Vec<NamedGrant>,
+    cluster: ClusterFacts,
+}
+
+impl LastWord {
+    async fn load(delivery: &Delivery, cluster: &ClusterFacts) -> Result<Self, StoreError> {
+        let cluster = ClusterFacts { frozen: freeze_prunes::find(&delivery.store).await?, ..cluster.clone() };
+        Ok(Self { grants: load_grants(&delivery.store).await?, cluster })
+    }
 }
 
 /// Where a member's entry is another one than before.

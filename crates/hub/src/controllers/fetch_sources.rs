@@ -42,7 +42,7 @@ use super::{
     git::{self, Fetch, SourceFailure},
     queue::Next,
     requests::Requests,
-    resources::Name,
+    resources::{self, Name},
     source_access::{DEFAULT_TIMEOUT, Way, load_secret, shared_secret, store_failed},
     sources::{self, SourceName, SourceObject, SourceSpec},
     trace_deliveries::Fetched,
@@ -273,7 +273,10 @@ pub async fn fetch_source(delivery: Arc<Delivery>, name: SourceName) -> Result<N
     }
     announced.finish(&source.uid, is_announced, source.found(served.as_ref(), result));
     let wait = finish_check(&delivery, &source, check, result == FetchResult::Failed);
-    record(&delivery, &source, served, fetched).await?;
+    if !record(&delivery, &source, served, fetched).await? {
+        // It was changed meanwhile, which has it looked at again.
+        return Ok(Next::OnChange);
+    }
     for service in delivery.checks.requests.answer(&source.uid) {
         delivery.services.add(service);
     }
@@ -528,25 +531,28 @@ fn is_moved(served: Option<&Revision>, outcome: &Outcome) -> bool {
     })
 }
 
-/// Saves what moved, says how it went, and wakes the services that it concerns.
+/// Saves what moved, says how it went, and wakes the services that it concerns. False where the source is to be another one by now: who
+/// has suspended it wants nothing of what was asked for before.
 async fn record(
     delivery: &Delivery,
     source: &Source,
     served: Option<Revision>,
     fetched: Result<Outcome, SourceFailure>,
-) -> Result<(), StoreError> {
+) -> Result<bool, StoreError> {
     let now = Timestamp::now();
     let outcome = match fetched {
         Ok(outcome) => outcome,
         Err(failure) => {
             let served = withdraw_unverified(delivery, source, served).await?;
-            return write_failure(delivery, source, served.as_ref(), failure, now).await;
+            return write_failure(delivery, source, served.as_ref(), failure, now).await.map(|()| true);
         }
     };
     let (moved, asked_again) = (is_moved(served.as_ref(), &outcome), source.is_unasked() && !outcome.origin.unasked);
     let (changed, verdicts, failure) = (outcome.changed, outcome.verdicts.clone(), outcome.failure.clone());
     let charts = outcome.charts.clone();
-    let (revision, concerned) = save_outcome(delivery, source, served, outcome, now).await?;
+    let Some((revision, concerned)) = save_outcome(delivery, source, served, outcome, now).await? else {
+        return Ok(false);
+    };
     for row in &charts {
         let services =
             services_of_chart(&mut *delivery.store.tables().await?, &source.uid, (&row.chart, &row.wanted)).await?;
@@ -566,7 +572,7 @@ async fn record(
     for (namespace, name) in concerned.into_iter().flatten() {
         delivery.services.add(Name { namespace, name });
     }
-    Ok(())
+    Ok(true)
 }
 
 async fn wake_services(delivery: &Delivery, source_uid: &str) -> Result<(), StoreError> {
@@ -605,15 +611,17 @@ async fn write_ready(
     Ok(())
 }
 
-/// Saves what differs from what is known, in one transaction; what is served then, and the services that it concerns, where those are
-/// not all.
+/// What is served, and the services that it concerns, where those are not all.
+type Saved = (Option<Revision>, Option<Vec<(String, String)>>);
+
+/// Saves what differs from what is known, in one transaction; none where the source was changed meanwhile.
 async fn save_outcome(
     delivery: &Delivery,
     source: &Source,
     served: Option<Revision>,
     outcome: Outcome,
     now: Timestamp,
-) -> Result<(Option<Revision>, Option<Vec<(String, String)>>), StoreError> {
+) -> Result<Option<Saved>, StoreError> {
     let moved = is_moved(served.as_ref(), &outcome);
     let Outcome { served: found, taken, origin, differs, charts, unwanted, .. } = outcome;
     let origin = (source.origin.as_ref() != Some(&origin)).then_some(origin);
@@ -627,12 +635,18 @@ async fn save_outcome(
         _ => served,
     };
     if is_written && origin.is_none() && charts.is_empty() && unwanted.is_empty() {
-        return Ok((revision, None));
+        return Ok(Some((revision, None)));
     }
     let differs = if moved { differs } else { Some(Vec::new()) };
     let (row, uid) = (revision.clone().filter(|_| !is_written), source.uid.clone());
+    let (key, generation) = (source.object.name.key(), source.object.metadata.generation);
     let saved = delivery.store.transact(move |tx| {
         Box::pin(async move {
+            if let Some(key) = &key
+                && !resources::is_current(tx, key, (&uid, generation)).await?
+            {
+                return Ok(None);
+            }
             if let Some(origin) = &origin {
                 save_source_origin(tx, origin).await?;
             }
@@ -642,14 +656,15 @@ async fn save_outcome(
             for (chart, wanted) in &unwanted {
                 delete_chart(tx, &uid, (chart, wanted)).await?;
             }
-            match (&row, &differs) {
-                (Some(row), Some(differs)) => move_revision(tx, row, differs).await.map(Some),
-                (Some(row), None) => save_revision(tx, row).await.map(|()| None),
-                (None, _) => Ok(None),
-            }
+            let concerned = match (&row, &differs) {
+                (Some(row), Some(differs)) => Some(move_revision(tx, row, differs).await?),
+                (Some(row), None) => save_revision(tx, row).await.map(|()| None)?,
+                (None, _) => None,
+            };
+            Ok(Some((revision, concerned)))
         })
     });
-    Ok((revision, saved.await?))
+    saved.await
 }
 
 fn revision_text(revision: &Revision) -> String {

@@ -15,7 +15,7 @@ use farwater_fleet::{
     freeze::{FEW, WINDOW, describe, explain, is_flood, release},
 };
 use farwater_store::{
-    Change, StoreError, Tx, Write,
+    Change, Store, StoreError, Tx, Write,
     delivery::{
         count_assignments, count_prune_holds, delete_prune_hold, load_prune_hold, mark_all, save_prune_hold,
         settle_prune_holds,
@@ -49,10 +49,14 @@ fn read(namespace: &Value) -> Option<Arc<str>> {
     Some(explain(annotation).into())
 }
 
+/// Why nothing may be deleted, as it is written at this moment; none: everything may.
+pub async fn find(store: &Store) -> Result<Option<Arc<str>>, StoreError> {
+    Ok(store.get(&resources::admin_namespace()).await?.and_then(|namespace| read(&namespace.object)))
+}
+
 /// Before anything is decided.
 pub async fn load(delivery: &Delivery) -> Result<(), StoreError> {
-    let namespace = delivery.store.get(&resources::admin_namespace()).await?;
-    delivery.freeze.set(namespace.and_then(|namespace| read(&namespace.object)));
+    delivery.freeze.set(find(&delivery.store).await?);
     Ok(())
 }
 

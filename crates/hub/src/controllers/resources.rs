@@ -10,7 +10,7 @@ use farwater_api::{
     HealthRule, HelmRepository, ManagedNamespace, NotificationProvider, NotificationRule, OCIRepository, Pipeline,
     Receiver, ServiceContext, ServiceDeployment, ServiceSet,
 };
-use farwater_store::{Change, Key, Kind, ListQuery, Resource, Store, StoreError, Write, WriteError};
+use farwater_store::{Change, Key, Kind, ListQuery, Resource, Store, StoreError, Tx, Write, WriteError};
 use jiff::Timestamp;
 use kube_core::Resource as _;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -226,6 +226,13 @@ pub async fn write_status<T: Stored>(
         object["status"] = next;
     })
     .await
+}
+
+/// Whether a resource is the one that was read, and nobody asks for something else of it since. Within a transaction: what can't be
+/// taken back is decided by nothing older.
+pub async fn is_current(tx: &mut Tx, key: &Key, (uid, generation): (&str, Option<i64>)) -> Result<bool, StoreError> {
+    let now = tx.get(key).await?.filter(|now| now.uid == uid);
+    Ok(now.is_some_and(|now| now.object["metadata"]["generation"].as_i64() == generation))
 }
 
 /// The write that takes a finalizer off a resource, which is its end where nothing else holds it; none if it has none such.

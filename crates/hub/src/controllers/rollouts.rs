@@ -30,7 +30,7 @@ use farwater_store::{
     delivery::{
         MemberRollout, MemberVersions, RestingMembers, RollingMember, awake_members, hold_spec, load_parameters,
         load_rollout, page_of_told_members, retain_documents, rolling_members, save_look, save_rest, save_rollout,
-        save_specs, save_track, told_members,
+        save_specs, save_track, told_members, track_of_service,
     },
 };
 use jiff::Timestamp;
@@ -42,7 +42,7 @@ use super::{
     candidates::{Ingredient, find_ingredients},
     dependencies,
     pipelines::Part,
-    resources::Name,
+    resources::{self, Name},
     set_versions::{self, Note},
     sets::Scope,
     sources::SourceSpec,
@@ -260,12 +260,12 @@ impl Look {
         // Where none was named its newest has counted: the same, or it is of what is assigned with it.
         let is_handed_anew = self.documents.counts.is_some_and(|counts| documents.counts != Some(counts));
         let before = self.row.held_spec.clone();
-        let (set_uid, service_uid) = (row.set_uid.clone(), row.service_uid.clone());
+        let (set_uid, service_uid, track) = (row.set_uid.clone(), row.service_uid.clone(), row.track.clone());
         let (rollout, is_unresolved) = (self.rollout, self.newest == Newest::Unresolved);
         let macs = (!row.documents.is_empty() || self.newest != Newest::Own).then(|| documents.macs());
         let next = self.next(why, pinned, &documents)?;
         let released = release.is_some() || is_handed_anew;
-        Ok(Looked { set_uid, service_uid, held, rollout, next, before, release, released, is_unresolved, macs })
+        Ok(Looked { set_uid, service_uid, held, rollout, next, before, release, released, is_unresolved, macs, track })
     }
 
     /// Which document counts from now on, and which are to be kept.
@@ -328,6 +328,8 @@ pub struct Looked {
     pub is_unresolved: bool,
     /// Of documents that are to be kept; none: it has none that others have a say in.
     macs: Option<BTreeSet<String>>,
+    /// What it was released for.
+    track: String,
 }
 
 /// Which spec counts.
@@ -342,6 +344,11 @@ pub enum Specs {
 impl Looked {
     pub fn is_known(&self) -> bool {
         self.next.is_none() && self.release.is_none() && !self.is_unresolved
+    }
+
+    /// Whether it is released for the same still.
+    pub async fn is_current(&self, tx: &mut Tx) -> Result<bool, StoreError> {
+        Ok(track_of_service(tx, &self.service_uid).await?.as_ref() == Some(&self.track))
     }
 
     /// `key`: of the service.
@@ -534,8 +541,9 @@ impl Sight {
     }
 }
 
-/// Lets go on whose turn it is. None where the policy can't be read: an older hub wrote it, or a newer one. `scope`: the clusters
-/// of which something may be new that is not written of their members.
+/// Lets go on whose turn it is. None where nothing is decided: the policy can't be read, because an older hub wrote it, or a newer one;
+/// or somebody has changed the set meanwhile, which has it looked at again. `scope`: the clusters of which something may be new that is
+/// not written of their members.
 pub async fn advance(
     delivery: &Delivery,
     name: &Name,
@@ -554,7 +562,12 @@ pub async fn advance(
     let note = set_versions::note(delivery, of, (&before.state, &decision), &target.revision).await?;
     let news = News { policy: &policy, before: &before.state, decision: &decision, members: &of_set, clock };
     let postings = news.find(delivery, name, resource, target);
-    save(delivery, &resource.uid, (&sight, &members.steps), &decision, (note, postings)).await?;
+    let generation = set.metadata.generation;
+    let is_saved =
+        save(delivery, (resource, generation), (&sight, &members.steps), &decision, (note, postings)).await?;
+    if !is_saved {
+        return Ok(None);
+    }
     delivery.sets.note_read(name);
     if before.state.target != decision.state.target {
         // Of a commit that concerns none of its members the set's status says nothing.
@@ -1175,24 +1188,28 @@ fn find_changes(rows: &[RollingMember], steps: &[u16], decision: &Decision) -> R
     Ok(changes)
 }
 
-/// In one transaction, or nobody knows whose turn was whose.
+/// In one transaction, or nobody knows whose turn was whose. False where the set is another one by now: who has paused it wants nothing
+/// decided by what it was before.
 async fn save(
     delivery: &Delivery,
-    set_uid: &str,
+    (resource, generation): (&Resource, Option<i64>),
     (sight, steps): (&Sight, &[u16]),
     decision: &Decision,
     (note, postings): (Option<Note>, Postings),
-) -> Result<(), StoreError> {
+) -> Result<bool, StoreError> {
     let Decision { state, outlook, counts, .. } = decision.clone();
     let next = Written { state, outlook, counts, policy: Some(sight.basis) };
     let next = serde_json::to_string(&next).map_err(StoreError::abort)?;
     let changes = find_changes(&sight.rows, steps, decision)?;
     if changes.is_empty() && sight.written.as_ref() == Some(&next) && note.is_none() {
-        return Ok(());
+        return Ok(true);
     }
-    let (set_uid, told) = (set_uid.to_owned(), postings.clone());
+    let (key, set_uid, told) = (resource.key.clone(), resource.uid.clone(), postings.clone());
     let saved = delivery.store.transact(move |tx| {
         Box::pin(async move {
+            if !resources::is_current(tx, &key, (&set_uid, generation)).await? {
+                return Ok(false);
+            }
             for MemberChange { service_uid, track, rests } in &changes {
                 if let Some((track, step)) = track {
                     save_track(tx, service_uid, (track, *step)).await?;
@@ -1205,12 +1222,15 @@ async fn save(
             if let Some(note) = &note {
                 set_versions::save(tx, &set_uid, note).await?;
             }
-            told.save(tx).await
+            told.save(tx).await?;
+            Ok(true)
         })
     });
-    saved.await?;
-    postings.wake(&delivery.notifications);
-    Ok(())
+    let is_saved = saved.await?;
+    if is_saved {
+        postings.wake(&delivery.notifications);
+    }
+    Ok(is_saved)
 }
 
 fn tell(decision: &Decision) -> RolloutStatus {

@@ -31,7 +31,7 @@ use super::{
 };
 use crate::{
     delivery::Delivery,
-    notify::{Channel, Content, Fault, Letter, Sent, every, gap},
+    notify::{Channel, Content, Fault, Letter, Sent, every, gap, is_end, is_lapsed},
 };
 
 /// Threads that are read at a time. A whole fleet's services are one message.
@@ -185,6 +185,8 @@ impl Sender<'_> {
             let (tables, uid) = (&mut *self.delivery.store.tables().await?, &self.resource.uid);
             let since = now.saturating_sub(i64::try_from(STEADY.as_millis()).unwrap_or(i64::MAX));
             let services = waiting_threads(tables, uid, SERVICE_THREADS, since).await?;
+            let (lapsed, services) = services.into_iter().partition(is_lapsed);
+            self.settle(lapsed, None).await?;
             self.send_services(channel, services, outcome).await?;
         }
         let begun = Instant::now();
@@ -198,8 +200,10 @@ impl Sender<'_> {
             // As it is by now.
             let uid = &self.resource.uid;
             let row = load_thread(&mut *self.delivery.store.tables().await?, uid, &row.thread).await?;
-            if let Some(row) = row.filter(|row| !row.waiting.is_empty()) {
-                self.send_one(channel, row, outcome).await?;
+            match row.filter(|row| !row.waiting.is_empty()) {
+                Some(row) if is_lapsed(&row) => self.settle(vec![row], None).await?,
+                Some(row) => self.send_one(channel, row, outcome).await?,
+                None => {}
             }
         }
         Ok(())
@@ -335,10 +339,8 @@ impl Sender<'_> {
                 0 => Verdict::reconciling(FAILED, fault.why.clone()),
                 count => {
                     tracing::error!(provider = %self.name, count, "what has waited for a day to be told is left out");
-                    Verdict::stalled(
-                        GIVEN_UP,
-                        format!("{count} messages waited for 24 hours and are left out: {}", fault.why),
-                    )
+                    let messages = if count == 1 { "1 message".to_owned() } else { format!("{count} messages") };
+                    Verdict::stalled(GIVEN_UP, format!("gave up on {messages} after 24 hours: {}", fault.why))
                 }
             }));
         }
@@ -393,10 +395,9 @@ async fn settle_one(tx: &mut Tx, sent: Thread, taken: Option<&str>, every: i64) 
     let found = load_thread(tx, &sent.provider_uid, &sent.thread).await?;
     // Its provider is gone.
     let Some(mut row) = found else { return Ok(()) };
-    let is_over =
-        || matches!(serde_json::from_str(&sent.waiting), Ok(News::Service(ServiceNews { is_well: true, .. })));
     let is_newest = row.version == sent.version;
-    if is_newest && taken.is_some() && is_over() {
+    // Nobody waits for another word of it.
+    if is_newest && (taken.is_some() || row.told.is_empty()) && is_end(&sent) {
         return delete_thread(tx, &sent.provider_uid, &sent.thread).await;
     }
     if is_newest {

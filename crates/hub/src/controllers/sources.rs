@@ -10,7 +10,7 @@ use farwater_api::{
 };
 use farwater_sources::Address;
 use farwater_store::{
-    Store, StoreError,
+    Key, Store, StoreError,
     delivery::{LinkedSource, linked_source},
 };
 use kube_core::ObjectMeta;
@@ -32,6 +32,17 @@ pub enum SourceName {
 impl SourceName {
     pub fn git(name: Name) -> Self {
         Self::Resource(SourceKind::GitRepository, name)
+    }
+
+    /// None: no resource states it.
+    pub fn key(&self) -> Option<Key> {
+        let Self::Resource(kind, name) = self else { return None };
+        Some(match kind {
+            SourceKind::GitRepository => GitRepository::key(name),
+            SourceKind::HelmRepository => HelmRepository::key(name),
+            SourceKind::OciRepository => OCIRepository::key(name),
+            SourceKind::ManagedNamespace => return None,
+        })
     }
 
     pub fn of(namespace: &str, reference: &SourceReference) -> Self {

@@ -19,6 +19,7 @@ use farwater_fleet::{
     freeze::{WINDOW, describe_loss, is_mass_loss, release},
     parameters::ClusterInput,
     placement::{self, Denied, NamedGrant},
+    rollout::Policy,
     stamping::{FREE_FIELDS, Template, cluster_namespaces, service_name},
     summary::FROZEN,
 };
@@ -134,6 +135,10 @@ async fn stamp_set(delivery: &Delivery, name: &Name, scope: &Scope) -> Result<Ne
     let begun = Instant::now();
     let advance = rollouts::advance(delivery, name, (&resource, &set), scope).await?;
     delivery.sets.rest_after(name, begun.elapsed());
+    if advance.is_none() && Policy::of(&set.spec.rollout).is_ok() {
+        // The set was changed meanwhile, which has it looked at again: there is nothing to say of what it was.
+        return Ok(Next::OnChange);
+    }
     let tally = Tally::load(delivery, &resource.uid).await?;
     let verdicts = judge(delivery, &tally, advance.as_ref());
     let next_look = advance.as_ref().and_then(|advance| advance.next_look);
@@ -605,8 +610,7 @@ async fn drop_service(delivery: &Delivery, name: &Name, row: SetMember, set: &Se
                 return Ok(());
             }
             // What becomes of workloads is what the set says now: changed since it was read, it is looked at once more.
-            let now = tx.get(&set_key).await?.filter(|now| now.uid == row.set_uid);
-            if now.is_none_or(|now| now.object["metadata"]["generation"].as_i64() != generation) {
+            if !resources::is_current(tx, &set_key, (&row.set_uid, generation)).await? {
                 return Ok(());
             }
             if let Some(found) = tx.get(&key).await?.filter(|found| found.uid == row.service_uid) {

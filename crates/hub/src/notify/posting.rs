@@ -5,15 +5,15 @@ use std::time::Duration;
 use farwater_api::notification_rule::{EventKind, EventSeverity};
 use farwater_fleet::{
     notify::{
-        CommitNews, CommitState, Course, News, Put, RolloutNews, ServiceNews, commit_thread, commit_threads, put,
-        rollout_thread, service_thread,
+        CommitNews, CommitState, Course, News, RolloutNews, ServiceNews, commit_thread, commit_threads, has_lapsed,
+        is_news, rollout_thread, service_thread,
     },
     rollout::Standing,
     webhooks::hint::Address,
 };
 use farwater_store::{
     Connection, Resource, StoreError,
-    delivery::{Thread, delete_thread, load_thread, save_thread, threads_below},
+    delivery::{Thread, load_thread, save_thread, threads_below},
 };
 use jiff::Timestamp;
 
@@ -42,29 +42,34 @@ impl Posting {
         let next = serde_json::to_string(&self.news).map_err(StoreError::abort)?;
         let known = load_thread(connection, &self.provider_uid, &self.thread).await?;
         let texts = known.as_ref().map(|known| (known.waiting.as_str(), known.told.as_str()));
-        let ends = matches!(&self.news, News::Service(service) if service.is_well);
-        let put = put(texts, &next, (self.begins, ends));
+        if !is_news(texts, &next, self.begins) {
+            return Ok(());
+        }
         let known = known.unwrap_or_else(|| Thread {
             provider_uid: self.provider_uid.clone(),
             thread: self.thread.clone(),
             ..Thread::default()
         });
-        match put {
-            Put::Nothing => Ok(()),
-            Put::Forget => delete_thread(connection, &self.provider_uid, &self.thread).await,
-            Put::Settle => save_thread(connection, &Thread { waiting: String::new(), ..known }).await,
-            Put::Wait => {
-                let now = Timestamp::now().as_millisecond();
-                let wait = i64::try_from(self.wait.as_millis()).unwrap_or(i64::MAX);
-                let (since, due) = match known.waiting.is_empty() {
-                    true => (now, known.due.max(now.saturating_add(wait))),
-                    false => (known.since, known.due),
-                };
-                save_thread(connection, &Thread { waiting: next, version: known.version + 1, since, due, ..known })
-                    .await
-            }
-        }
+        let now = Timestamp::now().as_millisecond();
+        let wait = i64::try_from(self.wait.as_millis()).unwrap_or(i64::MAX);
+        // What had come to nothing was no beginning.
+        let begins_anew = known.waiting.is_empty() || is_lapsed(&known);
+        let (since, due) = match begins_anew {
+            true => (now, known.due.max(now.saturating_add(wait))),
+            false => (known.since, known.due),
+        };
+        save_thread(connection, &Thread { waiting: next, version: known.version + 1, since, due, ..known }).await
     }
+}
+
+/// Whether what waits says no more than that something is over.
+pub fn is_end(row: &Thread) -> bool {
+    matches!(serde_json::from_str(&row.waiting), Ok(News::Service(ServiceNews { is_well: true, .. })))
+}
+
+/// Whether what waits has come to nothing.
+pub fn is_lapsed(row: &Thread) -> bool {
+    has_lapsed((&row.waiting, &row.told), is_end(row))
 }
 
 /// What one change has new for everybody.

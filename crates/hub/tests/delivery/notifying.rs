@@ -9,7 +9,7 @@ use farwater_api::{
     objects::{Health, Outcome},
     protocol::{Action, Entry},
 };
-use farwater_store::delivery::{load_thread, save_thread, threads_below};
+use farwater_store::delivery::{Thread, load_thread, save_thread, threads_below};
 use farwater_testkit::{
     chat::{self, ChatServer},
     code_host::{self, CodeHost},
@@ -148,6 +148,42 @@ async fn what_could_not_be_sent_waits_as_its_newest_over_a_crash() {
     until_provider(&fleet.rig, "hook", "True/Ready").await;
     // All that it has gone through in between is nobody's news any more.
     assert_eq!((courses(&hook), hook.refused()), (vec!["Complete".to_owned()], vec![]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_has_waited_for_a_day_is_left_out_and_what_comes_next_is_sent() {
+    let (mut fleet, _) = fleet(&["a"]).await;
+    let hook = hooked(&fleet.rig).await;
+    hook.set_fault(Some(Said::status(503)));
+    let before = number(&fleet.set().await);
+    commit(&fleet, "one").await;
+    until_done(&mut fleet, before + 1).await;
+    until_provider(&fleet.rig, "hook", "False/DeliveryFailed").await;
+    fleet.rig.kill_controllers().await;
+    let provider = fleet.rig.get("NotificationProvider", ADMIN_NAMESPACE, "hook").await.unwrap();
+    let provider_uid = provider["metadata"]["uid"].as_str().unwrap().to_owned();
+    let aged = fleet.rig.store.transact(move |tx| {
+        Box::pin(async move {
+            for mut row in threads_below(tx, &provider_uid, "rollout/", "").await? {
+                row.since -= 25 * 3600 * 1000;
+                save_thread(tx, &row).await?;
+            }
+            Ok(())
+        })
+    });
+    aged.await.unwrap();
+    fleet.rig = fleet.rig.crash_before(async |_, _| {}).await;
+    let given_up = until_provider(&fleet.rig, "hook", "False/GivenUp").await;
+    let why = message(&given_up, "Ready");
+    assert!(why.starts_with("gave up on 1 message after 24 hours: ") && why.contains("503"), "{why}");
+
+    hook.set_fault(None);
+    commit(&fleet, "two").await;
+    until_done(&mut fleet, before + 2).await;
+    until_provider(&fleet.rig, "hook", "True/Ready").await;
+    let told = |body: &serde_json::Map<String, Value>| body["rollout"]["number"].as_u64().unwrap();
+    let told: BTreeSet<u64> = hook.taken().iter().map(told).collect();
+    assert_eq!((told, hook.refused()), ([before + 2].into(), vec![]));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -513,6 +549,46 @@ async fn services_that_fail_and_recover_are_one_message_each_time() {
     let told = hook.taken().pop().unwrap();
     assert_eq!((&told["severity"], &told["services"][0]["message"]), (&json!("info"), &json!("was deleted")));
     rig.wait_until("nothing is left of them", &is_over).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_over_while_people_are_being_told_of_it_is_told_to_be_over() {
+    let (server, _git) = repository().await;
+    let mut rig = Rig::start().await;
+    rig.repository(ADMIN_NAMESPACE, "infra", &server.url("infra.git")).await;
+    rig.cluster("east").await;
+    let hook = Hook::start(TOKEN).await.unwrap();
+    secret(&rig, "hook", &[("token", TOKEN)]).await;
+    let provider_uid =
+        provider(&rig, "hook", json!({"type": "generic", "address": hook.url(), "secretRef": {"name": "hook"}})).await;
+    rule(&rig, "hook", "ServiceDeployment", "info").await;
+    let web = rig.service(ADMIN_NAMESPACE, "web", "east", "apps/web").await;
+    let mut agent = Agent::join(&rig, "east").await;
+    let (_, entry) = agent.wait_entry(&rig, &web, |entry| applied(entry).is_some()).await;
+    hook.set_delay(Duration::from_secs(2));
+    agent.say(&rig, &web, said(&entry, Outcome::Applied, &[("web", Health::Failed)])).await;
+    rig.wait_until("it is on its way", async || hook.asked() == 1).await;
+    agent.say(&rig, &web, said(&entry, Outcome::Applied, &[("web", Health::Current)])).await;
+    rig.wait_for("ServiceDeployment", ADMIN_NAMESPACE, "web", |found| condition(found, "Ready") == "True/Applied")
+        .await;
+    let paced = async || !rig.delivery.notifications.paces().of(&provider_uid).until_services().is_zero();
+    rig.wait_until("it is noted", paced).await;
+    hook.set_delay(Duration::ZERO);
+    // The next message would come a minute later.
+    rig.kill_controllers().await;
+    let due = rig.store.transact(move |tx| {
+        Box::pin(async move {
+            for row in threads_below(tx, &provider_uid, "service/", "").await? {
+                save_thread(tx, &Thread { due: 0, ..row }).await?;
+            }
+            Ok(())
+        })
+    });
+    due.await.unwrap();
+    rig = rig.crash_before(async |_, _| {}).await;
+    rig.wait_until("it is told", async || hook.taken().len() == 2).await;
+    let titles: Vec<Value> = hook.taken().iter().map(|told| told["title"].clone()).collect();
+    assert_eq!((titles, hook.refused()), (vec![json!("1 service fails"), json!("1 service is well again")], vec![]));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -6,7 +6,7 @@ use std::{
 };
 
 use farwater_api::{
-    ADMIN_NAMESPACE, Digest, OVERRIDE_FREEZE,
+    ADMIN_NAMESPACE, Digest, OVERRIDE_FREEZE, RolloutPhase, ServiceSet,
     objects::{Health, Outcome},
     protocol::Entry,
     service_set::{Progress, ProgressCounts, RolloutSurvey},
@@ -14,7 +14,8 @@ use farwater_api::{
 use farwater_hub::controllers::{
     plan_sets::{self, Place, Selected},
     resources::Name,
-    set_versions,
+    rollouts, set_versions,
+    sets::Scope,
 };
 use farwater_store::{Resource, delivery::save_heartbeats};
 use farwater_testkit::git::{GitServer, Repository};
@@ -418,6 +419,53 @@ async fn steps_come_one_after_the_other_and_nothing_moves_while_it_is_paused() {
     pause(&fleet, false).await;
     fleet.until_complete().await;
     assert_eq!(order(&fleet, before), ["d", "b", "a", "c"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_pauses_a_set_wants_nothing_decided_by_what_it_was_before() {
+    let mut fleet = Fleet::start(&["a", "b"], json!({})).await;
+    fleet.until_complete().await;
+    let (name, before) = fleet.named().await;
+    let edit = |set: &mut Value| set["spec"]["template"]["spec"]["targetNamespace"] = "other".into();
+    fleet.rig.edit("ServiceSet", ADMIN_NAMESPACE, SET, |set| set["spec"]["rollout"]["paused"] = true.into()).await;
+    fleet.rig.edit("ServiceSet", ADMIN_NAMESPACE, SET, edit).await;
+    fleet.until("it is paused", |_, set| set["status"]["rollout"]["phase"] == "Paused").await;
+    fleet.rig.kill_controllers().await;
+    // As by a look that had begun before.
+    let set: ServiceSet = serde_json::from_value((*before.object).clone()).unwrap();
+    let rows = fleet.rows().await;
+    let advance = rollouts::advance(&fleet.rig.delivery, &name, (&before, &set), &Scope::All).await.unwrap();
+    assert!(advance.is_none());
+    assert_eq!(fleet.rows().await, rows);
+    let (name, now) = fleet.named().await;
+    let set: ServiceSet = serde_json::from_value((*now.object).clone()).unwrap();
+    let advance = rollouts::advance(&fleet.rig.delivery, &name, (&now, &set), &Scope::All).await.unwrap();
+    assert_eq!(advance.unwrap().status.phase, RolloutPhase::Paused);
+}
+
+/// What counts is read in several statements, and written meanwhile.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_stated_while_a_set_is_paused_reaches_nobody_however_often() {
+    let mut fleet = Fleet::start(&["a", "b"], json!({})).await;
+    fleet.until_complete().await;
+    fleet.rig.edit("ServiceSet", ADMIN_NAMESPACE, SET, |set| set["spec"]["rollout"]["paused"] = true.into()).await;
+    let place =
+        |name: &'static str| move |set: &mut Value| set["spec"]["template"]["spec"]["targetNamespace"] = name.into();
+    let stated = async |fleet: &Fleet, name: &str| {
+        let service = fleet.rig.get("ServiceDeployment", ADMIN_NAMESPACE, "web-b").await.unwrap();
+        service["spec"]["targetNamespace"] == name
+    };
+    for n in 0..50 {
+        // Back at what counts nothing is held, and the next is held anew.
+        for name in ["other", "web"] {
+            fleet.rig.edit("ServiceSet", ADMIN_NAMESPACE, SET, place(name)).await;
+            fleet.rig.wait_until("it is stated", async || stated(&fleet, name).await).await;
+            for (cluster, agent) in &fleet.agents {
+                let news = agent.news(&fleet.rig, fleet.last.get(cluster)).await;
+                assert!(news.is_none(), "{n}: {cluster} got {news:?}");
+            }
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,5 +1,7 @@
 //! How remotes are asked, and what is kept of them.
 
+use std::time::Duration;
+
 use farwater_api::ADMIN_NAMESPACE;
 use farwater_testkit::{
     Origin, Registry,
@@ -191,6 +193,31 @@ async fn a_request_on_a_service_asks_its_source_and_is_acknowledged_when_the_ans
     rig.delete("GitRepository", ADMIN_NAMESPACE, "infra").await;
     request("farwater.dev/requestedAt", "z").await;
     service(&|s| condition(s, "Stalled") == "True/SourceNotFound").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_asked_before_a_source_was_suspended_is_not_served_after() {
+    let (server, git) = repository().await;
+    let rig = Rig::start().await;
+    rig.repository(ADMIN_NAMESPACE, "infra", &server.url("infra.git")).await;
+    let served =
+        rig.wait_for("GitRepository", ADMIN_NAMESPACE, "infra", |s| condition(s, "Ready") == "True/Fetched").await;
+    git.change("main", &[("README", Some("y"))]).unwrap();
+    server.set_fault(Fault::Delay(Duration::from_millis(500)));
+    let before = server.counts().requests;
+    rig.edit("GitRepository", ADMIN_NAMESPACE, "infra", |source| {
+        source["metadata"]["annotations"]["farwater.dev/requestedAt"] = "now".into();
+    })
+    .await;
+    rig.wait_until("it is asked", async || server.counts().requests > before).await;
+    rig.edit("GitRepository", ADMIN_NAMESPACE, "infra", |source| source["spec"]["suspend"] = true.into()).await;
+    let suspended = rig
+        .wait_for("GitRepository", ADMIN_NAMESPACE, "infra", |source| {
+            source["status"]["observedGeneration"] == source["metadata"]["generation"]
+                && condition(source, "Ready").ends_with("/Suspended")
+        })
+        .await;
+    assert_eq!(suspended["status"]["revision"], served["status"]["revision"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

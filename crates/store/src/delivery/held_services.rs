@@ -26,7 +26,10 @@ pub async fn load_held(connection: &mut Connection, service_uid: &str) -> Result
     Ok(sqlx::query_as(sqlx::AssertSqlSafe(sql)).bind(service_uid.to_owned()).fetch_optional(connection).await?)
 }
 
-pub async fn held_of_cluster(connection: &mut Connection, cluster_uid: &str) -> Result<Vec<HeldService>, StoreError> {
+pub(super) async fn held_of_cluster(
+    connection: &mut Connection,
+    cluster_uid: &str,
+) -> Result<Vec<HeldService>, StoreError> {
     let sql = format!("{SELECT} JOIN assignments a ON a.service_uid = h.service_uid WHERE a.cluster_uid = $1");
     Ok(sqlx::query_as(sqlx::AssertSqlSafe(sql)).bind(cluster_uid.to_owned()).fetch_all(connection).await?)
 }

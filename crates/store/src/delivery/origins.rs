@@ -111,7 +111,7 @@ pub async fn load_service_origin(
 }
 
 /// Those of all services of a cluster, by service.
-pub async fn service_origins_of_cluster(
+pub(super) async fn service_origins_of_cluster(
     connection: &mut Connection,
     cluster_uid: &str,
 ) -> Result<HashMap<String, ServiceOrigin>, StoreError> {

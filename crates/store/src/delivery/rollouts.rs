@@ -242,8 +242,15 @@ pub async fn rollout_of_service(
     Ok(sqlx::query_as(sqlx::AssertSqlSafe(sql)).bind(service_uid.to_owned()).fetch_optional(connection).await?)
 }
 
+/// What a member is released for; none: it is none.
+pub async fn track_of_service(connection: &mut Connection, service_uid: &str) -> Result<Option<String>, StoreError> {
+    let select =
+        sqlx::query_scalar("SELECT track FROM set_members WHERE service_uid = $1").bind(service_uid.to_owned());
+    Ok(select.fetch_optional(connection).await?)
+}
+
 /// Of all sets.
-pub async fn rollouts_of_cluster(
+pub(super) async fn rollouts_of_cluster(
     connection: &mut Connection,
     cluster_uid: &str,
 ) -> Result<Vec<MemberRollout>, StoreError> {

@@ -1,0 +1,47 @@
+//! What is kept of one cluster and its services, read together.
+
+use std::collections::{HashMap, HashSet};
+
+use sqlx::Connection as _;
+
+use super::{
+    AgentUpdateRow, Assignment, Desired, HeldService, MemberRollout, ParameterRow, Released, ServiceOrigin,
+    held_services::held_of_cluster, load_agent_update, load_desired, origins::service_origins_of_cluster,
+    parameters_of_cluster, released_of_cluster, rollouts::rollouts_of_cluster, touched_assignments_of_cluster,
+};
+use crate::{Connection, StoreError};
+
+/// The rows of a cluster's services, as of one moment: what is assigned and which spec counts are written together. By the service's
+/// uid, but for the assignments, which are in its order.
+#[derive(Clone, Debug, Default)]
+pub struct ClusterRows {
+    pub assignments: Vec<Assignment>,
+    /// Of which nobody knows without a look whether their sources concern them.
+    pub touched: HashSet<String>,
+    pub origins: HashMap<String, ServiceOrigin>,
+    pub parameters: HashMap<String, ParameterRow>,
+    /// Of sets.
+    pub members: HashMap<String, MemberRollout>,
+    pub held: HashMap<String, HeldService>,
+    pub released: Vec<Released>,
+    pub desired: Option<Desired>,
+    pub update: Option<AgentUpdateRow>,
+}
+
+pub async fn load_cluster_rows(connection: &mut Connection, cluster_uid: &str) -> Result<ClusterRows, StoreError> {
+    let mut snapshot = connection.begin().await?;
+    let (assignments, touched) = touched_assignments_of_cluster(&mut snapshot, cluster_uid).await?;
+    let members = rollouts_of_cluster(&mut snapshot, cluster_uid).await?;
+    let held = held_of_cluster(&mut snapshot, cluster_uid).await?;
+    Ok(ClusterRows {
+        assignments,
+        touched,
+        origins: service_origins_of_cluster(&mut snapshot, cluster_uid).await?,
+        parameters: parameters_of_cluster(&mut snapshot, cluster_uid).await?,
+        members: members.into_iter().map(|row| (row.service_uid.clone(), row)).collect(),
+        held: held.into_iter().map(|row| (row.service_uid.clone(), row)).collect(),
+        released: released_of_cluster(&mut snapshot, cluster_uid).await?,
+        desired: load_desired(&mut snapshot, cluster_uid).await?,
+        update: load_agent_update(&mut snapshot, cluster_uid).await?,
+    })
+}
