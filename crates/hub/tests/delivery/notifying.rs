@@ -54,11 +54,17 @@ async fn until_provider(rig: &Rig, name: &str, expected: &str) -> Value {
 
 /// A webhook that is told of all sets.
 async fn hooked(rig: &Rig) -> Hook {
+    hooked_to(rig, "ServiceSet").await.0
+}
+
+/// A webhook that is told of all of a kind, and its provider's uid.
+async fn hooked_to(rig: &Rig, kind: &str) -> (Hook, String) {
     let hook = Hook::start(TOKEN).await.unwrap();
     secret(rig, "hook", &[("token", TOKEN)]).await;
-    provider(rig, "hook", json!({"type": "generic", "address": hook.url(), "secretRef": {"name": "hook"}})).await;
-    rule(rig, "hook", "ServiceSet", "info").await;
-    hook
+    let spec = json!({"type": "generic", "address": hook.url(), "secretRef": {"name": "hook"}});
+    let uid = provider(rig, "hook", spec).await;
+    rule(rig, "hook", kind, "info").await;
+    (hook, uid)
 }
 
 /// A fleet at rest, of which nothing was told.
@@ -479,11 +485,7 @@ async fn services_that_fail_and_recover_are_one_message_each_time() {
     let rig = Rig::start().await;
     rig.repository(ADMIN_NAMESPACE, "infra", &server.url("infra.git")).await;
     rig.cluster("east").await;
-    let hook = Hook::start(TOKEN).await.unwrap();
-    secret(&rig, "hook", &[("token", TOKEN)]).await;
-    let provider_uid =
-        provider(&rig, "hook", json!({"type": "generic", "address": hook.url(), "secretRef": {"name": "hook"}})).await;
-    rule(&rig, "hook", "ServiceDeployment", "info").await;
+    let (hook, provider_uid) = hooked_to(&rig, "ServiceDeployment").await;
     let web = rig.service(ADMIN_NAMESPACE, "web", "east", "apps/web").await;
     let db = rig.service(ADMIN_NAMESPACE, "db", "east", "apps/db").await;
     let mut agent = Agent::join(&rig, "east").await;
@@ -557,11 +559,7 @@ async fn what_is_over_while_people_are_being_told_of_it_is_told_to_be_over() {
     let mut rig = Rig::start().await;
     rig.repository(ADMIN_NAMESPACE, "infra", &server.url("infra.git")).await;
     rig.cluster("east").await;
-    let hook = Hook::start(TOKEN).await.unwrap();
-    secret(&rig, "hook", &[("token", TOKEN)]).await;
-    let provider_uid =
-        provider(&rig, "hook", json!({"type": "generic", "address": hook.url(), "secretRef": {"name": "hook"}})).await;
-    rule(&rig, "hook", "ServiceDeployment", "info").await;
+    let (hook, provider_uid) = hooked_to(&rig, "ServiceDeployment").await;
     let web = rig.service(ADMIN_NAMESPACE, "web", "east", "apps/web").await;
     let mut agent = Agent::join(&rig, "east").await;
     let (_, entry) = agent.wait_entry(&rig, &web, |entry| applied(entry).is_some()).await;
