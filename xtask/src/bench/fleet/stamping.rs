@@ -4,7 +4,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use farwater_api::Cluster;
-use kube::api::{Patch, PatchParams};
+use http::Request;
+use kube::{
+    Client,
+    api::{Patch, PatchParams},
+};
 use serde_json::json;
 
 use super::{CHOSEN, Fleet, SHARE, SMALL, SOAK, cluster, rounded};
@@ -78,7 +82,7 @@ impl Stage {
         self.fleet.make_sets(SOAK).await?;
         self.fleet.until_matched(self.clusters - LABELLED).await?;
         eprintln!("each has its services; their desired states are made");
-        self.fleet.field.until_quiet_within(PATIENCE).await?;
+        self.until_quiet().await?;
         // What it waits to be sure of that is no part of it.
         let took = begun.elapsed().saturating_sub(Duration::from_secs(2));
         // The next look at a set notes of all members that they rest now, which is a part of it.
@@ -103,6 +107,33 @@ impl Stage {
     async fn choose(&mut self, n: usize) -> Result<()> {
         let patch = Patch::Merge(json!({"metadata": {"labels": {"env": CHOSEN}}}));
         self.fleet.field.api::<Cluster>().patch(&cluster(n), &PatchParams::default(), &patch).await?;
-        self.fleet.field.until_quiet_within(PATIENCE).await.map(drop)
+        self.until_quiet().await
     }
+
+    /// Waits until the hub has nothing left to do, and says each minute how much that still is.
+    async fn until_quiet(&mut self) -> Result<()> {
+        let client = self.fleet.field.client.clone();
+        let telling = async {
+            let begun = Instant::now();
+            loop {
+                tokio::time::sleep(Duration::from_secs(60)).await;
+                let minutes = begun.elapsed().as_secs() / 60;
+                match queued(&client).await {
+                    Ok(count) => eprintln!("{minutes:>4} min: {count} resources wait to be looked at"),
+                    Err(error) => eprintln!("{minutes:>4} min: the hub does not say how much it has to do: {error:#}"),
+                }
+            }
+        };
+        tokio::select! {
+            quiet = self.fleet.field.until_quiet_within(PATIENCE) => quiet.map(drop),
+            () = telling => Ok(()),
+        }
+    }
+}
+
+/// What waits in the hub's queues.
+async fn queued(client: &Client) -> Result<u64> {
+    let text = client.request_text(Request::get("/metrics").body(Vec::new())?).await?;
+    let depths = text.lines().filter(|line| line.starts_with("farwater_queue_depth{"));
+    depths.map(|line| Ok(line.rsplit(' ').next().unwrap_or_default().parse::<u64>()?)).sum()
 }
