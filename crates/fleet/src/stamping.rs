@@ -178,9 +178,13 @@ pub fn template_of(spec: &Value) -> Value {
     spec
 }
 
-/// Of [`template_of`].
+/// Of what a rollout holds: [`template_of`] without what says how the service goes, which never waits.
 pub fn template_digest(spec: &Value) -> Digest {
-    Digest::of_json(&template_of(spec))
+    let mut template = template_of(spec);
+    if let Some(fields) = template.as_object_mut() {
+        fields.remove("deletionPolicy");
+    }
+    Digest::of_json(&template)
 }
 
 /// Of a set's service on a cluster.

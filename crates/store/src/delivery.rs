@@ -83,7 +83,7 @@ pub use keys::{
 };
 pub use origins::{
     ServiceOrigin, SourceOrigin, distrust_sources, load_served, load_service_origin, load_source_origin,
-    save_service_origin, save_source_origin,
+    save_service_origin, save_source_origin, trust_service_origin,
 };
 pub use parameters::{
     InputVersion, ParameterKey, ParameterRow, Resolved, backend_secrets_of_service, delete_parameters, load_document,

@@ -60,6 +60,11 @@ impl Pipelines {
         hurried.insert(uid.to_owned(), promoted.clone()).as_ref() != Some(promoted)
     }
 
+    /// A repository that is gone is never told again.
+    pub fn forget_hurry(&self, uid: &str) {
+        self.hurried.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
+    }
+
     /// Something of what a stage may be made of has changed, its status too.
     pub fn note(&self, part: Part, changed: &Name) {
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner);

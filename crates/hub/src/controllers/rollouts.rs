@@ -90,6 +90,7 @@ pub fn effective(mut service: ServiceDeployment, row: Option<&MemberRollout>) ->
     service.spec.suspend = own.suspend;
     service.spec.suspension = own.suspension;
     service.spec.pin = own.pin;
+    service.spec.deletion_policy = own.deletion_policy;
     Ok(service)
 }
 

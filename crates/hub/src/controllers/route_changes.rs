@@ -476,6 +476,7 @@ async fn route_source(
     }
     if event.operation == Operation::Deleted {
         delivery.checks.forget(uid);
+        delivery.pipelines.forget_hurry(uid);
         delivery.collect.notify_one();
     }
     delivery.sources.add(source);

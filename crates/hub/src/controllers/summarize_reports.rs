@@ -18,7 +18,7 @@ use farwater_secrets::Stale;
 use farwater_store::{
     Resource, StoreError,
     delivery::{
-        Assignment, MemberRollout, ServiceOrigin, ServiceRows, backend_secrets_of_service, load_service_rows,
+        Assignment, MemberRollout, ServiceRows, backend_secrets_of_service, load_service_rows,
         mark_cluster, note_ready, save_evidence, save_service_origin,
     },
 };
@@ -112,7 +112,7 @@ pub async fn summarize_report(delivery: Arc<Delivery>, name: Name) -> Result<Nex
     }
     versions::note_report(&delivery, &facts, &entry, said.as_ref()).await?;
     if is_in_sync(said.as_ref(), &entry) {
-        trust_origin(&delivery, &facts, &row.cluster_uid, known).await?;
+        trust_origin(&delivery, &facts, &row.cluster_uid).await?;
     }
     if dependencies::standing(&previous) != dependencies::standing(&status) {
         dependencies::wake_dependents(&delivery, &name).await?;
@@ -233,7 +233,6 @@ async fn trust_origin(
     delivery: &Delivery,
     facts: &ServiceFacts,
     cluster_uid: &str,
-    known: Option<ServiceOrigin>,
 ) -> Result<(), StoreError> {
     let Some(assigned) = facts.assigned_origin() else { return Ok(()) };
     let origin = assigned.or(facts.origin.as_ref());
@@ -242,12 +241,10 @@ async fn trust_origin(
     }
     let was_held = facts.origin.is_some();
     let origin = serde_json::to_string(&origin).map_err(StoreError::abort)?;
-    let known = known.unwrap_or_default();
-    let next = ServiceOrigin { service_uid: facts.uid.clone(), origin, ..known };
-    let cluster_uid = cluster_uid.to_owned();
+    let (service_uid, cluster_uid) = (facts.uid.clone(), cluster_uid.to_owned());
     let saved = delivery.store.transact(move |tx| {
         Box::pin(async move {
-            save_service_origin(tx, &next).await?;
+            save_service_origin(tx, &service_uid, &origin).await?;
             if was_held { mark_cluster(tx, &cluster_uid).await } else { Ok(()) }
         })
     });

@@ -469,6 +469,25 @@ async fn what_is_stated_while_a_set_is_paused_reaches_nobody_however_often() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn how_services_go_is_stated_at_once_and_is_no_rollout() {
+    let mut fleet = Fleet::start(&["a", "b"], json!({})).await;
+    fleet.until_complete().await;
+    let number = async |fleet: &Fleet| {
+        let set = fleet.rig.get("ServiceSet", ADMIN_NAMESPACE, SET).await.unwrap();
+        set["status"]["rollout"]["number"].as_u64().unwrap()
+    };
+    let before = number(&fleet).await;
+    fleet.rig.edit("ServiceSet", ADMIN_NAMESPACE, SET, |set| set["spec"]["deletionPolicy"] = "Delete".into()).await;
+    for name in ["web-a", "web-b"] {
+        let states = |service: &Value| service["spec"]["deletionPolicy"] == "Delete";
+        fleet.rig.wait_for("ServiceDeployment", ADMIN_NAMESPACE, name, states).await;
+    }
+    fleet.commit("two").await;
+    fleet.until_complete().await;
+    assert_eq!(number(&fleet).await, before + 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn who_joins_a_set_at_rest_waits_for_nobody_and_all_at_once_waits_for_nothing() {
     let mut fleet = Fleet::start(&["a", "b"], json!({"soak": "1h", "strategy": "AllAtOnce"})).await;
     let first = fleet.until("all have it", |fleet, _| fleet.bundles().len() == 2).await;

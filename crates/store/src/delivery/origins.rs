@@ -125,16 +125,29 @@ pub(super) async fn service_origins_of_cluster(
     Ok(rows.into_iter().map(service_origin).map(|row| (row.service_uid.clone(), row)).collect())
 }
 
-pub async fn save_service_origin(connection: &mut Connection, row: &ServiceOrigin) -> Result<(), StoreError> {
+/// `origin`: JSON. What a restored database says may be noted after the restore: whether its source was asked since stays as it is.
+pub async fn save_service_origin(
+    connection: &mut Connection,
+    service_uid: &str,
+    origin: &str,
+) -> Result<(), StoreError> {
     sqlx::query(
-        "INSERT INTO service_origins (service_uid, origin, unasked) VALUES ($1, $2, $3) ON CONFLICT (service_uid) \
-         DO UPDATE SET origin = excluded.origin, unasked = excluded.unasked",
+        "INSERT INTO service_origins (service_uid, origin, unasked) VALUES ($1, $2, 0) ON CONFLICT (service_uid) \
+         DO UPDATE SET origin = excluded.origin",
     )
-    .bind(&row.service_uid)
-    .bind(&row.origin)
-    .bind(i64::from(row.unasked))
+    .bind(service_uid)
+    .bind(origin)
     .execute(connection)
     .await?;
+    Ok(())
+}
+
+/// What the service's source has since the restore is assigned.
+pub async fn trust_service_origin(connection: &mut Connection, service_uid: &str) -> Result<(), StoreError> {
+    sqlx::query("UPDATE service_origins SET unasked = 0 WHERE service_uid = $1")
+        .bind(service_uid)
+        .execute(connection)
+        .await?;
     Ok(())
 }
 

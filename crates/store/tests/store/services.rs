@@ -6,15 +6,18 @@ use farwater_store::{
     Connection,
     delivery::{
         Assignment, HeldService, ParameterRow, Report, Resolved, ServiceOrigin, ServiceRows, SetMember,
-        load_assignment, load_held, load_parameters, load_report, load_service_origin, load_service_rows,
+        distrust_sources, load_assignment, load_held, load_parameters, load_report, load_service_origin, load_service_rows,
         rollout_of_service, save_assignment, save_held, save_member, save_parameters, save_report, save_rollout,
-        save_service_origin, save_set_pin,
+        save_service_origin, save_set_pin, trust_service_origin,
     },
 };
 
 use crate::setup::Place;
 
-on_both_engines!(the_rows_of_a_service_are_those_of_its_tables,);
+on_both_engines!(
+    the_rows_of_a_service_are_those_of_its_tables,
+    what_is_noted_of_a_service_after_a_restore_trusts_nothing,
+);
 
 async fn one_by_one(tables: &mut Connection, uid: &str) -> ServiceRows {
     ServiceRows {
@@ -55,6 +58,21 @@ async fn the_rows_of_a_service_are_those_of_its_tables(place: Place) {
     }
 }
 
+async fn what_is_noted_of_a_service_after_a_restore_trusts_nothing(place: Place) {
+    let store = place.open().await;
+    let known = |origin: &str, unasked| {
+        Some(ServiceOrigin { service_uid: "a".to_owned(), origin: origin.to_owned(), unasked })
+    };
+    store.transact(|tx| Box::pin(async move { save(tx, "a".to_owned(), 0).await })).await.unwrap();
+    store.transact(|tx| Box::pin(async move { save_service_origin(tx, "a", "1").await })).await.unwrap();
+    assert_eq!(load_service_origin(&mut *store.tables().await.unwrap(), "a").await.unwrap(), known("1", false));
+    store.transact(|tx| Box::pin(async move { distrust_sources(tx, None).await })).await.unwrap();
+    store.transact(|tx| Box::pin(async move { save_service_origin(tx, "a", "2").await })).await.unwrap();
+    assert_eq!(load_service_origin(&mut *store.tables().await.unwrap(), "a").await.unwrap(), known("2", true));
+    store.transact(|tx| Box::pin(async move { trust_service_origin(tx, "a").await })).await.unwrap();
+    assert_eq!(load_service_origin(&mut *store.tables().await.unwrap(), "a").await.unwrap(), known("2", false));
+}
+
 async fn save(tx: &mut farwater_store::Tx, uid: String, step: usize) -> Result<(), farwater_store::StoreError> {
     let service_uid = uid.clone();
     match step {
@@ -92,7 +110,7 @@ async fn save(tx: &mut farwater_store::Tx, uid: String, step: usize) -> Result<(
             save_rollout(tx, &format!("set-{uid}"), "{}").await?;
             save_set_pin(tx, &format!("set-{uid}"), 4).await
         }
-        4 => save_service_origin(tx, &ServiceOrigin { service_uid, origin: "{}".to_owned(), unasked: true }).await,
+        4 => save_service_origin(tx, &service_uid, "{}").await,
         5 => {
             let row = ParameterRow { service_uid, mac: "mac".to_owned(), turn: 2, ..ParameterRow::default() };
             save_parameters(tx, &[Resolved { row, keys: BTreeSet::new() }]).await
