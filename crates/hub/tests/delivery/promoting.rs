@@ -317,6 +317,28 @@ async fn a_stage_that_fails_goes_back_and_takes_that_commit_no_more() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_that_is_silent_holds_up_no_stage_and_catches_up() {
+    let mut world = World::start(json!([]), "Halt").await;
+    world.until("production has it", |world, _| PRODUCTION.iter().all(|name| world.bundle(name).is_some())).await;
+    let first = world.bundle(STAGING).unwrap();
+    world.until_in_production(first).await;
+    let [_, away] = PRODUCTION;
+    // It counts as silent after nine seconds.
+    world.rig.edit("Cluster", ADMIN_NAMESPACE, away, |cluster| cluster["spec"]["pollInterval"] = "1s".into()).await;
+    let agent = world.agents.remove(away).unwrap();
+    let second = world.commit("two").await;
+    let is_whole = |pipeline: &Value| {
+        let stage = &pipeline["status"]["stages"][1];
+        stage["revision"] == format!("sha1:{second}") && condition(pipeline, "Ready") == "True/Settled"
+    };
+    world.until("all of production that is heard has it", |_, pipeline| is_whole(pipeline)).await;
+    assert_eq!(world.bundle(away), Some(first));
+    world.agents.insert(away, agent);
+    world.until("the other has it too", |world, _| world.bundle(away) == world.bundle(STAGING)).await;
+    assert_ne!(world.bundle(away), Some(first));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_commit_that_concerns_nothing_of_a_stage_goes_through_it() {
     let mut world = World::start(json!([{"type": "Soak", "duration": "1s"}]), "Halt").await;
     world.until("production has it", |world, _| PRODUCTION.iter().all(|name| world.bundle(name).is_some())).await;
