@@ -325,7 +325,8 @@ async fn resolve_entries(
             };
             let service = resources::take(found)?;
             let facts = facts_of(delivery, row, service, (origin, (member, held)), &mut urls).await?;
-            if facts.deleting() && last_word.is_none() {
+            // One that was read once more may have ended behind what was read for others.
+            if facts.deleting() && (last_word.is_none() || newer.is_some()) {
                 last_word = Some(LastWord::load(delivery, cluster).await?);
             }
             let (cluster, grants) = match last_word.as_ref().filter(|_| facts.deleting()) {
