@@ -160,7 +160,8 @@ const CAMPAIGNS: &[Campaign] = &[
     Campaign {
         name: "fleet-rollouts",
         about: "sets on 3 real and 300 simulated clusters: a bad commit stays with the canaries, late words open no step, silent clusters \
-                catch up, two rollouts cross, and the hub is killed on the way; held to the clusters' own account",
+                catch up, two rollouts cross, the hub is killed on the way, its clock jumps around the end of a freeze, slips in labels and \
+                selectors trip the brake; held to the clusters' own account",
         goal: 20,
         engines: &[Engine::Sqlite],
         needs_programs: true,

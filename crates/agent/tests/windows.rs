@@ -4,6 +4,8 @@
 
 mod support;
 
+use std::time::Duration;
+
 use farwater_api::{
     change_window::{HandedWindow, Windows},
     objects::{Outcome, ServiceReport},
@@ -92,6 +94,9 @@ async fn a_restart_while_the_hub_is_away_begins_nothing_that_a_window_holds() {
     ground.hub.go_away(true);
     maps.delete("a", &DeleteParams::default()).await.unwrap();
     ground.start(false);
+    value(&maps, "a", "1").await;
+    // Nothing else comes behind it.
+    tokio::time::sleep(Duration::from_secs(2)).await;
     value(&maps, "a", "1").await;
     ground.hub.go_away(false);
     waiting(&ground.hub, &entry).await;

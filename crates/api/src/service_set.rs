@@ -402,7 +402,7 @@ pub struct SetOrder {
     /// A user of the API.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub by: String,
-    /// `promote past Soak`, `abort`, `skip …`, `pause`, `resume`, `roll back to 6`.
+    /// `promote past Soak`, `abort`, `skip …`, `pause`, `resume`, `roll back to 6`, `override change windows`.
     pub what: String,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason: String,

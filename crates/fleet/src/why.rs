@@ -348,7 +348,12 @@ fn judge_window(evidence: &Evidence<'_>) -> Option<Finding> {
         false => format!("what runs is healthy, and something newer is not here yet: {told}"),
     };
     let exit = "what can't wait is let through for a day, with a reason that is recorded";
-    let next = NextStep::Farwater(format!("freeze --override {} --reason TEXT", flags(service)));
+    // Of a set the rollout decides what begins.
+    let held = match evidence.rollout {
+        Some(Turn { set, .. }) => format!("serviceset/{set} -n {}", namespace_of(service)),
+        None => flags(service),
+    };
+    let next = NextStep::Farwater(format!("freeze --override {held} --reason TEXT"));
     Some(Finding::progressing(Link::Window, told).because(revisions(service)).because(exit).next(next))
 }
 

@@ -498,9 +498,16 @@ fn what_waits_for_a_change_window_is_told_once_all_else_is_in_order() {
         let finding = judge(&world);
         (finding.link, finding.evidence.first().cloned().unwrap_or_default(), finding.next)
     };
-    let override_it = Some(NextStep::Farwater("freeze --override web -n team-a --reason TEXT".to_owned()));
+    let override_it =
+        |what: &str| Some(NextStep::Farwater(format!("freeze --override {what} -n team-a --reason TEXT")));
     let revisions = "assigned main@sha1:b, applied main@sha1:b, held back main@sha1:c".to_owned();
-    assert_eq!(next(&|_| ()), (Some(Link::Window), revisions, override_it));
+    assert_eq!(next(&|_| ()), (Some(Link::Window), revisions, override_it("web")));
+    let member = json!({
+        "cluster": "team-a/east", "state": "Ready", "step": "rest", "standing": "waits", "progress": "Waiting",
+    });
+    let rollout = json!({"number": 3, "phase": "Progressing"});
+    let (.., of_set) = next(&|world| world.rollout = Some((rollout.clone(), member.clone())));
+    assert_eq!(of_set, override_it("serviceset/webs"));
     let (link, evidence, _) = next(&|world| world.objects[0]["health"] = "Failed".into());
     assert_eq!((link, evidence), (Some(Link::Health), told.to_owned()), "its fix may be what waits");
     progressing(

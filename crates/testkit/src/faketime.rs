@@ -1,6 +1,10 @@
 //! Programs with another time than the machine's.
 
-use std::env::consts::ARCH;
+use std::{
+    env::consts::ARCH,
+    fs,
+    path::{Path, PathBuf},
+};
 
 use anyhow::{Context as _, Result};
 
@@ -18,9 +22,40 @@ pub fn library() -> Result<Package> {
 /// Variables of a program whose clock is off by `offset`, as libfaketime writes it: `-1d`, `+90m`. Timers and the times of files
 /// stay as they are.
 pub fn environment(offset: &str) -> Result<Vec<(String, String)>> {
+    preloaded(&[("FAKETIME", offset)])
+}
+
+fn preloaded(more: &[(&str, &str)]) -> Result<Vec<(String, String)>> {
     let library = library()?;
     packages::require(&[library])?;
-    let variables =
-        [("LD_PRELOAD", library.program), ("FAKETIME", offset), ("DONT_FAKE_MONOTONIC", "1"), ("NO_FAKE_STAT", "1")];
-    Ok(variables.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec())
+    let all = [("LD_PRELOAD", library.program), ("DONT_FAKE_MONOTONIC", "1"), ("NO_FAKE_STAT", "1")];
+    Ok(all.iter().chain(more).map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect())
+}
+
+/// A clock that is set while programs go by it. It is right at first.
+#[derive(Debug)]
+pub struct Clock {
+    file: PathBuf,
+}
+
+impl Clock {
+    /// `file` outlives the programs.
+    pub fn new(file: &Path) -> Result<Self> {
+        let clock = Self { file: file.to_owned() };
+        clock.set(0)?;
+        Ok(clock)
+    }
+
+    /// Variables of a program that goes by it.
+    pub fn environment(&self) -> Result<Vec<(String, String)>> {
+        let file = self.file.to_str().context("the clock's file has a strange name")?;
+        preloaded(&[("FAKETIME_TIMESTAMP_FILE", file), ("FAKETIME_CACHE_DURATION", "1")])
+    }
+
+    /// From now on it is off by so many seconds, which is noticed within one.
+    pub fn set(&self, seconds: i64) -> Result<()> {
+        let next = self.file.with_extension("next");
+        fs::write(&next, format!("{seconds:+}\n")).with_context(|| format!("write {}", next.display()))?;
+        fs::rename(&next, &self.file).with_context(|| format!("rename {}", next.display()))
+    }
 }

@@ -9,10 +9,15 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use farwater_api::{Cluster, RolloutPhase, ServiceDeployment, ServiceSet};
+use farwater_api::{ChangeWindow, Cluster, RolloutPhase, SET_LABEL, ServiceDeployment, ServiceSet};
 use farwater_fleetsim::{Arrival, Course, Sim};
-use farwater_testkit::{Plane, git::Repository, wait_for};
-use kube::api::{ListParams, Patch, PatchParams, PostParams};
+use farwater_testkit::{Plane, faketime::Clock, git::Repository, wait_for};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::{
+    Api,
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
+};
 use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -31,6 +36,10 @@ const SURELY_SOAKING: Duration = Duration::from_secs(2);
 const PATIENCE: Duration = Duration::from_secs(300);
 /// A hub that does what it must not has done it by then: its next look is a second away at most, and agents poll twice a second.
 const WATCHED: Duration = Duration::from_secs(5);
+/// Of a freeze, once it is known when it ends.
+const REST_OF_FREEZE: Duration = Duration::from_secs(40);
+/// Seconds: beyond the end of the freeze, and no more than agents bear.
+const JUMP: i64 = 90;
 /// Kills during one rollout.
 const KILLS_EACH: u32 = 3;
 
@@ -56,6 +65,8 @@ struct Stage {
     repository: Repository,
     names: Vec<String>,
     real: usize,
+    /// Of the first canary.
+    canary: kube::Client,
     /// Entries in the account that were looked at.
     seen: usize,
     turn: u32,
@@ -73,13 +84,15 @@ pub async fn run(
     let mut stage = Stage::set(planes, simulated).await?;
     let mut outcome = Outcome { simulated, real: planes.len(), kills, allowed: stage.most(), ..Outcome::default() };
     let mut random = StdRng::seed_from_u64(seed);
-    for scene in ["set", "bad", "mended", "late", "killed", "crossing", "slip"] {
+    for scene in ["set", "bad", "mended", "late", "killed", "crossing", "clock", "slip", "labels"] {
         let played = match scene {
             "bad" => stage.a_bad_commit_reaches_the_canaries_alone().await,
             "mended" => stage.its_fix_arrives_while_all_stands_still_and_a_tenth_is_silent().await,
             "late" => stage.late_words_open_no_step().await,
             "killed" => stage.the_hub_is_killed(kills, &mut random).await,
             "crossing" => stage.two_rollouts_cross().await,
+            "clock" => stage.the_clock_jumps_around_the_end_of_a_freeze().await,
+            "labels" => stage.a_slip_in_labels_takes_few_and_stops_all_deletions().await,
             "slip" => stage.a_slip_in_the_selector_takes_nothing().await,
             _ => stage.until_all_have(SET).await,
         };
@@ -117,7 +130,8 @@ impl Stage {
         ];
         let repository =
             fleet.repository("infra", &files.each_ref().map(|(path, text)| (*path, text.as_str()))).await?;
-        let stage = Self { fleet, sim, repository, names, real: planes.len(), seen: 0, turn: 0 };
+        let canary = planes.first().context("there is no canary")?.client().await?;
+        let stage = Self { fleet, sim, repository, names, real: planes.len(), canary, seen: 0, turn: 0 };
         stage.create(SET).await?;
         Ok(stage)
     }
@@ -244,17 +258,22 @@ impl Stage {
                 left -= 1;
             }
             self.until_all_have(SET).await?;
-            let mut times = BTreeMap::<String, usize>::new();
-            for arrival in self.news() {
-                *times.entry(arrival.cluster).or_default() += 1;
-            }
-            ensure!(times.len() == self.names.len() && times.values().all(|times| *times == 1), "{times:?}");
+            self.each_was_reached_once()?;
         }
         self.commit(&[SET], Course::Bad).await?;
         self.fleet.hub.restart().await?;
         self.a_halt_holds_over_a_restart().await?;
         self.commit(&[SET], Course::Good).await?;
         self.until_all_have(SET).await
+    }
+
+    fn each_was_reached_once(&self) -> Result<()> {
+        let mut times = BTreeMap::<String, usize>::new();
+        for arrival in self.news() {
+            *times.entry(arrival.cluster).or_default() += 1;
+        }
+        ensure!(times.len() == self.names.len() && times.values().all(|times| *times == 1), "{times:?}");
+        Ok(())
     }
 
     async fn a_halt_holds_over_a_restart(&mut self) -> Result<()> {
@@ -289,6 +308,100 @@ impl Stage {
         Ok(())
     }
 
+    /// The canaries are free of it. Forward, so that it seems over, and back; and back to before it was made.
+    async fn the_clock_jumps_around_the_end_of_a_freeze(&mut self) -> Result<()> {
+        let clock = Clock::new(&self.fleet.state_dir("clock"))?;
+        self.fleet.hub.set_environment(clock.environment()?);
+        self.fleet.hub.restart().await?;
+        let windows = self.fleet.api::<ChangeWindow>();
+        let freeze = json!({
+            "reason": "it is tried", "clusterSelector": {"matchExpressions": [{"key": "tier", "operator": "DoesNotExist"}]},
+        });
+        windows.create(&PostParams::default(), &ChangeWindow::new("freeze", serde_json::from_value(freeze)?)).await?;
+        self.commit(&[SET], Course::Good).await?;
+        let canaries = self.real;
+        self.until(SET, "on the canaries", |status| status["updated"] == canaries).await?;
+        tokio::time::sleep(WATCHED).await;
+        ensure!(self.news().is_empty(), "{:?}", self.news());
+
+        let end = Timestamp::now() + REST_OF_FREEZE;
+        let patch = Patch::Merge(json!({"spec": {"end": end.to_string()}}));
+        windows.patch("freeze", &PatchParams::default(), &patch).await?;
+        clock.set(JUMP)?;
+        self.until_reached(1).await?;
+        clock.set(0)?;
+        // What had begun by then gets there.
+        tokio::time::sleep(SOAK).await;
+        let begun = self.news().len();
+        for off in [0, -JUMP] {
+            clock.set(off)?;
+            tokio::time::sleep(WATCHED).await;
+            ensure!(self.news().len() == begun, "{} after {begun}, {off} s off", self.news().len());
+        }
+        ensure!(begun < self.names.len() && Timestamp::now() < end, "the freeze was too short to see anything");
+        clock.set(0)?;
+        self.until_all_have(SET).await?;
+        self.each_was_reached_once()?;
+        windows.delete("freeze", &DeleteParams::default()).await?;
+        self.fleet.hub.set_environment(Vec::new());
+        self.fleet.hub.restart().await
+    }
+
+    async fn until_braked(&self, set: &str, wanted: &str) -> Result<()> {
+        let sets = self.fleet.api::<ServiceSet>();
+        wait_for("the brake", PATIENCE, || async {
+            let conditions = sets.get(set).await?.status.map(|status| status.conditions).unwrap_or_default();
+            let braked = condition(&conditions, "Braked").unwrap_or("False");
+            Ok((braked == wanted).then_some(()))
+        })
+        .await
+    }
+
+    /// Services of sets that stay.
+    async fn services(&self) -> Result<usize> {
+        let services = self.fleet.api::<ServiceDeployment>().list(&ListParams::default().labels(SET_LABEL)).await?;
+        Ok(services.items.iter().filter(|service| service.metadata.deletion_timestamp.is_none()).count())
+    }
+
+    async fn a_slip_in_labels_takes_few_and_stops_all_deletions(&mut self) -> Result<()> {
+        self.fleet.release_prunes().await?;
+        // Somebody else's, which is to be deleted meanwhile.
+        self.fleet.deploy_with("app", "real-0", "infra", OTHER, json!({"deletionPolicy": "Delete"})).await?;
+        self.fleet.until_condition("app", "Ready", "True", "").await?;
+        let slipped: Vec<String> = self.names.iter().step_by(10).cloned().collect();
+        let label = async |env: &str| -> Result<()> {
+            let patch = Patch::Merge(json!({"metadata": {"labels": {"env": env}}}));
+            for name in &slipped {
+                self.fleet.api::<Cluster>().patch(name, &PatchParams::default(), &patch).await?;
+            }
+            Ok(())
+        };
+        label("pord").await?;
+        for set in [SET, OTHER] {
+            self.until_braked(set, "True").await?;
+        }
+        self.fleet.api::<ServiceDeployment>().delete("app", &DeleteParams::default()).await?;
+        tokio::time::sleep(WATCHED).await;
+        // Of each set two, or 2 %.
+        let lost = 2 * self.all() - self.services().await?;
+        ensure!(lost <= 2 * (self.all() / 50).max(2), "{lost} services were lost of {}", slipped.len());
+        let maps: Api<ConfigMap> = Api::namespaced(self.canary.clone(), &self.fleet.namespace("app"));
+        ensure!(maps.get_opt("a").await?.is_some(), "something was deleted while the brake was on");
+
+        label("prod").await?;
+        for set in [SET, OTHER] {
+            self.until_braked(set, "False").await?;
+            self.until_all_have(set).await?;
+        }
+        ensure!(self.services().await? == 2 * self.all());
+        ensure!(maps.get_opt("a").await?.is_some(), "something was deleted before anybody had released the brake");
+        ensure!(self.fleet.release_prunes().await?, "nothing had stopped the deletions");
+        wait_for("what was to be deleted to be gone", PATIENCE, || async {
+            Ok(maps.get_opt("a").await?.is_none().then_some(()))
+        })
+        .await
+    }
+
     async fn a_slip_in_the_selector_takes_nothing(&mut self) -> Result<()> {
         let select = |env: &str| Patch::Merge(json!({"spec": {"clusterSelector": {"matchLabels": {"env": env}}}}));
         // It says so loudly.
@@ -296,21 +409,11 @@ impl Stage {
         let sets = self.fleet.api::<ServiceSet>();
         self.seen = self.sim.ledger().len();
         sets.patch(SET, &PatchParams::default(), &select("pord")).await?;
-        let braked = async |wanted: &str| {
-            wait_for("the brake", PATIENCE, || async {
-                let conditions = sets.get(SET).await?.status.map(|status| status.conditions).unwrap_or_default();
-                let braked = condition(&conditions, "Braked").unwrap_or("False");
-                Ok((braked == wanted).then_some(()))
-            })
-            .await
-        };
-        braked("True").await?;
+        self.until_braked(SET, "True").await?;
         tokio::time::sleep(WATCHED).await;
-        let services = self.fleet.api::<ServiceDeployment>().list(&ListParams::default()).await?;
-        let left = services.items.iter().filter(|service| service.metadata.deletion_timestamp.is_none()).count();
-        ensure!(left == 2 * self.all(), "{left} services are left");
+        ensure!(self.services().await? == 2 * self.all(), "{} services are left", self.services().await?);
         sets.patch(SET, &PatchParams::default(), &select("prod")).await?;
-        braked("False").await?;
+        self.until_braked(SET, "False").await?;
         self.until_all_have(SET).await?;
         ensure!(self.news().is_empty(), "{:?}", self.news());
         Ok(())

@@ -1,7 +1,9 @@
 //! A namespace on a real cluster, stated once at the hub.
 
+use std::time::Duration;
+
 use anyhow::{Context as _, Result, ensure};
-use farwater_api::{Cluster, ManagedNamespace};
+use farwater_api::{APPROVE_PRUNE, Cluster, ManagedNamespace, ServiceDeployment};
 use farwater_e2e::Fleet;
 use farwater_testkit::shared;
 use k8s_openapi::api::core::v1::{LimitRange, Namespace, ResourceQuota, Secret, ServiceAccount};
@@ -132,4 +134,46 @@ async fn a_namespace_comes_with_its_quota_and_pull_secret_and_stays_when_its_clu
         .await?;
     ensure!(namespaces.get(&name).await?.metadata.deletion_timestamp.is_none());
     Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_namespace_that_is_to_go_with_its_cluster_goes_once_somebody_has_looked() -> Result<()> {
+    let plane = shared(1).await?;
+    let mut fleet = Fleet::start().await?;
+    fleet.join("east", plane).await?;
+    let label = async |env: &str| {
+        let patch = Patch::Merge(json!({"metadata": {"labels": {"env": env}}}));
+        fleet.api::<Cluster>().patch("east", &PatchParams::default(), &patch).await
+    };
+    label("prod").await?;
+    let name = fleet.namespace("shop");
+    let spec = json!({
+        "clusterSelector": {"matchLabels": {"env": "prod"}}, "namespace": name, "deletionPolicy": "Delete",
+        "resourceQuota": {"hard": {"pods": 20}}, "rollout": {"soak": "1s", "failAfter": "1s"},
+    });
+    let stated = ManagedNamespace::new("shop", serde_json::from_value(spec)?);
+    fleet.api::<ManagedNamespace>().create(&PostParams::default(), &stated).await?;
+    let services: Api<ServiceDeployment> = fleet.api();
+    let service = "namespace-shop-east";
+    fleet
+        .until("the service to be made", || async { Ok(services.get_opt(service).await?.map(drop)) })
+        .await?;
+    fleet.until_condition(service, "Ready", "True", "").await?;
+
+    label("none").await?;
+    let is_held = |service: &ServiceDeployment| service.status.as_ref().is_some_and(|status| status.held_prune.is_some());
+    let held = fleet.until_service(service, "hold its prune", is_held).await?;
+    let held = held.status.and_then(|status| status.held_prune).context("a held prune")?;
+    let namespaces: Api<Namespace> = Api::all(plane.client().await?);
+    let is_there = async || {
+        Ok(namespaces.get_opt(&name).await?.is_some_and(|found| found.metadata.deletion_timestamp.is_none()))
+    };
+    fleet.always("the namespace is there", Duration::from_secs(3), &is_there).await?;
+    fleet.annotate(service, APPROVE_PRUNE, &held.digest.to_string()).await?;
+    fleet
+        .until("what was approved to go", || async {
+            let is_over = !is_there().await? && services.get_opt(service).await?.is_none();
+            Ok(is_over.then_some(()))
+        })
+        .await
 }

@@ -168,5 +168,13 @@ async fn a_bad_commit_stays_on_one_cluster_while_the_other_is_kept_as_it_was() -
     fleet.cli().expect(0, &["rollback", "serviceset/web", "-n", ADMIN_NAMESPACE, "--clear"])?;
     fleet.until_value(east, "fixed").await?;
     fleet.until_value(west, "fixed").await?;
+
+    // A cluster that leaves loses what the set has brought there, where the set says so.
+    let patch = Patch::Merge(json!({"spec": {"deletionPolicy": "Delete"}}));
+    fleet.api::<ServiceSet>().patch("web", &PatchParams::default(), &patch).await?;
+    let patch = Patch::Merge(json!({"metadata": {"labels": {"env": "none"}}}));
+    fleet.api::<Cluster>().patch("west", &PatchParams::default(), &patch).await?;
+    fleet.until("the object to go", || async { Ok(fleet.value(west).await?.is_none().then_some(())) }).await?;
+    ensure!(fleet.value(east).await?.as_deref() == Some("fixed"));
     Ok(())
 }

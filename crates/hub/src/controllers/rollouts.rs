@@ -38,7 +38,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
 use super::{
-    approvals::OVERRIDE,
+    approvals::{OVERRIDE, Said},
     candidates::{Ingredient, find_ingredients},
     dependencies,
     pipelines::Part,
@@ -438,18 +438,19 @@ struct Gate {
     namespace: String,
     /// Of each service.
     labels: BTreeMap<String, String>,
-    overridden: bool,
+    /// Somebody's word that changes begin in spite of them.
+    overridden: Option<Said>,
 }
 
 impl Gate {
     fn of(name: &Name, resource: &Resource, set: &ServiceSet) -> Self {
         let labels = Template::labels(&name.name, &set.spec);
-        let overridden = OVERRIDE.counting(&resource.object, Timestamp::now()).is_some();
+        let overridden = OVERRIDE.counting(&resource.object, Timestamp::now());
         Self { namespace: name.namespace.clone(), labels, overridden }
     }
 
     fn closed(&self, delivery: &Delivery, row: &MemberRollout) -> Option<Closed> {
-        let state = delivery.clusters.get(&row.cluster_uid).filter(|_| !self.overridden)?;
+        let state = delivery.clusters.get(&row.cluster_uid).filter(|_| self.overridden.is_none())?;
         delivery.windows.closed(Subject {
             namespace: &self.namespace,
             name: &row.service_name,
@@ -560,7 +561,8 @@ pub async fn advance(
     let of_set = members.of_set();
     let decision = decide(&policy, &before.state, target.digest, (&of_set, resting), clock);
     let of = (name, resource.uid.as_str(), set);
-    let note = set_versions::note(delivery, of, (&before.state, &decision), &target.revision).await?;
+    let words = (target.revision.as_str(), gate.overridden.as_ref());
+    let note = set_versions::note(delivery, of, (&before.state, &decision), words).await?;
     let news = News { policy: &policy, before: &before.state, decision: &decision, members: &of_set, clock };
     let postings = news.find(delivery, name, resource, target);
     let generation = set.metadata.generation;

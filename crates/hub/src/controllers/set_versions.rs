@@ -24,9 +24,11 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::{resources::Name, versions};
+use super::{approvals::Said, resources::Name, versions};
 use crate::delivery::Delivery;
 
+/// An order of [`SetOrder`].
+const OVERRIDE: &str = "override change windows";
 /// Members whose history is looked into for one that has none itself.
 const SIBLINGS: u32 = 1024;
 
@@ -149,11 +151,12 @@ pub struct Note {
 }
 
 /// What has become of a rollout, and what somebody has said of it; none: that is written already. `before`: the state that was.
+/// `overridden`: what is said against change windows now.
 pub async fn note(
     delivery: &Delivery,
     (name, set_uid, set): (&Name, &str, &ServiceSet),
     (before, decision): (&State, &Decision),
-    revision: &str,
+    (revision, overridden): (&str, Option<&Said>),
 ) -> Result<Option<Note>, StoreError> {
     let state = &decision.state;
     if state.number == 0 {
@@ -181,6 +184,14 @@ pub async fn note(
     let policy = &set.spec.rollout;
     let was_paused = is_paused(&version.told);
     let by = set.status.as_ref().and_then(|status| status.changed_by.clone()).unwrap_or_default();
+    let is_new_word = |word: &&Said| {
+        let orders = &version.told.orders;
+        !orders.iter().any(|order| order.what == OVERRIDE && order.by == word.by && order.reason == word.reason)
+    };
+    if let Some(Said { by, reason }) = overridden.filter(|word| state.open && is_new_word(word)) {
+        let (by, reason) = (by.clone(), reason.clone());
+        version.told.orders.push(SetOrder { at: now.clone(), by, what: OVERRIDE.to_owned(), reason });
+    }
     let mut said = |what: String, reason: &str| {
         tracing::info!(set = %name, number = state.number, by, what, reason, "a person's word on a rollout");
         let (by, reason) = (by.clone(), reason.to_owned());

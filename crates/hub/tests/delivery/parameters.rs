@@ -101,6 +101,38 @@ async fn parameters_travel_sealed_to_one_agent_and_are_nowhere_else() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_set_hands_another_context_to_the_services_of_some_clusters() {
+    let (server, _repository) = repository().await;
+    let rig = Rig::start().await;
+    rig.create("Namespace", "", NS, json!({})).await;
+    rig.repository(NS, "infra", &server.url("infra.git")).await;
+    for (name, colour) in [("usual", "blue"), ("eu", "green")] {
+        rig.create("ServiceContext", NS, name, context(json!({"colour": colour}))).await;
+    }
+    let from = |context: &str| json!([{"from": {"context": context}}]);
+    let spec = json!({
+        "clusterSelector": {}, "rollout": {"strategy": "AllAtOnce"},
+        "template": {"spec": {
+            "targetNamespace": "web", "sourceRef": {"name": "infra"}, "path": "apps/web", "parameters": from("usual"),
+        }},
+        "overrides": [{"clusterSelector": {"matchLabels": {"region": "eu"}}, "patch": {"parameters": from("eu")}}],
+    });
+    rig.create("ServiceSet", NS, "web", json!({"spec": spec})).await;
+    for (name, region, contexts) in
+        [("a", "eu", json!({"eu": {"colour": "green"}})), ("b", "us", json!({"usual": {"colour": "blue"}}))]
+    {
+        let cluster = json!({"spec": {"pollInterval": "30s"}, "labels": {"region": region}});
+        rig.create("Cluster", NS, name, cluster).await;
+        let agent = Agent::join(&rig, name).await;
+        let service = rig.wait_for("ServiceDeployment", NS, &format!("web-{name}"), Value::is_object).await;
+        let uid = service["metadata"]["uid"].as_str().unwrap();
+        let (_, entry) = agent.wait_entry(&rig, uid, |entry| mac_of(entry).is_some()).await;
+        let parameters = handed(&rig, &agent, uid, &mac_of(&entry).unwrap()).await;
+        assert_eq!(parameters.values["contexts"], contexts);
+    }
+}
+
 /// How many services were looked at since the last time.
 pub struct Count<'a>(&'a Rig, u64);
 

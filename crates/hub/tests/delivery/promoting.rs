@@ -114,7 +114,7 @@ impl World {
             let health = if self.bad.contains(&(name, bundle)) { Health::Failed } else { Health::Current };
             let uid = entry.service.uid.clone();
             let mut report = said(&entry, Outcome::Applied, &[("web", health)]);
-            report.hooks = applied(&entry).unwrap().tests.iter().map(|test| test_run(&test.name)).collect();
+            report.hooks = applied(&entry).unwrap().tests.iter().map(|test| test_run(&test.name, "Succeeded")).collect();
             agent.say(&self.rig, &uid, report).await;
             self.last.insert(name, entry);
         }
@@ -200,11 +200,11 @@ impl World {
     }
 }
 
-/// A test that has passed.
-pub fn test_run(name: &str) -> HookReport {
+/// A test that has ended.
+pub fn test_run(name: &str, state: &str) -> HookReport {
     serde_json::from_value(json!({
         "group": "batch", "version": "v1", "kind": "Job", "namespace": "web", "name": format!("web-test-{name}"),
-        "phase": "Test", "run": Digest::of(name), "state": "Succeeded", "test": name,
+        "phase": "Test", "run": Digest::of(name), "state": state, "test": name,
     }))
     .unwrap()
 }

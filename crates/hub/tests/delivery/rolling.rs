@@ -9,7 +9,7 @@ use farwater_api::{
     ADMIN_NAMESPACE, Digest, OVERRIDE_FREEZE, RolloutPhase, ServiceSet,
     objects::{Health, Outcome},
     protocol::Entry,
-    service_set::{Progress, ProgressCounts, RolloutSurvey},
+    service_set::{Progress, ProgressCounts, RolloutSurvey, VERSIONS_KEPT},
 };
 use farwater_hub::controllers::{
     plan_sets::{self, Place, Selected},
@@ -30,6 +30,9 @@ use crate::{
     promoting::test_run,
     rig::{PATIENCE, Rig, WEB, condition, key, message, repository},
 };
+
+mod orders;
+mod places;
 
 pub const SET: &str = "web";
 
@@ -54,8 +57,8 @@ pub struct Fleet {
     pub painted: Vec<(&'static str, String)>,
     /// (cluster, bundle) in the order in which they came.
     course: Vec<(&'static str, Digest)>,
-    /// Whether tests are run, and pass.
-    runs_tests: bool,
+    /// How tests end; none: they are not run.
+    tests_end: Option<&'static str>,
 }
 
 impl Fleet {
@@ -90,7 +93,7 @@ impl Fleet {
             bad_colours: BTreeSet::new(),
             painted: Vec::new(),
             course: Vec::new(),
-            runs_tests: false,
+            tests_end: None,
         };
         for (kind, name, object) in objects {
             fleet.rig.create(kind, ADMIN_NAMESPACE, name, object).await;
@@ -112,7 +115,9 @@ impl Fleet {
     }
 
     async fn join(&mut self, name: &'static str) {
-        let spec = json!({"spec": {"pollInterval": "30s"}, "labels": {"env": "prod", "name": name}});
+        let region = if name < "c" { "eu" } else { "us" };
+        let labels = json!({"env": "prod", "name": name, "region": region});
+        let spec = json!({"spec": {"pollInterval": "30s"}, "labels": labels});
         self.rig.create("Cluster", ADMIN_NAMESPACE, name, spec).await;
         let agent = Agent::join(&self.rig, name).await;
         self.agents.insert(name, agent);
@@ -143,8 +148,8 @@ impl Fleet {
                 || self.good.as_ref().is_some_and(|good| !good.contains(&bundle));
             let health = if is_bad { Health::Failed } else { Health::Current };
             let mut report = said(&entry, Outcome::Applied, &[("web", health)]);
-            if self.runs_tests {
-                report.hooks = applied(&entry).unwrap().tests.iter().map(|test| test_run(&test.name)).collect();
+            if let Some(state) = self.tests_end {
+                report.hooks = applied(&entry).unwrap().tests.iter().map(|test| test_run(&test.name, state)).collect();
             }
             agent.say(&self.rig, &uid, report).await;
             self.last.insert(name, entry);
@@ -668,6 +673,41 @@ async fn a_set_goes_back_to_a_version_with_its_repository_gone_and_on_again() {
     assert!(versions.iter().all(|version| version.good && version.ended.is_some()), "{versions:#?}");
 }
 
+/// Of which nothing else is known by then: each has been no good.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_last_good_version_is_kept_however_many_come_behind_it() {
+    let mut fleet = Fleet::start(&["a", "b"], json!({})).await;
+    fleet.until_complete().await;
+    let good = fleet.set().await["status"]["lastGood"].as_u64().unwrap();
+    let last = good + u64::try_from(VERSIONS_KEPT).unwrap() + 3;
+    for number in good + 1..=last {
+        let place = format!("place-{number}");
+        fleet
+            .rig
+            .edit("ServiceSet", ADMIN_NAMESPACE, SET, |set| {
+                set["spec"]["template"]["spec"]["targetNamespace"] = place.clone().into();
+            })
+            .await;
+        let begun = |set: &Value| set["status"]["rollout"]["number"].as_u64() >= Some(number);
+        fleet.rig.wait_for("ServiceSet", ADMIN_NAMESPACE, SET, begun).await;
+    }
+    let set = fleet.set().await;
+    assert_eq!(set["status"]["lastGood"], good);
+    let uid = set["metadata"]["uid"].as_str().unwrap();
+    let versions = set_versions::list(&mut fleet.rig.store.tables().await.unwrap(), uid).await.unwrap();
+    let numbers: Vec<u64> = versions.iter().map(|version| version.number).collect();
+    assert_eq!(numbers.last(), Some(&good), "{numbers:?}");
+    assert_eq!(numbers.len(), VERSIONS_KEPT + 1, "{numbers:?}");
+    let pin = json!({"version": good, "reason": "none of these is any good"});
+    fleet.rig.edit("ServiceSet", ADMIN_NAMESPACE, SET, |set| set["spec"]["pin"] = pin.clone()).await;
+    fleet
+        .until("all are back", |fleet, set| {
+            set["status"]["rollout"]["phase"] == "Complete"
+                && fleet.last.values().all(|entry| applied(entry).unwrap().target_namespace == "web")
+        })
+        .await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cluster_is_not_done_before_its_tests_have_passed() {
     let tests = json!({"tests": [{"name": "smoke", "image": "smoke:1"}]});
@@ -681,11 +721,20 @@ async fn a_cluster_is_not_done_before_its_tests_have_passed() {
         (&set["status"]["rollout"]["phase"], &set["status"]["rollout"]["updated"]),
         (&json!("Progressing"), &json!(0))
     );
-    fleet.runs_tests = true;
+    fleet.tests_end = Some("Succeeded");
     // Its agent says it again, with that.
     fleet.last.clear();
     let first = fleet.until_complete().await;
     assert_eq!(fleet.bundles()["b"], first);
+
+    // Healthy, and its test fails.
+    fleet.tests_end = Some("Failed");
+    let before = fleet.course.len();
+    fleet.commit("two").await;
+    let halted = fleet.until("it is halted", |_, set| set["status"]["rollout"]["phase"] == "Halted").await;
+    assert_eq!(halted["status"]["rollout"]["haltedBy"], "farwater-admin/a");
+    fleet.go_on_for(Duration::from_secs(2)).await;
+    assert_eq!(fleet.reached(before), ["a"].into());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -895,7 +944,12 @@ async fn a_word_on_a_set_lets_its_rollout_begin_in_a_freeze() {
         .await;
     let fixed = fleet.until_complete_with(|bundle| bundle != first).await;
     assert_ne!(fixed, first);
-    assert_eq!(fleet.set().await["status"]["overriddenBy"], "ada");
+    let set = fleet.set().await;
+    assert_eq!(set["status"]["overriddenBy"], "ada");
+    let uid = set["metadata"]["uid"].as_str().unwrap();
+    let versions = set_versions::list(&mut fleet.rig.store.tables().await.unwrap(), uid).await.unwrap();
+    let words: Vec<_> = versions[0].orders.iter().map(|order| (&*order.what, &*order.by, &*order.reason)).collect();
+    assert_eq!(words, [("override change windows", "ada", "a hole")]);
     // Of each member that began.
     let events = fleet.rig.events().await;
     let told = events.iter().filter(|event| event["reason"] == "FreezeOverridden");

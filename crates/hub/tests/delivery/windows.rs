@@ -1,6 +1,6 @@
 //! Change windows: what they hold, and what goes on when they open.
 
-use farwater_api::{ADMIN_NAMESPACE, OVERRIDE_FREEZE, protocol::Entry};
+use farwater_api::{ADMIN_NAMESPACE, Digest, OVERRIDE_FREEZE, protocol::Entry};
 use farwater_testkit::git::{GitServer, Repository};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
@@ -214,6 +214,66 @@ async fn changes_wait_for_a_window_that_allows_and_go_when_it_is_gone() {
     assert!(told.starts_with("ChangeWindow farwater-admin/mornings lets no change begin until 2"), "{told}");
     rig.delete("ChangeWindow", ADMIN_NAMESPACE, "mornings").await;
     world.entry("nothing says when", |entry| applied(entry).unwrap().bundle != before).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_window_of_a_cluster_or_a_namespace_holds_these_and_no_others() {
+    let world = World::start().await;
+    let rig = &world.rig;
+    rig.cluster("west").await;
+    let west = Agent::join(rig, "west").await;
+    let url = rig.get("GitRepository", ADMIN_NAMESPACE, "infra").await.unwrap()["spec"]["url"].clone();
+    rig.repository("team-a", "infra", url.as_str().unwrap()).await;
+    let grant = json!({
+        "clusterSelector": {}, "namespaces": ["team-a"], "verbs": ["deploy"], "serviceAccountName": "farwater-system/team-a",
+    });
+    rig.create("ClusterGrant", "", "team-a", json!({"spec": grant})).await;
+    let beside = rig.service(ADMIN_NAMESPACE, "beside", "west", "apps/web").await;
+    let of_team = rig.service("team-a", "web", "west", "apps/web").await;
+    let bundle = |entry: &Entry| applied(entry).unwrap().bundle;
+    let at_west = async |uid: &str, before: Option<Digest>| {
+        let is_new = |entry: &Entry| applied(entry).is_some_and(|deployment| Some(deployment.bundle) != before);
+        bundle(&west.wait_entry(rig, uid, is_new).await.1)
+    };
+    let first = at_west(&beside, None).await;
+    assert_eq!(at_west(&of_team, None).await, first);
+
+    let frozen = async |namespace: &str, name: &str| {
+        let is_frozen = |service: &Value| condition(service, "Frozen") == "True/WindowClosed";
+        rig.wait_for("ServiceDeployment", namespace, name, is_frozen).await
+    };
+    let deny = |more: Value| {
+        let mut spec = json!({"type": "Deny", "reason": "look first"});
+        spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        json!({"spec": spec})
+    };
+    rig.create("ChangeWindow", ADMIN_NAMESPACE, "east", deny(json!({"clusters": ["east"]}))).await;
+    world.wait_window("east", true).await;
+    world.commit("one").await;
+    rig.ask("team-a", "infra").await;
+    let one = at_west(&beside, Some(first)).await;
+    assert_eq!(at_west(&of_team, Some(first)).await, one);
+    world.wait_frozen().await;
+    assert_eq!(bundle(&world.now().await), first);
+    rig.delete("ChangeWindow", ADMIN_NAMESPACE, "east").await;
+    world.entry("it is open", |entry| bundle(entry) == one).await;
+
+    rig.create("ChangeWindow", ADMIN_NAMESPACE, "team", deny(json!({"namespaces": ["team-a"]}))).await;
+    world.wait_window("team", true).await;
+    world.commit("two").await;
+    rig.ask("team-a", "infra").await;
+    let two = at_west(&beside, Some(one)).await;
+    world.entry("it is not concerned", |entry| bundle(entry) == two).await;
+    frozen("team-a", "web").await;
+    // The team's own says the same, and counts as well.
+    rig.create("ChangeWindow", "team-a", "own", deny(json!({}))).await;
+    let in_force = |window: &Value| window["status"]["inForce"] == true;
+    rig.wait_for("ChangeWindow", "team-a", "own", in_force).await;
+    rig.delete("ChangeWindow", ADMIN_NAMESPACE, "team").await;
+    let is_own = |service: &Value| message(service, "Frozen").starts_with("ChangeWindow team-a/own lets no change");
+    rig.wait_for("ServiceDeployment", "team-a", "web", is_own).await;
+    rig.delete("ChangeWindow", "team-a", "own").await;
+    assert_eq!(at_west(&of_team, Some(one)).await, two);
 }
 
 #[tokio::test(flavor = "multi_thread")]
