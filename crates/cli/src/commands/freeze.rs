@@ -43,10 +43,12 @@ pub struct FreezeArgs {
     /// When it begins; at once if that isn't said.
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     from: Option<Timestamp>,
-    /// On this cluster, or those with this label: NAME or KEY=VALUE; may be given several times.
+    /// On this cluster, or those with this label: NAME or KEY=VALUE. Several names mean any of them; several
+    /// labels, or a label beside a name, must all hold.
     #[arg(long = "cluster", value_name = "CLUSTER")]
     clusters: Vec<String>,
-    /// Of this service, or those with this label: NAME or KEY=VALUE; may be given several times.
+    /// Of this service, or those with this label: NAME or KEY=VALUE. Several names mean any of them; several
+    /// labels, or a label beside a name, must all hold.
     #[arg(long = "service", value_name = "SERVICE")]
     services: Vec<String>,
     /// What the freeze is called; made up if that isn't said.
