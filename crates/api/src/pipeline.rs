@@ -63,8 +63,8 @@ impl PipelineSpec {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Promotes {
-    /// Names in `configuration`. The sets and services of the first stage state their texts; in each later stage they count before what
-    /// is stated there. Another text is promoted as another commit is.
+    /// Names in `configuration`. The sets and services of the first stage state their texts; in each later stage they take
+    /// precedence over what is stated there. Another text is promoted as another commit is.
     #[schemars(length(min = 1, max = 16), inner(length(min = 1, max = 253)), extend("x-kubernetes-list-type" = "set"))]
     pub configuration: Vec<String>,
 }

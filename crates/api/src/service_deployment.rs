@@ -84,13 +84,13 @@ pub struct ServiceDeploymentSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub secrets: Vec<LocalReference>,
-    /// Texts that the service's templates see in `configuration`, before those of any ConfigMap or
+    /// Texts that the service's templates see in `configuration`. They take precedence over those of any ConfigMap or
     /// Secret that is named as a whole; one that is picked by its key is refused. Not for secrets: whoever
     /// may read the service reads them. At most 32 KiB as JSON, and 512 names.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub configuration: BTreeMap<String, String>,
     /// Values of other objects that the service's templates see. Of objects that are named without keys the later one counts,
-    /// picked keys come before them, and a name that is picked twice is an error.
+    /// picked keys take precedence over them, and a name that is picked twice is an error.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub parameters: Vec<Parameter>,
@@ -233,7 +233,7 @@ pub struct ServiceDeploymentStatus {
     /// The digest of the bundle that is assigned.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bundle_digest: Option<Digest>,
-    /// Texts of `configuration` that a pipeline has promoted with it: they count before those of the spec.
+    /// Texts of `configuration` that a pipeline has promoted with it: they take precedence over those of the spec.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub configuration: BTreeMap<String, String>,
     /// What the source has, where a pin, a suspension, a dependency or a ChangeWindow holds it back.

@@ -70,7 +70,7 @@ pub struct ServiceSetSpec {
     #[schemars(extend("x-kubernetes-map-type" = "atomic"))]
     pub cluster_selector: LabelSelector,
     pub template: ServiceTemplate,
-    /// Texts that differ by cluster. Templates see them in `configuration`, before the texts of the template's own `configuration`.
+    /// Texts that differ by cluster. Templates see them in `configuration`; they take precedence over the template's own `configuration`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub parameters: Vec<SetParameter>,

@@ -220,6 +220,8 @@ async fn a_bad_database_holds_back_what_depends_on_it_and_goes_last() -> Result<
     let newer = repository.change("main", &[("db/b.yaml", Some(BAD)), ("web/a.yaml", Some(&next))])?;
     fleet.reconcile("infra").await?;
     fleet.until_condition("web", "Reconciling", "True", "waits for service db").await?;
+    let why = cli.run(&["why", "web"])?;
+    ensure!(why.stdout.contains("waits for service db"), "{why:?}");
     fleet.until_condition("db", "Stalled", "True", "Not_A_Name").await?;
     fleet.until_condition("web", "Ready", "False", "Not_A_Name").await?;
     let maps: Api<ConfigMap> = Api::namespaced(plane.client().await?, &fleet.namespace("web"));

@@ -123,6 +123,8 @@ async fn a_bad_commit_stays_on_one_cluster_while_the_other_is_kept_as_it_was() -
     let ran = fleet.cli().run(&["rollout", "status", "web", "-n", ADMIN_NAMESPACE])?;
     ensure!(ran.code == 1 && ran.stdout.contains("halted by farwater-admin/east"), "{ran:?}");
     ensure!(ran.stdout.contains("farwater-admin/west"), "{ran:?}");
+    let why = fleet.cli().run(&["why", "web-west", "-n", ADMIN_NAMESPACE])?;
+    ensure!(why.code == 1 && why.stdout.contains("the rollout is halted, since farwater-admin/east failed"), "{why:?}");
     // Meanwhile the other is kept at what it has.
     let maps: Api<ConfigMap> = Api::namespaced(west.client().await?, &fleet.namespace("app"));
     maps.delete("a", &DeleteParams::default()).await?;

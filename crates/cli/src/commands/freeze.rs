@@ -159,7 +159,13 @@ fn spec(args: &FreezeArgs, now: Timestamp) -> Result<Value> {
     for (given, names, selector) in
         [(&args.clusters, "clusters", "clusterSelector"), (&args.services, "services", "serviceSelector")]
     {
-        let labels: BTreeMap<&str, &str> = given.iter().filter_map(|given| given.split_once('=')).collect();
+        let mut labels = BTreeMap::new();
+        for (key, value) in given.iter().filter_map(|given| given.split_once('=')) {
+            if labels.insert(key, value).is_some_and(|other| other != value) {
+                let told = format!("nothing has two values of the label {key}");
+                return Err(Failure::usage(told).evidence("make a freeze of each"));
+            }
+        }
         let named: Vec<&String> = given.iter().filter(|given| !given.contains('=')).collect();
         if let Some(wrong) = named.iter().find(|name| !is_name(name)) {
             return Err(Failure::usage(format!("{wrong:?} names nothing")).evidence("expected NAME or KEY=VALUE"));
@@ -290,6 +296,8 @@ mod tests {
         refused(&["--reason", "x", "--until", "2026-12-20T11:00:00Z"], "it would end before it begins");
         refused(&["--reason", "x", "--for", "1h", "--indefinitely"], "cannot be used with");
         refused(&["--reason", "x", "--for", "1h", "--cluster", "../east"], "names nothing");
+        let two = ["--reason", "x", "--for", "1h", "--cluster", "env=a", "--cluster", "env=b"];
+        refused(&two, "nothing has two values of the label env");
         refused(&["--reason", "x", "--override", "web", "--for", "1h"], "cannot be used with");
     }
 }

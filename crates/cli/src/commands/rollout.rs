@@ -35,15 +35,15 @@ pub struct RolloutArgs {
 enum What {
     /// Shows how far it has come, and what each cluster waits for.
     Status(StatusArgs),
-    /// Doesn't wait any more: for a soak, for a step, or because of what has failed.
+    /// Begins a rollout that is on hold; or doesn't wait any more: for a soak, for a step, or because of what has failed.
     Promote(PromoteArgs),
-    /// Begins nothing, and takes nothing back.
+    /// Begins nothing and takes nothing back, until it is resumed.
     Pause(OrderArgs),
-    /// Goes on.
+    /// Lets a paused rollout go on.
     Resume(NamedArgs),
     /// Takes back what has changed.
     Abort(OrderArgs),
-    /// Waits for some clusters no more.
+    /// Leaves some clusters out of this change: they keep what they have, and get the next one.
     Skip(SkipArgs),
 }
 

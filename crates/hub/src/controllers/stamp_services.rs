@@ -707,7 +707,7 @@ fn judge(delivery: &Delivery, tally: &Tally, advance: Option<&Advance>) -> Vec<V
     } else if leaving > 0 && braked == 0 {
         Verdict::reconciling("Leaving", format!("lets go of {}", clusters(leaving)))
     } else if matched == 0 {
-        Verdict::ready("NoClusters", "the selector finds no cluster")
+        Verdict::ready("NoClusters", "the selector finds no cluster that this namespace may deploy to")
     } else if ready == matched {
         Verdict::ready("Healthy", format!("healthy on {}", clusters(matched)))
     } else {
