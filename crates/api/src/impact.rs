@@ -71,6 +71,9 @@ pub struct ImpactGroup {
     pub clusters: u64,
     /// The first of them by name.
     pub first: Vec<ImpactTarget>,
+    /// The one that is asked for a plan: a canary of its set, as far as one is heard; else any whose agent is. None: nobody is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub canary: Option<ImpactTarget>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

@@ -155,19 +155,17 @@ async fn a_namespace_that_is_to_go_with_its_cluster_goes_once_somebody_has_looke
     fleet.api::<ManagedNamespace>().create(&PostParams::default(), &stated).await?;
     let services: Api<ServiceDeployment> = fleet.api();
     let service = "namespace-shop-east";
-    fleet
-        .until("the service to be made", || async { Ok(services.get_opt(service).await?.map(drop)) })
-        .await?;
+    fleet.until("the service to be made", || async { Ok(services.get_opt(service).await?.map(drop)) }).await?;
     fleet.until_condition(service, "Ready", "True", "").await?;
 
     label("none").await?;
-    let is_held = |service: &ServiceDeployment| service.status.as_ref().is_some_and(|status| status.held_prune.is_some());
+    let is_held =
+        |service: &ServiceDeployment| service.status.as_ref().is_some_and(|status| status.held_prune.is_some());
     let held = fleet.until_service(service, "hold its prune", is_held).await?;
     let held = held.status.and_then(|status| status.held_prune).context("a held prune")?;
     let namespaces: Api<Namespace> = Api::all(plane.client().await?);
-    let is_there = async || {
-        Ok(namespaces.get_opt(&name).await?.is_some_and(|found| found.metadata.deletion_timestamp.is_none()))
-    };
+    let is_there =
+        async || Ok(namespaces.get_opt(&name).await?.is_some_and(|found| found.metadata.deletion_timestamp.is_none()));
     fleet.always("the namespace is there", Duration::from_secs(3), &is_there).await?;
     fleet.annotate(service, APPROVE_PRUNE, &held.digest.to_string()).await?;
     fleet

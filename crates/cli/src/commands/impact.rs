@@ -99,12 +99,26 @@ async fn measure(session: &Session, (namespace, source): (&str, &str), reference
         .map_err(|error| session.failure(&attempt, &kube::Error::SerdeError(error)))
 }
 
-/// Groups of which one service is planned, and how many are left out.
-fn planned<'i>(args: &ImpactArgs, impact: &'i Impact) -> (Vec<&'i str>, usize) {
-    let changing = impact.groups.iter().filter(|group| args.plan && group.effect == ImpactEffect::Changes);
-    let first = |group: &'i ImpactGroup| group.first.iter().find(|target| !target.cluster.is_empty());
-    let all: Vec<&str> = changing.filter_map(first).map(|target| target.service.as_str()).collect();
-    (all.iter().copied().take(MOST_PLANS).collect(), all.len().saturating_sub(MOST_PLANS))
+/// Groups of which one service is planned.
+#[derive(Debug, PartialEq, Eq)]
+struct Plans<'i> {
+    services: Vec<&'i str>,
+    /// Beyond so many.
+    left_out: usize,
+    /// Nobody is there who could say.
+    unheard: usize,
+}
+
+impl<'i> Plans<'i> {
+    fn of(args: &ImpactArgs, impact: &'i Impact) -> Self {
+        let changing = impact.groups.iter().filter(|group| args.plan && group.effect == ImpactEffect::Changes);
+        let (heard, unheard): (Vec<_>, Vec<_>) = changing.partition(|group| group.canary.is_some());
+        let mut services: Vec<&str> =
+            heard.into_iter().filter_map(|group| Some(group.canary.as_ref()?.service.as_str())).collect();
+        let left_out = services.len().saturating_sub(MOST_PLANS);
+        services.truncate(MOST_PLANS);
+        Self { services, left_out, unheard: unheard.len() }
+    }
 }
 
 async fn plan_one(session: &Session, namespace: &str, args: &ImpactArgs, service: &str) -> Result<plan::Planned> {
@@ -116,7 +130,7 @@ async fn plan_one(session: &Session, namespace: &str, args: &ImpactArgs, service
 async fn document(session: &Session, namespace: &str, args: &ImpactArgs, impact: &Impact) -> Value {
     let mut document = json!(impact);
     let mut plans = Vec::new();
-    for service in planned(args, impact).0 {
+    for service in Plans::of(args, impact).services {
         let mut told = match plan_one(session, namespace, args, service).await {
             Ok(planned) => planned.document(),
             Err(failure) => json!({"error": failure.render(session.program.name())}),
@@ -131,7 +145,7 @@ async fn document(session: &Session, namespace: &str, args: &ImpactArgs, impact:
 }
 
 async fn show_plans(session: &Session, namespace: &str, args: &ImpactArgs, impact: &Impact) -> Result<()> {
-    let (services, rest) = planned(args, impact);
+    let Plans { services, left_out, unheard } = Plans::of(args, impact);
     for service in services {
         // That one can't be made says nothing of the others.
         match plan_one(session, namespace, args, service).await {
@@ -139,9 +153,15 @@ async fn show_plans(session: &Session, namespace: &str, args: &ImpactArgs, impac
             Err(failure) => say(failure.render(session.program.name()).trim_end()),
         }
     }
-    if rest > 0 {
+    if unheard > 0 {
+        say(&format!("of {unheard} groups nothing was planned: no agent of their clusters is heard"));
+    }
+    if left_out > 0 {
         let program = session.program.name();
-        say(&format!("{rest} more groups were not planned; {program} plan SERVICE --ref {} does one", args.reference));
+        say(&format!(
+            "{left_out} more groups were not planned; {program} plan SERVICE --ref {} does one",
+            args.reference
+        ));
     }
     Ok(())
 }

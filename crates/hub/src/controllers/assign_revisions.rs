@@ -32,7 +32,8 @@ use farwater_store::{
         asks_for_the_same, assignments_named, delete_assignment, delete_report, dependencies_of, is_untouched,
         load_assignment, load_chart, load_parameters, load_report, load_revision, load_service_rows, mark_cluster,
         paths_of_service, save_assignment, save_bundle, save_dependencies, save_recipe, save_released,
-        save_service_paths, save_service_secrets, save_service_sources, sources_of_service, stamp, trust_service_origin,
+        save_service_paths, save_service_secrets, save_service_sources, sources_of_service, stamp,
+        trust_service_origin,
     },
 };
 use farwater_telemetry::traces::Interval;

@@ -32,11 +32,14 @@ use super::{
     resources::{self, Name},
     services::read_json,
     stamp_services::cluster_name,
+    track_clusters::until_silent,
 };
 use crate::delivery::Delivery;
 
 /// For what is told by paths alone after that: somebody waits for the answer.
 const COMPARED_FOR: Duration = Duration::from_secs(10);
+/// The step of a rollout that canaries are of.
+const CANARIES: i64 = 0;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ImpactError {
@@ -144,7 +147,8 @@ pub async fn measure(
             None => all.clone(),
         };
         let rows = assignments_of(&mut tables, &concerned).await?;
-        let sets: HashMap<_, _> = sets_of_services(&mut tables, &concerned).await?.into_iter().collect();
+        let sets = sets_of_services(&mut tables, &concerned).await?.into_iter();
+        let sets: HashMap<_, _> = sets.map(|(service, set, step)| (service, (set, step == CANARIES))).collect();
         (all.len(), rows, sets)
     };
     let mut impact = Impact {
@@ -203,7 +207,28 @@ type Groups = BTreeMap<(ImpactEffect, String, String), Group>;
 struct Group {
     path: String,
     message: String,
-    services: Vec<(String, String, String)>,
+    services: Vec<Affected>,
+}
+
+/// By its name.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Affected {
+    name: String,
+    namespace: String,
+    cluster_uid: String,
+    is_canary: bool,
+}
+
+impl Affected {
+    fn target(&self, delivery: &Delivery) -> ImpactTarget {
+        let cluster = cluster_name(delivery, &self.cluster_uid).unwrap_or_default();
+        ImpactTarget { service: self.name.clone(), cluster }
+    }
+
+    fn is_heard(&self, delivery: &Delivery) -> bool {
+        let state = delivery.clusters.get(&self.cluster_uid);
+        state.is_some_and(|state| until_silent(&state, delivery.started).is_some())
+    }
 }
 
 impl Comparison<'_> {
@@ -235,7 +260,7 @@ impl Comparison<'_> {
     async fn judge(
         &self,
         rows: Vec<Assignment>,
-        sets: &HashMap<String, String>,
+        sets: &HashMap<String, (String, bool)>,
         impact: &mut Impact,
     ) -> Result<Groups, ImpactError> {
         let mut verdicts: HashMap<String, Verdict> = HashMap::new();
@@ -268,10 +293,10 @@ impl Comparison<'_> {
                 clusters.entry(effect).or_default().insert(cluster_uid.clone());
             }
             count(impact, effect).services += 1;
-            let set = sets.get(&service_uid).cloned().unwrap_or_default();
+            let (set, is_canary) = sets.get(&service_uid).cloned().unwrap_or_default();
             let group =
                 groups.entry((effect, set, shape)).or_insert_with(|| Group { path, message, ..Group::default() });
-            group.services.push((name, namespace, cluster_uid));
+            group.services.push(Affected { name, namespace, cluster_uid, is_canary });
         }
         for (effect, clusters) in clusters {
             count(impact, effect).clusters = clusters.len() as u64;
@@ -353,14 +378,13 @@ async fn list(delivery: &Delivery, groups: Groups, impact: &mut Impact) -> Resul
     groups.truncate(MAX_IMPACT_GROUPS);
     for ((effect, set_uid, _), mut group) in groups {
         group.services.sort_unstable();
-        let clusters: BTreeSet<&str> = group.services.iter().map(|(_, _, cluster)| cluster.as_str()).collect();
+        let clusters: BTreeSet<&str> = group.services.iter().map(|service| service.cluster_uid.as_str()).collect();
         let first = group.services.iter().take(MAX_IMPACT_TARGETS);
-        let targets = first.map(|(name, _, cluster)| ImpactTarget {
-            service: name.clone(),
-            cluster: cluster_name(delivery, cluster).unwrap_or_default(),
-        });
+        let targets = first.map(|service| service.target(delivery));
+        let heard = || group.services.iter().filter(|service| service.is_heard(delivery));
+        let canary = heard().find(|service| service.is_canary).or_else(|| heard().next());
         let set = match (set_uid.is_empty(), group.services.first()) {
-            (false, Some((name, namespace, _))) => set_of(delivery, &Name::new(namespace, name)).await?,
+            (false, Some(first)) => set_of(delivery, &Name::new(&first.namespace, &first.name)).await?,
             _ => None,
         };
         impact.groups.push(ImpactGroup {
@@ -369,6 +393,7 @@ async fn list(delivery: &Delivery, groups: Groups, impact: &mut Impact) -> Resul
             services: group.services.len() as u64,
             clusters: clusters.iter().filter(|cluster| !cluster.is_empty()).count() as u64,
             first: targets.collect(),
+            canary: canary.map(|service| service.target(delivery)),
             path: group.path,
             message: group.message,
         });

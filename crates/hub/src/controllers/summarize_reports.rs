@@ -18,8 +18,8 @@ use farwater_secrets::Stale;
 use farwater_store::{
     Resource, StoreError,
     delivery::{
-        Assignment, MemberRollout, ServiceRows, backend_secrets_of_service, load_service_rows,
-        mark_cluster, note_ready, save_evidence, save_service_origin,
+        Assignment, MemberRollout, ServiceRows, backend_secrets_of_service, load_service_rows, mark_cluster,
+        note_ready, save_evidence, save_service_origin,
     },
 };
 use jiff::Timestamp;
@@ -229,11 +229,7 @@ fn is_in_sync(report: Option<&ServiceReport>, entry: &Entry) -> bool {
 }
 
 /// Nothing of another origin is left: from here on this is where the objects come from.
-async fn trust_origin(
-    delivery: &Delivery,
-    facts: &ServiceFacts,
-    cluster_uid: &str,
-) -> Result<(), StoreError> {
+async fn trust_origin(delivery: &Delivery, facts: &ServiceFacts, cluster_uid: &str) -> Result<(), StoreError> {
     let Some(assigned) = facts.assigned_origin() else { return Ok(()) };
     let origin = assigned.or(facts.origin.as_ref());
     if facts.origin.as_ref() == Some(&origin) {

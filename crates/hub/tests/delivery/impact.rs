@@ -160,3 +160,31 @@ async fn services_of_one_set_and_folder_are_told_as_one() {
     assert_eq!((impact.changing.services, impact.changing.clusters), (4, 2));
     assert_eq!(impact.groups[1].first[0].cluster, format!("{ADMIN_NAMESPACE}/east"));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_canary_is_who_says_what_would_change() {
+    let (server, git) = repository().await;
+    let rig = Rig::start().await;
+    rig.create("Namespace", "", ADMIN_NAMESPACE, json!({})).await;
+    rig.repository(ADMIN_NAMESPACE, "infra", &server.url("infra.git")).await;
+    for name in ["east", "north", "west"] {
+        let cluster = json!({"spec": {"pollInterval": "30s"}, "labels": {"name": name}});
+        rig.create("Cluster", ADMIN_NAMESPACE, name, cluster).await;
+    }
+    let spec = json!({
+        "clusterSelector": {}, "rollout": {"canary": {"clusterSelector": {"matchLabels": {"name": "north"}}}},
+        "template": {"spec": {"targetNamespace": "web", "sourceRef": {"name": "infra"}, "path": "apps/web"}},
+    });
+    rig.create("ServiceSet", ADMIN_NAMESPACE, "web", json!({"spec": spec})).await;
+    let is_told =
+        |set: &Value| set["status"]["rollout"]["step"] == "canary" && set["status"]["clusters"]["matched"] == 3;
+    rig.wait_for("ServiceSet", ADMIN_NAMESPACE, "web", is_told).await;
+    rig.wait_idle().await;
+    git.set_ref("refs/heads/feature", &git.branch("main").unwrap()).unwrap();
+    git.change("feature", &[("apps/web/a.yaml", Some(&WEB.replace("name: web", "name: other")))]).unwrap();
+    let impact = ask(&rig, "feature").await.unwrap();
+    let [group] = &impact.groups[..] else { panic!("{impact:?}") };
+    assert_eq!((group.set.as_deref(), group.services), (Some("web"), 3));
+    let canary = ImpactTarget { service: "web-north".to_owned(), cluster: "farwater-admin/north".to_owned() };
+    assert_eq!(group.canary, Some(canary));
+}

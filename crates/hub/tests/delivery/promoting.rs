@@ -114,7 +114,8 @@ impl World {
             let health = if self.bad.contains(&(name, bundle)) { Health::Failed } else { Health::Current };
             let uid = entry.service.uid.clone();
             let mut report = said(&entry, Outcome::Applied, &[("web", health)]);
-            report.hooks = applied(&entry).unwrap().tests.iter().map(|test| test_run(&test.name, "Succeeded")).collect();
+            report.hooks =
+                applied(&entry).unwrap().tests.iter().map(|test| test_run(&test.name, "Succeeded")).collect();
             agent.say(&self.rig, &uid, report).await;
             self.last.insert(name, entry);
         }

@@ -140,19 +140,19 @@ pub async fn member_of_service(
     Ok(sqlx::query_as(sqlx::AssertSqlSafe(sql)).bind(service_uid.to_owned()).fetch_optional(connection).await?)
 }
 
-/// (service, set) of those of these services that a set has made.
+/// (service, set, step of its rollout) of those of these services that a set has made.
 pub async fn sets_of_services(
     connection: &mut Connection,
     service_uids: &[String],
-) -> Result<Vec<(String, String)>, StoreError> {
+) -> Result<Vec<(String, String, i64)>, StoreError> {
     let mut found = Vec::new();
     for some in chunks(service_uids) {
         let sql = format!(
-            "SELECT service_uid, set_uid FROM set_members WHERE service_uid IN (VALUES {})",
+            "SELECT service_uid, set_uid, step FROM set_members WHERE service_uid IN (VALUES {})",
             parameters(some.len(), 1)
         );
         let select = sqlx::query_as(sqlx::AssertSqlSafe(sql));
-        let rows: Vec<(String, String)> =
+        let rows: Vec<(String, String, i64)> =
             some.iter().fold(select, |select, uid| select.bind(uid.as_str())).fetch_all(&mut *connection).await?;
         found.extend(rows);
     }

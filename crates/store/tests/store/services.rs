@@ -6,9 +6,9 @@ use farwater_store::{
     Connection,
     delivery::{
         Assignment, HeldService, ParameterRow, Report, Resolved, ServiceOrigin, ServiceRows, SetMember,
-        distrust_sources, load_assignment, load_held, load_parameters, load_report, load_service_origin, load_service_rows,
-        rollout_of_service, save_assignment, save_held, save_member, save_parameters, save_report, save_rollout,
-        save_service_origin, save_set_pin, trust_service_origin,
+        distrust_sources, load_assignment, load_held, load_parameters, load_report, load_service_origin,
+        load_service_rows, rollout_of_service, save_assignment, save_held, save_member, save_parameters, save_report,
+        save_rollout, save_service_origin, save_set_pin, trust_service_origin,
     },
 };
 
@@ -60,9 +60,8 @@ async fn the_rows_of_a_service_are_those_of_its_tables(place: Place) {
 
 async fn what_is_noted_of_a_service_after_a_restore_trusts_nothing(place: Place) {
     let store = place.open().await;
-    let known = |origin: &str, unasked| {
-        Some(ServiceOrigin { service_uid: "a".to_owned(), origin: origin.to_owned(), unasked })
-    };
+    let known =
+        |origin: &str, unasked| Some(ServiceOrigin { service_uid: "a".to_owned(), origin: origin.to_owned(), unasked });
     store.transact(|tx| Box::pin(async move { save(tx, "a".to_owned(), 0).await })).await.unwrap();
     store.transact(|tx| Box::pin(async move { save_service_origin(tx, "a", "1").await })).await.unwrap();
     assert_eq!(load_service_origin(&mut *store.tables().await.unwrap(), "a").await.unwrap(), known("1", false));

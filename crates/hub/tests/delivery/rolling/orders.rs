@@ -24,7 +24,10 @@ impl Fleet {
 async fn what_is_on_hold_begins_when_somebody_says_so() {
     let mut fleet = Fleet::start(&["a", "b"], json!({})).await;
     let first = fleet.until_complete().await;
-    fleet.rig.edit("ServiceSet", ADMIN_NAMESPACE, SET, |set| set["spec"]["rollout"]["strategy"] = "OnHold".into()).await;
+    fleet
+        .rig
+        .edit("ServiceSet", ADMIN_NAMESPACE, SET, |set| set["spec"]["rollout"]["strategy"] = "OnHold".into())
+        .await;
     for text in ["two", "three"] {
         let before = fleet.course.len();
         fleet.commit(text).await;
