@@ -264,12 +264,12 @@ impl World {
         must(reached.len() <= self.policy.max_partitions, "P16", || format!("{reached:?} in one look: {decision:?}"))
     }
 
-    /// P1: healthy members that are taken at one time.
+    /// P1: nobody healthy is taken while as many as may be are out, or ill by themselves: of all members, and of a step's.
     fn judge_unavailable(&mut self, decision: &Decision) -> Verdict {
         let (oracle, now) = (&mut self.oracle, self.clock.now);
         oracle.released += decision.released.len() as u64;
         oracle.retracted += decision.retracted.len() as u64;
-        let mut takes = false;
+        let mut taken_of = BTreeSet::new();
         for &index in &decision.retracted {
             let row = &mut self.rows[index];
             row.ledger.late.extend(row.wanted);
@@ -281,7 +281,9 @@ impl World {
             let row = &self.rows[index];
             let was_done = row.track.released.is_some_and(|released| row.ledger.is_done(row, released));
             let row = &mut self.rows[index];
-            takes |= was_done && !row.ledger.is_out;
+            if was_done && !row.ledger.is_out {
+                taken_of.insert(row.step);
+            }
             row.ledger.is_out |= was_done;
             row.ledger.released_at = now;
             row.ledger.released_number = decision.state.number;
@@ -290,12 +292,23 @@ impl World {
             let released = track_of(decision, *index).map_or(row.track.released, |track| track.released);
             // What it was given is what it has.
             let is_back = released.is_some_and(|released| row.ledger.is_done(row, released));
-            row.ledger.is_out && !is_back && !self.is_silent(row) && !is_still(row) && !is_skipped(row)
+            let is_ill = row.ledger.says(row.published, Truth::Failed);
+            let is_unavailable = (row.ledger.is_out && !is_back) || is_ill;
+            is_unavailable && !self.is_silent(row) && !is_still(row) && !is_skipped(row)
         };
-        let out = self.rows.iter().enumerate().filter(is_out).count();
-        let max = self.policy.max_unavailable.of(self.rows.len());
+        let steps: Vec<u16> = self.rows.iter().enumerate().filter(is_out).map(|(_, row)| row.step).collect();
         let is_at_once = self.policy.strategy == Strategy::AllAtOnce && decision.retracted.is_empty();
-        must(!takes || out <= max || is_at_once, "P1", || format!("{out} of {max} are out: {decision:?}"))?;
+        let (out, max) = (steps.len(), self.policy.max_unavailable.of(self.rows.len()));
+        let is_fine = taken_of.is_empty() || out <= max || is_at_once;
+        must(is_fine, "P1", || format!("{out} of {max} are out: {decision:?}"))?;
+        for step in taken_of.into_iter().filter(|_| !is_at_once) {
+            let of_step = |other: &u16| *other == step;
+            let all = self.rows.iter().filter(|row| row.step == step).count();
+            let stated = usize::from(step).checked_sub(1).and_then(|index| self.policy.steps.get(index));
+            let Some(max) = stated.and_then(|stated| stated.max_unavailable).map(|limit| limit.of(all)) else { continue };
+            let out = steps.iter().copied().filter(|other| of_step(other)).count();
+            must(out <= max, "P1", || format!("{out} of {max} of step {step} are out: {decision:?}"))?;
+        }
         let mut all = self.rows.iter().filter(|row| !is_still(row) && !is_skipped(row) && !self.is_silent(row));
         let is_done = |row: &Row| row.wanted.is_some_and(|wanted| row.ledger.is_done(row, wanted));
         if self.rows.iter().any(is_done) && all.all(is_done) && self.rows.iter().all(|row| row.wanted.is_some()) {

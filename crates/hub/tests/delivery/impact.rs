@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use farwater_api::{
     ADMIN_NAMESPACE, GitRepository,
-    impact::{Impact, ImpactEffect},
+    impact::{Impact, ImpactEffect, ImpactTarget},
 };
 use farwater_hub::controllers::{
     measure_impact::{ImpactError, measure},
