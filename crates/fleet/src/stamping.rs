@@ -178,11 +178,11 @@ pub fn template_of(spec: &Value) -> Value {
     spec
 }
 
-/// Of what a rollout holds: [`template_of`] without what says how the service goes, which never waits.
+/// Of what a rollout holds: [`template_of`], whatever is said of how the service goes, which never waits.
 pub fn template_digest(spec: &Value) -> Digest {
     let mut template = template_of(spec);
     if let Some(fields) = template.as_object_mut() {
-        fields.remove("deletionPolicy");
+        fields.insert("deletionPolicy".to_owned(), json!(DeletionPolicy::default()));
     }
     Digest::of_json(&template)
 }

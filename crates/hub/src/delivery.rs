@@ -9,6 +9,7 @@
 pub mod admission;
 mod answer;
 pub mod bundles;
+pub mod clock;
 pub mod clusters;
 mod connection;
 pub mod connections;
@@ -59,6 +60,7 @@ use crate::{
     secret_backends::SecretBackends,
 };
 use answer::Refusal;
+use clock::SteadyClock;
 use clusters::Clusters;
 use connections::Connections;
 use counters::Counters;
@@ -76,8 +78,8 @@ pub struct Delivery {
     pub url: String,
     /// The least epoch that desired states are published under.
     pub epoch: u64,
-    /// Seconds since 1970: nobody was heard before.
-    pub started: i64,
+    /// Nobody was heard before it was steady.
+    pub clock: SteadyClock,
     pub clusters: Clusters,
     pub connections: Connections,
     pub plans: Plans,
@@ -141,7 +143,7 @@ impl Delivery {
             identity,
             url,
             epoch,
-            started,
+            clock: SteadyClock::start(),
             clusters: Clusters::default(),
             connections,
             plans: Plans::default(),

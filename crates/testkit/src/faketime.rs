@@ -52,7 +52,7 @@ impl Clock {
         preloaded(&[("FAKETIME_TIMESTAMP_FILE", file), ("FAKETIME_CACHE_DURATION", "1")])
     }
 
-    /// From now on it is off by so many seconds, which is noticed within one.
+    /// From now on it is off by so many seconds, which is noticed within two.
     pub fn set(&self, seconds: i64) -> Result<()> {
         let next = self.file.with_extension("next");
         fs::write(&next, format!("{seconds:+}\n")).with_context(|| format!("write {}", next.display()))?;

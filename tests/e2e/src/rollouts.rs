@@ -37,7 +37,7 @@ const PATIENCE: Duration = Duration::from_secs(300);
 /// A hub that does what it must not has done it by then: its next look is a second away at most, and agents poll twice a second.
 const WATCHED: Duration = Duration::from_secs(5);
 /// Of a freeze, once it is known when it ends.
-const REST_OF_FREEZE: Duration = Duration::from_secs(40);
+const REST_OF_FREEZE: Duration = Duration::from_secs(60);
 /// Seconds: beyond the end of the freeze, and no more than agents bear.
 const JUMP: i64 = 90;
 /// Kills during one rollout.
@@ -331,10 +331,14 @@ impl Stage {
         self.until_reached(1).await?;
         clock.set(0)?;
         // What had begun by then gets there.
-        tokio::time::sleep(SOAK).await;
+        tokio::time::sleep(WATCHED).await;
         let begun = self.news().len();
         for off in [0, -JUMP] {
             clock.set(off)?;
+            tokio::time::sleep(WATCHED).await;
+            // Has everybody looked at.
+            let patch = Patch::Merge(json!({"spec": {"reason": format!("it is tried, {off} s off")}}));
+            windows.patch("freeze", &PatchParams::default(), &patch).await?;
             tokio::time::sleep(WATCHED).await;
             ensure!(self.news().len() == begun, "{} after {begun}, {off} s off", self.news().len());
         }

@@ -171,13 +171,16 @@ impl Gates {
         let goes = |index: &usize| views[*index].may_go_back && is_meant(&views[*index]);
         let mut back: Vec<usize> = (0..views.len()).filter(goes).collect();
         back.sort_by_cached_key(|index| (Reverse(views[*index].is_unavailable), self.rank(&members[*index])));
-        let mut unavailable = self.unavailable;
+        let (mut unavailable, mut steps) = (self.unavailable, self.steps.clone());
         back.retain(|index| {
-            let is_new = !views[*index].is_unavailable;
-            let fits = !is_new || unavailable < self.max;
-            unavailable += usize::from(fits && is_new);
+            let (member, is_new) = (&members[*index], !views[*index].is_unavailable);
+            let step = &mut steps[usize::from(member.step)];
+            let fits = !is_new || (unavailable < self.max && step.max.is_none_or(|max| step.unavailable < max));
+            let taken = usize::from(fits && is_new);
             // Nobody waits for it any more: nothing of the rollout is there.
-            unavailable -= usize::from(!is_new && matches!(members[*index].reach, Reach::Silent { .. }));
+            let left = usize::from(!is_new && matches!(member.reach, Reach::Silent { .. }));
+            unavailable = unavailable + taken - left;
+            step.unavailable = step.unavailable + taken - left;
             fits
         });
         back

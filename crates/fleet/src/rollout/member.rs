@@ -107,11 +107,11 @@ pub struct LastGood {
     pub target: Digest,
 }
 
-/// Seconds since 1970. Between two starts of a hub they only grow.
+/// Seconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Clock {
     pub now: i64,
-    /// When the hub started: before that nobody could tell it anything.
+    /// When the hub started, or its clock was set last: times of before tell nothing, and from then on they only grow.
     pub started: i64,
 }
 

@@ -91,6 +91,7 @@ impl World {
     pub fn note_soak(&mut self) {
         for row in &mut self.rows {
             if let Some(published) = row.published.filter(|published| Some(published.change) == row.wanted)
+                && !is_still(row)
                 && row.ledger.says(row.published, Truth::Healthy)
                 && row.track.refused != row.wanted
                 && row.ledger.skipped != row.wanted
@@ -270,13 +271,6 @@ impl World {
         oracle.released += decision.released.len() as u64;
         oracle.retracted += decision.retracted.len() as u64;
         let mut taken_of = BTreeSet::new();
-        for &index in &decision.retracted {
-            let row = &mut self.rows[index];
-            row.ledger.late.extend(row.wanted);
-            if let Some(back) = track_of(decision, index).and_then(|track| track.released) {
-                row.ledger.prove(back);
-            }
-        }
         for &index in decision.released.iter().chain(&decision.retracted) {
             let row = &self.rows[index];
             let was_done = row.track.released.is_some_and(|released| row.ledger.is_done(row, released));
@@ -287,6 +281,13 @@ impl World {
             row.ledger.is_out |= was_done;
             row.ledger.released_at = now;
             row.ledger.released_number = decision.state.number;
+        }
+        for &index in &decision.retracted {
+            let row = &mut self.rows[index];
+            row.ledger.late.extend(row.wanted);
+            if let Some(back) = track_of(decision, index).and_then(|track| track.released) {
+                row.ledger.prove(back);
+            }
         }
         let is_out = |(index, row): &(usize, &Row)| {
             let released = track_of(decision, *index).map_or(row.track.released, |track| track.released);
@@ -302,11 +303,10 @@ impl World {
         let is_fine = taken_of.is_empty() || out <= max || is_at_once;
         must(is_fine, "P1", || format!("{out} of {max} are out: {decision:?}"))?;
         for step in taken_of.into_iter().filter(|_| !is_at_once) {
-            let of_step = |other: &u16| *other == step;
             let all = self.rows.iter().filter(|row| row.step == step).count();
             let stated = usize::from(step).checked_sub(1).and_then(|index| self.policy.steps.get(index));
-            let Some(max) = stated.and_then(|stated| stated.max_unavailable).map(|limit| limit.of(all)) else { continue };
-            let out = steps.iter().copied().filter(|other| of_step(other)).count();
+            let Some(limit) = stated.and_then(|stated| stated.max_unavailable) else { continue };
+            let (out, max) = (steps.iter().filter(|other| **other == step).count(), limit.of(all));
             must(out <= max, "P1", || format!("{out} of {max} of step {step} are out: {decision:?}"))?;
         }
         let mut all = self.rows.iter().filter(|row| !is_still(row) && !is_skipped(row) && !self.is_silent(row));

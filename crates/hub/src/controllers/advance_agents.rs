@@ -14,6 +14,7 @@ use farwater_fleet::{
     conditions::{self, Verdict},
     duration::AGENT_DEADLINE,
     placement::selects,
+    rollout::Clock,
 };
 use farwater_store::{
     Resource, StoreError,
@@ -90,7 +91,7 @@ async fn advance(delivery: &Delivery) -> Result<bool, StoreError> {
 }
 
 async fn load_candidates(delivery: &Delivery) -> Result<Vec<Candidate>, StoreError> {
-    let now = Timestamp::now().as_second();
+    let Clock { now, started: steady_since } = delivery.clock.read();
     let rows = load_agent_updates(&mut *delivery.store.tables().await?).await?;
     let mut rows: BTreeMap<String, AgentUpdateRow> =
         rows.into_iter().map(|row| (row.cluster_uid.clone(), row)).collect();
@@ -103,7 +104,7 @@ async fn load_candidates(delivery: &Delivery) -> Result<Vec<Candidate>, StoreErr
         let row =
             row.unwrap_or_else(|| AgentUpdateRow { cluster_uid: resource.uid.clone(), ..AgentUpdateRow::default() });
         let name = format!("{}/{}", state.namespace, state.name);
-        let heard = match (silence_deadline(&state, 0) > now, silence_deadline(&state, delivery.started) > now) {
+        let heard = match (silence_deadline(&state, 0) > now, silence_deadline(&state, steady_since) > now) {
             (true, _) => Heard::InTime,
             (false, true) => Heard::NotYet,
             (false, false) => Heard::No,

@@ -772,11 +772,13 @@ async fn save_row(
         || held.as_ref().is_some_and(HeldNext::is_released)
         || old.as_ref().map_or(Ok(true), |old| changes_entry(old, &new, is_held))?;
     let mark = is_released || member.as_ref().is_some_and(|member| member.is_unresolved);
-    let moved = member.as_ref().filter(|member| !member.is_known()).map(|member| member.set_uid.clone());
-    let key = ServiceDeployment::key(&Name::new(&new.namespace, &new.name));
-    let rollout = member.as_ref().map_or(0, |member| member.rollout);
     // What a service depends on is of its spec.
     let is_restated = old.as_ref().is_none_or(|old| old.stamp != new.stamp);
+    // A spec that was edited makes it one that is to be looked at, also where that changes nothing.
+    let is_news = |member: &&Looked| is_restated || !member.is_known();
+    let moved = member.as_ref().filter(is_news).map(|member| member.set_uid.clone());
+    let key = ServiceDeployment::key(&Name::new(&new.namespace, &new.name));
+    let rollout = member.as_ref().map_or(0, |member| member.rollout);
     let name = Name::new(&new.namespace, &new.name);
     if is_released {
         // Before it is written: what comes of it may be told at once.
@@ -895,7 +897,7 @@ async fn remove_service(
         let farewell = Farewell { told: orphans::left_by_agent(&cluster.name.name, objects), released: None };
         return finish_removal(delivery, name, resource, farewell).await;
     }
-    let quiet = delivery.clusters.get(&cluster.uid).map(|state| until_silent(&state, delivery.started));
+    let quiet = delivery.clusters.get(&cluster.uid).map(|state| until_silent(&state, delivery.clock.read()));
     if matches!(quiet, Some(None)) && matches!(entry.action, Action::Remove { policy: DeletionPolicy::Orphan, .. }) {
         let released = Released {
             service_uid: resource.uid.clone(),

@@ -38,8 +38,8 @@ use super::{
 };
 use crate::delivery::{Delivery, clusters::ClusterState};
 
-/// So late is seen that the clock was set. Nothing is read for it.
-const LONGEST_REST: Duration = Duration::from_secs(60);
+/// So late is seen that the clock was set, where there are windows. Nothing is read for it.
+const LONGEST_REST: Duration = Duration::from_secs(2);
 /// Timers and the clock are two.
 const SOON: Duration = Duration::from_millis(50);
 const RETRY: Duration = Duration::from_secs(5);

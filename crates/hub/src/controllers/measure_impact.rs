@@ -14,7 +14,10 @@ use farwater_api::{
     impact::{Impact, ImpactCounts, ImpactEffect, ImpactGroup, ImpactTarget, MAX_IMPACT_GROUPS, MAX_IMPACT_TARGETS},
 };
 use farwater_bundle::ObjectId;
-use farwater_fleet::assignment::{Candidate, Decided, Part, Trouble, Why};
+use farwater_fleet::{
+    assignment::{Candidate, Decided, Part, Trouble, Why},
+    rollout::Clock,
+};
 use farwater_sources::{Mirror, Named};
 use farwater_store::{
     StoreError,
@@ -227,7 +230,9 @@ impl Affected {
 
     fn is_heard(&self, delivery: &Delivery) -> bool {
         let state = delivery.clusters.get(&self.cluster_uid);
-        state.is_some_and(|state| until_silent(&state, delivery.started).is_some())
+        // Also just after a start: one that has not joined could not say anything.
+        let clock = Clock { started: 0, ..delivery.clock.read() };
+        state.is_some_and(|state| until_silent(&state, clock).is_some())
     }
 }
 

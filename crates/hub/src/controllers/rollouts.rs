@@ -450,7 +450,12 @@ impl Gate {
     }
 
     fn closed(&self, delivery: &Delivery, row: &MemberRollout) -> Option<Closed> {
-        let state = delivery.clusters.get(&row.cluster_uid).filter(|_| self.overridden.is_none())?;
+        if self.overridden.is_some() { None } else { self.stated(delivery, row) }
+    }
+
+    /// Whatever anybody says against it.
+    fn stated(&self, delivery: &Delivery, row: &MemberRollout) -> Option<Closed> {
+        let state = delivery.clusters.get(&row.cluster_uid)?;
         delivery.windows.closed(Subject {
             namespace: &self.namespace,
             name: &row.service_name,
@@ -555,13 +560,15 @@ pub async fn advance(
     let Ok(policy) = Policy::of(&set.spec.rollout) else { return Ok(None) };
     let sight = Sight::load(delivery, name, (resource, set), &policy, scope).await?;
     let Sight { rows, resting, target, before, .. } = &sight;
-    let clock = Clock { now: Timestamp::now().as_second(), started: delivery.started };
+    let clock = delivery.clock.read();
     let gate = Gate::of(name, resource, set);
     let members = Members::read(delivery, &policy, (rows, resting), &target.sources, (clock, &gate))?;
     let of_set = members.of_set();
     let decision = decide(&policy, &before.state, target.digest, (&of_set, resting), clock);
     let of = (name, resource.uid.as_str(), set);
-    let words = (target.revision.as_str(), gate.overridden.as_ref());
+    let begins_by_it = |index: &usize| gate.stated(delivery, &rows[*index].row).is_some();
+    let overridden = gate.overridden.as_ref().filter(|_| decision.released.iter().any(begins_by_it));
+    let words = (target.revision.as_str(), overridden);
     let note = set_versions::note(delivery, of, (&before.state, &decision), words).await?;
     let news = News { policy: &policy, before: &before.state, decision: &decision, members: &of_set, clock };
     let postings = news.find(delivery, name, resource, target);
@@ -609,7 +616,7 @@ impl Ground {
         let (kept, written) = load_decided(delivery, &resource.uid, set).await?;
         let Some(written) = written else { return Ok(None) };
         let written = read_written(name, &written)?;
-        let clock = Clock { now: Timestamp::now().as_second(), started: delivery.started };
+        let clock = delivery.clock.read();
         let set = kept.as_ref().unwrap_or(set);
         let Target { sources, .. } = Target::find(delivery, name, set).await?;
         let gate = Gate::of(name, resource, set);
@@ -834,11 +841,11 @@ impl Heard {
 
 pub async fn look_at_heard(delivery: &Delivery, set_uid: &str) -> Result<Heard, StoreError> {
     let rows = rolling_members(&mut *delivery.store.tables().await?, set_uid).await?;
-    let now = Timestamp::now().as_second();
+    let Clock { now, started } = delivery.clock.read();
     let mut found = Heard { all: rows.len(), at: i64::MAX, ..Heard::default() };
     for RollingMember { row, .. } in &rows {
         let state = delivery.clusters.get(&row.cluster_uid);
-        let Some(state) = state.filter(|state| silence_deadline(state, delivery.started) > now) else { continue };
+        let Some(state) = state.filter(|state| silence_deadline(state, started) > now) else { continue };
         let evidence: Option<Evidence> = read_some(row, "evidence", &row.evidence)?;
         let since = evidence.as_ref().and_then(Evidence::healthy_since);
         found.heard += 1;
@@ -1086,7 +1093,7 @@ impl<'r> Members<'r> {
                 None => Reach::Silent { since: 0, has_entry: false },
                 Some(state) => match state.heard() {
                     heard if silence_deadline(state, 0) > clock.now => Reach::Heard { at: heard.unwrap_or_default() },
-                    _ if silence_deadline(state, delivery.started) > clock.now => Reach::NotYet,
+                    _ if silence_deadline(state, clock.started) > clock.now => Reach::NotYet,
                     heard => {
                         let since = heard.unwrap_or_default();
                         Reach::Silent { since, has_entry: row.published_at > 0 && since >= row.published_at }

@@ -151,7 +151,7 @@ pub struct Note {
 }
 
 /// What has become of a rollout, and what somebody has said of it; none: that is written already. `before`: the state that was.
-/// `overridden`: what is said against change windows now.
+/// `overridden`: by which somebody is let through in spite of change windows.
 pub async fn note(
     delivery: &Delivery,
     (name, set_uid, set): (&Name, &str, &ServiceSet),

@@ -77,7 +77,7 @@ pub async fn summarize_report(delivery: Arc<Delivery>, name: Name) -> Result<Nex
         deleting: facts.deleting(),
         cluster: &facts.service.spec.cluster_ref.name,
         joined: cluster.is_some_and(|cluster| cluster.agent.is_some()),
-        silent: state.is_some_and(|state| until_silent(&state, delivery.started).is_none()),
+        silent: state.is_some_and(|state| until_silent(&state, delivery.clock.read()).is_none()),
         frozen: is_frozen,
         assigned: facts.assigned.as_ref(),
         candidate: facts.candidate.as_ref(),

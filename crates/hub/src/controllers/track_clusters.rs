@@ -8,12 +8,16 @@ use farwater_api::{
     CONFIRM_RESTORED, Cluster, ClusterStatus, Condition, Digest, RENEW_KEYS,
     protocol::{AgentReport, Skew},
 };
-use farwater_fleet::conditions::{self, Verdict};
+use farwater_fleet::{
+    conditions::{self, Verdict},
+    rollout::Clock,
+};
 use farwater_store::{
     StoreError,
     delivery::{
         Agent, AgentKeys, AgentUpdateRow, Quarantine, delete_cluster, delete_expired, load_agent, load_agent_keys,
         load_agent_update, load_quarantines, mark_cluster, mark_restored, save_heartbeats, save_quarantine,
+        sets_of_cluster,
     },
 };
 use jiff::Timestamp;
@@ -35,6 +39,9 @@ use crate::{
 };
 
 /// A cluster that misses this many polls is not ready.
+/// Reasons of `Ready`.
+const SILENT: &str = "AgentSilent";
+const NOT_JOINED: &str = "NotJoined";
 const MISSED_POLLS: u32 = 3;
 /// Condition of a Cluster whose agent's version and the hub's don't go together, and its reasons.
 const VERSION_SKEW: &str = "VersionSkew";
@@ -86,9 +93,8 @@ async fn flush(delivery: &Delivery) -> Result<(), StoreError> {
 pub async fn track_cluster(delivery: Arc<Delivery>, uid: String) -> Result<Next, StoreError> {
     let Some(state) = delivery.clusters.get(&uid) else { return forget_cluster(&delivery, uid).await };
     if state.is_settled() {
-        let left = silence_deadline(&state, delivery.started) - Timestamp::now().as_second();
-        if left > 0 {
-            return Ok(Next::After(Duration::from_secs(left.unsigned_abs())));
+        if let Some(left) = until_silent(&state, delivery.clock.read()).filter(|left| !left.is_zero()) {
+            return Ok(Next::After(left));
         }
     }
     // Taken back first: a change that comes from here on unsettles it again.
@@ -122,10 +128,15 @@ async fn write_cluster(delivery: &Delivery, state: &ClusterState, uid: &str) -> 
     let standing = delivery.identity.standing(&keys.as_ref().map(position_of).unwrap_or_default());
     let now = Timestamp::now();
     let quarantine = keep_quarantine(delivery, state, now).await?;
-    let deadline = agent.as_ref().map(|_| silence_deadline(state, delivery.started));
+    let deadline = agent.as_ref().map(|_| silence_deadline(state, delivery.clock.steady_since()));
     let said = Said { agent: agent.as_ref(), update: update.as_ref(), report: report.as_ref(), standing, quarantine };
     let status = resolve_status(&cluster, state, said, deadline, now);
     state.show_skew(status.conditions.iter().any(|condition| condition.type_ == VERSION_SKEW));
+    if is_away(cluster.status.as_ref()) != is_away(Some(&status)) {
+        // Rollouts pass over whoever is away, and nothing else is written of one that is back.
+        let has = sets_of_cluster(&mut *delivery.store.tables().await?, uid).await?;
+        delivery.sets.note_cluster(&name, uid, &state.labels, &has);
+    }
     resources::write_status::<Cluster>(&delivery.store, &name, uid, &status).await?;
     let Some(deadline) = deadline else { return Ok((Next::OnChange, false)) };
     let left = deadline - now.as_second();
@@ -134,7 +145,14 @@ async fn write_cluster(delivery: &Delivery, state: &ClusterState, uid: &str) -> 
     Ok((Next::After(wait), left > 0))
 }
 
-/// Seconds since 1970 at which the cluster counts as silent. A hub that was away heard nobody: it counts from its own start.
+/// Whether no agent is heard, as it is told.
+fn is_away(status: Option<&ClusterStatus>) -> bool {
+    let ready = status.into_iter().flat_map(|status| &status.conditions).find(|one| one.type_ == "Ready");
+    ready.is_none_or(|ready| [SILENT, NOT_JOINED].contains(&ready.reason.as_str()))
+}
+
+/// Seconds since 1970 at which the cluster counts as silent. A hub that was away heard nobody: it counts from its own start, or from
+/// when its clock was set.
 pub fn silence_deadline(state: &ClusterState, started: i64) -> i64 {
     let heard = state.heard().unwrap_or(0).max(started);
     let patience = (state.poll_interval + LATENESS) * MISSED_POLLS;
@@ -142,8 +160,8 @@ pub fn silence_deadline(state: &ClusterState, started: i64) -> i64 {
 }
 
 /// For how long the cluster may be quiet until it counts as silent; none: it does.
-pub fn until_silent(state: &ClusterState, started: i64) -> Option<Duration> {
-    let left = silence_deadline(state, started) - Timestamp::now().as_second();
+pub fn until_silent(state: &ClusterState, clock: Clock) -> Option<Duration> {
+    let left = silence_deadline(state, clock.started) - clock.now;
     (left >= 0).then(|| Duration::from_secs(left.unsigned_abs()))
 }
 
@@ -230,11 +248,11 @@ fn resolve_status(
                 || "the agent has joined and has not polled since".to_owned(),
                 |since| format!("the agent was last heard at {since}; what runs in the cluster goes on running"),
             );
-            vec![Verdict::new("Ready", Some(false), "AgentSilent", message)]
+            vec![Verdict::new("Ready", Some(false), SILENT, message)]
         }
         (None, _) => {
             let name = &*state.name;
-            Verdict::reconciling("NotJoined", format!("no agent has joined; run: farwater cluster join {name}"))
+            Verdict::reconciling(NOT_JOINED, format!("no agent has joined; run: farwater cluster join {name}"))
         }
     };
     if let Some(agent) = agent.filter(|agent| agent.restored_epoch != 0) {

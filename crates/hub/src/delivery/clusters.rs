@@ -256,7 +256,8 @@ impl ClusterState {
     }
 
     pub fn hear(&self, now: i64) {
-        self.heard.last.fetch_max(now, Ordering::Relaxed);
+        // Less than before only where the clock was set back.
+        self.heard.last.store(now, Ordering::Relaxed);
     }
 }
 
@@ -319,7 +320,7 @@ impl Clusters {
     pub fn unsaved_heartbeats(&self) -> Vec<(String, i64)> {
         let changed = |state: &Arc<ClusterState>| {
             let last = state.heard.last.load(Ordering::Relaxed);
-            (last > state.heard.saved.load(Ordering::Relaxed)).then(|| (state.uid.to_string(), last))
+            (last != state.heard.saved.load(Ordering::Relaxed)).then(|| (state.uid.to_string(), last))
         };
         self.read().values().filter_map(changed).collect()
     }
@@ -328,8 +329,9 @@ impl Clusters {
         let states = self.read();
         for (uid, time) in rows {
             if let Some(state) = states.get(uid.as_str()) {
-                state.heard.saved.fetch_max(*time, Ordering::Relaxed);
-                state.heard.last.fetch_max(*time, Ordering::Relaxed);
+                state.heard.saved.store(*time, Ordering::Relaxed);
+                // What was heard by now is newer.
+                let _ = state.heard.last.compare_exchange(0, *time, Ordering::Relaxed, Ordering::Relaxed);
             }
         }
     }

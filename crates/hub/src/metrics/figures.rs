@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use farwater_fleet::states;
+use farwater_fleet::{rollout::Clock, states};
 use farwater_store::{StoreError, Tally};
 use jiff::Timestamp;
 use prometheus_client::{
@@ -166,9 +166,9 @@ impl Shown {
         if !delivery.clusters.is_loaded() {
             return Ok(());
         }
-        let now = Timestamp::now().as_second();
+        let Clock { now, started } = delivery.clock.read();
         let mut heard = Heard::default();
-        delivery.clusters.each(|cluster| heard.add(cluster, delivery.started, now));
+        delivery.clusters.each(|cluster| heard.add(cluster, started, now));
         let values = [("ready", heard.ready), ("silent", heard.silent), ("not_joined", heard.not_joined)];
         families.many("clusters", "Clusters by whether their agent polls", values)?;
         let help = "Agents that are connected";

@@ -15,7 +15,10 @@ use farwater_store::delivery::load_assignment;
 use farwater_testkit::git::{GitServer, Repository};
 use serde_json::{Value, json};
 
-use crate::rig::{Rig, WEB, key, repository};
+use crate::{
+    agent::Agent,
+    rig::{Rig, WEB, key, repository},
+};
 
 /// A service for each of these folders on each of two clusters.
 const FOLDERS: [&str; 3] = ["apps/web", "apps/api", "apps/db"];
@@ -170,6 +173,7 @@ async fn a_canary_is_who_says_what_would_change() {
     for name in ["east", "north", "west"] {
         let cluster = json!({"spec": {"pollInterval": "30s"}, "labels": {"name": name}});
         rig.create("Cluster", ADMIN_NAMESPACE, name, cluster).await;
+        Agent::join(&rig, name).await;
     }
     let spec = json!({
         "clusterSelector": {}, "rollout": {"canary": {"clusterSelector": {"matchLabels": {"name": "north"}}}},
@@ -179,9 +183,10 @@ async fn a_canary_is_who_says_what_would_change() {
     let is_told =
         |set: &Value| set["status"]["rollout"]["step"] == "canary" && set["status"]["clusters"]["matched"] == 3;
     rig.wait_for("ServiceSet", ADMIN_NAMESPACE, "web", is_told).await;
-    rig.wait_idle().await;
     git.set_ref("refs/heads/feature", &git.branch("main").unwrap()).unwrap();
     git.change("feature", &[("apps/web/a.yaml", Some(&WEB.replace("name: web", "name: other")))]).unwrap();
+    let reaches_all = async || ask(&rig, "feature").await.unwrap().changing.services == 3;
+    rig.wait_until("all three are known", reaches_all).await;
     let impact = ask(&rig, "feature").await.unwrap();
     let [group] = &impact.groups[..] else { panic!("{impact:?}") };
     assert_eq!((group.set.as_deref(), group.services), (Some("web"), 3));

@@ -327,6 +327,8 @@ async fn a_cluster_that_is_silent_holds_up_no_stage_and_catches_up() {
     // It counts as silent after nine seconds.
     world.rig.edit("Cluster", ADMIN_NAMESPACE, away, |cluster| cluster["spec"]["pollInterval"] = "1s".into()).await;
     let agent = world.agents.remove(away).unwrap();
+    let is_silent = |cluster: &Value| condition(cluster, "Ready") == "False/AgentSilent";
+    world.rig.wait_for("Cluster", ADMIN_NAMESPACE, away, is_silent).await;
     let second = world.commit("two").await;
     let is_whole = |pipeline: &Value| {
         let stage = &pipeline["status"]["stages"][1];

@@ -147,7 +147,9 @@ impl Fleet {
                 || self.bad.contains(&bundle)
                 || self.good.as_ref().is_some_and(|good| !good.contains(&bundle));
             let health = if is_bad { Health::Failed } else { Health::Current };
-            let mut report = said(&entry, Outcome::Applied, &[("web", health)]);
+            // An agent whose test has failed says that of the attempt, too.
+            let outcome = if self.tests_end == Some("Failed") { Outcome::Failed } else { Outcome::Applied };
+            let mut report = said(&entry, outcome, &[("web", health)]);
             if let Some(state) = self.tests_end {
                 report.hooks = applied(&entry).unwrap().tests.iter().map(|test| test_run(&test.name, state)).collect();
             }
@@ -476,7 +478,7 @@ async fn what_is_stated_while_a_set_is_paused_reaches_nobody_however_often() {
 #[tokio::test(flavor = "multi_thread")]
 async fn how_services_go_is_stated_at_once_and_is_no_rollout() {
     let mut fleet = Fleet::start(&["a", "b"], json!({})).await;
-    fleet.until_complete().await;
+    let first = fleet.until_complete().await;
     let number = async |fleet: &Fleet| {
         let set = fleet.rig.get("ServiceSet", ADMIN_NAMESPACE, SET).await.unwrap();
         set["status"]["rollout"]["number"].as_u64().unwrap()
@@ -487,8 +489,12 @@ async fn how_services_go_is_stated_at_once_and_is_no_rollout() {
         let states = |service: &Value| service["spec"]["deletionPolicy"] == "Delete";
         fleet.rig.wait_for("ServiceDeployment", ADMIN_NAMESPACE, name, states).await;
     }
+    // All are looked at, and are done with what they have.
+    fleet.rig.wait_idle().await;
+    fleet.until("it says so", |_, set| set["status"]["rollout"]["updated"] == 2).await;
+    assert_eq!(number(&fleet).await, before);
     fleet.commit("two").await;
-    fleet.until_complete().await;
+    fleet.until_complete_with(|bundle| bundle != first).await;
     assert_eq!(number(&fleet).await, before + 1);
 }
 

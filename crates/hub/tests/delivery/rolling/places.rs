@@ -1,9 +1,10 @@
 //! Where clusters are, and whether they are there at all.
 
 use farwater_api::{ADMIN_NAMESPACE, service_set::ProgressCounts};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{Fleet, SET};
+use crate::rig::condition;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_change_goes_through_one_region_before_it_comes_to_another() {
@@ -39,8 +40,10 @@ async fn a_silent_cluster_is_deferred_and_no_failure_and_catches_up() {
     // It counts as silent after nine seconds.
     fleet.rig.edit("Cluster", ADMIN_NAMESPACE, "c", |cluster| cluster["spec"]["pollInterval"] = "1s".into()).await;
     let away = fleet.agents.remove("c").unwrap();
+    let is_silent = |cluster: &Value| condition(cluster, "Ready") == "False/AgentSilent";
+    fleet.rig.wait_for("Cluster", ADMIN_NAMESPACE, "c", is_silent).await;
     fleet.commit("two").await;
-    let is_over = |fleet: &Fleet, set: &serde_json::Value| {
+    let is_over = |fleet: &Fleet, set: &Value| {
         let status = &set["status"]["rollout"];
         status["phase"] == "Complete" && status["updated"] == 2 && fleet.bundles()["a"] != first
     };
