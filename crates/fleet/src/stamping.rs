@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use farwater_api::{
     ADMIN_NAMESPACE, Digest, SET_LABEL, ServiceSetSpec,
-    service_deployment::ClusterReference,
+    service_deployment::{ClusterReference, DeletionPolicy},
     service_set::{SetParameter, TemplateSpec},
 };
 use serde_json::{Map, Value, json};
