@@ -5,7 +5,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use farwater_api::{ADMIN_NAMESPACE, ChangeWindow, GROUP, OVERRIDE_FREEZE, ServiceDeployment, ServiceSet, VERSION};
+use farwater_api::{
+    ADMIN_NAMESPACE, ChangeWindow, GROUP, OVERRIDE_FREEZE, SET_LABEL, ServiceDeployment, ServiceSet, VERSION,
+};
 use http::Method;
 use jiff::Timestamp;
 use kube::ResourceExt as _;
@@ -23,6 +25,7 @@ use crate::{
 /// For the hub to go by a new freeze: it takes some milliseconds.
 const PATIENCE: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(50);
+const SET_PREFIX: &str = "serviceset/";
 
 #[derive(Debug, clap::Args)]
 pub struct FreezeArgs {
@@ -47,8 +50,8 @@ pub struct FreezeArgs {
     /// labels, or a label beside a name, must all hold.
     #[arg(long = "cluster", value_name = "CLUSTER")]
     clusters: Vec<String>,
-    /// Of this service, or those with this label: NAME or KEY=VALUE. Several names mean any of them; several
-    /// labels, or a label beside a name, must all hold.
+    /// Of this service, of a set's, or of those with this label: NAME, serviceset/NAME or KEY=VALUE. Several names mean
+    /// any of them; several labels or sets, or one beside a name, must all hold.
     #[arg(long = "service", value_name = "SERVICE")]
     services: Vec<String>,
     /// What the freeze is called; made up if that isn't said.
@@ -159,16 +162,21 @@ fn spec(args: &FreezeArgs, now: Timestamp) -> Result<Value> {
     for (given, names, selector) in
         [(&args.clusters, "clusters", "clusterSelector"), (&args.services, "services", "serviceSelector")]
     {
-        let mut labels = BTreeMap::new();
-        for (key, value) in given.iter().filter_map(|given| given.split_once('=')) {
+        let (mut named, mut labels) = (Vec::new(), BTreeMap::new());
+        for given in given {
+            let of_set = given.strip_prefix(SET_PREFIX).filter(|name| names == "services" && is_name(name));
+            let Some((key, value)) = of_set.map(|name| (SET_LABEL, name)).or_else(|| given.split_once('=')) else {
+                if !is_name(given) {
+                    let told = format!("{given:?} names nothing");
+                    return Err(Failure::usage(told).evidence("expected NAME or KEY=VALUE"));
+                }
+                named.push(given);
+                continue;
+            };
             if labels.insert(key, value).is_some_and(|other| other != value) {
                 let told = format!("nothing has two values of the label {key}");
                 return Err(Failure::usage(told).evidence("make a freeze of each"));
             }
-        }
-        let named: Vec<&String> = given.iter().filter(|given| !given.contains('=')).collect();
-        if let Some(wrong) = named.iter().find(|name| !is_name(name)) {
-            return Err(Failure::usage(format!("{wrong:?} names nothing")).evidence("expected NAME or KEY=VALUE"));
         }
         if !named.is_empty() {
             set(names, json!(named));
@@ -280,6 +288,8 @@ mod tests {
             describe("team-a", &spec),
             "no change of what is named begins among team-a's services and on its clusters until 2026-12-20T14:00:00Z"
         );
+        let spec = read(&["--reason", "x", "--for", "2h", "--service", "serviceset/web"]).unwrap();
+        assert_eq!(spec["serviceSelector"], json!({"matchLabels": {"farwater.dev/set": "web"}}));
         let later = ["--reason", "x", "--from", "2026-12-24T00:00:00Z", "--indefinitely"];
         assert_eq!(read(&later).unwrap()["start"], "2026-12-24T00:00:00Z");
     }
@@ -296,6 +306,7 @@ mod tests {
         refused(&["--reason", "x", "--until", "2026-12-20T11:00:00Z"], "it would end before it begins");
         refused(&["--reason", "x", "--for", "1h", "--indefinitely"], "cannot be used with");
         refused(&["--reason", "x", "--for", "1h", "--cluster", "../east"], "names nothing");
+        refused(&["--reason", "x", "--for", "1h", "--cluster", "serviceset/web"], "names nothing");
         let two = ["--reason", "x", "--for", "1h", "--cluster", "env=a", "--cluster", "env=b"];
         refused(&two, "nothing has two values of the label env");
         refused(&["--reason", "x", "--override", "web", "--for", "1h"], "cannot be used with");
