@@ -99,7 +99,7 @@ impl<'s> Template<'s> {
     /// Of each service.
     pub fn labels(name: &str, spec: &ServiceSetSpec) -> BTreeMap<String, String> {
         let mut labels = spec.template.metadata.labels.clone();
-        labels.insert(SET_LABEL.to_owned(), fit(name, MAX_LABEL));
+        labels.insert(SET_LABEL.to_owned(), set_label(name));
         labels
     }
 
@@ -185,6 +185,11 @@ pub fn template_digest(spec: &Value) -> Digest {
         fields.insert("deletionPolicy".to_owned(), json!(DeletionPolicy::default()));
     }
     Digest::of_json(&template)
+}
+
+/// What the label [`SET_LABEL`] of a set's services says.
+pub fn set_label(set: &str) -> String {
+    fit(set, MAX_LABEL)
 }
 
 /// Of a set's service on a cluster.

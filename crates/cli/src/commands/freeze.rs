@@ -8,6 +8,7 @@ use std::{
 use farwater_api::{
     ADMIN_NAMESPACE, ChangeWindow, GROUP, OVERRIDE_FREEZE, SET_LABEL, ServiceDeployment, ServiceSet, VERSION,
 };
+use farwater_fleet::stamping::set_label;
 use http::Method;
 use jiff::Timestamp;
 use kube::ResourceExt as _;
@@ -164,8 +165,9 @@ fn spec(args: &FreezeArgs, now: Timestamp) -> Result<Value> {
     {
         let (mut named, mut labels) = (Vec::new(), BTreeMap::new());
         for given in given {
+            let label = || given.split_once('=').map(|(key, value)| (key, value.to_owned()));
             let of_set = given.strip_prefix(SET_PREFIX).filter(|name| names == "services" && is_name(name));
-            let Some((key, value)) = of_set.map(|name| (SET_LABEL, name)).or_else(|| given.split_once('=')) else {
+            let Some((key, value)) = of_set.map(|name| (SET_LABEL, set_label(name))).or_else(label) else {
                 if !is_name(given) {
                     let told = format!("{given:?} names nothing");
                     return Err(Failure::usage(told).evidence("expected NAME or KEY=VALUE"));
@@ -173,7 +175,7 @@ fn spec(args: &FreezeArgs, now: Timestamp) -> Result<Value> {
                 named.push(given);
                 continue;
             };
-            if labels.insert(key, value).is_some_and(|other| other != value) {
+            if labels.insert(key, value.clone()).is_some_and(|other| other != value) {
                 let told = format!("nothing has two values of the label {key}");
                 return Err(Failure::usage(told).evidence("make a freeze of each"));
             }
