@@ -173,7 +173,8 @@ async fn a_canary_is_who_says_what_would_change() {
     for name in ["east", "north", "west"] {
         let cluster = json!({"spec": {"pollInterval": "30s"}, "labels": {"name": name}});
         rig.create("Cluster", ADMIN_NAMESPACE, name, cluster).await;
-        Agent::join(&rig, name).await;
+        // It is heard.
+        Agent::join(&rig, name).await.poll(&rig, None).await;
     }
     let spec = json!({
         "clusterSelector": {}, "rollout": {"canary": {"clusterSelector": {"matchLabels": {"name": "north"}}}},
