@@ -578,12 +578,17 @@ fn sort_leaving<'a>(
     out
 }
 
+/// Kubernetes makes it with its namespace, and anew where it is deleted: it goes with that, whatever says that it does not go alone.
+fn is_of_namespace(key: &ObjectKey) -> bool {
+    key.group().is_empty() && key.kind() == "ServiceAccount" && key.name() == "default"
+}
+
 /// A namespace or a definition takes what it holds with it: it stays while that is protected.
 fn keep_holders(leaving: &mut Leaving) {
     let protected: Vec<ObjectKey> = leaving
         .kept
         .iter()
-        .filter(|(_, keep)| matches!(keep, Keep::Protected(_)))
+        .filter(|(key, keep)| matches!(keep, Keep::Protected(_)) && !is_of_namespace(key))
         .map(|(key, _)| key.clone())
         .collect();
     if protected.is_empty() {

@@ -25,6 +25,7 @@ fn scopes() -> Scopes {
     [
         ("", "v1", "ConfigMap", Scope::Namespaced),
         ("", "v1", "Secret", Scope::Namespaced),
+        ("", "v1", "ServiceAccount", Scope::Namespaced),
         ("", "v1", "Namespace", Scope::Cluster),
         ("apps", "v1", "Deployment", Scope::Namespaced),
         ("apps", "v1", "StatefulSet", Scope::Namespaced),

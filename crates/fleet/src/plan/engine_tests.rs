@@ -175,6 +175,24 @@ fn what_an_annotation_protects_stays_and_so_does_what_holds_it() {
     assert!(plan.prune.held().unwrap().reason.contains("asks for an approval"));
 }
 
+#[test]
+fn the_account_that_comes_with_a_namespace_does_not_keep_it() {
+    let namespace = "{apiVersion: v1, kind: Namespace, metadata: {name: web}}";
+    let account = "{apiVersion: v1, kind: ServiceAccount, metadata: {name: default, namespace: web}}";
+    let source = resolved(&[namespace, account, &map("a")]);
+    let mut cluster = Cluster::after(&source);
+    let guard = Guard::Keep("farwater.dev/prune: disabled".into());
+    let keep = Protection { prune: guard.clone(), removal: guard, left: None, bad: None };
+    for (key, live) in &mut cluster.live {
+        if let (Live::Present(object), "ServiceAccount") = (live, key.kind()) {
+            *object.protection = keep.clone();
+        }
+    }
+    let removal = plan_removal(UID, &cluster.inventory, &cluster.live, None, &BTreeMap::new());
+    assert_eq!((removal.kept.len(), removal.prune.candidates.len()), (1, 2));
+    assert!(removal.prune.held().unwrap().reason.contains("Namespace"), "{:?}", removal.prune.held());
+}
+
 /// The cluster after all of a plan was carried out.
 fn carried_out(cluster: &Cluster, source: &Resolved, plan: &Plan) -> Cluster {
     let mut after = cluster.clone();
