@@ -92,10 +92,10 @@ async fn flush(delivery: &Delivery) -> Result<(), StoreError> {
 /// Brings one Cluster's status up to date. Comes again by itself when the next poll is overdue.
 pub async fn track_cluster(delivery: Arc<Delivery>, uid: String) -> Result<Next, StoreError> {
     let Some(state) = delivery.clusters.get(&uid) else { return forget_cluster(&delivery, uid).await };
-    if state.is_settled() {
-        if let Some(left) = until_silent(&state, delivery.clock.read()).filter(|left| !left.is_zero()) {
-            return Ok(Next::After(left));
-        }
+    if state.is_settled()
+        && let Some(left) = until_silent(&state, delivery.clock.read()).filter(|left| !left.is_zero())
+    {
+        return Ok(Next::After(left));
     }
     // Taken back first: a change that comes from here on unsettles it again.
     state.settle(true);

@@ -64,12 +64,12 @@ async fn what_is_noted_of_a_service_after_a_restore_trusts_nothing(place: Place)
         |origin: &str, unasked| Some(ServiceOrigin { service_uid: "a".to_owned(), origin: origin.to_owned(), unasked });
     store.transact(|tx| Box::pin(async move { save(tx, "a".to_owned(), 0).await })).await.unwrap();
     store.transact(|tx| Box::pin(async move { save_service_origin(tx, "a", "1").await })).await.unwrap();
-    assert_eq!(load_service_origin(&mut *store.tables().await.unwrap(), "a").await.unwrap(), known("1", false));
+    assert_eq!(load_service_origin(&mut store.tables().await.unwrap(), "a").await.unwrap(), known("1", false));
     store.transact(|tx| Box::pin(async move { distrust_sources(tx, None).await })).await.unwrap();
     store.transact(|tx| Box::pin(async move { save_service_origin(tx, "a", "2").await })).await.unwrap();
-    assert_eq!(load_service_origin(&mut *store.tables().await.unwrap(), "a").await.unwrap(), known("2", true));
+    assert_eq!(load_service_origin(&mut store.tables().await.unwrap(), "a").await.unwrap(), known("2", true));
     store.transact(|tx| Box::pin(async move { trust_service_origin(tx, "a").await })).await.unwrap();
-    assert_eq!(load_service_origin(&mut *store.tables().await.unwrap(), "a").await.unwrap(), known("2", false));
+    assert_eq!(load_service_origin(&mut store.tables().await.unwrap(), "a").await.unwrap(), known("2", false));
 }
 
 async fn save(tx: &mut farwater_store::Tx, uid: String, step: usize) -> Result<(), farwater_store::StoreError> {
