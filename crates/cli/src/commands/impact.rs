@@ -100,7 +100,6 @@ async fn measure(session: &Session, (namespace, source): (&str, &str), reference
 }
 
 /// Groups of which one service is planned.
-#[derive(Debug, PartialEq, Eq)]
 struct Plans<'i> {
     services: Vec<&'i str>,
     /// Beyond so many.
@@ -112,12 +111,12 @@ struct Plans<'i> {
 impl<'i> Plans<'i> {
     fn of(args: &ImpactArgs, impact: &'i Impact) -> Self {
         let changing = impact.groups.iter().filter(|group| args.plan && group.effect == ImpactEffect::Changes);
-        let (heard, unheard): (Vec<_>, Vec<_>) = changing.partition(|group| group.canary.is_some());
-        let mut services: Vec<&str> =
-            heard.into_iter().filter_map(|group| Some(group.canary.as_ref()?.service.as_str())).collect();
+        let canaries: Vec<_> = changing.map(|group| group.canary.as_ref()).collect();
+        let unheard = canaries.iter().filter(|canary| canary.is_none()).count();
+        let mut services: Vec<&str> = canaries.into_iter().flatten().map(|target| target.service.as_str()).collect();
         let left_out = services.len().saturating_sub(MOST_PLANS);
         services.truncate(MOST_PLANS);
-        Self { services, left_out, unheard: unheard.len() }
+        Self { services, left_out, unheard }
     }
 }
 

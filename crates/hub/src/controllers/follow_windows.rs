@@ -40,6 +40,7 @@ use crate::delivery::{Delivery, clusters::ClusterState};
 
 /// So late is seen that the clock was set, where there are windows. Nothing is read for it.
 const LONGEST_REST: Duration = Duration::from_secs(2);
+const NOTHING_TO_FOLLOW: Duration = Duration::from_secs(600);
 /// Timers and the clock are two.
 const SOON: Duration = Duration::from_millis(50);
 const RETRY: Duration = Duration::from_secs(5);
@@ -343,6 +344,10 @@ async fn advance(delivery: &Delivery, known: &mut HashMap<String, bool>) -> Resu
             return Err(error);
         }
         *known = standings.iter().map(|(name, standing)| (name.clone(), standing.in_force)).collect();
+    }
+    if standings.is_empty() {
+        // The first one that is made wakes it.
+        return Ok(NOTHING_TO_FOLLOW);
     }
     let next = standings.iter().filter_map(|(_, standing)| standing.until).min();
     let rest = next.map(|next| Duration::try_from(next.duration_since(now)).unwrap_or(SOON));

@@ -228,10 +228,8 @@ impl Affected {
         ImpactTarget { service: self.name.clone(), cluster }
     }
 
-    fn is_heard(&self, delivery: &Delivery) -> bool {
+    fn is_heard(&self, delivery: &Delivery, clock: Clock) -> bool {
         let state = delivery.clusters.get(&self.cluster_uid);
-        // Also just after a start: one that has not joined could not say anything.
-        let clock = Clock { started: 0, ..delivery.clock.read() };
         state.is_some_and(|state| until_silent(&state, clock).is_some())
     }
 }
@@ -381,13 +379,16 @@ async fn list(delivery: &Delivery, groups: Groups, impact: &mut Impact) -> Resul
     groups.sort_by_key(|((effect, ..), group)| (*effect, std::cmp::Reverse(group.services.len())));
     impact.left_out = groups.len().saturating_sub(MAX_IMPACT_GROUPS) as u64;
     groups.truncate(MAX_IMPACT_GROUPS);
+    // Also just after a start: one that has not joined could not say anything.
+    let clock = Clock { started: 0, ..delivery.clock.read() };
     for ((effect, set_uid, _), mut group) in groups {
         group.services.sort_unstable();
         let clusters: BTreeSet<&str> = group.services.iter().map(|service| service.cluster_uid.as_str()).collect();
         let first = group.services.iter().take(MAX_IMPACT_TARGETS);
         let targets = first.map(|service| service.target(delivery));
-        let heard = || group.services.iter().filter(|service| service.is_heard(delivery));
-        let canary = heard().find(|service| service.is_canary).or_else(|| heard().next());
+        let is_heard = |service: &&Affected| service.is_heard(delivery, clock);
+        let mut canaries = group.services.iter().filter(|service| service.is_canary);
+        let canary = canaries.find(is_heard).or_else(|| group.services.iter().find(is_heard));
         let set = match (set_uid.is_empty(), group.services.first()) {
             (false, Some(first)) => set_of(delivery, &Name::new(&first.namespace, &first.name)).await?,
             _ => None,
