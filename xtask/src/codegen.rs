@@ -1,5 +1,6 @@
 //! `cargo xtask codegen`: files that are made from the code and checked in, so that reviews see them change.
 
+mod page_types;
 mod reference;
 
 use std::{fs, path::PathBuf, process::ExitCode};
@@ -8,7 +9,8 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::{deny, repository};
 
-/// Write the generated files: resource definitions and JSON schemas under deploy, the reference under docs, deny.toml
+/// Write the generated files: resource definitions and JSON schemas under deploy, the reference under docs, the
+/// page's types, deny.toml
 #[derive(clap::Args)]
 pub struct Arguments {
     /// Write nothing; fail if a file is not what would be written
@@ -62,6 +64,7 @@ fn all() -> Result<Vec<Generated>> {
         files.push(Generated { path: PathBuf::from(folder).join(page.name), content: page.text });
     }
     files.push(Generated { path: "deny.toml".into(), content: deny::cargo_deny_configuration() });
+    files.push(Generated { path: "web/src/api/generated.ts".into(), content: page_types::module() });
     files.push(prometheus_rule()?);
     Ok(files)
 }

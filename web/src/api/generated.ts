@@ -1,4 +1,4 @@
-// Written from the Rust types by `crates/cli/tests/web_types.rs`; do not edit.
+// Made by cargo xtask codegen from crates/api; don't edit.
 
 export type AdoptPolicy = "Always" | "IfNoDifference" | "Never";
 
@@ -628,7 +628,7 @@ export interface ServiceDeploymentSpec {
   chart?: ChartReference;
   /** The cluster; immutable. */
   clusterRef: ClusterReference;
-  /** Texts that the service's templates see in `configuration`, before those of any ConfigMap or Secret that is named as a whole; one that is picked by its key is refused. Not for secrets: whoever may read the service reads them. At most 32 KiB as JSON, and 512 names. */
+  /** Texts that the service's templates see in `configuration`. They take precedence over those of any ConfigMap or Secret that is named as a whole; one that is picked by its key is refused. Not for secrets: whoever may read the service reads them. At most 32 KiB as JSON, and 512 names. */
   configuration?: Record<string, string>;
   /** What happens to the objects when this resource is deleted. */
   deletionPolicy: DeletionPolicy;
@@ -636,7 +636,7 @@ export interface ServiceDeploymentSpec {
   dependsOn?: DependencyReference[];
   /** How objects of some kinds are judged, before the hub's HealthRules and the built-in rules. The first for a kind counts. */
   health?: HealthRuleSpec[];
-  /** Values of other objects that the service's templates see. Of objects that are named without keys the later one counts, picked keys come before them, and a name that is picked twice is an error. */
+  /** Values of other objects that the service's templates see. Of objects that are named without keys the later one counts, picked keys take precedence over them, and a name that is picked twice is an error. */
   parameters?: Parameter[];
   /** Changes of everything that is rendered, in their order. */
   patches?: Patch[];
@@ -680,7 +680,7 @@ export interface ServiceDeploymentStatus {
   changedBy?: string;
   /** `Ready`, `Reconciling`, `Stalled`, `PruneHeld` while a prune waits for approval, `Drifted` while objects differ from the source that are not corrected, `SecretsStale` while a backend of secrets can't be read, `Pinned`, and `Frozen` while a ChangeWindow holds something newer. */
   conditions?: Condition[];
-  /** Texts of `configuration` that a pipeline has promoted with it: they count before those of the spec. */
+  /** Texts of `configuration` that a pipeline has promoted with it: they take precedence over those of the spec. */
   configuration?: Record<string, string>;
   /** A prune that waits for `farwater.dev/approve-prune: <digest>`. */
   heldPrune?: HeldPrune;
@@ -715,7 +715,7 @@ export interface ServiceSetSpec {
   deletionPolicy: DeletionPolicy;
   /** Changes of the template for some of the clusters. The first that selects a cluster counts. */
   overrides?: Override[];
-  /** Texts that differ by cluster. Templates see them in `configuration`, before the texts of the template's own `configuration`. */
+  /** Texts that differ by cluster. Templates see them in `configuration`; they take precedence over the template's own `configuration`. */
   parameters?: SetParameter[];
   /** Keeps all clusters at an earlier version of the set, whatever its sources and its template have since. They go there as by any other change. */
   pin?: SetPin;
@@ -756,13 +756,13 @@ export interface ServiceTemplateSpec {
   apply?: ApplyOptions;
   /** Of a HelmRepository: which of its charts. */
   chart?: ChartReference;
-  /** Texts that the service's templates see in `configuration`, before those of any ConfigMap or Secret that is named as a whole; one that is picked by its key is refused. Not for secrets: whoever may read the service reads them. At most 32 KiB as JSON, and 512 names. */
+  /** Texts that the service's templates see in `configuration`. They take precedence over those of any ConfigMap or Secret that is named as a whole; one that is picked by its key is refused. Not for secrets: whoever may read the service reads them. At most 32 KiB as JSON, and 512 names. */
   configuration?: Record<string, string>;
   /** Services and sets of this namespace: a newer bundle of this service is delivered once they are healthy at what is assigned to them. */
   dependsOn?: DependencyReference[];
   /** How objects of some kinds are judged, before the hub's HealthRules and the built-in rules. The first for a kind counts. */
   health?: HealthRuleSpec[];
-  /** Values of other objects that the service's templates see. Of objects that are named without keys the later one counts, picked keys come before them, and a name that is picked twice is an error. */
+  /** Values of other objects that the service's templates see. Of objects that are named without keys the later one counts, picked keys take precedence over them, and a name that is picked twice is an error. */
   parameters?: Parameter[];
   /** Changes of everything that is rendered, in their order. */
   patches?: Patch[];
