@@ -1,0 +1,221 @@
+//! A connection beside the polls: what it makes faster, and that nothing else depends on it.
+
+use std::time::{Duration, Instant};
+
+use crate::support::{FakeHub, PATIENCE, Service, config_map, fake_hub::connections::Behaviour, outcome};
+use farwater_api::{
+    objects::{Outcome, ServiceReport},
+    protocol::Hint,
+};
+use farwater_testkit::{Plane, PlaneOptions, Process, wait_for};
+use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
+
+/// Longer than any test: who polls by then was told to.
+const NEVER: f64 = 3000.0;
+/// Of the hub without a connection.
+const USUAL: f64 = 20.0;
+
+struct Ground {
+    hub: FakeHub,
+    service: Service,
+    _plane: Plane,
+    dir: tempfile::TempDir,
+    _agent: Process,
+}
+
+impl Ground {
+    /// The agent has applied the service once, as after any start, with polls.
+    async fn start(behaviour: Behaviour) -> Self {
+        let plane = Plane::start_with(PlaneOptions::without_nodes()).await.unwrap();
+        let hub = FakeHub::start();
+        hub.connections.behave(behaviour);
+        hub.connections.welcome(1.0, NEVER);
+        let service = Service::new(&hub, "web", &[("map.yaml", &config_map("map", "0"))]);
+        let entry = hub.set(service.entry());
+        let dir = tempfile::tempdir().unwrap();
+        let log = dir.path().join("agent.log");
+        let agent = support::agent(&hub, plane.kubeconfig(), &dir.path().join("state"), &log, true);
+        let ground = Self { hub, service, _plane: plane, dir, _agent: agent };
+        outcome(&ground.hub, &entry, Outcome::Applied).await;
+        ground
+    }
+
+    /// The same, connected, and with no polls but those that it is told to make.
+    async fn connected() -> Self {
+        let ground = Self::start(Behaviour::Serve).await;
+        ground.until("the agent to be connected", || ground.hub.connections.open_now() == 1).await;
+        // The first interval was a short one.
+        ground.hub.poll_every(USUAL);
+        ground.hub.connections.say(&Hint::Poll { desired: None });
+        ground.rest().await;
+        ground
+    }
+
+    async fn until(&self, what: &str, holds: impl Fn() -> bool) {
+        let waited = wait_for(what, PATIENCE, || async { Ok(holds().then_some(())) }).await;
+        waited.unwrap_or_else(|error| panic!("{error:#}\n{}", self.log()));
+    }
+
+    /// Until no poll has come for two seconds.
+    async fn rest(&self) {
+        let mut polls = self.hub.polls();
+        let mut since = Instant::now();
+        while since.elapsed() < Duration::from_secs(2) {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            let now = self.hub.polls();
+            if now != polls {
+                (polls, since) = (now, Instant::now());
+            }
+        }
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.dir.path().join("agent.log")).unwrap()
+    }
+
+    /// Another content of the service, of which nobody tells the agent. Answers its generation.
+    fn change(&self, value: &str) -> (farwater_api::protocol::Entry, u64) {
+        let entry = self.service.with(&self.hub, &[("map.yaml", &config_map("map", value))]).entry();
+        let entry = self.hub.set(entry);
+        (entry, self.hub.generation())
+    }
+
+    async fn applied(&self, entry: &farwater_api::protocol::Entry) {
+        outcome(&self.hub, entry, Outcome::Applied).await;
+    }
+}
+
+#[tokio::test]
+async fn a_hint_is_followed_at_once_and_one_that_is_no_news_is_not() {
+    let ground = Ground::connected().await;
+    let hub = &ground.hub;
+    let polls = hub.polls();
+
+    let begun = Instant::now();
+    let (entry, generation) = ground.change("1");
+    hub.connections.hint(generation);
+    ground.applied(&entry).await;
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    ground.rest().await;
+    assert_eq!(hub.polls(), polls + 1, "{}", ground.log());
+
+    // Doubled, late, unreadable, and of a newer hub.
+    for _ in 0..50 {
+        hub.connections.hint(generation);
+        hub.connections.hint(generation - 1);
+        hub.connections.say_text("{");
+        hub.connections.say_text(r#"{"type":"Sing"}"#);
+    }
+    ground.rest().await;
+    assert_eq!(hub.polls(), polls + 1, "{}", ground.log());
+
+    // In the wrong order: the newest is fetched once, the older one is no news.
+    ground.change("2");
+    let (entry, generation) = ground.change("3");
+    hub.connections.hint(generation);
+    hub.connections.hint(generation - 1);
+    ground.applied(&entry).await;
+    ground.rest().await;
+    assert_eq!(hub.polls(), polls + 2, "{}", ground.log());
+
+    // A storm makes no storm of polls.
+    for ahead in 1..=500 {
+        hub.connections.hint(generation + ahead);
+    }
+    ground.rest().await;
+    assert!(hub.polls() <= polls + 20, "{} polls", hub.polls() - polls);
+    let log = ground.log();
+    assert!(!log.contains("WARN") && !log.contains("ERROR"), "{log}");
+}
+
+#[tokio::test]
+async fn whatever_becomes_of_hints_the_agent_gets_where_the_polls_would_have_brought_it() {
+    let ground = Ground::connected().await;
+    let hub = &ground.hub;
+    let mut random = StdRng::seed_from_u64(6);
+    let mut newest = hub.generation();
+    let mut changes = Vec::new();
+    for step in 0..150 {
+        match random.random_range(0..8) {
+            0..3 => {
+                let (changed, generation) = ground.change(&format!("{step}"));
+                newest = generation;
+                changes.push(changed);
+                // Else it is lost.
+                if random.random_bool(0.5) {
+                    hub.connections.hint(generation);
+                }
+            }
+            3 => hub.connections.hint(newest),
+            4 => hub.connections.hint(random.random_range(0..newest)),
+            5 => hub.connections.say(&Hint::Poll { desired: None }),
+            6 => hub.connections.say_text("not JSON"),
+            _ if random.random_bool(0.2) => hub.connections.cut(),
+            _ => {}
+        }
+        tokio::time::sleep(Duration::from_millis(random.random_range(0..60))).await;
+    }
+    // What was lost with the last hints comes with the next poll.
+    hub.connections.welcome(1.0, 0.5);
+    hub.poll_every(0.5);
+    ground.applied(changes.last().unwrap()).await;
+    assert_eq!(hub.accepted_generation(), Some(newest));
+    // It has passed over some, and has never gone back.
+    let place = |report: &ServiceReport| changes.iter().position(|entry| entry.digest() == report.entry);
+    let history = hub.history(ground.service.uid());
+    let applied = history.iter().filter(|report| report.outcome == Outcome::Applied).map(place);
+    let applied: Vec<_> = applied.collect();
+    assert!(applied.is_sorted(), "{applied:?}");
+}
+
+#[tokio::test]
+async fn a_connection_that_breaks_or_falls_silent_is_not_trusted_and_is_opened_again() {
+    let ground = Ground::connected().await;
+    let hub = &ground.hub;
+
+    let (entry, _) = ground.change("cut");
+    let asked = hub.connections.asked();
+    hub.connections.cut();
+    let begun = Instant::now();
+    ground.applied(&entry).await;
+    assert!(begun.elapsed() < Duration::from_secs(10), "by the poll after the loss: {:?}", begun.elapsed());
+    ground.until("another connection", || hub.connections.asked() > asked && hub.connections.open_now() == 1).await;
+
+    let (entry, _) = ground.change("silent");
+    hub.connections.fall_silent();
+    ground.applied(&entry).await;
+    assert!(ground.log().contains("nothing was heard for longer than the hub promised"), "{}", ground.log());
+    // One that the agent knows of: what is over before is none that it could lose.
+    let opened = || ground.log().matches("connected to the hub").count();
+    ground.until("a third one", || opened() == 3).await;
+
+    // The hub stops in order, and says when to come back.
+    let (entry, _) = ground.change("stopped");
+    hub.connections.say(&Hint::Return { within_seconds: 0.5 });
+    hub.connections.cut();
+    let begun = Instant::now();
+    ground.applied(&entry).await;
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    assert!(ground.log().contains("the hub stops"), "{}", ground.log());
+}
+
+#[tokio::test]
+async fn where_no_connection_comes_about_polls_go_on_as_always() {
+    let ground = Ground::start(Behaviour::Refuse).await;
+    let hub = &ground.hub;
+    for (behaviour, told) in [
+        (Behaviour::Refuse, "the hub answered 503"),
+        (Behaviour::Swallow, "without the switch to a WebSocket"),
+        (Behaviour::Mute, "nothing was heard for longer"),
+    ] {
+        hub.connections.behave(behaviour);
+        let (entry, _) = ground.change(told);
+        let begun = Instant::now();
+        ground.applied(&entry).await;
+        assert!(begun.elapsed() < Duration::from_secs(5), "{told}: {:?}", begun.elapsed());
+        ground.until(told, || ground.log().contains(told)).await;
+    }
+    // Some hundred polls have invited it; it has not come each time.
+    assert!(hub.polls() > 30 && hub.connections.asked() < 15, "{} of {}", hub.connections.asked(), hub.polls());
+    hub.connections.behave(Behaviour::Serve);
+}

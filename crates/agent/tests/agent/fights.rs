@@ -1,0 +1,164 @@
+//! Who changes objects back is found, named and given way to; what an API server overrules is told and not sent again.
+
+use std::time::{Duration, Instant};
+
+use crate::support::{
+    PATIENCE, api, config_map, config_maps, object, outcome, report, value,
+    world::{World, world_without_nodes},
+};
+use farwater_api::objects::{Outcome, ServiceReport, SyncState};
+use farwater_testkit::{
+    wait_for,
+    webhook::{self, Webhook},
+};
+use kube::{
+    Api, Client,
+    api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams},
+};
+use serde_json::{Value, json};
+
+/// Writes of the agent and of the one who changes them back, in the time until that is called a fight.
+const WRITES: i64 = 8;
+
+fn deployment(replicas: &str) -> String {
+    format!(
+        "apiVersion: apps/v1
+kind: Deployment
+metadata: {{name: web}}
+spec:
+  {replicas}
+  selector: {{matchLabels: {{app: web}}}}
+  template:
+    metadata: {{labels: {{app: web}}}}
+    spec: {{containers: [{{name: web, image: web}}]}}
+"
+    )
+}
+
+/// Grows with each change of the spec.
+async fn generation(deployments: &Api<DynamicObject>) -> i64 {
+    deployments.get("web").await.unwrap().metadata.generation.unwrap()
+}
+
+#[tokio::test]
+async fn an_autoscaler_that_fights_is_named_with_its_field_and_writes_become_rare() {
+    let world = world_without_nodes().await;
+    let service = world.applied("scaled", &[("a.yaml", &deployment("replicas: 1"))]).await;
+    let deployments = api(&world.client().await, "apps", "v1", "Deployment", "scaled");
+    // What kube-controller-manager's autoscaler writes, which has no metrics here.
+    let autoscaler = PatchParams { field_manager: Some("horizontal-pod-autoscaler".into()), ..PatchParams::default() };
+    let three = Patch::Merge(json!({"spec": {"replicas": 3}}));
+    let scale = || deployments.patch_scale("web", &autoscaler, &three);
+    let before = generation(&deployments).await;
+    let noticed = wait_for("the agent to notice the fight", PATIENCE, || async {
+        scale().await?;
+        let report = world.hub.report(service.uid());
+        Ok(report.filter(|report| object(report, "Deployment", "web").sync == SyncState::Waiting))
+    })
+    .await
+    .unwrap();
+    let message = &object(&noticed, "Deployment", "web").message;
+    assert!(message.starts_with("horizontal-pod-autoscaler (scale) keeps changing it back: "), "{message}");
+    assert!(message.contains("took fields of others: .spec.replicas (horizontal-pod-autoscaler)"), "{message}");
+    assert!(message.contains("farwater.dev/ignore-differences"), "{message}");
+    let fought = generation(&deployments).await - before;
+    assert!(fought >= WRITES, "{fought} changes before it was called a fight");
+
+    // It goes on, and the agent lets it.
+    let (before, start) = (generation(&deployments).await, Instant::now());
+    while start.elapsed() < Duration::from_secs(10) {
+        scale().await.unwrap();
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    let fought = generation(&deployments).await - before;
+    assert!(fought <= 2, "{fought} changes within ten seconds of a pause");
+    assert_eq!(deployments.get("web").await.unwrap().data["spec"]["replicas"], 3);
+
+    // The field is left to it.
+    let entry = world.hub.set(service.with(&world.hub, &[("a.yaml", &deployment(""))]).entry());
+    let applied = outcome(&world.hub, &entry, Outcome::Applied).await;
+    assert_eq!(object(&applied, "Deployment", "web").sync, SyncState::Synced, "{applied:#?}");
+    assert_eq!(deployments.get("web").await.unwrap().data["spec"]["replicas"], 3);
+}
+
+const WEBHOOK: &str = "overrule.example.com";
+
+/// Has the API server ask a webhook that gives ConfigMaps with a label another value, from when this returns.
+async fn install(client: &Client) -> Webhook {
+    let theirs = |map: &Value| {
+        let is_ours = map["data"]["value"] != "theirs";
+        is_ours.then(|| json!([{"op": "add", "path": "/data/value", "value": "theirs"}]))
+    };
+    let webhook = Webhook::start(theirs).await.unwrap();
+    let configurations = api(client, "admissionregistration.k8s.io", "v1", "MutatingWebhookConfiguration", "");
+    let configuration = webhook::configuration(WEBHOOK, &webhook.client(), ["", "v1", "configmaps"], "disputed");
+    configurations.create(&PostParams::default(), &serde_json::from_value(configuration).unwrap()).await.unwrap();
+    until_value(client, "theirs").await;
+    webhook
+}
+
+/// Waits until what is sent as `ours` gets this value.
+async fn until_value(client: &Client, expected: &str) {
+    let map = json!({"metadata": {"name": "probe", "labels": {"disputed": "yes"}}, "data": {"value": "ours"}});
+    let probe: DynamicObject = serde_json::from_value(map).unwrap();
+    let (maps, dry) = (config_maps(client, "default"), PostParams { dry_run: true, ..PostParams::default() });
+    wait_for("the webhook to be asked, or no more", PATIENCE, || async {
+        let made = maps.create(&dry, &probe).await?;
+        Ok((made.data["data"]["value"] == expected).then_some(()))
+    })
+    .await
+    .unwrap();
+}
+
+async fn polls(world: &World, count: u64) {
+    let before = world.hub.polls();
+    wait_for("some polls", PATIENCE, || async { Ok((world.hub.polls() >= before + count).then_some(())) })
+        .await
+        .unwrap();
+}
+
+#[tokio::test]
+async fn a_webhook_that_overrules_each_apply_is_told_and_costs_no_second_write() {
+    let world = world_without_nodes().await;
+    let client = world.client().await;
+    let webhook = install(&client).await;
+    let disputed = |value: &str| config_map("a", value).replace("{name: a}", "{name: a, labels: {disputed: 'yes'}}");
+    let service = world.applied("disputed", &[("a.yaml", &disputed("1"))]).await;
+    let is_told = |report: &ServiceReport| {
+        let a = object(report, "ConfigMap", "a");
+        let told = "the API server keeps another value of .data.value: a mutating webhook or policy there overrules";
+        report.outcome == Outcome::Applied && a.sync == SyncState::Synced && a.message.starts_with(told)
+    };
+    let maps = config_maps(&client, "disputed");
+    for version in ["1", "2"] {
+        let entry = world.hub.set(service.with(&world.hub, &[("a.yaml", &disputed(version))]).entry());
+        report(&world.hub, &entry, is_told).await;
+        value(&maps, "a", "theirs").await;
+        let written = maps.get("a").await.unwrap().metadata.resource_version;
+        polls(world, 10).await;
+        assert_eq!(maps.get("a").await.unwrap().metadata.resource_version, written);
+    }
+    // Somebody else's write is a drift. It is repaired once, and brings no other value.
+    let unmark = Patch::Merge(json!({"metadata": {"labels": {"farwater.dev/service": null}}}));
+    maps.patch("a", &PatchParams::default(), &unmark).await.unwrap();
+    wait_for("the drift to be repaired", PATIENCE, || async {
+        let labels = maps.get("a").await?.metadata.labels.unwrap_or_default();
+        Ok(labels.contains_key("farwater.dev/service").then_some(()))
+    })
+    .await
+    .unwrap();
+    let written = maps.get("a").await.unwrap().metadata.resource_version;
+    polls(world, 10).await;
+    assert_eq!(maps.get("a").await.unwrap().metadata.resource_version, written);
+    assert!(is_told(&world.hub.report(service.uid()).unwrap()));
+
+    // Without the webhook the next version is as its source says.
+    let configurations = api(&client, "admissionregistration.k8s.io", "v1", "MutatingWebhookConfiguration", "");
+    configurations.delete(WEBHOOK, &DeleteParams::default()).await.unwrap();
+    until_value(&client, "ours").await;
+    drop(webhook);
+    let entry = world.hub.set(service.with(&world.hub, &[("a.yaml", &disputed("3"))]).entry());
+    let applied = outcome(&world.hub, &entry, Outcome::Applied).await;
+    value(&maps, "a", "3").await;
+    assert_eq!(object(&applied, "ConfigMap", "a").message, "");
+}

@@ -1,0 +1,209 @@
+//! What is under way when something newer comes ends between two objects, and the newer one judges what is left.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use crate::support::{FakeHub, PATIENCE, Service, config_map, config_maps, outcome, report, value};
+use farwater_api::{deletion::undo_request, objects::Outcome, protocol::Entry, service_deployment::HeldPrune};
+use farwater_testkit::{
+    Plane, PlaneOptions, Process,
+    api_faults::{ApiFaults, Faults},
+    wait_for,
+};
+use kube::{
+    Api,
+    api::{DynamicObject, ListParams},
+};
+
+const ALL: usize = 1000;
+/// Few enough that no guard holds them.
+const LEAVING: usize = 190;
+/// What must be left for the newer version to judge.
+const SOME: usize = 20;
+
+/// An agent whose API server can be slow. The agent ends first.
+struct Ground {
+    /// None: it was killed.
+    agent: Option<Process>,
+    server: ApiFaults,
+    hub: FakeHub,
+    maps: Api<DynamicObject>,
+    /// Of as many objects as there are, applied.
+    service: Service,
+    dir: tempfile::TempDir,
+    _plane: Plane,
+}
+
+fn stated(count: usize) -> String {
+    (0..count).map(|n| format!("---\n{}", config_map(&format!("map-{n}"), "1"))).collect()
+}
+
+fn start_agent(hub: &FakeHub, server: &ApiFaults, dir: &tempfile::TempDir, token: bool) -> Process {
+    support::agent(hub, server.kubeconfig(), &dir.path().join("state"), &dir.path().join("agent.log"), token)
+}
+
+impl Ground {
+    async fn new(name: &str) -> Self {
+        let plane = Plane::start_with(PlaneOptions::without_nodes()).await.unwrap();
+        let (hub, dir) = (FakeHub::start(), tempfile::tempdir().unwrap());
+        hub.poll_every(0.1);
+        let server = ApiFaults::start(&plane, dir.path(), 14).await.unwrap();
+        let agent = Some(start_agent(&hub, &server, &dir, true));
+        let service = Service::new(&hub, name, &[("a.yaml", &stated(ALL))]);
+        let entry = hub.set(service.entry());
+        outcome(&hub, &entry, Outcome::Applied).await;
+        let maps = config_maps(&plane.client().await.unwrap(), name);
+        Self { agent, server, hub, maps, service, dir, _plane: plane }
+    }
+
+    fn kill(&mut self) {
+        self.agent.take().unwrap().kill9();
+    }
+
+    fn restart(&mut self) {
+        self.agent = Some(start_agent(&self.hub, &self.server, &self.dir, false));
+    }
+
+    /// The service with fewer objects.
+    fn of(&self, count: usize) -> Service {
+        self.service.with(&self.hub, &[("a.yaml", &stated(count))])
+    }
+
+    fn be_slow(&self) {
+        self.server.set(Faults { latency: Duration::from_millis(2500), ..Faults::default() });
+    }
+
+    /// Uids by name.
+    async fn uids(&self) -> BTreeMap<String, String> {
+        let list = self.maps.list(&ListParams::default()).await.unwrap();
+        let named = list.into_iter().filter_map(|map| Some((map.metadata.name?, map.metadata.uid?)));
+        named.filter(|(name, _)| name.starts_with("map-")).collect()
+    }
+
+    async fn until(&self, what: &str, is_so: impl Fn(usize) -> bool) {
+        wait_for(what, PATIENCE, || async { Ok(is_so(self.uids().await.len()).then_some(())) }).await.unwrap();
+    }
+
+    /// Waits until an attempt was ended by a newer version, and takes the slowness away.
+    async fn superseded(&self, entry: &Entry) {
+        let outcomes = || -> Vec<Outcome> {
+            let history = self.hub.history(&entry.service.uid).into_iter();
+            history.filter(|report| report.entry == entry.digest()).map(|report| report.outcome).collect()
+        };
+        wait_for("an attempt to be superseded", PATIENCE, || async {
+            Ok(outcomes().contains(&Outcome::Superseded).then_some(()))
+        })
+        .await
+        .unwrap();
+        self.server.set(Faults::default());
+        let ended = |outcome: &Outcome| matches!(outcome, Outcome::Applied | Outcome::Failed);
+        assert!(!outcomes().iter().any(ended), "{:?}", outcomes());
+    }
+}
+
+#[tokio::test]
+async fn a_newer_version_ends_a_prune_that_is_under_way() {
+    let ground = Ground::new("reverted").await;
+    let before = ground.uids().await;
+    ground.be_slow();
+    let mistake = ground.hub.set(ground.of(ALL - LEAVING).entry());
+    ground.until("ten objects to be gone", |count| count <= ALL - 10).await;
+    let revert = ground.hub.set(ground.service.entry());
+    ground.superseded(&mistake).await;
+    outcome(&ground.hub, &revert, Outcome::Applied).await;
+    let after = ground.uids().await;
+    assert_eq!(after.len(), ALL);
+    let stayed = before.iter().filter(|(name, uid)| after.get(*name) == Some(*uid)).count();
+    assert!((ALL - LEAVING + SOME..=ALL - 10).contains(&stayed), "{stayed} of {ALL} stayed");
+
+    // A hold is such a version too: what is left waits, though it had passed the guards.
+    let remaining = ALL - LEAVING + 1;
+    let fewer = ground.of(remaining);
+    ground.be_slow();
+    let pruned = ground.hub.set(fewer.entry());
+    ground.until("ten objects to be gone", |count| count <= ALL - 10).await;
+    let mut stopped = fewer.clone();
+    (stopped.deployment.prune, stopped.deployment.hold_prune) = (false, Some("somebody has stopped it".to_owned()));
+    let stopped = ground.hub.set(stopped.entry());
+    ground.superseded(&pruned).await;
+    let held = report(&ground.hub, &stopped, |report| report.held_prune.is_some()).await.held_prune.unwrap();
+    let left = ground.uids().await.len() - remaining;
+    assert_eq!(held.count as usize, left, "{held:#?}");
+    assert!(left >= SOME, "{left} are left");
+}
+
+#[tokio::test]
+async fn a_hold_that_comes_while_the_agent_is_down_stops_what_it_had_begun() {
+    let mut ground = Ground::new("killed").await;
+    let remaining = ALL - LEAVING;
+    let fewer = ground.of(remaining);
+    ground.be_slow();
+    ground.hub.set(fewer.entry());
+    ground.until("ten objects to be gone", |count| count <= ALL - 10).await;
+    ground.kill();
+    ground.server.set(Faults::default());
+
+    let mut stopped = fewer.clone();
+    (stopped.deployment.prune, stopped.deployment.hold_prune) = (false, Some("somebody has stopped it".to_owned()));
+    let stopped = ground.hub.set(stopped.entry());
+    ground.restart();
+    let held = report(&ground.hub, &stopped, |report| report.held_prune.is_some()).await.held_prune.unwrap();
+    let left = ground.uids().await.len() - remaining;
+    assert_eq!(held.count as usize, left, "{held:#?}");
+    assert!(left >= SOME, "{left} are left");
+
+    // The version that began it may go on, and so much of a service needs no approval.
+    let pruned = ground.hub.set(fewer.entry());
+    outcome(&ground.hub, &pruned, Outcome::Applied).await;
+    assert_eq!(ground.uids().await.len(), remaining);
+}
+
+#[tokio::test]
+async fn an_approved_prune_that_was_stopped_goes_on_as_soon_as_it_may() {
+    // More than go without an approval.
+    const REMAINING: usize = ALL - 210;
+    let ground = Ground::new("approved").await;
+    let mut fewer = ground.of(REMAINING);
+    let waiting = ground.hub.set(fewer.entry());
+    let held = report(&ground.hub, &waiting, |report| report.held_prune.is_some()).await.held_prune.unwrap();
+    assert_eq!(held.count as usize, ALL - REMAINING, "{held:#?}");
+    ground.be_slow();
+    let mut stopped = fewer.clone();
+    (stopped.deployment.prune, stopped.deployment.hold_prune) = (false, Some("somebody has stopped it".to_owned()));
+    fewer.deployment.approved_prune = Some(held.digest);
+    let approved = ground.hub.set(fewer.entry());
+    ground.until("ten objects to be gone", |count| count <= ALL - 10).await;
+    let stopped = ground.hub.set(stopped.entry());
+    ground.superseded(&approved).await;
+    let is_rest = |prune: &HeldPrune| prune.digest != held.digest;
+    let rest = report(&ground.hub, &stopped, |report| report.held_prune.as_ref().is_some_and(is_rest)).await;
+    let rest = rest.held_prune.unwrap();
+    assert!((SOME..ALL - REMAINING).contains(&(rest.count as usize)), "{rest:#?}");
+    let approved = ground.hub.set(fewer.entry());
+    outcome(&ground.hub, &approved, Outcome::Applied).await;
+    assert_eq!(ground.uids().await.len(), REMAINING);
+}
+
+#[tokio::test]
+async fn a_newer_version_ends_an_undo_that_is_under_way_and_the_next_attempt_goes_on_with_it() {
+    let ground = Ground::new("undone").await;
+    let remaining = ALL - LEAVING;
+    let mut fewer = ground.of(remaining);
+    let pruned = ground.hub.set(fewer.entry());
+    let deletion = outcome(&ground.hub, &pruned, Outcome::Applied).await.deletion.unwrap();
+    assert_eq!((deletion.count as usize, ground.uids().await.len()), (LEAVING, remaining));
+    ground.be_slow();
+    fewer.deployment.undo = Some(undo_request(&deletion.digest, "1"));
+    let asked = ground.hub.set(fewer.entry());
+    ground.until("ten objects to be back", |count| count >= remaining + 10).await;
+    let changed = stated(remaining).replacen("\"1\"", "\"2\"", 1);
+    let newer = ground.hub.set(fewer.with(&ground.hub, &[("a.yaml", &changed)]).entry());
+    // It is applied before the rest comes back.
+    value(&ground.maps, "map-0", "2").await;
+    let back = ground.uids().await.len();
+    assert!(back <= ALL - SOME, "{back} of {ALL} are there");
+    ground.superseded(&asked).await;
+    let applied = outcome(&ground.hub, &newer, Outcome::Applied).await;
+    let undone = applied.deletion.unwrap().undone.unwrap();
+    assert_eq!((undone.restored as usize, undone.failed), (LEAVING, 0), "{undone:#?}");
+    assert_eq!(ground.uids().await.len(), ALL);
+}

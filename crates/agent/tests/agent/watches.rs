@@ -1,0 +1,145 @@
+//! What a watch does not tell is found all the same.
+
+use std::time::Duration;
+
+use crate::support::{FakeHub, PATIENCE, Service, config_map, config_maps, fake_hub::TOKEN, outcome, value};
+use clap::Parser as _;
+use farwater_agent::{Options, WatchLimits, run};
+use farwater_api::objects::Outcome;
+use farwater_testkit::{
+    Plane, PlaneOptions,
+    api_faults::{ApiFaults, Asked, Faults},
+    wait_for,
+};
+use kube::{
+    Api,
+    api::{DeleteParams, DynamicObject, Patch, PatchParams},
+};
+use serde_json::json;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+const SERVICE: &str = "watched";
+
+/// A service that is applied, by an agent in this process: no option sets how long it believes its watches. Dropped in order.
+struct Ground {
+    _agent: DropGuard,
+    /// The agent's way to the API server.
+    way: ApiFaults,
+    live: Api<DynamicObject>,
+    _hub: FakeHub,
+    _plane: Plane,
+    _dir: tempfile::TempDir,
+}
+
+impl Ground {
+    async fn new(watches: WatchLimits) -> Self {
+        let plane = Plane::start_with(PlaneOptions::without_nodes()).await.unwrap();
+        let hub = FakeHub::start();
+        let dir = tempfile::tempdir().unwrap();
+        let way = ApiFaults::start(&plane, dir.path(), 1).await.unwrap();
+        let (url, pin) = (hub.url(), hub.ca_pin());
+        let arguments = ["farwater-agent", "--hub", &url, "--ca-pin", &pin, "--join-token", TOKEN];
+        let options = Options {
+            kubeconfig: Some(way.kubeconfig().to_owned()),
+            state_dir: dir.path().join("state"),
+            watches,
+            ..Options::parse_from(arguments)
+        };
+        let agent = start(options);
+        let (a, b) = (config_map("a", "1"), config_map("b", "1"));
+        let service = Service::new(&hub, SERVICE, &[("a.yaml", &a), ("b.yaml", &b)]);
+        let entry = hub.set(service.entry());
+        outcome(&hub, &entry, Outcome::Applied).await;
+        let live = config_maps(&plane.client().await.unwrap(), SERVICE);
+        let ground = Self { _agent: agent, way, live, _hub: hub, _plane: plane, _dir: dir };
+        ground.watched(1).await;
+        ground
+    }
+
+    /// Waits until so many more watches have been opened.
+    async fn watched(&self, more: u64) {
+        let before = self.way.seen().watches;
+        let what = format!("{more} more watches after {before}");
+        let watched = || async { Ok((self.way.seen().watches >= before + more).then_some(())) };
+        wait_for(&what, PATIENCE, watched).await.unwrap();
+    }
+
+    /// What the agent asks for beside watches and its Lease.
+    fn asked(&self) -> Asked {
+        let mut asked = self.way.asked();
+        asked.retain(|(verb, resource), _| verb != "WATCH" && resource != "leases");
+        asked
+    }
+
+    /// The same, once nothing more is asked for.
+    async fn at_rest(&self) -> Asked {
+        let rests = || async {
+            let first = self.asked();
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            Ok((self.asked() == first).then_some(first))
+        };
+        wait_for("the agent to be at rest", PATIENCE, rests).await.unwrap()
+    }
+
+    /// Somebody changes an object of the service.
+    async fn change(&self, name: &str) {
+        let patch = Patch::Merge(json!({"data": {"value": "changed"}}));
+        self.live.patch(name, &PatchParams::default(), &patch).await.unwrap();
+    }
+}
+
+/// On a thread of its own, as in its program.
+fn start(options: Options) -> DropGuard {
+    let shutdown = CancellationToken::new();
+    let guard = shutdown.clone().drop_guard();
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(run(options, shutdown)).unwrap();
+    });
+    guard
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_silent_watch_goes_on_where_it_was_and_lists_nothing() {
+    let limits = WatchLimits { silence: Duration::from_secs(1), ..WatchLimits::default() };
+    let ground = Ground::new(limits).await;
+
+    // Where nothing changes it is opened again and again, and that is all.
+    let before = ground.at_rest().await;
+    ground.watched(3).await;
+    assert_eq!(ground.asked(), before);
+
+    let lists = ground.way.seen().lists;
+    ground.way.set(Faults { stall: true, ..Faults::default() });
+    ground.change("a").await;
+    let held = || async { Ok((ground.way.seen().stalled > 0).then_some(())) };
+    wait_for("the change to be held back", PATIENCE, held).await.unwrap();
+    ground.way.set(Faults::default());
+    value(&ground.live, "a", "1").await;
+    assert_eq!(ground.way.seen().lists, lists);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_no_event_told_is_found_by_a_list() {
+    let limits = WatchLimits { unlisted: Duration::from_secs(2), ..WatchLimits::default() };
+    let ground = Ground::new(limits).await;
+    ground.way.set(Faults { swallow: Some("a".to_owned()), ..Faults::default() });
+    ground.change("a").await;
+    value(&ground.live, "a", "1").await;
+    ground.live.delete("a", &DeleteParams::default()).await.unwrap();
+    value(&ground.live, "a", "1").await;
+    assert!(ground.way.seen().swallowed > 0, "{:?}", ground.way.seen());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_watch_that_loses_its_version_while_it_runs_goes_on_with_a_list() {
+    let limits = WatchLimits { silence: Duration::from_secs(1), ..WatchLimits::default() };
+    let ground = Ground::new(limits).await;
+    let lists = ground.way.seen().lists;
+    // No event tells of the change, so that only the list can.
+    ground.way.set(Faults { swallow: Some("a".to_owned()), expired_later: 1.0, ..Faults::default() });
+    ground.change("a").await;
+    value(&ground.live, "a", "1").await;
+    let seen = ground.way.seen();
+    assert!(seen.expired_later > 0 && seen.lists > lists, "{seen:?}");
+}
