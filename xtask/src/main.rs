@@ -14,6 +14,7 @@ mod repository;
 mod step;
 mod test;
 mod tools;
+mod waits;
 
 use std::process::ExitCode;
 

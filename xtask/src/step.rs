@@ -14,6 +14,8 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 /// Without a terminal a line per minute shows that a long step is alive.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(60);
+/// Of that line.
+const SIGN_COLUMNS: usize = 100;
 const LOOK: Duration = Duration::from_millis(100);
 /// Lines of the log that a failure repeats.
 const TAIL: usize = 30;
@@ -47,17 +49,12 @@ pub fn run(what: &str, command: Command, log: &Path) -> Result<()> {
     })
 }
 
-/// The same beside another one that shows signs of life.
-pub fn run_beside(command: Command, log: &Path) -> Result<()> {
-    Step::start(command, log)?.end(|child| Ok(child.wait()?))
-}
-
 /// Waits for something that writes to `log`, and shows that it is alive.
 pub fn wait(what: &str, log: &Path, mut has_ended: impl FnMut() -> bool) {
     let mut life = Life::new(what);
     while !has_ended() {
         std::thread::sleep(LOOK);
-        life.show(log);
+        life.show(|| last_line(log));
     }
     life.end();
 }
@@ -119,7 +116,8 @@ fn describe(command: &Command) -> String {
     text
 }
 
-struct Life {
+/// Shows that a long step is alive: on a terminal a line that changes, else a line per minute.
+pub struct Life {
     what: String,
     start: Instant,
     told: Instant,
@@ -127,7 +125,7 @@ struct Life {
 }
 
 impl Life {
-    fn new(what: &str) -> Self {
+    pub fn new(what: &str) -> Self {
         let bar = is_interactive().then(ProgressBar::new_spinner);
         if let Some(bar) = &bar
             && let Ok(style) = ProgressStyle::with_template("  {spinner} {elapsed} {prefix}: {wide_msg}")
@@ -138,25 +136,31 @@ impl Life {
         Self { what: what.to_owned(), start: Instant::now(), told: Instant::now(), bar }
     }
 
-    fn show(&mut self, log: &Path) {
+    /// `state` says what is being done at this moment.
+    pub fn show(&mut self, state: impl FnOnce() -> String) {
         match &self.bar {
             Some(bar) => {
-                let length = fs::metadata(log).map_or(0, |file| file.len());
-                let end = read_from(log, length.saturating_sub(2000)).unwrap_or_default();
-                bar.set_message(end.lines().last().unwrap_or_default().trim().to_owned());
+                bar.set_message(state());
                 bar.tick();
             }
             None if self.told.elapsed() > SIGN_OF_LIFE => {
                 self.told = Instant::now();
-                eprintln!("      {}: still running after {} s", self.what, self.start.elapsed().as_secs());
+                let line = format!("      {}, {} s: {}", self.what, self.start.elapsed().as_secs(), state());
+                eprintln!("{}", line.chars().take(SIGN_COLUMNS).collect::<String>());
             }
             None => {}
         }
     }
 
-    fn end(&self) {
+    pub fn end(&self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
         }
     }
+}
+
+fn last_line(log: &Path) -> String {
+    let length = fs::metadata(log).map_or(0, |file| file.len());
+    let end = read_from(log, length.saturating_sub(2000)).unwrap_or_default();
+    end.lines().last().unwrap_or_default().trim().to_owned()
 }

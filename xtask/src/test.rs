@@ -1,13 +1,19 @@
 //! `cargo xtask test`: everything that must hold, from a bare machine with Rust, Go and Node.
 
 mod disk;
-mod lanes;
+mod jobs;
 mod memory;
 mod phases;
+mod processors;
 mod programs;
+mod record;
 mod results;
+mod rules;
+mod runner;
+mod suite;
 
 use std::{
+    cell::RefCell,
     fs,
     path::PathBuf,
     process::ExitCode,
@@ -17,8 +23,11 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 
 use crate::repository;
+use jobs::Selection;
 use phases::{PHASES, Phase};
+use record::{PhaseRecord, Record};
 use results::Counts;
+use suite::{Group, Report};
 
 /// Run everything: tools, page, lints, generated files, unit and black-box tests, the demo
 #[derive(clap::Args)]
@@ -29,12 +38,24 @@ pub struct Arguments {
     /// Show the phases and what each does
     #[arg(long)]
     list: bool,
+    /// Of the phase `test` only tests whose ids contain one of these: e2e::prune, hub/api::watches
+    #[arg(long, value_delimiter = ',', value_name = "PART")]
+    tests: Vec<String>,
+    /// Of the phase `test` the hub's black-box tests, each on the engine on which it usually doesn't run
+    #[arg(long)]
+    swap_engines: bool,
+    /// Keep the record of this run in docs/performance/tests.json
+    #[arg(long)]
+    record: bool,
 }
 
 /// What the phases share.
 pub struct Run {
     /// One log per phase.
     pub logs: PathBuf,
+    pub selection: Selection,
+    /// What the phase `test` leaves.
+    pub report: RefCell<Report>,
 }
 
 impl Run {
@@ -47,6 +68,8 @@ struct Outcome {
     phase: &'static str,
     result: Result<Counts>,
     time: Duration,
+    /// Of the whole machine meanwhile.
+    processor_seconds: f64,
     /// KiB at the most, beyond what the machine used before.
     memory: u64,
 }
@@ -63,7 +86,8 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let logs = target.join("xtask/logs");
     fs::create_dir_all(&logs).with_context(|| format!("create {}", logs.display()))?;
     disk::require_room(&target)?;
-    let run = Run { logs };
+    let selection = Selection { parts: arguments.tests.clone(), swapped_engines: arguments.swap_engines };
+    let run = Run { logs, selection, report: RefCell::default() };
 
     let memory = memory::Watch::start();
     let mut outcomes = Vec::new();
@@ -76,7 +100,13 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
             break;
         }
     }
-    Ok(conclude(&outcomes))
+    let report = run.report.into_inner();
+    let record = Record::of(outcomes.iter().map(Outcome::record).collect(), &report)?;
+    record.save(&target.join("xtask/tests.json"))?;
+    if arguments.record {
+        record.save(&record::kept()?)?;
+    }
+    Ok(conclude(&outcomes, &report))
 }
 
 fn choose(only: &[String]) -> Result<Vec<&'static Phase>> {
@@ -91,36 +121,74 @@ fn run_phase(phase: &'static Phase, run: &Run, memory: &memory::Watch) -> Outcom
     eprintln!("==> {}: {}", phase.name, phase.about);
     // The log of this run only.
     let _ = fs::remove_file(run.log(phase.name));
-    let start = Instant::now();
+    let (start, processors) = (Instant::now(), processors::busy_seconds());
     let result = (phase.run)(run);
-    let time = start.elapsed();
+    let (time, processor_seconds) = (start.elapsed(), processors::busy_seconds() - processors);
     match &result {
         Ok(counts) if counts.failed == 0 => eprintln!("    ok in {}", seconds(time)),
         Ok(counts) => eprintln!("    {} failed after {}", counts.failed, seconds(time)),
         Err(error) => eprintln!("    FAILED after {}: {error:#}", seconds(time)),
     }
-    Outcome { phase: phase.name, result, time, memory: memory.take_peak() }
+    Outcome { phase: phase.name, result, time, processor_seconds, memory: memory.take_peak() }
 }
 
-fn conclude(outcomes: &[Outcome]) -> ExitCode {
-    println!("\n{:<10} {:<8} {:>6} {:>6} {:>8} {:>9}", "PHASE", "RESULT", "PASSED", "FAILED", "TIME", "MEMORY");
+impl Outcome {
+    fn counts(&self) -> Counts {
+        self.result.as_ref().copied().unwrap_or(Counts::ONE_FAILED)
+    }
+
+    fn record(&self) -> PhaseRecord {
+        let Counts { passed, failed } = self.counts();
+        PhaseRecord {
+            phase: self.phase.to_owned(),
+            passed,
+            failed,
+            seconds: record::rounded(self.time.as_secs_f64()),
+            processor_seconds: record::rounded(self.processor_seconds),
+            memory_gib: record::rounded(self.memory as f64 / f64::from(1 << 20)),
+        }
+    }
+}
+
+fn conclude(outcomes: &[Outcome], report: &Report) -> ExitCode {
+    show_programs(&report.groups);
+    println!(
+        "\n{:<10} {:<8} {:>6} {:>6} {:>8} {:>8} {:>9}",
+        "PHASE", "RESULT", "PASSED", "FAILED", "TIME", "CPU", "MEMORY"
+    );
     let mut total = Counts::default();
     for outcome in outcomes {
-        let (word, counts) = match &outcome.result {
-            Ok(counts) if counts.failed == 0 => ("ok", *counts),
-            Ok(counts) => ("FAILED", *counts),
-            Err(_) => ("FAILED", Counts::ONE_FAILED),
-        };
+        let counts = outcome.counts();
         total = total.plus(counts);
+        let word = if counts.failed == 0 { "ok" } else { "FAILED" };
         let Counts { passed, failed } = counts;
         let (time, memory) = (seconds(outcome.time), memory::gibibytes(outcome.memory));
-        println!("{:<10} {word:<8} {passed:>6} {failed:>6} {time:>8} {memory:>9}", outcome.phase);
+        let processors = seconds(Duration::from_secs_f64(outcome.processor_seconds));
+        println!("{:<10} {word:<8} {passed:>6} {failed:>6} {time:>8} {processors:>8} {memory:>9}", outcome.phase);
     }
     let time = outcomes.iter().map(|outcome| outcome.time).sum();
+    let processors = seconds(Duration::from_secs_f64(outcomes.iter().map(|outcome| outcome.processor_seconds).sum()));
     let memory = outcomes.iter().map(|outcome| outcome.memory).max().unwrap_or(0);
-    println!("{:<33} {:>8} {:>9}\n", "in all", seconds(time), memory::gibibytes(memory));
+    println!("{:<33} {:>8} {processors:>8} {:>9}\n", "in all", seconds(time), memory::gibibytes(memory));
+    for fault in &report.faults {
+        println!("{fault}");
+    }
     println!("{} passed, {} failed", total.passed, total.failed);
+    if !report.shaky.is_empty() {
+        println!("{} shaky: {}", report.shaky.len(), report.shaky.join(", "));
+    }
     if total.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Where the time of the tests went.
+fn show_programs(groups: &[Group]) {
+    if groups.is_empty() {
+        return;
+    }
+    println!("\n{:<36} {:>6} {:>9} {:>9}", "SLOWEST PROGRAMS", "TESTS", "SECONDS", "CPU");
+    for Group { name, tests, seconds, processor_seconds } in groups.iter().take(record::SLOWEST) {
+        println!("{name:<36} {tests:>6} {seconds:>9.1} {processor_seconds:>9.1}");
+    }
 }
 
 fn seconds(time: Duration) -> String {

@@ -4,7 +4,8 @@
 //! as and where they write is the same.
 
 use std::{
-    fs,
+    env,
+    fs::{self, File},
     path::{Path, PathBuf},
     process::Command,
 };
@@ -28,6 +29,8 @@ pub const BUSYBOX: &str = "localhost/farwater/busybox:test";
 /// A plugin's program, as `examples/jsonnet` has it.
 pub const JSONNET: &str = "localhost/farwater/jsonnet:test";
 const ARCHITECTURE: &str = "amd64";
+/// The folder of the images that all tests of a run share.
+pub const FOLDER: &str = "FARWATER_IMAGES";
 
 /// Tar files of images.
 #[derive(Clone, Debug)]
@@ -42,6 +45,34 @@ pub struct Images {
 }
 
 impl Images {
+    /// Those of the test run, which are made once by the first test that needs them; else makes all of them in `dir`.
+    pub fn of_run(dir: &Path) -> Result<Self> {
+        let Some(folder) = env::var_os(FOLDER).map(PathBuf::from) else { return Self::make(dir) };
+        fs::create_dir_all(&folder).with_context(|| format!("create {}", folder.display()))?;
+        let lock = File::create(folder.join("lock")).context("create the images' lock file")?;
+        lock.lock().context("wait for images that another test makes")?;
+        let made = folder.join("made");
+        if made.exists() {
+            return Ok(Self::in_folder(&folder));
+        }
+        let images = Self::make(&folder)?;
+        File::create(&made).context("note that the images are made")?;
+        Ok(images)
+    }
+
+    fn in_folder(dir: &Path) -> Self {
+        let path = |name: &str| dir.join(name).with_extension("tar");
+        Self {
+            pause: path("pause"),
+            busybox: path("busybox"),
+            hub: path("hub"),
+            agent: path("agent"),
+            agent_next: path("agent-next"),
+            agent_broken: path("agent-broken"),
+            agent_lost: path("agent-lost"),
+        }
+    }
+
     /// Makes all of them in a folder.
     pub fn make(dir: &Path) -> Result<Self> {
         let write = |name: &str, reference: &str, root: &Root, start: &Start| write(dir, name, reference, root, start);

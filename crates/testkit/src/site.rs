@@ -51,7 +51,7 @@ impl Site {
     /// A node with our images and a volume, and nothing on it yet.
     pub async fn start() -> Result<Self> {
         let dir = tempfile::tempdir()?;
-        let images = Images::make(dir.path())?;
+        let images = Images::of_run(dir.path())?;
         Self::with(dir, &images).await
     }
 

@@ -1,15 +1,18 @@
 //! The phases of `cargo xtask test`, in the order in which they run.
 
-use std::{fs, process::Command};
-
 use anyhow::{Context as _, Result};
-use farwater_testkit::{Plane, Postgres, Tools, faketime, kube::plane_variable, packages, postgres, prometheus, squid};
+use farwater_testkit::{
+    Plane, Postgres, Tools, faketime, images, kube::plane_variable, packages, postgres, prometheus, squid,
+};
+use futures::future::try_join_all;
 
 use super::{
-    Run, lanes,
+    Run,
     results::{self, Counts},
+    runner::Servers,
+    suite,
 };
-use crate::{codegen, deny, invariants, page, repository, step};
+use crate::{codegen, deny, invariants, page, repository, step, waits};
 
 pub struct Phase {
     pub name: &'static str,
@@ -37,22 +40,22 @@ pub const PHASES: &[Phase] = &[
     },
     Phase {
         name: "generated",
-        about: "checked-in generated files are fresh, the tests of ARCHITECTURE.md's invariants exist",
+        about: "checked-in generated files are fresh, the tests of ARCHITECTURE.md's invariants exist, tests wait for conditions",
         needed_by_the_rest: false,
         run: generated,
     },
     Phase { name: "build", about: "programs and tests", needed_by_the_rest: true, run: build },
     Phase {
         name: "test",
-        about: "unit and black-box tests against two control planes and PostgreSQL",
+        about: "unit and black-box tests against three control planes and PostgreSQL",
         needed_by_the_rest: false,
         run: test,
     },
     Phase { name: "demo", about: "cargo xtask demo --once", needed_by_the_rest: false, run: demo },
 ];
 
-/// Lines of each failed test that are repeated on the terminal.
-const LINES_OF_A_FAILURE: usize = 12;
+/// Shared control planes, each for one process at a time. One takes 0.6 GB.
+const PLANES: usize = 3;
 
 fn tools(_: &Run) -> Result<Counts> {
     packages::require(&[packages::GIT, postgres::POSTGRES])?;
@@ -105,6 +108,7 @@ fn denied(_: &Run) -> Result<Counts> {
 fn generated(_: &Run) -> Result<Counts> {
     codegen::check()?;
     invariants::check()?;
+    waits::check()?;
     Ok(Counts::ONE_PASSED)
 }
 
@@ -118,25 +122,23 @@ fn test(run: &Run) -> Result<Counts> {
     Tools::find_all()?;
     let runtime = tokio::runtime::Runtime::new()?;
     // They live until the tests have ended; tests take namespaces and databases of their own.
-    let (plane_1, plane_2, database) =
-        runtime.block_on(async { tokio::try_join!(Plane::start(), Plane::start(), Postgres::start_unsynced()) })?;
+    let (planes, database) = runtime.block_on(async {
+        tokio::try_join!(try_join_all((0..PLANES).map(|_| Plane::start())), Postgres::start_unsynced())
+    })?;
 
-    let servers = |command: &mut Command| {
-        command
-            .env(plane_variable(1), plane_1.kubeconfig())
-            .env(plane_variable(2), plane_2.kubeconfig())
-            .env(postgres::VARIABLE, database.first_url());
+    let (url, own) = (database.first_url(), tempfile::tempdir()?);
+    let folder = own.path().join("images");
+    let servers = Servers {
+        planes: planes.iter().map(|plane| plane.kubeconfig().to_owned()).collect(),
+        prepare: Box::new(move |command| {
+            command.env(postgres::VARIABLE, &url).env(images::FOLDER, &folder);
+        }),
+        plane_variable,
     };
-    let (log, log_beside) = (run.log("test"), run.log("test-beside"));
-    // The log of this run only; the other one's was removed when the phase began.
-    let _ = fs::remove_file(&log_beside);
-    let counts = lanes::run([&log, &log_beside], servers)?;
-    if counts.failed > 0 {
-        for log in [&log, &log_beside] {
-            eprintln!("{}", results::failures(&step::read_from(log, 0)?, LINES_OF_A_FAILURE).join("\n"));
-        }
-        eprintln!("  everything that the tests printed: {} and {}", log.display(), log_beside.display());
-    }
+    let log = run.log("test");
+    suite::clear(&log)?;
+    let (counts, report) = suite::run(&servers, &log, &run.selection)?;
+    run.report.replace(report);
     Ok(counts)
 }
 

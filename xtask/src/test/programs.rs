@@ -3,7 +3,7 @@
 
 use std::{path::PathBuf, process::Command};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use serde::Deserialize;
 
 use crate::repository;
@@ -15,6 +15,7 @@ pub struct TestProgram {
     pub folder: String,
     /// Made of the `tests` folder.
     pub is_black_box: bool,
+    is_library: bool,
     executable: PathBuf,
     package: PathBuf,
 }
@@ -62,14 +63,38 @@ impl TestProgram {
         let (target, package) = (target?, manifest_path?.parent()?.to_owned());
         profile.filter(|profile| profile.test)?;
         let folder = package.file_name()?.to_str()?.to_owned();
-        let is_black_box = target.kind == ["test"];
-        Some(Self { name: target.name, folder, is_black_box, executable: executable?, package })
+        let (is_black_box, is_library) = (target.kind == ["test"], target.kind == ["lib"]);
+        Some(Self { name: target.name, folder, is_black_box, is_library, executable: executable?, package })
     }
 
     /// How people know it: `hub's api`, `unit tests of farwater_hub`.
     pub fn title(&self) -> String {
         let Self { name, folder, .. } = self;
         if self.is_black_box { format!("{folder}'s {name}") } else { format!("unit tests of {name}") }
+    }
+
+    /// `hub/api`, `hub/lib`, `cli/bin`: what the ids of its tests begin with.
+    pub fn id(&self) -> String {
+        let Self { name, folder, is_black_box, is_library, .. } = self;
+        match (is_black_box, is_library) {
+            (true, _) => format!("{folder}/{name}"),
+            (false, true) => format!("{folder}/lib"),
+            (false, false) => format!("{folder}/bin"),
+        }
+    }
+
+    /// The names of its tests, without those that only campaigns run.
+    pub fn tests(&self) -> Result<Vec<String>> {
+        let ignored = self.list(&["--ignored"])?;
+        Ok(self.list(&[])?.into_iter().filter(|test| !ignored.contains(test)).collect())
+    }
+
+    fn list(&self, more: &[&str]) -> Result<Vec<String>> {
+        let output = self.command().args(["--list", "--format", "terse"]).args(more).output();
+        let output = output.with_context(|| format!("start {}", self.executable.display()))?;
+        ensure!(output.status.success(), "list the tests of {}: {}", self.title(), output.status);
+        let lines = String::from_utf8_lossy(&output.stdout).into_owned();
+        Ok(lines.lines().filter_map(|line| line.strip_suffix(": test")).map(str::to_owned).collect())
     }
 
     pub fn command(&self) -> Command {

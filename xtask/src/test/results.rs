@@ -1,5 +1,7 @@
 //! What Rust's test harness prints, as numbers and explained failures.
 
+use std::collections::BTreeMap;
+
 /// Tests, or whole phases that have no tests to count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
@@ -16,12 +18,66 @@ impl Counts {
     }
 }
 
-/// Sums the `test result:` lines of `cargo test`.
-pub fn count(output: &str) -> Counts {
-    let results = output.lines().filter_map(|line| line.trim().strip_prefix("test result: "));
-    results.fold(Counts::default(), |sum, line| {
-        sum.plus(Counts { passed: number_before(line, " passed"), failed: number_before(line, " failed") })
-    })
+/// What became of the tests of one process.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Outcome {
+    pub passed: Vec<String>,
+    pub failed: Vec<String>,
+    /// The process ended, or was killed, before they did.
+    pub not_ended: Vec<String>,
+    /// What became of the process, where tests had not ended.
+    pub unended: Option<String>,
+    /// By test.
+    pub seconds: BTreeMap<String, f64>,
+}
+
+impl Outcome {
+    /// All that did not pass.
+    pub fn faults(&self) -> impl Iterator<Item = &String> {
+        self.failed.iter().chain(&self.not_ended)
+    }
+}
+
+/// Reads what a process of Rust's test harness printed that was to run these tests.
+pub fn read(output: &str, tests: &[String], succeeded: bool) -> Outcome {
+    let mut outcome = Outcome::default();
+    let mut said: BTreeMap<&str, bool> = BTreeMap::new();
+    for line in output.lines() {
+        let Some((name, result)) = line.strip_prefix("test ").and_then(|rest| rest.split_once(" ... ")) else {
+            continue;
+        };
+        let name = name.trim_end_matches(" - should panic");
+        let mut words = result.split_whitespace();
+        match words.next() {
+            Some("ok" | "ignored" | "ignored,") => said.insert(name, true),
+            Some("FAILED") => said.insert(name, false),
+            _ => continue,
+        };
+        let seconds = words.next().and_then(|time| time.strip_prefix('<')?.strip_suffix("s>")?.parse().ok());
+        outcome.seconds.extend(seconds.map(|seconds: f64| (name.to_owned(), seconds)));
+    }
+    // Programs that a test starts may print into the line of a test; the closing lines say it once more.
+    let end = output.rfind("\ntest result: ");
+    let (listed, _) = end.map_or(("", ""), |end| output.split_at(end));
+    let listed: Vec<&str> = listed.rsplit("\nfailures:\n").next().unwrap_or_default().lines().map(str::trim).collect();
+    let ran = end.map_or(0, |end| number_before(&output[end..], " passed") + number_before(&output[end..], " failed"));
+    for test in tests {
+        let passed = match said.get(test.as_str()) {
+            Some(passed) => Some(*passed),
+            None if ran == tests.len() as u64 => Some(!listed.contains(&test.as_str())),
+            None => None,
+        };
+        match passed {
+            Some(true) => outcome.passed.push(test.clone()),
+            Some(false) => outcome.failed.push(test.clone()),
+            None => outcome.not_ended.push(test.clone()),
+        }
+    }
+    // It broke after its last test, or while it ended.
+    if !succeeded && outcome.faults().next().is_none() {
+        outcome.not_ended = std::mem::take(&mut outcome.passed);
+    }
+    outcome
 }
 
 fn number_before(line: &str, word: &str) -> u64 {
@@ -78,8 +134,8 @@ mod tests {
 
     const OUTPUT: &str = "\
 running 2 tests
-test a::works ... ok
-test a::breaks ... FAILED
+test a::works ... ok <0.250s>
+test a::breaks ... FAILED <1.000s>
 
 failures:
 
@@ -94,13 +150,37 @@ failures:
     a::breaks
 
 test result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s
-
-test result: ok. 12 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 5.59s
 ";
 
+    fn names(names: &[&str]) -> Vec<String> {
+        names.iter().map(|name| (*name).to_owned()).collect()
+    }
+
     #[test]
-    fn results_of_all_test_programs_are_summed() {
-        assert_eq!(count(OUTPUT), Counts { passed: 13, failed: 1 });
+    fn tests_are_told_apart_by_their_lines() {
+        let outcome = read(OUTPUT, &names(&["a::works", "a::breaks"]), false);
+        assert_eq!((outcome.passed, outcome.failed), (names(&["a::works"]), names(&["a::breaks"])));
+        assert_eq!(outcome.seconds["a::works"], 0.25);
+    }
+
+    #[test]
+    fn a_line_that_another_program_printed_into_is_made_up_for_by_the_closing_lines() {
+        let output =
+            OUTPUT.replace("... ok <0.250s>", "... noise\nok <0.250s>").replace("... FAILED", "... noise\nFAILED");
+        let outcome = read(&output, &names(&["a::works", "a::breaks"]), false);
+        assert_eq!((outcome.passed, outcome.failed), (names(&["a::works"]), names(&["a::breaks"])));
+    }
+
+    #[test]
+    fn what_had_not_ended_when_the_process_did_is_named() {
+        let outcome =
+            read("test a::works ... ok <0.250s>\ntest a::hangs ... ", &names(&["a::works", "a::hangs"]), false);
+        assert_eq!((outcome.passed, outcome.not_ended), (names(&["a::works"]), names(&["a::hangs"])));
+        let crashed_late = read(&OUTPUT[..OUTPUT.find("test a::breaks").unwrap()], &names(&["a::works"]), false);
+        assert_eq!(crashed_late.not_ended, names(&["a::works"]));
+        // A name that no test has is no test that passed.
+        let none = "running 0 tests\n\ntest result: ok. 0 passed; 0 failed; 0 ignored; 0 measured; 9 filtered out\n";
+        assert_eq!(read(none, &names(&["a::typo"]), true).not_ended, names(&["a::typo"]));
     }
 
     #[test]

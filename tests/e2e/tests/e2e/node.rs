@@ -39,7 +39,7 @@ fn job(name: &str, script: &str) -> Result<Job> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn jobs_end_as_their_containers_do() -> Result<()> {
     let dir = tempfile::tempdir()?;
-    let images = Images::make(dir.path())?;
+    let images = Images::of_run(dir.path())?;
     let node = Node::start(&images.all()).await?;
     let api: Api<Job> = Api::namespaced(node.client().await?, "default");
     api.create(&PostParams::default(), &job("good", "exit 0")?).await?;

@@ -1,0 +1,169 @@
+//! What is run: a test as a process of its own, or several in one process where they share what is costly to start.
+
+use std::{collections::BTreeMap, process::Command};
+
+use anyhow::Result;
+use farwater_testkit::postgres;
+
+use super::{
+    programs::TestProgram,
+    rules::{Book, Engine, Needs},
+};
+
+/// The crate whose black-box tests go through the hub's API and its controllers, which run on two engines.
+const HUB: &str = "hub";
+/// Those of e2e and of the agent are counted by their module, all others by their program.
+const BY_MODULE: [&str; 2] = ["e2e", "agent"];
+/// Expected of a test of which no record says how long it took.
+const UNKNOWN_SECONDS: f64 = 2.0;
+
+/// One process.
+#[derive(Clone)]
+pub struct Job {
+    /// The index of its program.
+    pub program: usize,
+    /// Their names in the program; all of them where `is_all`.
+    pub tests: Vec<String>,
+    is_all: bool,
+    pub engine: Engine,
+    pub needs: Needs,
+    /// From the last record.
+    pub expected_seconds: f64,
+}
+
+impl Job {
+    /// How people know it.
+    pub fn title(&self, programs: &[TestProgram]) -> String {
+        let program = &programs[self.program];
+        let name = match &self.tests[..] {
+            [one] => format!("{}::{one}", program.id()),
+            _ if self.is_all => program.title(),
+            [first, ..] => format!("{}::{}", program.id(), module(first)),
+            [] => program.title(),
+        };
+        name + self.suffix()
+    }
+
+    fn suffix(&self) -> &'static str {
+        if self.engine == Engine::Postgres { " on PostgreSQL" } else { "" }
+    }
+
+    /// The id of one of its tests, with the engine.
+    pub fn id(&self, programs: &[TestProgram], test: &str) -> String {
+        format!("{}::{test}{}", programs[self.program].id(), self.suffix())
+    }
+
+    /// What its time is counted under.
+    pub fn group(&self, programs: &[TestProgram]) -> String {
+        let program = &programs[self.program];
+        match self.tests.first() {
+            Some(test) if program.is_black_box && BY_MODULE.contains(&&*program.folder) => {
+                format!("{} {}", program.folder, module(test))
+            }
+            _ if program.is_black_box => format!("{} {}", program.folder, program.name),
+            _ => program.title(),
+        }
+    }
+
+    /// The same for one of its tests alone.
+    pub fn only(&self, test: &str) -> Self {
+        let needs = Needs { whole: false, threads: 1, ..self.needs.clone() };
+        Self { tests: vec![test.to_owned()], is_all: false, needs, ..self.clone() }
+    }
+
+    pub fn command(&self, programs: &[TestProgram]) -> Command {
+        let mut command = programs[self.program].command();
+        // How long each test took is told by the harness only where unstable options are allowed.
+        command.args(["-Zunstable-options", "--report-time", "--color", "never"]).env("RUSTC_BOOTSTRAP", "1");
+        command.arg(format!("--test-threads={}", self.needs.threads));
+        if !self.is_all {
+            command.arg("--exact").args(&self.tests);
+        }
+        if self.engine == Engine::Postgres {
+            command.env(postgres::CHOICE, "postgres");
+        }
+        command
+    }
+}
+
+/// The module of a test of black-box programs: the first part of its name.
+fn module(test: &str) -> &str {
+    test.split_once("::").map_or(test, |(module, _)| module)
+}
+
+/// Which tests of all are run.
+#[derive(Clone, Debug, Default)]
+pub struct Selection {
+    /// Parts of ids; without any, all tests.
+    pub parts: Vec<String>,
+    /// Tests of the hub that run on one engine run on the other one, and no others.
+    pub swapped_engines: bool,
+}
+
+impl Selection {
+    fn takes(&self, id: &str) -> bool {
+        self.parts.is_empty() || self.parts.iter().any(|part| id.contains(part.as_str()))
+    }
+}
+
+/// All jobs, the longest first: the last to end is then a short one.
+pub fn plan(
+    programs: &[TestProgram],
+    book: &Book,
+    expected: &BTreeMap<String, f64>,
+    selection: &Selection,
+) -> Result<Vec<Job>> {
+    let mut jobs = Vec::new();
+    for (index, program) in programs.iter().enumerate() {
+        let all = program.tests()?;
+        let chosen: Vec<&String> =
+            all.iter().filter(|test| selection.takes(&format!("{}::{test}", program.id()))).collect();
+        let is_of_hub = program.folder == HUB && program.is_black_box;
+        if selection.swapped_engines && !is_of_hub || chosen.is_empty() {
+            continue;
+        }
+        let job = |tests: Vec<String>, is_all: bool, engine: Engine, needs: Needs| Job {
+            program: index,
+            tests,
+            is_all,
+            engine,
+            needs,
+            expected_seconds: 0.0,
+        };
+        if !program.is_black_box {
+            let tests: Vec<String> = chosen.iter().map(|test| (*test).clone()).collect();
+            let needs = Needs { whole: true, ..book.needs(&format!("{}::", program.id())) };
+            let is_all = tests.len() == all.len();
+            jobs.push(job(tests, is_all, Engine::Sqlite, needs));
+            continue;
+        }
+        let mut together: BTreeMap<&str, (Vec<String>, Needs)> = BTreeMap::new();
+        for test in chosen {
+            let id = format!("{}::{test}", program.id());
+            let needs = book.needs(&id);
+            if needs.whole {
+                together.entry(module(test)).or_insert_with(|| (Vec::new(), needs)).0.push(test.clone());
+                continue;
+            }
+            let engines = if is_of_hub { book.engines(&id, selection.swapped_engines) } else { vec![Engine::Sqlite] };
+            jobs.extend(
+                engines
+                    .into_iter()
+                    .map(|engine| job(vec![test.clone()], false, engine, Needs { threads: 1, ..needs.clone() })),
+            );
+        }
+        jobs.extend(together.into_values().map(|(tests, needs)| {
+            let is_all = tests.len() == all.len();
+            job(tests, is_all, Engine::Sqlite, needs)
+        }));
+    }
+    for job in &mut jobs {
+        let seconds = job.tests.iter().map(|test| {
+            let usual = if programs[job.program].is_black_box { UNKNOWN_SECONDS } else { 0.0 };
+            expected.get(&job.id(programs, test)).copied().unwrap_or(usual)
+        });
+        job.expected_seconds = seconds.sum::<f64>() / job.needs.threads as f64;
+    }
+    jobs.sort_by(|a, b| b.expected_seconds.total_cmp(&a.expected_seconds));
+    Ok(jobs)
+}

@@ -1,0 +1,115 @@
+//! The record of a run: where its time went, and what each test took, by which the next run is ordered.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context as _, Result};
+use serde::{Deserialize, Serialize};
+
+use super::suite::{Group, Report};
+use crate::{
+    machine::{self, Machine},
+    repository,
+};
+
+/// Programs of the table and of the record.
+pub const SLOWEST: usize = 15;
+/// Shorter tests are not recorded: nothing is to be gained by knowing them.
+const RECORDED: f64 = 1.0;
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Record {
+    pub commit: String,
+    pub machine: Machine,
+    pub passed: u64,
+    pub failed: u64,
+    pub shaky: Vec<String>,
+    pub seconds: f64,
+    pub processor_seconds: f64,
+    pub memory_gib: f64,
+    pub phases: Vec<PhaseRecord>,
+    pub slowest_programs: Vec<ProgramRecord>,
+    /// Seconds by test, of those that take a second or more.
+    pub tests: BTreeMap<String, f64>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PhaseRecord {
+    pub phase: String,
+    pub passed: u64,
+    pub failed: u64,
+    pub seconds: f64,
+    /// Of the whole machine while the phase ran.
+    pub processor_seconds: f64,
+    pub memory_gib: f64,
+}
+
+/// A program of tests, or a module of one.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ProgramRecord {
+    pub program: String,
+    pub tests: usize,
+    /// The sum of its processes, which run beside each other.
+    pub seconds: f64,
+    pub processor_seconds: f64,
+}
+
+impl Record {
+    pub fn of(phases: Vec<PhaseRecord>, report: &Report) -> Result<Self> {
+        let sum = |value: fn(&PhaseRecord) -> f64| rounded(phases.iter().map(value).sum());
+        Ok(Self {
+            commit: machine::commit()?,
+            machine: machine::describe(),
+            passed: phases.iter().map(|phase| phase.passed).sum(),
+            failed: phases.iter().map(|phase| phase.failed).sum(),
+            shaky: report.shaky.clone(),
+            seconds: sum(|phase| phase.seconds),
+            processor_seconds: sum(|phase| phase.processor_seconds),
+            memory_gib: phases.iter().map(|phase| phase.memory_gib).fold(0.0, f64::max),
+            slowest_programs: report.groups.iter().take(SLOWEST).map(ProgramRecord::of).collect(),
+            tests: recorded(&report.tests),
+            phases,
+        })
+    }
+
+    pub fn save(&self, path: &Path) -> Result<()> {
+        let mut text = serde_json::to_string_pretty(self)?;
+        text.push('\n');
+        fs::write(path, text).with_context(|| format!("write {}", path.display()))
+    }
+}
+
+impl ProgramRecord {
+    fn of(group: &Group) -> Self {
+        let Group { name, tests, seconds, processor_seconds } = group;
+        let (seconds, processor_seconds) = (rounded(*seconds), rounded(*processor_seconds));
+        Self { program: name.clone(), tests: *tests, seconds, processor_seconds }
+    }
+}
+
+fn recorded(tests: &BTreeMap<String, f64>) -> BTreeMap<String, f64> {
+    let long = tests.iter().filter(|(_, seconds)| **seconds >= RECORDED);
+    long.map(|(test, seconds)| (test.clone(), rounded(*seconds))).collect()
+}
+
+/// To a tenth.
+pub fn rounded(value: f64) -> f64 {
+    (value * 10.0).round() / 10.0
+}
+
+/// The record that is kept in the repository.
+pub fn kept() -> Result<PathBuf> {
+    Ok(repository::root()?.join("docs/performance/tests.json"))
+}
+
+/// What tests took when they were last recorded; nothing where that can't be read: it only orders them.
+pub fn expected_seconds() -> BTreeMap<String, f64> {
+    let read = || -> Result<Record> { Ok(serde_json::from_slice(&fs::read(kept()?)?)?) };
+    read().map(|record| record.tests).unwrap_or_default()
+}

@@ -1,0 +1,209 @@
+//! What tests take of the machine, and which get a second chance: `xtask/tests.toml`, `xtask/shaky.toml` and
+//! `xtask/both-engines.toml`.
+
+use std::fs;
+
+use anyhow::{Context as _, Result, ensure};
+use jiff::civil::Date;
+use serde::{Deserialize, de::DeserializeOwned};
+
+use crate::repository;
+
+/// A test by its id `folder/program::path::of::the_test`; with `*` at its end, all ids that begin so.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(transparent)]
+pub struct Pattern(String);
+
+impl Pattern {
+    pub fn matches(&self, id: &str) -> bool {
+        match self.0.strip_suffix('*') {
+            Some(start) => id.starts_with(start),
+            None => id == self.0,
+        }
+    }
+}
+
+/// How one test, or one module of tests, is run.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rule {
+    tests: Vec<Pattern>,
+    needs: Needs,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Needs {
+    /// Shared planes that are the process's alone while it runs: 0, 1 or 2.
+    pub planes: usize,
+    /// Processors that it keeps busy on average.
+    pub load: f64,
+    /// The tests of one module run in one process, because they share what is costly to start.
+    pub whole: bool,
+    /// Tests at the same time in one process, where it has several.
+    pub threads: usize,
+    /// It starts a node: one at a time on this machine.
+    pub node: bool,
+    /// It runs at the end, with nothing beside it.
+    pub quiet: bool,
+}
+
+impl Default for Needs {
+    fn default() -> Self {
+        Self { planes: 0, load: 0.5, whole: false, threads: 2, node: false, quiet: false }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Rules {
+    rule: Vec<Rule>,
+}
+
+/// A test that is known to fail at times.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Known {
+    test: Pattern,
+    /// Until then it may; after it the test is mended, or the run is red.
+    until: Date,
+    #[expect(dead_code, reason = "for people")]
+    reason: String,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Shaky {
+    known: Vec<Known>,
+    no_second_chance: Vec<Pattern>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Engines {
+    /// On both engines.
+    both: Vec<Pattern>,
+    /// On the embedded one only: they choose it themselves.
+    sqlite: Vec<Pattern>,
+}
+
+/// All that the files say.
+pub struct Book {
+    rules: Vec<Rule>,
+    shaky: Shaky,
+    engines: Engines,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Engine {
+    Sqlite,
+    Postgres,
+}
+
+impl Book {
+    pub fn load() -> Result<Self> {
+        let book = Self {
+            rules: read::<Rules>("tests.toml")?.rule,
+            shaky: read("shaky.toml")?,
+            engines: read("both-engines.toml")?,
+        };
+        ensure!(book.rules.iter().all(|rule| rule.needs.planes <= 2), "tests.toml: there is a plane 1 and a plane 2");
+        Ok(book)
+    }
+
+    /// The first rule that names the test.
+    pub fn needs(&self, id: &str) -> Needs {
+        let rule = self.rules.iter().find(|rule| rule.tests.iter().any(|pattern| pattern.matches(id)));
+        rule.map(|rule| rule.needs.clone()).unwrap_or_default()
+    }
+
+    pub fn has_second_chance(&self, id: &str) -> bool {
+        !self.shaky.no_second_chance.iter().any(|pattern| pattern.matches(id))
+    }
+
+    /// The day until which a test may be shaky, where that day is over.
+    pub fn overdue(&self, id: &str, today: Date) -> Option<Date> {
+        let known = self.shaky.known.iter().find(|known| known.test.matches(id))?;
+        (known.until < today).then_some(known.until)
+    }
+
+    /// The engines on which a test of the hub runs: one by its name, so that it is the same in every run, or both.
+    pub fn engines(&self, id: &str, swapped: bool) -> Vec<Engine> {
+        let names = |patterns: &[Pattern]| patterns.iter().any(|pattern| pattern.matches(id));
+        match (names(&self.engines.sqlite), names(&self.engines.both)) {
+            (true, _) if swapped => Vec::new(),
+            (true, _) => vec![Engine::Sqlite],
+            (_, true) if swapped => Vec::new(),
+            (_, true) => vec![Engine::Sqlite, Engine::Postgres],
+            _ if is_odd(id) != swapped => vec![Engine::Postgres],
+            _ => vec![Engine::Sqlite],
+        }
+    }
+}
+
+/// Half of all names, by the last bit of their FNV-1a hash after its halves were folded.
+fn is_odd(name: &str) -> bool {
+    let hash = name
+        .bytes()
+        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
+    (hash ^ (hash >> 32)).count_ones() % 2 == 1
+}
+
+fn read<T: DeserializeOwned>(name: &str) -> Result<T> {
+    let path = repository::root()?.join("xtask").join(name);
+    let text = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
+    toml::from_str(&text).with_context(|| format!("read {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn book(rules: &str, shaky: &str, engines: &str) -> Book {
+        let rules: Rules = toml::from_str(rules).unwrap();
+        let (shaky, engines) = (toml::from_str(shaky).unwrap(), toml::from_str(engines).unwrap());
+        Book { rules: rules.rule, shaky, engines }
+    }
+
+    #[test]
+    fn the_first_rule_that_names_a_test_counts_and_others_take_the_usual() {
+        let rules = "
+            [[rule]]
+            tests = ['e2e/e2e::first_light::*']
+            needs = {planes = 2}
+            [[rule]]
+            tests = ['e2e/e2e::*']
+            needs = {planes = 1, load = 0.7}";
+        let book = book(rules, "", "");
+        let planes = ["e2e/e2e::first_light::a", "e2e/e2e::prune::a", "hub/api::a"].map(|id| book.needs(id).planes);
+        assert_eq!(planes, [2, 1, 0]);
+        assert!(toml::from_str::<Rules>("[[rule]]\ntests = []\nneeds = {planets = 1}").is_err());
+    }
+
+    #[test]
+    fn deletions_get_no_second_chance_and_a_known_one_has_a_day_to_be_mended_by() {
+        let shaky = "
+            no_second_chance = ['e2e/e2e::prune::*']
+            known = [{test = 'hub/api::a', until = '2026-03-01', reason = 'x'}]";
+        let book = book("rule = []", shaky, "");
+        assert!(!book.has_second_chance("e2e/e2e::prune::a") && book.has_second_chance("hub/api::a"));
+        let day = |text: &str| text.parse::<Date>().unwrap();
+        assert_eq!(book.overdue("hub/api::a", day("2026-03-01")), None);
+        assert_eq!(book.overdue("hub/api::a", day("2026-03-02")), Some(day("2026-03-01")));
+        assert_eq!(book.overdue("hub/api::b", day("2027-01-01")), None);
+    }
+
+    #[test]
+    fn a_test_of_the_hub_runs_on_one_engine_and_the_campaign_on_the_other() {
+        let engines = "both = ['hub/api::watches::*']\nsqlite = ['hub/api::file']";
+        let book = book("rule = []", "", engines);
+        for id in ["hub/api::a", "hub/api::b", "hub/delivery::c"] {
+            let (usual, swapped) = (book.engines(id, false), book.engines(id, true));
+            assert!(usual.len() == 1 && swapped.len() == 1 && usual != swapped, "{id}");
+        }
+        assert_eq!(book.engines("hub/api::watches::a", false).len(), 2);
+        assert!(book.engines("hub/api::watches::a", true).is_empty() && book.engines("hub/api::file", true).is_empty());
+        let odd = (0..1000).filter(|n| is_odd(&format!("hub/api::test_{n}"))).count();
+        assert!((400..600).contains(&odd), "{odd}");
+    }
+}

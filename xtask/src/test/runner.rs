@@ -1,0 +1,265 @@
+//! Runs jobs, several at a time: as many as the processors bear by what each is known to take, and as there are planes for. Most tests wait
+//! for clocks and for other programs more than they compute.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    fs,
+    io::Write as _,
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use nix::sys::resource::{UsageWho, getrusage};
+
+use super::{
+    jobs::Job,
+    programs::TestProgram,
+    results::{self, Outcome},
+};
+use crate::step::Life;
+
+/// What may run at the same time, for each processor: the sum of [`super::rules::Needs::load`].
+const LOAD_PER_PROCESSOR: f64 = 1.5;
+/// Of one process, whatever it runs.
+const LIMIT: Duration = Duration::from_secs(12 * 60);
+/// Without a test that ended.
+const LIMIT_OF_SILENCE: Duration = Duration::from_secs(5 * 60);
+const LOOK: Duration = Duration::from_millis(20);
+/// Files that grow are looked at less often.
+const LOOK_AT_OUTPUT: Duration = Duration::from_secs(2);
+
+/// Where the servers are that tests share.
+pub struct Servers {
+    /// Kubeconfigs of the shared planes; each is one process's alone at a time.
+    pub planes: Vec<PathBuf>,
+    pub prepare: Box<dyn Fn(&mut Command)>,
+    /// The variable that names plane 1 or 2.
+    pub plane_variable: fn(usize) -> String,
+}
+
+/// What became of one process.
+pub struct Ended {
+    pub job: Job,
+    pub outcome: Outcome,
+    pub seconds: f64,
+    /// Of it and of all that it waited for.
+    pub processor_seconds: f64,
+}
+
+pub struct Runner<'a> {
+    programs: &'a [TestProgram],
+    servers: &'a Servers,
+    /// All that is printed, one process after another.
+    log: &'a Path,
+    capacity: f64,
+    free_planes: Vec<PathBuf>,
+    running: Vec<Running>,
+    next_file: usize,
+}
+
+struct Running {
+    job: Job,
+    child: Child,
+    output: PathBuf,
+    planes: Vec<PathBuf>,
+    start: Instant,
+    looked: Instant,
+    /// When the last test ended, and how long the output was then.
+    progressed: Instant,
+    ended_tests: usize,
+    /// Why it was killed.
+    killed: Option<String>,
+}
+
+impl<'a> Runner<'a> {
+    pub fn new(programs: &'a [TestProgram], servers: &'a Servers, log: &'a Path) -> Self {
+        let processors = thread::available_parallelism().map_or(1, usize::from);
+        let capacity = processors as f64 * LOAD_PER_PROCESSOR;
+        Self {
+            programs,
+            servers,
+            log,
+            capacity,
+            free_planes: servers.planes.clone(),
+            running: Vec::new(),
+            next_file: 0,
+        }
+    }
+
+    /// Runs all of them: those for a quiet machine at the end, one at a time.
+    pub fn run(&mut self, jobs: Vec<Job>) -> Result<Vec<Ended>> {
+        let (quiet, beside): (Vec<Job>, Vec<Job>) = jobs.into_iter().partition(|job| job.needs.quiet);
+        let all = quiet.len() + beside.len();
+        let mut ended = self.run_beside(beside.into(), all, 0)?;
+        ended.extend(self.run_alone(quiet, all, ended.len())?);
+        Ok(ended)
+    }
+
+    /// One at a time, with nothing beside.
+    pub fn run_alone(&mut self, jobs: Vec<Job>, all: usize, done: usize) -> Result<Vec<Ended>> {
+        let mut ended = Vec::new();
+        for job in jobs {
+            ended.extend(self.run_beside(VecDeque::from([job]), all, done + ended.len())?);
+        }
+        Ok(ended)
+    }
+
+    fn run_beside(&mut self, mut waiting: VecDeque<Job>, all: usize, done: usize) -> Result<Vec<Ended>> {
+        let mut ended: Vec<Ended> = Vec::new();
+        let mut life = Life::new("tests");
+        while !(waiting.is_empty() && self.running.is_empty()) {
+            while let Some(index) = self.next(&waiting) {
+                let job = waiting.remove(index).context("the job that was chosen")?;
+                self.start(job)?;
+            }
+            ensure!(!self.running.is_empty(), "{} needs more than this run has", self.title_of_first(&waiting));
+            thread::sleep(LOOK);
+            ended.extend(self.collect()?);
+            life.show(|| self.picture(all, done + ended.len()));
+        }
+        life.end();
+        Ok(ended)
+    }
+
+    fn picture(&self, all: usize, done: usize) -> String {
+        let longest = self.running.iter().min_by_key(|running| running.start);
+        let longest = longest.map(|running| running.job.title(self.programs)).unwrap_or_default();
+        format!("{done} of {all} ended, {} running, first {longest}", self.running.len())
+    }
+
+    fn title_of_first(&self, waiting: &VecDeque<Job>) -> String {
+        waiting.front().map(|job| job.title(self.programs)).unwrap_or_default()
+    }
+
+    /// The first that fits beside what runs.
+    fn next(&self, waiting: &VecDeque<Job>) -> Option<usize> {
+        let load: f64 = self.running.iter().map(|running| running.job.needs.load).sum();
+        let has_node = self.running.iter().any(|running| running.job.needs.node);
+        waiting.iter().position(|job| {
+            let fits = self.running.is_empty() || load + job.needs.load <= self.capacity;
+            fits && job.needs.planes <= self.free_planes.len() && !(job.needs.node && has_node)
+        })
+    }
+
+    fn start(&mut self, job: Job) -> Result<()> {
+        let output = self.log.with_extension(format!("{}.part", self.next_file));
+        self.next_file += 1;
+        let file = fs::File::create(&output).with_context(|| format!("create {}", output.display()))?;
+        let planes = self.free_planes.split_off(self.free_planes.len() - job.needs.planes);
+        let mut command = job.command(self.programs);
+        (self.servers.prepare)(&mut command);
+        // What takes no plane for itself may still read one, or use namespaces of its own there.
+        let named = if planes.is_empty() { &self.servers.planes[..] } else { &planes[..] };
+        for number in 1..=2 {
+            if let Some(plane) = named.get((number - 1).min(named.len().saturating_sub(1))) {
+                command.env((self.servers.plane_variable)(number), plane);
+            }
+        }
+        command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
+        let child = command.spawn().with_context(|| format!("start {}", job.title(self.programs)))?;
+        let now = Instant::now();
+        let (start, looked, progressed) = (now, now, now);
+        self.running.push(Running {
+            job,
+            child,
+            output,
+            planes,
+            start,
+            looked,
+            progressed,
+            ended_tests: 0,
+            killed: None,
+        });
+        Ok(())
+    }
+
+    /// Those that have ended since the last time.
+    fn collect(&mut self) -> Result<Vec<Ended>> {
+        let mut ended = Vec::new();
+        let mut index = 0;
+        while index < self.running.len() {
+            let running = &mut self.running[index];
+            let before = processor_seconds_of_children();
+            let Some(status) = running.child.try_wait()? else {
+                running.limit()?;
+                index += 1;
+                continue;
+            };
+            let processor_seconds = processor_seconds_of_children() - before;
+            let running = self.running.swap_remove(index);
+            ended.push(self.conclude(running, status, processor_seconds)?);
+        }
+        Ok(ended)
+    }
+
+    fn conclude(&mut self, running: Running, status: ExitStatus, processor_seconds: f64) -> Result<Ended> {
+        let Running { job, output, planes, start, killed, .. } = running;
+        let seconds = start.elapsed().as_secs_f64();
+        self.free_planes.extend(planes);
+        let text = String::from_utf8_lossy(&fs::read(&output)?).into_owned();
+        let title = job.title(self.programs);
+        let mut outcome = results::read(&text, &job.tests, status.success());
+        if let [_] = job.tests[..] {
+            // The process is the test: its start counts.
+            outcome.seconds.values_mut().for_each(|of_test| *of_test = seconds);
+        }
+        if let Some(why) = &killed {
+            outcome.unended = Some(why.clone());
+        } else if !outcome.not_ended.is_empty() {
+            outcome.unended = Some(status.to_string());
+        }
+        let mut log = fs::OpenOptions::new().create(true).append(true).open(self.log)?;
+        writeln!(log, "\n     Running {title} ({seconds:.1} s, {processor_seconds:.1} s of a processor)\n{text}")?;
+        if let Some(why) = &outcome.unended {
+            writeln!(log, "{title}: {why}; these tests had not ended: {}", outcome.not_ended.join(", "))?;
+        }
+        fs::remove_file(&output)?;
+        Ok(Ended { job, outcome, seconds, processor_seconds })
+    }
+}
+
+impl Running {
+    /// Kills it where it takes too long. What it has started ends with it.
+    fn limit(&mut self) -> Result<()> {
+        if self.looked.elapsed() < LOOK_AT_OUTPUT || self.killed.is_some() {
+            return Ok(());
+        }
+        self.looked = Instant::now();
+        let text = String::from_utf8_lossy(&fs::read(&self.output)?).into_owned();
+        let ended = self.job.tests.len() - results::read(&text, &self.job.tests, true).not_ended.len();
+        if ended > self.ended_tests {
+            (self.ended_tests, self.progressed) = (ended, Instant::now());
+        }
+        let why = if self.start.elapsed() > LIMIT {
+            format!("it was killed after {} minutes", LIMIT.as_secs() / 60)
+        } else if self.progressed.elapsed() > LIMIT_OF_SILENCE {
+            format!("it was killed because no test ended in {} minutes", LIMIT_OF_SILENCE.as_secs() / 60)
+        } else {
+            return Ok(());
+        };
+        self.killed = Some(why);
+        self.child.kill().context("kill a test that takes too long")
+    }
+}
+
+/// Of all that ended and was waited for.
+fn processor_seconds_of_children() -> f64 {
+    let Ok(usage) = getrusage(UsageWho::RUSAGE_CHILDREN) else { return 0.0 };
+    let seconds = |time: nix::sys::time::TimeVal| time.tv_sec() as f64 + time.tv_usec() as f64 / 1e6;
+    seconds(usage.user_time()) + seconds(usage.system_time())
+}
+
+/// Seconds by group: of processes, of processors, and how many tests.
+pub fn by_group(ended: &[Ended], programs: &[TestProgram]) -> BTreeMap<String, (f64, f64, usize)> {
+    let mut groups: BTreeMap<String, (f64, f64, usize)> = BTreeMap::new();
+    for one in ended {
+        let group = groups.entry(one.job.group(programs)).or_default();
+        group.0 += one.seconds;
+        group.1 += one.processor_seconds;
+        group.2 += one.job.tests.len();
+    }
+    groups
+}

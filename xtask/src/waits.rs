@@ -1,0 +1,102 @@
+//! Tests wait for conditions, never for times: each place where a test sleeps, or holds something to a time, stands in `xtask/waits.toml`
+//! with its reason.
+
+use std::{collections::BTreeMap, fs, process::Command};
+
+use anyhow::{Context as _, Result, ensure};
+use serde::Deserialize;
+
+use crate::repository;
+
+const LIST: &str = "xtask/waits.toml";
+/// What a line of a test must not have.
+const TIMES: [&str; 3] = ["sleep(", "elapsed() <", "elapsed() >"];
+/// Folders whose files are tests or serve tests only; of other files it is what follows this line.
+const TEST_FOLDERS: [&str; 2] = ["/tests/", "tests/e2e/"];
+const UNIT_TESTS: &str = "#[cfg(test)]";
+/// What waits for conditions has to sleep between its looks.
+const WAITS_FOR_CONDITIONS: &str = "crates/testkit/";
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct List {
+    wait: Vec<Listed>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Listed {
+    file: String,
+    places: usize,
+    #[expect(dead_code, reason = "for people")]
+    reason: String,
+}
+
+/// Fails with each file that has more or fewer such places than are listed.
+pub fn check() -> Result<()> {
+    let root = repository::root()?;
+    let text = fs::read_to_string(root.join(LIST)).with_context(|| format!("read {LIST}"))?;
+    let list: List = toml::from_str(&text).with_context(|| format!("read {LIST}"))?;
+    let output =
+        Command::new("git").current_dir(&root).args(["ls-files", "-z", "*.rs"]).output().context("run git ls-files")?;
+    ensure!(output.status.success(), "git ls-files: {}", output.status);
+    let mut found = BTreeMap::new();
+    for file in String::from_utf8(output.stdout)?.split('\0').filter(|file| !file.is_empty()) {
+        // A file that was removed and is still in the index.
+        let Ok(source) = fs::read_to_string(root.join(file)) else { continue };
+        found.insert(file.to_owned(), places(file, &source));
+    }
+    let faults = faults(&list.wait, found);
+    ensure!(
+        faults.is_empty(),
+        "tests wait for conditions (testkit::wait_for); what can't is listed in {LIST} with its reason:\n  {}",
+        faults.join("\n  ")
+    );
+    Ok(())
+}
+
+/// The numbers of the lines.
+fn places(file: &str, source: &str) -> Vec<usize> {
+    if file.starts_with(WAITS_FOR_CONDITIONS) || file.starts_with("xtask/src/waits.rs") {
+        return Vec::new();
+    }
+    let is_test = TEST_FOLDERS.iter().any(|folder| file.contains(folder)) || file.ends_with("/tests.rs");
+    let first = match source.lines().position(|line| line == UNIT_TESTS) {
+        _ if is_test => 0,
+        Some(line) => line,
+        None => return Vec::new(),
+    };
+    let lines = source.lines().enumerate().skip(first).filter(|(_, line)| !line.trim_start().starts_with("//"));
+    lines.filter(|(_, line)| TIMES.iter().any(|time| line.contains(time))).map(|(number, _)| number + 1).collect()
+}
+
+fn faults(list: &[Listed], mut found: BTreeMap<String, Vec<usize>>) -> Vec<String> {
+    let mut faults = Vec::new();
+    for Listed { file, places, .. } in list {
+        let lines = found.remove(file).unwrap_or_default();
+        if lines.len() != *places {
+            faults.push(format!("{file}: {} places, and {places} are listed: lines {lines:?}", lines.len()));
+        }
+    }
+    let unlisted = found.into_iter().filter(|(_, lines)| !lines.is_empty());
+    faults.extend(unlisted.map(|(file, lines)| format!("{file}: lines {lines:?}")));
+    faults
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_that_waits_for_a_time_is_listed_or_a_fault() {
+        let source = "fn a() { sleep(x) }\n#[cfg(test)]\nmod tests {\n  // sleep(x)\n  sleep(x);\n  assert!(start.elapsed() < LIMIT);\n}";
+        assert_eq!(places("crates/hub/src/a.rs", source), [5, 6]);
+        assert_eq!(places("crates/hub/tests/api/a.rs", source), [1, 5, 6]);
+        assert_eq!(places("crates/hub/src/a.rs", "fn a() { sleep(x) }"), []);
+        let found = || BTreeMap::from([("a.rs".to_owned(), vec![5, 6]), ("b.rs".to_owned(), vec![])]);
+        let listed = |places| Listed { file: "a.rs".to_owned(), places, reason: String::new() };
+        assert_eq!(faults(&[listed(2)], found()), Vec::<String>::new());
+        assert_eq!(faults(&[listed(1)], found()), ["a.rs: 2 places, and 1 are listed: lines [5, 6]"]);
+        assert_eq!(faults(&[], found()), ["a.rs: lines [5, 6]"]);
+    }
+}
