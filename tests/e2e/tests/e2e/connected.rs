@@ -100,7 +100,6 @@ async fn a_commit_is_applied_at_once_with_hints_and_at_the_next_poll_without() -
     Ok(())
 }
 
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hints_come_through_a_proxy() -> Result<()> {
     const NAME: &str = "hub.corp.test";
