@@ -3,6 +3,7 @@
 
 mod agent;
 mod api;
+mod cli_start;
 mod connections;
 mod fleet;
 mod ground;
@@ -85,6 +86,12 @@ const BENCHES: &[Bench] = &[
         about: "time until the hub is ready, first and again, and its memory then",
         needs: Needs::Programs,
         run: |quick| Box::pin(hub_start::measure(quick)),
+    },
+    Bench {
+        name: "cli-start",
+        about: "time until the command line has said its own version",
+        needs: Needs::Programs,
+        run: |quick| Box::pin(async move { cli_start::measure(quick) }),
     },
     Bench {
         name: "connections",

@@ -136,17 +136,12 @@ async fn kubectl_runs_it_as_its_plugin_with_its_own_configuration() {
     }
 }
 
+/// How long that takes is measured by the bench `cli-start`.
 #[test]
-fn it_starts_within_30_ms() {
+fn its_own_version_needs_no_hub_and_no_kubeconfig() {
     let home = tempfile::tempdir().unwrap();
-    let once = || {
-        let started = Instant::now();
-        assert_eq!(run_in(home.path(), &["version", "--client"]).stdout.lines().count(), 1);
-        started.elapsed()
-    };
-    // The best of many: what the machine does beside is not what is measured.
-    let best = (0..20).map(|_| once()).min().unwrap();
-    assert!(best < Duration::from_millis(30), "{best:?}");
+    let ran = run_in(home.path(), &["version", "--client"]);
+    assert_eq!((ran.code, ran.stdout.lines().count(), ran.stderr.as_str()), (0, 1, ""));
 }
 
 #[test]

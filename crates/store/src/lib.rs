@@ -206,9 +206,7 @@ impl Store {
     /// Runs `work` inside a transaction of the combiner: all of it is committed when this returns `Ok`, and none of it
     /// otherwise. It runs once, between other writes, which wait for it: it must await nothing but the transaction.
     ///
-    /// ```no_run
-    /// # use farwater_store::{Store, StoreError, Write};
-    /// # async fn clean(store: Store, uid: String, write: Write) -> Result<(), StoreError> {
+    /// ```text
     /// store
     ///     .transact(move |tx| {
     ///         Box::pin(async move {
@@ -218,7 +216,6 @@ impl Store {
     ///         })
     ///     })
     ///     .await
-    /// # }
     /// ```
     pub async fn transact<T, F>(&self, work: F) -> Result<T, StoreError>
     where

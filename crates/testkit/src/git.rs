@@ -1,13 +1,10 @@
 //! A real Git server: `git http-backend` behind HTTP or HTTPS on loopback, with authentication, counters and faults.
 //!
-//! ```no_run
-//! # async fn example() -> anyhow::Result<()> {
-//! let server = farwater_testkit::git::GitServer::start().await?;
+//! ```text
+//! let server = GitServer::start().await?;
 //! let repository = server.create("infra")?;
 //! repository.commit("main", &[("apps/web/a.yaml", "kind: …")])?;
 //! println!("git clone {}", server.url("infra"));
-//! # Ok(())
-//! # }
 //! ```
 
 mod backend;

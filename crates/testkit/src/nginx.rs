@@ -8,6 +8,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
+use farwater_api::protocol::CONNECTION_PATH;
 
 use crate::{
     Process,
@@ -21,6 +22,14 @@ use crate::{
 pub const NGINX: Package = Package { program: "/usr/sbin/nginx", debian: "nginx" };
 const READY: Duration = Duration::from_secs(30);
 
+/// What becomes of them in front of a hub.
+#[derive(Clone, Copy, Debug)]
+pub enum WebSockets {
+    /// Those on which nothing has come from the hub for this long are closed; other requests have nginx's own 60 s.
+    Passed(Duration),
+    Refused,
+}
+
 /// A running server. Dropped, it ends.
 #[derive(Debug)]
 pub struct Nginx {
@@ -31,8 +40,8 @@ pub struct Nginx {
 
 impl Nginx {
     /// In front of the hub at this port of the machine.
-    pub async fn start(hub: u16, certificate: &Pair, passes_websockets: bool) -> Result<Self> {
-        Self::serve(certificate, &before_hub(hub, passes_websockets)).await
+    pub async fn start(hub: u16, certificate: &Pair, websockets: WebSockets) -> Result<Self> {
+        Self::serve(certificate, &before_hub(hub, websockets)).await
     }
 
     /// The files of a folder.
@@ -87,21 +96,26 @@ impl Nginx {
     }
 }
 
-fn before_hub(hub: u16, passes_websockets: bool) -> String {
-    let websockets = if passes_websockets {
-        "proxy_set_header Upgrade $http_upgrade; proxy_set_header Connection $connection_upgrade;"
-    } else {
-        ""
-    };
-    format!(
-        "access_log access.log;
-    location / {{
+fn before_hub(hub: u16, websockets: WebSockets) -> String {
+    let location = |path: &str, more: &str| {
+        format!(
+            "
+    location {path} {{
       proxy_pass https://127.0.0.1:{hub};
       proxy_http_version 1.1;
       proxy_set_header Host $host;
-      {websockets}
+      {more}
     }}"
-    )
+        )
+    };
+    let connections = match websockets {
+        WebSockets::Passed(silence) => {
+            let upgrade = "proxy_set_header Upgrade $http_upgrade; proxy_set_header Connection $connection_upgrade;";
+            location(CONNECTION_PATH, &format!("{upgrade} proxy_read_timeout {}s;", silence.as_secs()))
+        }
+        WebSockets::Refused => String::new(),
+    };
+    format!("access_log access.log;{connections}{}", location("/", ""))
 }
 
 fn of_files(folder: &Path) -> String {

@@ -1,44 +1,60 @@
 //! Free TCP ports for servers that can't be told to bind port 0 and say what they got, and for those that stop and come back.
 
 use std::{
-    collections::HashSet,
-    io::ErrorKind,
+    fs::{self, File},
+    io::{ErrorKind, Read as _, Seek as _, Write as _},
     net::{Ipv4Addr, SocketAddr, TcpListener},
-    sync::{LazyLock, Mutex, PoisonError},
+    ops::Range,
+    os::unix::fs::MetadataExt as _,
     time::Duration,
 };
 
 use anyhow::{Context as _, Result};
 
-/// Below the range from which Linux takes the local ports of outgoing connections (32768 up), so that no client
-/// socket grabs the port between our probe and the server's bind.
-const RANGE: std::ops::Range<u16> = 20_000..32_000;
-/// Random probes before giving up; with hundreds of ports in use the chance of failing is nil.
-const PROBES: usize = 200;
-/// Between two tries to have a port back.
+/// Where ports are taken from, as far as it lies below those that the system gives to clients: none of them grabs a port between its
+/// choice here and the server's bind, or while the server is stopped.
+const RANGE: Range<u16> = 20_000..32_000;
+/// First and last port that clients get.
+const CLIENTS: &str = "/proc/sys/net/ipv4/ip_local_port_range";
+/// Tries to have a port back.
+const TRIES: usize = 200;
+/// Between two of them.
 const HELD: Duration = Duration::from_millis(20);
 
-static HANDED_OUT: LazyLock<Mutex<HashSet<u16>>> = LazyLock::new(Mutex::default);
-
-/// A port of 127.0.0.1 that nobody listens on and that this process has not handed out before. Another process may
-/// still win the race for it: whoever starts a server must notice that it died and try again.
+/// A port of 127.0.0.1 that nobody listens on, and that no other test gets: not of this process and not of those beside it, before the
+/// range has been gone through once.
 pub fn free() -> Result<u16> {
-    let mut handed_out = HANDED_OUT.lock().unwrap_or_else(PoisonError::into_inner);
-    for _ in 0..PROBES {
-        let port = rand::random_range(RANGE);
-        if !handed_out.contains(&port) && TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
-            handed_out.insert(port);
-            return Ok(port);
-        }
-    }
-    anyhow::bail!("no free port of 127.0.0.1 found in {RANGE:?} after {PROBES} tries")
+    let range = range_below(&fs::read_to_string(CLIENTS).unwrap_or_default());
+    // Each user of the machine has a file of their own, because a folder for all may refuse those of others.
+    let path = std::env::temp_dir().join(format!("farwater-ports-{}", fs::metadata("/proc/self")?.uid()));
+    let open = File::options().read(true).write(true).create(true).truncate(false).open(&path);
+    let mut file = open.with_context(|| format!("open {}", path.display()))?;
+    file.lock().with_context(|| format!("wait for the lock of {}", path.display()))?;
+
+    let mut next = String::new();
+    file.read_to_string(&mut next).with_context(|| format!("read {}", path.display()))?;
+    let next = next.trim().parse().ok().filter(|port| range.contains(port)).unwrap_or(range.start);
+    let mut candidates = (next..range.end).chain(range.start..next);
+    let is_free = |port: &u16| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok();
+    let port = candidates.find(is_free).with_context(|| format!("all ports of {range:?} are in use"))?;
+
+    file.rewind()?;
+    // Five digits, so that nothing is left of what was there. The lock ends with the file.
+    writeln!(file, "{:05}", port + 1).with_context(|| format!("write {}", path.display()))?;
+    Ok(port)
+}
+
+/// `clients`: first and last port that the system gives to clients. Where none of ours lies below, all of ours have to do.
+fn range_below(clients: &str) -> Range<u16> {
+    let first = clients.split_whitespace().next().and_then(|port| port.parse().ok());
+    RANGE.start..first.filter(|first| RANGE.contains(first) && *first > RANGE.start).unwrap_or(RANGE.end)
 }
 
 /// Listens; at port 0: at one that no client takes while the server is stopped. A port of before may be held for a moment yet, by a child that
 /// was forked while it was open and is not another program yet.
 pub async fn listen(mut address: SocketAddr) -> Result<tokio::net::TcpListener> {
     let is_new = address.port() == 0;
-    for _ in 0..PROBES {
+    for _ in 0..TRIES {
         if is_new {
             address.set_port(free()?);
         }
@@ -49,4 +65,29 @@ pub async fn listen(mut address: SocketAddr) -> Result<tokio::net::TcpListener> 
         }
     }
     anyhow::bail!("bind {address}: it is in use")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::BTreeSet, thread};
+
+    use super::*;
+
+    #[test]
+    fn a_port_is_given_to_one_test_and_to_no_client() {
+        // What threads share here is what processes share: the file.
+        let tests: Vec<_> =
+            (0..8).map(|_| thread::spawn(|| (0..20).map(|_| free().unwrap()).collect::<Vec<_>>())).collect();
+        let ports: Vec<u16> = tests.into_iter().flat_map(|test| test.join().unwrap()).collect();
+        assert_eq!(ports.iter().collect::<BTreeSet<_>>().len(), 160, "{ports:?}");
+        assert!(ports.iter().all(|port| RANGE.contains(port)), "{ports:?}");
+    }
+
+    #[test]
+    fn ports_lie_below_those_of_clients() {
+        assert_eq!(range_below("32768\t60999\n"), RANGE);
+        assert_eq!(range_below("30000 60999"), 20_000..30_000);
+        assert_eq!(range_below("1024 65535"), RANGE);
+        assert_eq!(range_below(""), RANGE);
+    }
 }

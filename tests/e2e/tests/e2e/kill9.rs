@@ -8,7 +8,7 @@ use farwater_testkit::{
     ledger::{self, Killable, KillableDatabase, KillableHub, Load},
 };
 
-/// Before each kill, so that it finds something under way; the campaign `kill9` does a hundred kills.
+/// Before each kill, so that it finds something under way; the campaign `kill9` does a hundred kills of a hub on either engine.
 const WRITES: u64 = 200;
 /// On a server of its own that shares the machine, and that takes a second to recover.
 const WRITES_POSTGRESQL: u64 = 50;
@@ -17,7 +17,7 @@ const WRITES_POSTGRESQL: u64 = 50;
 async fn acknowledged_writes_survive_kill_9() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let hub = Hub::start(dir.path()).await?;
-    hold(&mut KillableHub::new(hub, "ledger").await?, 10, WRITES).await
+    hold(&mut KillableHub::new(hub, "ledger").await?, 5, WRITES).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -27,7 +27,7 @@ async fn acknowledged_writes_survive_kill_9_of_a_hub_on_postgresql() -> Result<(
     let mut hub = Hub::start_with(dir.path(), &["--database", &server.create_database().await?]).await?;
     // A hub that was just started connects to a server that shares a busy machine with it, and says what that holds up.
     hub.tolerate("pool timed out while waiting for an open connection");
-    hold(&mut KillableHub::new(hub, "ledger").await?, 5, WRITES_POSTGRESQL).await
+    hold(&mut KillableHub::new(hub, "ledger").await?, 3, WRITES_POSTGRESQL).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -58,7 +58,7 @@ async fn hold(server: &mut impl Killable, kills: u32, writes: u64) -> Result<()>
         names: 8,
         watchers: 4,
         kills,
-        between: Duration::from_secs(2),
+        between: Duration::from_secs(1),
         writes,
         seed: 9,
     };

@@ -1,6 +1,6 @@
 //! One trace holds a delivery from the fetch of its commit until it is healthy, written by two programs.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::collections::BTreeSet;
 
 use anyhow::{Context as _, Result, ensure};
 use farwater_e2e::{Fleet, PATIENCE, collector::Collector, config_map};
@@ -80,10 +80,9 @@ async fn an_endpoint_that_is_away_holds_up_nothing() -> Result<()> {
     let repository = fleet.repository("infra", &[("app/a.yaml", &config_map("a", "one"))]).await?;
     fleet.deploy("app", "east", "infra", "app").await?;
     fleet.until_applied("app", &repository.branch("main").unwrap_or_default()).await?;
+    // What has not ended in time after SIGTERM is killed, and that is an error.
     ensure!(fleet.agent("east")?.stop()?.success());
-    let begun = std::time::Instant::now();
     ensure!(fleet.hub.stop()?.success());
-    ensure!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
     Ok(())
 }
 

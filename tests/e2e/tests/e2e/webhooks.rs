@@ -1,7 +1,5 @@
 //! Webhooks: from a push to the cluster, long before any poll, and what keeps others from being held up.
 
-use std::time::{Duration, Instant};
-
 use anyhow::{Context as _, Result, ensure};
 use farwater_api::{GitRepository, Receiver};
 use farwater_e2e::{Fleet, condition, config_map};
@@ -14,16 +12,10 @@ use futures::{StreamExt as _, TryStreamExt as _, stream};
 use http::StatusCode;
 use http_body_util::BodyExt as _;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
-use kube::{
-    Api,
-    api::{Patch, PatchParams, PostParams},
-    client::Body,
-};
+use kube::{Api, api::PostParams, client::Body};
 use serde_json::json;
 
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
-/// Debug builds that share the machine with whatever else is tested.
-const AT_ONCE: Duration = Duration::from_secs(10);
 /// Deliveries under way at one time.
 const SENDERS: usize = 32;
 
@@ -41,6 +33,15 @@ async fn receiver(fleet: &Fleet, name: &str, host: Host) -> Result<String> {
             Ok(status.webhook_path)
         })
         .await
+}
+
+/// A repository that is not asked again in this test unless something else than its turn has it asked.
+async fn repository(fleet: &Fleet) -> Result<Repository> {
+    let repository = fleet.git.create("infra")?;
+    repository.commit("main", &[("app/a.yaml", &config_map("a", "one"))])?;
+    let spec = serde_json::from_value(json!({"url": fleet.git.url("infra"), "interval": "24h"}))?;
+    fleet.api().create(&PostParams::default(), &GitRepository::new("infra", spec)).await?;
+    Ok(repository)
 }
 
 /// Changes the service's object in the repository.
@@ -62,19 +63,9 @@ async fn a_push_is_in_the_cluster_long_before_the_next_poll() -> Result<()> {
     let plane = shared(1).await?;
     let mut fleet = Fleet::start().await?;
     fleet.join("east", plane).await?;
-    let repository = fleet.repository("infra", &[("app/a.yaml", &config_map("a", "one"))]).await?;
+    let repository = repository(&fleet).await?;
     fleet.deploy("web", "east", "infra", "app").await?;
     fleet.until_applied("web", &repository.branch("main").unwrap_or_default()).await?;
-    // No poll of the source comes in this test.
-    let rarely = Patch::Merge(json!({"spec": {"interval": "24h"}}));
-    fleet.api::<GitRepository>().patch("infra", &PatchParams::default(), &rarely).await?;
-    fleet
-        .until("the source to be settled", || async {
-            let source: GitRepository = fleet.api().get("infra").await?;
-            let observed = source.status.unwrap_or_default().observed_generation;
-            Ok((observed == source.metadata.generation).then_some(()))
-        })
-        .await?;
 
     let maps: Api<ConfigMap> = Api::namespaced(plane.client().await?, &fleet.namespace("web"));
     let url = fleet.git.url("infra");
@@ -82,7 +73,6 @@ async fn a_push_is_in_the_cluster_long_before_the_next_poll() -> Result<()> {
         let name = host.receiver_type().as_str();
         let path = receiver(&fleet, name, host).await?;
         let (before, after) = push(&repository, name)?;
-        let begun = Instant::now();
         let push = Push { url: &url, branch: "main", before: &before, after: &after, size: 2_000 };
         let (code, said) = deliver(&fleet, Sender::new(host, TOKEN).push(&path, push)).await?;
         ensure!(code == StatusCode::ACCEPTED, "{name}: {code} {said}");
@@ -92,9 +82,6 @@ async fn a_push_is_in_the_cluster_long_before_the_next_poll() -> Result<()> {
                 Ok((data.get("value").map(String::as_str) == Some(name)).then_some(()))
             })
             .await?;
-        let took = begun.elapsed();
-        eprintln!("{name}: {took:?}");
-        ensure!(took < AT_ONCE, "{name}: {took:?}");
     }
     // Each is told of in its receiver, and none in a line that holds the token.
     let shown = fleet.cli().expect(0, &["get", "receivers", "-o", "wide"])?.stdout;
@@ -106,11 +93,11 @@ async fn a_push_is_in_the_cluster_long_before_the_next_poll() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_flood_of_forged_deliveries_changes_nothing() -> Result<()> {
-    const FORGED: usize = 2_000;
+    const FORGED: usize = 500;
     let plane = shared(2).await?;
     let mut fleet = Fleet::start().await?;
     fleet.join("east", plane).await?;
-    let repository = fleet.repository("infra", &[("app/a.yaml", &config_map("a", "one"))]).await?;
+    let repository = repository(&fleet).await?;
     fleet.deploy("web", "east", "infra", "app").await?;
     fleet.until_applied("web", &repository.branch("main").unwrap_or_default()).await?;
     let path = receiver(&fleet, "github", Host::GitHub).await?;
@@ -127,9 +114,7 @@ async fn a_flood_of_forged_deliveries_changes_nothing() -> Result<()> {
             Ok(())
         })
         .await?;
-    // At most its own turn came meanwhile.
-    let counts = fleet.git.counts();
-    ensure!(counts.ls_refs <= asked.ls_refs + 1, "{asked:?}, {counts:?}");
+    ensure!(fleet.git.counts() == asked, "{asked:?}, {:?}", fleet.git.counts());
     let refused = fleet.counted("farwater_webhook_deliveries_total{type=\"github\",result=\"unsigned\"}").await?;
     ensure!(refused == FORGED as u64, "{refused}");
     let receivers: Api<Receiver> = fleet.api();

@@ -101,7 +101,7 @@ impl Watcher {
 
     /// For a random while.
     async fn follow(&mut self, mut watch: Watch) {
-        let events = self.random.random_range(1..5_000);
+        let events = self.random.random_range(1..self.load.stay);
         for _ in 0..events {
             match timeout(Duration::from_millis(200), watch.next()).await {
                 Ok(Some(Ok(event))) => self.take(&event),
