@@ -161,7 +161,7 @@ async fn every_query_of_alerts_and_dashboards_is_answered_by_a_scrape() -> Resul
         "global: {{scrape_interval: 1s, evaluation_interval: 1s}}\nrule_files: [{}]\nscrape_configs:\n\
          - {{job_name: farwater-hub, static_configs: [{{targets: ['{}']}}]}}\n\
          - {{job_name: farwater-agent, static_configs: [{{targets: ['{}']}}]}}\n",
-        crate::repository().join("deploy/monitoring/alerts.yaml").canonicalize()?.display(),
+        self::repository().join("deploy/monitoring/alerts.yaml").canonicalize()?.display(),
         scraped.hub,
         scraped.agent,
     ))
