@@ -69,6 +69,8 @@ pub struct Faults {
     pub swallow: Option<String>,
     /// Reads of paths that contain the first are answered with the second.
     pub reads: Option<(String, u16)>,
+    /// Lists have so many objects on a page, whatever is asked for: an API server may give fewer.
+    pub page: Option<usize>,
 }
 
 /// What was seen.
@@ -213,6 +215,14 @@ fn is_list(path: &str) -> bool {
 
 fn is_first_page(path: &str) -> bool {
     is_list(path) && !path.contains("&continue=")
+}
+
+/// The same list with so many objects on a page at most.
+fn shorten_page(path: &str, page: usize) -> String {
+    let Some((before, rest)) = path.split_once("limit=") else { return path.to_owned() };
+    let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+    let (asked, after) = rest.split_at(end);
+    format!("{before}limit={}{after}", asked.parse().map_or(page, |asked: usize| asked.min(page)))
 }
 
 /// Verb and resource.
@@ -385,6 +395,8 @@ async fn answer(
         }
         Fate::Pass { latency, end } => {
             tokio::time::sleep(latency).await;
+            let page = lock(state).faults.page;
+            let path = page.map_or_else(|| path.clone(), |page| shorten_page(&path, page));
             forward(client, state, &path, request, end).await.unwrap_or_else(|_| refuse(502, "BadGateway", None))
         }
     }
@@ -501,6 +513,14 @@ mod tests {
         let event: serde_json::Value = serde_json::from_str(EXPIRED).unwrap();
         assert_eq!((&event["type"], &event["object"]["code"]), (&json!("ERROR"), &json!(410)));
         assert_eq!(event["object"]["reason"], "Expired");
+    }
+
+    #[test]
+    fn a_page_gets_shorter_and_never_longer() {
+        let list = |limit: usize| format!("/api/v1/configmaps?limit={limit}&labelSelector=a&continue=x");
+        assert_eq!(shorten_page(&list(500), 50), list(50));
+        assert_eq!(shorten_page(&list(20), 50), list(20));
+        assert_eq!(shorten_page("/api/v1/configmaps?watch=1", 50), "/api/v1/configmaps?watch=1");
     }
 
     #[test]

@@ -29,12 +29,12 @@ use crate::{
     wait_for,
 };
 
-/// What a hub asks for unless a cluster says otherwise.
-const INTERVAL: Duration = Duration::from_secs(30);
 /// How much of an interval agents add to it or take from it, so that they don't poll in step.
 const JITTER: f64 = 0.1;
 /// A pod is deleted so long before the next poll at most: while it is away, that comes.
 const AHEAD: Duration = Duration::from_secs(8);
+/// Most of it in parts of an interval: within shorter ones it comes too.
+const AHEAD_OF_INTERVAL: u32 = 4;
 const SAMPLE: Duration = Duration::from_millis(500);
 /// For a pod to be replaced and agents to be heard again.
 const REPLACED: Duration = Duration::from_secs(180);
@@ -68,12 +68,14 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// No agent missed more than one poll, and nothing changed.
+    /// No agent missed more than one poll, or more than went by while the hub was away, and nothing changed.
     pub fn check(&self) -> Result<()> {
+        let away = self.away.iter().copied().fold(0.0, f64::max);
+        let bound = most_missed(self.interval_seconds, away);
         for agent in &self.agents {
             ensure!(
-                agent.missed <= 1,
-                "{} missed {} polls in a row: {} s without an answer",
+                agent.missed <= bound,
+                "{} missed {} polls in a row, not {bound}: {} s without an answer, {away} s of them without a hub",
                 agent.agent,
                 agent.missed,
                 agent.longest_gap
@@ -84,19 +86,26 @@ impl Outcome {
     }
 }
 
-/// Deletes it so many times, each at another moment before the next poll of one of the agents.
-pub async fn run(site: &Site, deletions: u32, seed: u64, mut told: impl FnMut(u32, f64)) -> Result<Outcome> {
-    let ground = Ground::make(site).await?;
+/// Deletes it so many times, each at another moment before the next poll of one of the agents, which poll every `interval`.
+pub async fn run(
+    site: &Site,
+    interval: Duration,
+    deletions: u32,
+    seed: u64,
+    mut told: impl FnMut(u32, f64),
+) -> Result<Outcome> {
+    let ground = Ground::make(site, interval).await?;
     let before = ground.settled().await?;
     let watched = [ground.watch_east().await?, ground.watch_west()?];
     for agent in &watched {
         agent.until_answered_after(now()).await?;
     }
+    let ahead = AHEAD.min(interval / AHEAD_OF_INTERVAL);
     let mut random = StdRng::seed_from_u64(seed);
     let mut away = Vec::new();
     for number in 0..deletions {
         let next = &watched[number as usize % watched.len()];
-        next.wait_until_before_poll(random.random_range(Duration::ZERO..AHEAD)).await;
+        next.wait_until_before_poll(random.random_range(Duration::ZERO..ahead)).await;
         let seconds = ground.delete_pod().await?;
         for agent in &watched {
             agent.until_answered_after(now()).await?;
@@ -106,7 +115,7 @@ pub async fn run(site: &Site, deletions: u32, seed: u64, mut told: impl FnMut(u3
     }
     let changed = differences(&before, &ground.settled().await?);
     let agents = watched.iter().map(Watched::polls).collect();
-    Ok(Outcome { seed, deletions, interval_seconds: INTERVAL.as_secs(), away, agents, changed })
+    Ok(Outcome { seed, deletions, interval_seconds: interval.as_secs(), away, agents, changed })
 }
 
 /// Two clusters with a service each.
@@ -117,26 +126,28 @@ struct Ground<'a> {
     _agent: Agent,
     plane: Plane,
     port: u16,
+    interval: Duration,
 }
 
 type Objects = Vec<(String, Value)>;
 
 impl<'a> Ground<'a> {
-    async fn make(site: &'a Site) -> Result<Self> {
-        let interval = format!("{}s", INTERVAL.as_secs());
+    async fn make(site: &'a Site, interval: Duration) -> Result<Self> {
+        let every = format!("{}s", interval.as_secs());
+        // An agent learns its interval with the poll that a lost connection makes it send.
+        site.poll_every(&every).await?;
         // What is counted are polls, and a connected agent makes few.
         site.set_variable("FARWATER_MAX_CONNECTED_AGENTS", "0").await?;
         site.deploy().await?;
-        site.poll_every(&interval).await?;
         let hub = crate::kube::client_that_asks_once(&site.kubeconfig()).await?;
         let plane = Plane::start_with(PlaneOptions::without_nodes()).await?;
-        let spec = serde_json::from_value(json!({"pollInterval": interval}))?;
+        let spec = serde_json::from_value(json!({"pollInterval": every}))?;
         site.ours().await?.create(&PostParams::default(), &Cluster::new(WEST, spec)).await?;
         let token = join_token(&hub, ADMIN_NAMESPACE, WEST).await?;
         let port = ports::free()?;
         let launch = Launch::arguments(&["--health-listen", &format!("127.0.0.1:{port}")]);
         let agent = Agent::launch(WEST, &site.path("west"), plane.kubeconfig(), token, launch)?;
-        let ground = Self { site, hub, plane, _agent: agent, port };
+        let ground = Self { site, hub, plane, _agent: agent, port, interval };
         ground.deploy_settings().await?;
         Ok(ground)
     }
@@ -209,12 +220,12 @@ impl<'a> Ground<'a> {
     async fn watch_east(&self) -> Result<Watched> {
         let pod = self.site.agent_pod().await?.metadata.name.context("a pod has a name")?;
         let path = format!("/api/v1/namespaces/{AGENT_NAMESPACE}/pods/http:{pod}:8081/proxy/metrics");
-        Ok(Watched::start(CLUSTER, self.site.node.client().await?, path))
+        Ok(Watched::start(CLUSTER, self.interval, self.site.node.client().await?, path))
     }
 
     fn watch_west(&self) -> Result<Watched> {
         let config = Config::new(format!("http://127.0.0.1:{}", self.port).parse()?);
-        Ok(Watched::start(WEST, Client::try_from(config)?, "/metrics".to_owned()))
+        Ok(Watched::start(WEST, self.interval, Client::try_from(config)?, "/metrics".to_owned()))
     }
 }
 
@@ -304,12 +315,13 @@ struct Counts {
 
 struct Watched {
     name: &'static str,
+    interval: Duration,
     seen: Arc<Mutex<Seen>>,
     _task: Task,
 }
 
 impl Watched {
-    fn start(name: &'static str, client: Client, path: String) -> Self {
+    fn start(name: &'static str, interval: Duration, client: Client, path: String) -> Self {
         let seen = Arc::new(Mutex::new(Seen::default()));
         let notes = Arc::clone(&seen);
         let task = Task::spawn(async move {
@@ -323,7 +335,7 @@ impl Watched {
                 tokio::time::sleep(SAMPLE).await;
             }
         });
-        Self { name, seen, _task: task }
+        Self { name, interval, seen, _task: task }
     }
 
     fn seen(&self) -> Seen {
@@ -341,7 +353,7 @@ impl Watched {
     /// Until its next poll is about so far away.
     async fn wait_until_before_poll(&self, ahead: Duration) {
         let last = self.seen().answered_at.last().copied().unwrap_or_default();
-        let wait = (last + INTERVAL.as_secs()).saturating_sub(now());
+        let wait = (last + self.interval.as_secs()).saturating_sub(now());
         tokio::time::sleep(Duration::from_secs(wait).saturating_sub(ahead)).await;
     }
 
@@ -355,7 +367,7 @@ impl Watched {
             answered: seen.last.answered.saturating_sub(first.answered),
             failed: seen.last.failed.saturating_sub(first.failed),
             longest_gap,
-            missed: missed(longest_gap),
+            missed: missed(self.interval, longest_gap),
         }
     }
 }
@@ -377,17 +389,29 @@ fn note(seen: &mut Seen, text: &str) {
 
 /// How many polls in a row had no answer, if so many seconds lie between two that had: an interval, as long as it may get, for each
 /// and one more. Times are in whole seconds, so that one may be too many.
-fn missed(gap: u64) -> u64 {
-    let longest = INTERVAL.as_secs_f64() * (1.0 + JITTER);
+fn missed(interval: Duration, gap: u64) -> u64 {
+    let longest = interval.as_secs_f64() * (1.0 + JITTER);
     ((gap.saturating_sub(1) as f64 / longest).ceil() as u64).saturating_sub(1)
 }
 
+/// A poll that fails is made again after one second, two, four, so that the hub is found after twice the time that it is away. One, as
+/// long as that is less than an interval.
+fn most_missed(interval_seconds: u64, away: f64) -> u64 {
+    let longest = interval_seconds as f64 * (1.0 + JITTER);
+    (((2.0 * away + 1.0) / longest).ceil() as u64).max(1)
+}
+
 /// One site, and so many deletions in it.
-pub async fn on_a_new_site(deletions: u32, seed: u64, told: impl FnMut(u32, f64)) -> Result<Outcome> {
+pub async fn on_a_new_site(
+    interval: Duration,
+    deletions: u32,
+    seed: u64,
+    told: impl FnMut(u32, f64),
+) -> Result<Outcome> {
     let site = Site::start().await?;
     site.install()?;
     site.join()?;
-    run(&site, deletions, seed, told).await
+    run(&site, interval, deletions, seed, told).await
 }
 
 #[cfg(test)]
@@ -397,7 +421,16 @@ mod tests {
     #[test]
     fn a_poll_is_missed_when_the_next_one_is_due() {
         for (gap, expected) in [(0, 0), (30, 0), (34, 0), (35, 1), (60, 1), (67, 1), (68, 2), (120, 3)] {
-            assert_eq!(missed(gap), expected, "{gap} s");
+            assert_eq!(missed(Duration::from_secs(30), gap), expected, "{gap} s");
+        }
+    }
+
+    #[test]
+    fn one_poll_may_be_missed_and_more_where_the_hub_is_away_for_longer() {
+        for (interval, away, expected) in
+            [(30, 0.0, 1), (30, 5.7, 1), (30, 16.0, 1), (30, 17.0, 2), (10, 5.0, 1), (10, 9.0, 2)]
+        {
+            assert_eq!(most_missed(interval, away), expected, "{away} s of {interval}");
         }
     }
 

@@ -27,11 +27,47 @@ const SERVICE: &str = "many";
 const PER_FILE: usize = 100;
 /// Of a list of the agent's.
 const PAGE: usize = 500;
+/// At a service that is called synced, so that a lie would be seen.
+const LOOKS: u64 = 10;
+/// An agent that opens watches again does not rest so long between two of them.
+const QUIET: Duration = Duration::from_secs(2);
+
+#[derive(Clone, Copy, Debug)]
+pub struct Hostility {
+    pub seed: u64,
+    pub objects: usize,
+    /// Objects on a page that the API server gives at most.
+    pub page: usize,
+    /// Each request waits up to this long.
+    pub latency: Duration,
+    /// Watches end after this long.
+    pub cut: Duration,
+    /// How long all stands still in the end.
+    pub rest: Duration,
+    /// For all objects to be applied.
+    pub patience: Duration,
+}
+
+impl Hostility {
+    /// As it is with very many objects.
+    pub fn of(seed: u64, objects: usize, patience: Duration) -> Self {
+        Self {
+            seed,
+            objects,
+            page: PAGE,
+            latency: Duration::from_secs(2),
+            cut: Duration::from_secs(5),
+            rest: Duration::from_secs(10),
+            patience,
+        }
+    }
+}
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Outcome {
     pub objects: usize,
+    pub page: usize,
     /// Until all were applied for the first time, and until a change of all was.
     pub seconds: Vec<f64>,
     pub seen: Seen,
@@ -41,14 +77,15 @@ pub struct Outcome {
     pub looks: u64,
     /// When it was and was not.
     pub lies: Vec<String>,
-    /// While everything stood still for ten seconds.
+    /// While everything stood still for so many seconds.
     pub lists_at_rest: u64,
+    pub rest_seconds: u64,
 }
 
 impl Outcome {
     pub fn check(&self) -> Result<()> {
         ensure!(self.lies.is_empty(), "{:#?}", self.lies);
-        ensure!(self.looks >= 10, "only {} looks at a service that was called synced", self.looks);
+        ensure!(self.looks >= LOOKS, "only {} looks at a service that was called synced", self.looks);
         ensure!(self.seen.expired_later > 0, "no watch lost its version while it ran");
         ensure!(self.seen.early.is_empty(), "requests came earlier than they were told to: {:#?}", self.seen.early);
         // A watch that was cut goes on where it was. One that lost its place lists, and once more where a page was refused for good.
@@ -61,8 +98,8 @@ impl Outcome {
         // What the API server refused to the end is read before it is tried again.
         let bound = self.objects as u64 / 10;
         ensure!(self.reads <= bound, "{} objects were read one by one for {:?}", self.reads, self.seen);
-        ensure!(self.objects <= PAGE || self.seen.pages > 0, "no list had a second page");
-        ensure!(self.lists_at_rest <= 20, "{} lists while nothing changed", self.lists_at_rest);
+        ensure!(self.objects <= self.page || self.seen.pages > 0, "no list had a second page");
+        ensure!(self.lists_at_rest <= 2 * self.rest_seconds, "{} lists while nothing changed", self.lists_at_rest);
         Ok(())
     }
 }
@@ -94,9 +131,11 @@ async fn values(plane: &kube::Client, namespace: &str) -> Result<BTreeMap<String
     }
 }
 
-/// Applies so many objects through a server that refuses 30 % with 429 or 503, takes up to two seconds, forgets versions, also of
+/// Applies so many objects through a server that refuses 30 % with 429 or 503, takes its time, forgets versions, also of
 /// watches that run, and cuts these; changes them all once; and lets it rest. All the while somebody looks whether it is as it is said.
-pub async fn run(plane: &Plane, seed: u64, objects: usize, patience: Duration) -> Result<Outcome> {
+pub async fn run(plane: &Plane, hostility: Hostility) -> Result<Outcome> {
+    let Hostility { seed, objects, page, rest, patience, .. } = hostility;
+    let quiet = Faults { page: Some(page), ..Faults::default() };
     let mut fleet = Fleet::start().await?;
     let place = fleet.state_dir("proxy").with_extension("place");
     std::fs::create_dir_all(&place)?;
@@ -105,11 +144,11 @@ pub async fn run(plane: &Plane, seed: u64, objects: usize, patience: Duration) -
     let client = plane.client().await?;
     proxy.set(Faults {
         refused: 0.3,
-        latency: Duration::from_secs(2),
+        latency: hostility.latency,
         expired: 0.2,
         expired_later: 0.2,
-        cut: Some(Duration::from_secs(5)),
-        ..Faults::default()
+        cut: Some(hostility.cut),
+        ..quiet.clone()
     });
     let first = files(objects, "one");
     let borrowed = |files: &[(String, String)]| -> Vec<(String, String)> { files.to_vec() };
@@ -141,24 +180,32 @@ pub async fn run(plane: &Plane, seed: u64, objects: usize, patience: Duration) -
         }
         seconds.push(begun.elapsed().as_secs_f64());
     }
-    proxy.set(Faults { expired_later: 1.0, ..Faults::default() });
+    proxy.set(Faults { expired_later: 1.0, ..quiet.clone() });
     farwater_testkit::wait_for("a watch that runs to lose its version", patience, || async {
         Ok((proxy.seen().expired_later > 0).then_some(()))
     })
     .await?;
     let seen = proxy.seen();
-    proxy.set(Faults::default());
-    // Watches that were cut are opened again first.
-    tokio::time::sleep(Duration::from_secs(5)).await;
+    proxy.set(quiet);
+    farwater_testkit::wait_for("watches that were cut to be opened again", patience, || async {
+        let before = proxy.seen().lists;
+        tokio::time::sleep(QUIET).await;
+        Ok((proxy.seen().lists == before).then_some(()))
+    })
+    .await?;
     let before = proxy.seen().lists;
-    tokio::time::sleep(Duration::from_secs(10)).await;
+    tokio::time::sleep(rest).await;
     let lists_at_rest = proxy.seen().lists - before;
     let reads = proxy.asked().get(&("GET".to_owned(), "configmaps".to_owned())).copied().unwrap_or_default();
+    farwater_testkit::wait_for("the service to be looked at often enough", patience, || async {
+        Ok((witness.testify().0 >= LOOKS).then_some(()))
+    })
+    .await?;
     let (looks, seen_lies) = witness.testify();
     lies.extend(seen_lies);
     drop(witness);
     fleet.agent(CLUSTER)?.kill9();
-    Ok(Outcome { objects, seconds, seen, reads, looks, lies, lists_at_rest })
+    Ok(Outcome { objects, page, seconds, seen, reads, looks, lies, lists_at_rest, rest_seconds: rest.as_secs() })
 }
 
 async fn until_synced(fleet: &Fleet, commit: &str, patience: Duration) -> Result<()> {

@@ -26,6 +26,7 @@ use anyhow::{Context as _, Result};
 use farwater_api::{
     ADMIN_NAMESPACE, AGENT_NAMESPACE, Cluster, FREEZE_PRUNES, GitRepository, REQUESTED_AT, ServiceDeployment,
     objects::{Health, ObjectReport},
+    plan::{PlanAnswer, PlanPhase, PlanProblem},
 };
 use farwater_testkit::{
     Agent, Hub, Launch, Plane, farwater::JoinToken, git::GitServer, git::Repository, kube::unique_name,
@@ -46,6 +47,12 @@ use crate::cli::Cli;
 
 /// How long anything may take that has no bound of its own: two cores that also build.
 pub const PATIENCE: Duration = Duration::from_secs(90);
+/// Plans that an agent makes while something stays true.
+const ROUNDS: u32 = 3;
+/// What is due the hub looks at once a second: it has looked by then, too.
+const SHORTEST: Duration = Duration::from_secs(1);
+/// Between two looks at something that stays true.
+const PAUSE: Duration = Duration::from_millis(200);
 
 /// Everything that one test needs of the product. Dropped, all of it ends, and no log may hold an unexpected ERROR.
 pub struct Fleet {
@@ -345,7 +352,74 @@ impl Fleet {
         wait_for(what, PATIENCE, probe).await
     }
 
-    /// Asserts that something goes on being true while the agents poll several times.
+    /// Asserts that something stays true while the agent of a service (`NAME`, or `NAMESPACE/NAME`) makes some plans of it. For
+    /// each it polls first, and the service's task is asked between two attempts: a wrong step would have been taken.
+    pub async fn stays<P>(&self, what: &str, service: &str, mut holds: impl FnMut() -> P) -> Result<()>
+    where
+        P: Future<Output = Result<bool>>,
+    {
+        let start = Instant::now();
+        let rounds = async {
+            for _ in 0..ROUNDS {
+                self.until_planned(service).await?;
+            }
+            tokio::time::sleep(SHORTEST.saturating_sub(start.elapsed())).await;
+            Ok::<(), anyhow::Error>(())
+        };
+        let mut check = async || -> Result<()> {
+            anyhow::ensure!(holds().await?, "{what} stopped being true after {:?}", start.elapsed());
+            Ok(())
+        };
+        let watch = async {
+            loop {
+                if let Err(error) = check().await {
+                    return error;
+                }
+                tokio::time::sleep(PAUSE).await;
+            }
+        };
+        tokio::select! {
+            done = rounds => done?,
+            error = watch => return Err(error),
+        }
+        check().await
+    }
+
+    /// Waits until a service's agent has answered one more request for a plan: with the plan, or with why it can't make one.
+    async fn until_planned(&self, service: &str) -> Result<()> {
+        let (namespace, name) = service.split_once('/').unwrap_or((ADMIN_NAMESPACE, service));
+        let path = format!(
+            "/apis/{}/{}/namespaces/{namespace}/servicedeployments/{name}/plan",
+            farwater_api::GROUP,
+            farwater_api::VERSION
+        );
+        let status = async |request: http::Request<Vec<u8>>| -> Result<PlanAnswer> {
+            let mut answer: Value = self.client.request(request).await?;
+            Ok(serde_json::from_value(answer["status"].take())?)
+        };
+        // A request that the hub has lost with a restart, or could not prepare, is made again.
+        let asked = Mutex::new(None::<String>);
+        let known = || asked.lock().unwrap_or_else(PoisonError::into_inner);
+        self.until(&format!("the agent of {service} to make a plan"), || async {
+            let id = known().take();
+            let answer = match id {
+                Some(id) => status(http::Request::get(format!("{path}?id={id}")).body(Vec::new())?).await?,
+                None => {
+                    let request = http::Request::post(&path).header("content-type", "application/json");
+                    status(request.body(b"{}".to_vec())?).await?
+                }
+            };
+            match (answer.phase, answer.reason) {
+                (PlanPhase::Done, _) | (PlanPhase::Failed, Some(PlanProblem::AgentFailed)) => return Ok(Some(())),
+                (PlanPhase::Failed, _) => anyhow::bail!(answer.message),
+                _ => *known() = Some(answer.id),
+            }
+            Ok(None)
+        })
+        .await
+    }
+
+    /// Asserts that something goes on being true for a time. Where an agent can make plans, [`Self::stays`] is surer and shorter.
     pub async fn always<P>(&self, what: &str, span: Duration, mut holds: impl FnMut() -> P) -> Result<()>
     where
         P: Future<Output = Result<bool>>,

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use farwater_api::{ChangeWindow, Cluster, RolloutPhase, SET_LABEL, ServiceDeployment, ServiceSet};
 use farwater_fleetsim::{Arrival, Course, Sim};
 use farwater_testkit::{Plane, faketime::Clock, git::Repository, wait_for};
@@ -29,19 +29,37 @@ const SET: &str = "web";
 const OTHER: &str = "api";
 /// The API server takes no such name: a real cluster fails with it as a simulated one does with a word.
 const BAD: &str = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: Not_A_Name}\n";
-const SOAK: Duration = Duration::from_secs(3);
 /// The hub counts whole seconds: two that are a soak apart for it may be a second less apart.
-const SURELY_SOAKING: Duration = Duration::from_secs(2);
+const ROUNDING: Duration = Duration::from_secs(1);
 /// For a rollout over the whole fleet.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// A hub that does what it must not has done it by then: its next look is a second away at most, and agents poll twice a second.
-const WATCHED: Duration = Duration::from_secs(5);
-/// Of a freeze, once it is known when it ends.
+/// Of a freeze, once it is known when it ends. It must not pass while it is watched, five times.
 const REST_OF_FREEZE: Duration = Duration::from_secs(60);
 /// Seconds: beyond the end of the freeze, and no more than agents bear.
 const JUMP: i64 = 90;
 /// Kills during one rollout.
 const KILLS_EACH: u32 = 3;
+
+/// All there are, in their order.
+pub const SCENES: [&str; 9] = ["set", "bad", "mended", "late", "killed", "crossing", "clock", "slip", "labels"];
+
+/// What is played, and with whom.
+#[derive(Clone, Copy, Debug)]
+pub struct Play<'a> {
+    pub simulated: usize,
+    pub seed: u64,
+    /// Some of [`SCENES`], "set" first. Two are shorter than "killed": after "bad" comes "halt" with a kill, and "mended, killed" is
+    /// "mended" with one on the way.
+    pub scenes: &'a [&'a str],
+    /// In the scene "killed".
+    pub kills: u32,
+    /// Whole seconds, more than one: within one less, those are counted that are on their way at the same time.
+    pub soak: Duration,
+    /// Percent of the fleet that may be on its way at the same time.
+    pub unavailable: usize,
+    /// A hub that does what it must not has done it by then: its next look is a second away at most, and agents poll twice a second.
+    pub watched: Duration,
+}
 
 /// What was seen.
 #[derive(Debug, Default, Serialize)]
@@ -59,7 +77,8 @@ pub struct Outcome {
     pub scenes: BTreeMap<String, f64>,
 }
 
-struct Stage {
+struct Stage<'a> {
+    play: Play<'a>,
     fleet: Fleet,
     sim: Sim,
     repository: Repository,
@@ -70,39 +89,41 @@ struct Stage {
     /// Entries in the account that were looked at.
     seen: usize,
     turn: u32,
+    /// Of the hub during rollouts, so far.
+    kills: u32,
 }
 
-/// All scenes one after another on one fleet, with `planes` as its canaries.
-pub async fn run(
-    planes: &[&Plane],
-    simulated: usize,
-    kills: u32,
-    seed: u64,
-    mut progress: impl FnMut(&str),
-) -> Result<Outcome> {
+/// The scenes one after another on one fleet, with `planes` as its canaries.
+pub async fn run(planes: &[&Plane], play: Play<'_>, mut progress: impl FnMut(&str)) -> Result<Outcome> {
     let mut begun = Instant::now();
-    let mut stage = Stage::set(planes, simulated).await?;
-    let mut outcome = Outcome { simulated, real: planes.len(), kills, allowed: stage.most(), ..Outcome::default() };
+    let mut stage = Stage::set(planes, play).await?;
+    let Play { simulated, seed, .. } = play;
+    let mut outcome = Outcome { simulated, real: planes.len(), allowed: stage.most(), ..Outcome::default() };
     let mut random = StdRng::seed_from_u64(seed);
-    for scene in ["set", "bad", "mended", "late", "killed", "crossing", "clock", "slip", "labels"] {
+    for &scene in play.scenes {
         let played = match scene {
+            "set" => stage.until_all_have(SET).await,
             "bad" => stage.a_bad_commit_reaches_the_canaries_alone().await,
-            "mended" => stage.its_fix_arrives_while_all_stands_still_and_a_tenth_is_silent().await,
+            "halt" => stage.a_halt_holds_over_a_restart().await,
+            "mended" => stage.its_fix_arrives_while_all_stands_still_and_a_tenth_is_silent(false).await,
+            "mended, killed" => stage.its_fix_arrives_while_all_stands_still_and_a_tenth_is_silent(true).await,
             "late" => stage.late_words_open_no_step().await,
-            "killed" => stage.the_hub_is_killed(kills, &mut random).await,
+            "killed" => stage.the_hub_is_killed(play.kills, &mut random).await,
             "crossing" => stage.two_rollouts_cross().await,
             "clock" => stage.the_clock_jumps_around_the_end_of_a_freeze().await,
             "labels" => stage.a_slip_in_labels_takes_few_and_stops_all_deletions().await,
             "slip" => stage.a_slip_in_the_selector_takes_nothing().await,
-            _ => stage.until_all_have(SET).await,
+            other => bail!("there is no scene {other:?}"),
         };
         played.with_context(|| format!("scene {scene:?}; {}", stage.fleet.hub.log_tail()))?;
         stage.sim.check().await?;
         let account = stage.sim.ledger();
-        let at_once = |set| most_within_a_soak(of(&account, set));
+        let surely_soaking = play.soak.saturating_sub(ROUNDING);
+        let at_once = |set| most_within(surely_soaking, of(&account, set));
         outcome.most_on_their_way = at_once(SET).max(at_once(OTHER));
         ensure!(outcome.most_on_their_way <= outcome.allowed, "scene {scene:?}: {outcome:?}");
         outcome.arrivals = account.len();
+        outcome.kills = stage.kills;
         outcome.scenes.insert(scene.to_owned(), begun.elapsed().as_secs_f64());
         progress(scene);
         begun = Instant::now();
@@ -110,9 +131,9 @@ pub async fn run(
     Ok(outcome)
 }
 
-impl Stage {
+impl<'a> Stage<'a> {
     /// A set that is new on all clusters.
-    async fn set(planes: &[&Plane], simulated: usize) -> Result<Self> {
+    async fn set(planes: &[&Plane], play: Play<'a>) -> Result<Self> {
         let mut fleet = Fleet::start().await?;
         for (nth, plane) in planes.iter().enumerate() {
             let name = format!("real-{nth}");
@@ -120,7 +141,7 @@ impl Stage {
             let patch = Patch::Merge(json!({"metadata": {"labels": {"env": "prod", "tier": "canary"}}}));
             fleet.api::<Cluster>().patch(&name, &PatchParams::default(), &patch).await?;
         }
-        let names: Vec<String> = (0..simulated).map(|n| format!("sim-{n:03}")).collect();
+        let names: Vec<String> = (0..play.simulated).map(|n| format!("sim-{n:03}")).collect();
         let labels = || BTreeMap::from([("env".to_owned(), "prod".to_owned())]);
         let sim = Sim::join(&fleet.hub, names.iter().map(|name| (name.clone(), labels())).collect()).await?;
         let files = [
@@ -131,7 +152,8 @@ impl Stage {
         let repository =
             fleet.repository("infra", &files.each_ref().map(|(path, text)| (*path, text.as_str()))).await?;
         let canary = planes.first().context("there is no canary")?.client().await?;
-        let stage = Self { fleet, sim, repository, names, real: planes.len(), canary, seen: 0, turn: 0 };
+        let real = planes.len();
+        let stage = Self { play, fleet, sim, repository, names, real, canary, seen: 0, turn: 0, kills: 0 };
         stage.create(SET).await?;
         Ok(stage)
     }
@@ -140,7 +162,8 @@ impl Stage {
         let spec = json!({
             "clusterSelector": {"matchLabels": {"env": "prod"}},
             "rollout": {
-                "soak": format!("{}s", SOAK.as_secs()), "failAfter": "1s", "maxUnavailable": "20%",
+                "soak": format!("{}s", self.play.soak.as_secs()), "failAfter": "1s",
+                "maxUnavailable": format!("{}%", self.play.unavailable),
                 "canary": {"clusterSelector": {"matchLabels": {"tier": "canary"}}, "count": self.real},
             },
             "template": {"spec": {"targetNamespace": self.fleet.namespace(set), "sourceRef": {"name": "infra"}, "path": set}},
@@ -156,7 +179,7 @@ impl Stage {
 
     /// Clusters that may be on their way at the same time.
     fn most(&self) -> usize {
-        self.all() / 5
+        self.all() * self.play.unavailable / 100
     }
 
     async fn status(&self, set: &str) -> Result<Value> {
@@ -213,16 +236,20 @@ impl Stage {
     async fn a_bad_commit_reaches_the_canaries_alone(&mut self) -> Result<()> {
         self.commit(&[SET], Course::Bad).await?;
         self.until(SET, "halted", |status| is(status, RolloutPhase::Halted)).await?;
-        tokio::time::sleep(WATCHED).await;
+        tokio::time::sleep(self.play.watched).await;
         ensure!(self.news().is_empty(), "{:?}", self.news());
         Ok(())
     }
 
     /// Who was silent gets it when it is back, and never gets what was bad.
-    async fn its_fix_arrives_while_all_stands_still_and_a_tenth_is_silent(&mut self) -> Result<()> {
+    async fn its_fix_arrives_while_all_stands_still_and_a_tenth_is_silent(&mut self, kill: bool) -> Result<()> {
         let silent: BTreeSet<String> = self.names.iter().step_by(10).cloned().collect();
         self.sim.silence(silent.iter().map(String::as_str), true);
         self.commit(&[SET], Course::Good).await?;
+        if kill {
+            self.until_reached(1).await?;
+            self.kill_hub().await?;
+        }
         let rest = self.all() - silent.len();
         self.until(SET, "where somebody is", |status| status["updated"] == rest).await?;
         let reached: BTreeSet<String> = self.news().into_iter().map(|arrival| arrival.cluster).collect();
@@ -238,7 +265,7 @@ impl Stage {
         self.sim.delay(self.names.iter().map(String::as_str), true);
         self.commit(&[SET], Course::Good).await?;
         self.until_reached(1).await.context("the canaries were done, and nobody came after them")?;
-        tokio::time::sleep(WATCHED + SOAK).await;
+        tokio::time::sleep(self.play.watched + self.play.soak).await;
         ensure!(self.news().len() <= self.most(), "{} of at most {}", self.news().len(), self.most());
         self.sim.delay(self.names.iter().map(String::as_str), false);
         self.until_all_have(SET).await
@@ -254,7 +281,7 @@ impl Stage {
                 // Before the canaries are done, too.
                 let more = random.random_range(0..=self.most());
                 self.until_reached((so_far + more).min(self.names.len())).await?;
-                self.fleet.hub.restart().await?;
+                self.kill_hub().await?;
                 left -= 1;
             }
             self.until_all_have(SET).await?;
@@ -265,6 +292,11 @@ impl Stage {
         self.a_halt_holds_over_a_restart().await?;
         self.commit(&[SET], Course::Good).await?;
         self.until_all_have(SET).await
+    }
+
+    async fn kill_hub(&mut self) -> Result<()> {
+        self.kills += 1;
+        self.fleet.hub.restart().await
     }
 
     fn each_was_reached_once(&self) -> Result<()> {
@@ -279,7 +311,7 @@ impl Stage {
     async fn a_halt_holds_over_a_restart(&mut self) -> Result<()> {
         self.until(SET, "halted", |status| is(status, RolloutPhase::Halted)).await?;
         self.fleet.hub.restart().await?;
-        tokio::time::sleep(WATCHED).await;
+        tokio::time::sleep(self.play.watched).await;
         ensure!(self.news().is_empty(), "{:?}", self.news());
         Ok(())
     }
@@ -321,7 +353,7 @@ impl Stage {
         self.commit(&[SET], Course::Good).await?;
         let canaries = self.real;
         self.until(SET, "on the canaries", |status| status["updated"] == canaries).await?;
-        tokio::time::sleep(WATCHED).await;
+        tokio::time::sleep(self.play.watched).await;
         ensure!(self.news().is_empty(), "{:?}", self.news());
 
         let end = Timestamp::now() + REST_OF_FREEZE;
@@ -331,15 +363,15 @@ impl Stage {
         self.until_reached(1).await?;
         clock.set(0)?;
         // What had begun by then gets there.
-        tokio::time::sleep(WATCHED).await;
+        tokio::time::sleep(self.play.watched).await;
         let begun = self.news().len();
         for off in [0, -JUMP] {
             clock.set(off)?;
-            tokio::time::sleep(WATCHED).await;
+            tokio::time::sleep(self.play.watched).await;
             // Has everybody looked at.
             let patch = Patch::Merge(json!({"spec": {"reason": format!("it is tried, {off} s off")}}));
             windows.patch("freeze", &PatchParams::default(), &patch).await?;
-            tokio::time::sleep(WATCHED).await;
+            tokio::time::sleep(self.play.watched).await;
             ensure!(self.news().len() == begun, "{} after {begun}, {off} s off", self.news().len());
         }
         ensure!(begun < self.names.len() && Timestamp::now() < end, "the freeze was too short to see anything");
@@ -385,7 +417,7 @@ impl Stage {
             self.until_braked(set, "True").await?;
         }
         self.fleet.api::<ServiceDeployment>().delete("app", &DeleteParams::default()).await?;
-        tokio::time::sleep(WATCHED).await;
+        tokio::time::sleep(self.play.watched).await;
         // Of each set two, or 2 %.
         let lost = 2 * self.all() - self.services().await?;
         ensure!(lost <= 2 * (self.all() / 50).max(2), "{lost} services were lost of {}", slipped.len());
@@ -414,7 +446,7 @@ impl Stage {
         self.seen = self.sim.ledger().len();
         sets.patch(SET, &PatchParams::default(), &select("pord")).await?;
         self.until_braked(SET, "True").await?;
-        tokio::time::sleep(WATCHED).await;
+        tokio::time::sleep(self.play.watched).await;
         ensure!(self.services().await? == 2 * self.all(), "{} services are left", self.services().await?);
         sets.patch(SET, &PatchParams::default(), &select("prod")).await?;
         self.until_braked(SET, "False").await?;
@@ -436,10 +468,9 @@ fn of<'a>(account: &'a [Arrival], set: &str) -> impl Iterator<Item = &'a Arrival
     account.iter().filter(move |arrival| is_of(arrival, set))
 }
 
-/// Clusters that were on their way at the same time, at the most: whoever has just been reached soaks.
-fn most_within_a_soak<'a>(arrivals: impl Iterator<Item = &'a Arrival>) -> usize {
+/// Clusters that were reached within a time, at the most.
+fn most_within<'a>(time: Duration, arrivals: impl Iterator<Item = &'a Arrival>) -> usize {
     let times: Vec<Instant> = arrivals.map(|arrival| arrival.at).collect();
-    let within =
-        |(nth, at): (usize, &Instant)| times[nth..].iter().take_while(|later| **later - *at < SURELY_SOAKING).count();
+    let within = |(nth, at): (usize, &Instant)| times[nth..].iter().take_while(|later| **later - *at < time).count();
     times.iter().enumerate().map(within).max().unwrap_or(0)
 }

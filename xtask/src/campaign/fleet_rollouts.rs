@@ -1,7 +1,9 @@
 //! Rollouts over three real and three hundred simulated clusters, with the hub killed on the way.
 
+use std::time::Duration;
+
 use anyhow::Result;
-use farwater_e2e::rollouts;
+use farwater_e2e::rollouts::{self, Play};
 use farwater_testkit::{Plane, PlaneOptions};
 use serde_json::json;
 
@@ -19,7 +21,16 @@ pub async fn round(seed: u64) -> Result<Round> {
         planes.push(Plane::start_with(PlaneOptions::without_nodes()).await?);
     }
     let planes: Vec<&Plane> = planes.iter().collect();
-    let outcome = rollouts::run(&planes, SIMULATED, KILLS, seed, |scene| eprintln!("  {scene}")).await;
+    let play = Play {
+        simulated: SIMULATED,
+        seed,
+        scenes: &rollouts::SCENES,
+        kills: KILLS,
+        soak: Duration::from_secs(3),
+        unavailable: 20,
+        watched: Duration::from_secs(5),
+    };
+    let outcome = rollouts::run(&planes, play, |scene| eprintln!("  {scene}")).await;
     Ok(match outcome {
         Ok(outcome) => {
             Round { count: u64::from(outcome.kills), failures: Vec::new(), figures: serde_json::to_value(&outcome)? }

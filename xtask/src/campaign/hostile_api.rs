@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use farwater_e2e::hostile;
+use farwater_e2e::hostile::{self, Hostility};
 use farwater_testkit::{Plane, PlaneOptions};
 
 use super::Round;
@@ -15,7 +15,7 @@ const PATIENCE: Duration = Duration::from_secs(3600);
 /// Counts objects.
 pub async fn round(seed: u64) -> Result<Round> {
     let plane = Plane::start_with(PlaneOptions::without_nodes()).await?;
-    let outcome = hostile::run(&plane, seed, OBJECTS, PATIENCE).await?;
+    let outcome = hostile::run(&plane, Hostility::of(seed, OBJECTS, PATIENCE)).await?;
     let failures = outcome.check().err().map(|error| format!("seed {seed}: {error:#}"));
     Ok(Round {
         count: outcome.objects as u64,

@@ -1,15 +1,19 @@
 //! Five deletions of the hub's pod on a real node, while two agents poll.
 
+use std::time::Duration;
+
 use anyhow::Result;
 use farwater_testkit::hub_pod;
 
 use super::Round;
 
 const DELETIONS: u32 = 5;
+/// What a hub asks for unless a cluster says otherwise.
+const INTERVAL: Duration = Duration::from_secs(30);
 
 /// Counts deletions.
 pub async fn round(seed: u64) -> Result<Round> {
-    let outcome = hub_pod::on_a_new_site(DELETIONS, seed, |number, seconds| {
+    let outcome = hub_pod::on_a_new_site(INTERVAL, DELETIONS, seed, |number, seconds| {
         eprintln!("  deletion {number}: away for {seconds} s");
     })
     .await?;

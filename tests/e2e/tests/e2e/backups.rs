@@ -226,21 +226,21 @@ async fn agents_of_a_restored_hub_delete_nothing_until_that_is_confirmed() -> Re
     fleet.until_condition("known", "Ready", "False", "left the source and stays").await?;
     // And what is deleted.
     services.delete("known", &DeleteParams::default()).await?;
-    fleet.always("both services' objects are the same ones", Duration::from_secs(5), in_place).await?;
+    fleet.stays("both services' objects are the same ones", "known", in_place).await?;
     until_restored(&fleet, Some(&epoch)).await?;
     ensure!(services.get_opt("known").await?.is_some(), "its deletion waits");
     restart_agent(&mut fleet).await?;
-    fleet.always("both services' objects are the same ones", Duration::from_secs(3), in_place).await?;
+    fleet.stays("both services' objects are the same ones", "known", in_place).await?;
 
     confirm(&fleet, "1").await?;
-    fleet.always("another epoch confirms nothing", Duration::from_secs(3), in_place).await?;
+    fleet.stays("another epoch confirms nothing", "known", in_place).await?;
     confirm(&fleet, &epoch).await?;
     until_restored(&fleet, None).await?;
     fleet
         .until("the deletion to go on", || async { Ok(services.get_opt("known").await?.is_none().then_some(())) })
         .await?;
     ensure!(objects(plane, &known).await?.is_empty(), "deleted by its policy");
-    // What no service names is nobody's to delete: it was forgotten, not deleted.
+    // What no service names is nobody's to delete: it was forgotten, not deleted. Nor is there a service to plan: a time must do.
     fleet
         .always("the forgotten service runs", Duration::from_secs(3), || async {
             Ok(objects(plane, &later).await? == before.1)

@@ -450,8 +450,8 @@ fn waits_in_vain(site: &Site, arguments: &[&str], parts: &[&str]) -> Result<()> 
         ensure!(!said.contains("\"level\""), "a log is shown as it is: {said}");
         Ok(())
     };
-    // On busy cores a pod may not have got so far in the shorter time.
-    run("20").or_else(|_| run("120"))
+    // On busy cores a pod may not have got so far in the shorter times.
+    run("10").or_else(|_| run("20")).or_else(|_| run("40")).or_else(|_| run("80"))
 }
 
 /// The address that `kubectl port-forward` gives a hub is one of this machine. To a pod it is the pod itself.

@@ -1,7 +1,5 @@
 //! Hooks and tests on a real node: what containers do there decides about versions, and what they wrote is on the hub.
 
-use std::time::Duration;
-
 use anyhow::{Context as _, Result, ensure};
 use farwater_api::{GitRepository, ServiceDeployment, history::HistoryEntry, hooks::HookRun};
 use farwater_testkit::{
@@ -137,7 +135,7 @@ async fn a_test_that_fails_fails_its_version_and_its_junit_file_is_on_the_hub() 
     let runs = hooks(&site)?;
     ensure!(message(&runs, "smoke") == "Succeeded: ", "{runs:?}");
     ensure!(runs.iter().any(|run| run.report.run == migration), "{runs:?}");
-    wait_for("the version to be healthy", Duration::from_secs(20), || async {
+    wait_for("the version to be healthy", PATIENCE, || async {
         let history: Vec<HistoryEntry> = serde_json::from_str(&site.farwater(&["history", SERVICE, "-o", "json"])?)?;
         Ok((history.len() == 1 && format!("{:?}", history[0].result) == "Healthy").then_some(()))
     })

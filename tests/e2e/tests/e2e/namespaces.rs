@@ -1,7 +1,5 @@
 //! A namespace on a real cluster, stated once at the hub.
 
-use std::time::Duration;
-
 use anyhow::{Context as _, Result, ensure};
 use farwater_api::{APPROVE_PRUNE, Cluster, ManagedNamespace, ServiceDeployment};
 use farwater_e2e::Fleet;
@@ -166,7 +164,7 @@ async fn a_namespace_that_is_to_go_with_its_cluster_goes_once_somebody_has_looke
     let namespaces: Api<Namespace> = Api::all(plane.client().await?);
     let is_there =
         async || Ok(namespaces.get_opt(&name).await?.is_some_and(|found| found.metadata.deletion_timestamp.is_none()));
-    fleet.always("the namespace is there", Duration::from_secs(3), &is_there).await?;
+    fleet.stays("the namespace is there", service, &is_there).await?;
     fleet.annotate(service, APPROVE_PRUNE, &held.digest.to_string()).await?;
     fleet
         .until("what was approved to go", || async {

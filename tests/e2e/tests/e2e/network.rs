@@ -4,7 +4,6 @@ use std::{
     fs,
     net::Ipv6Addr,
     path::{Path, PathBuf},
-    time::Duration,
 };
 
 use anyhow::{Context as _, Result, ensure};
@@ -160,7 +159,7 @@ async fn a_company_that_looks_into_tls_is_trusted_only_when_it_is_named() -> Res
     let mut agent = Agent::launch("west", &fleet.state_dir("west"), plane.kubeconfig(), told, launch)?;
     agent.tolerate("is not trusted");
     says(&mut agent, &["its certificate is not trusted", "--ca-file"]).await.with_context(|| squid.tail())?;
-    let ended = agent.process().wait(Duration::from_secs(10)).context("it goes on")?;
+    let ended = agent.process().wait(PATIENCE).context("it goes on")?;
     ensure!(ended.code() == Some(2), "{ended}");
 
     let dir = tempfile::tempdir()?;

@@ -1,6 +1,6 @@
 //! `farwater plan`: what the agent says that it would do is what it then does, and asking changes nothing.
 
-use std::{collections::BTreeMap, fs, time::Duration};
+use std::{collections::BTreeMap, fs};
 
 use anyhow::{Context as _, Result, ensure};
 use farwater_e2e::{Fleet, cli::Ran, config_map, files_with};
@@ -419,7 +419,13 @@ async fn what_can_not_be_planned_says_why() -> Result<()> {
 
     // Without its agent there is no plan, and it is said who is waited for.
     fleet.agent("east")?.kill9();
-    tokio::time::sleep(Duration::from_secs(2)).await;
+    let clusters = fleet.api::<farwater_api::Cluster>();
+    fleet
+        .until("the hub to notice that the agent is gone", || async {
+            let connected = clusters.get("east").await?.status.and_then(|status| status.connected);
+            Ok((connected != Some(true)).then_some(()))
+        })
+        .await?;
     let away = refused(&fleet, 6, &["app", "--timeout", "4s"], &["after 4 s", "the agent of cluster east", "s ago"])?;
     ensure!(away.stdout.is_empty(), "{away:?}");
     fleet.agent("east")?.restart()?;

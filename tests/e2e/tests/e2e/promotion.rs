@@ -3,7 +3,6 @@
 use std::{
     collections::BTreeSet,
     sync::{Mutex, PoisonError},
-    time::Duration,
 };
 
 use anyhow::{Result, ensure};
@@ -98,7 +97,7 @@ async fn a_commit_and_its_tag_get_to_production_together_when_somebody_says_so()
     fleet.until_value(staging, "two 2.0").await?;
     until_candidate(&fleet, &second, "2.0").await?;
     let stays = async || Ok(fleet.value(production).await?.as_deref() == Some("one 1.0"));
-    fleet.always("production", Duration::from_secs(3), stays).await?;
+    fleet.stays("production", "app-production", stays).await?;
     fleet.cli().expect(0, &approve)?;
     let seen = Mutex::new(BTreeSet::new());
     fleet

@@ -1,7 +1,5 @@
 //! What leaves the source leaves the cluster, but never by mistake.
 
-use std::time::Duration;
-
 use anyhow::{Context as _, Result, ensure};
 use farwater_api::{APPROVE_PRUNE, objects::SyncState};
 use farwater_e2e::{Fleet, config_map};
@@ -60,15 +58,11 @@ async fn an_emptied_folder_is_held_until_exactly_that_plan_is_approved() -> Resu
     ensure!(told["plan"]["heldPrune"]["digest"] == held.digest.to_string(), "{told:#}");
     let shown = fleet.cli().expect(1, &["plan", "app"])?.stdout;
     ensure!(all.iter().all(|name| shown.contains(&format!("- ConfigMap {namespace}/{name}  held"))), "{shown}");
-    fleet
-        .always("all objects exist", Duration::from_secs(3), || async { Ok(names(plane, &namespace).await? == all) })
-        .await?;
+    fleet.stays("all objects exist", "app", || async { Ok(names(plane, &namespace).await? == all) }).await?;
 
     let wrong = farwater_api::Digest::of("another plan").to_string();
     fleet.annotate("app", APPROVE_PRUNE, &wrong).await?;
-    fleet
-        .always("all objects exist", Duration::from_secs(3), || async { Ok(names(plane, &namespace).await? == all) })
-        .await?;
+    fleet.stays("all objects exist", "app", || async { Ok(names(plane, &namespace).await? == all) }).await?;
     fleet.annotate("app", APPROVE_PRUNE, &held.digest.to_string()).await?;
     fleet.until("the objects to go", || async { Ok(names(plane, &namespace).await?.is_empty().then_some(())) }).await?;
     fleet.until_service("app", "hold nothing", |s| s.status.as_ref().is_some_and(|s| s.held_prune.is_none())).await?;

@@ -1,6 +1,6 @@
 //! What holds a prune, in the hub and in the agent, and what objects do that move, hang or take others with them.
 
-use std::{collections::BTreeMap, process::Command, time::Duration};
+use std::{collections::BTreeMap, process::Command};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use farwater_api::{
@@ -17,8 +17,6 @@ use kube::{
     api::{DeleteParams, ListParams, Patch, PatchParams},
 };
 use serde_json::json;
-
-const SPAN: Duration = Duration::from_secs(3);
 
 /// Of each ConfigMap.
 async fn uids(plane: &Plane, namespace: &str) -> Result<BTreeMap<String, String>> {
@@ -85,7 +83,7 @@ async fn another_repository_history_or_folder_holds_what_it_lacks() -> Result<()
     point_at(&fleet, "infra", &fleet.git.url("other")).await?;
     let swapped = held(&fleet, "app").await?;
     ensure!(swapped.count == 1 && swapped.reason.contains("another repository"), "{swapped:?}");
-    fleet.always("nothing goes", SPAN, same).await?;
+    fleet.stays("nothing goes", "app", same).await?;
     point_at(&fleet, "infra", &fleet.git.url("infra")).await?;
     fleet.until_applied("app", &first).await?;
     fleet.until_service("app", "hold nothing", |s| s.status.as_ref().is_some_and(|s| s.held_prune.is_none())).await?;
@@ -94,7 +92,7 @@ async fn another_repository_history_or_folder_holds_what_it_lacks() -> Result<()
     repository.rewrite("main", &borrowed(&files[..19]))?;
     fleet.reconcile("infra").await?;
     ensure!(held(&fleet, "app").await?.reason.contains("another repository"));
-    fleet.always("nothing goes", SPAN, same).await?;
+    fleet.stays("nothing goes", "app", same).await?;
     repository.set_ref("refs/heads/main", &first)?;
     fleet.reconcile("infra").await?;
     fleet.until_applied("app", &first).await?;
@@ -105,7 +103,7 @@ async fn another_repository_history_or_folder_holds_what_it_lacks() -> Result<()
     // The agent refuses on its own account too, whatever becomes of the hub meanwhile.
     let agent = fleet.agent("east")?;
     agent.restart()?;
-    fleet.always("nothing goes", SPAN, same).await?;
+    fleet.stays("nothing goes", "app", same).await?;
 
     // Approved, exactly that goes, and from then on this is the origin.
     fleet.annotate("app", APPROVE_PRUNE, &moved.digest.to_string()).await?;
@@ -187,7 +185,7 @@ async fn a_restored_hub_that_is_confirmed_early_asks_its_sources_first() -> Resu
         "{held:?}"
     );
     fleet
-        .always("what is newer than the backup stays", SPAN, || async { Ok(uids(plane, &namespace).await? == before) })
+        .stays("what is newer than the backup stays", "app", || async { Ok(uids(plane, &namespace).await? == before) })
         .await?;
 
     // Asked, it says what there is, and nothing has to go.

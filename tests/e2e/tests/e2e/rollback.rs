@@ -1,7 +1,5 @@
 //! Back to what worked: a version of a service's history, whatever has become of where it came from.
 
-use std::time::Duration;
-
 use anyhow::{Context as _, Result, ensure};
 use farwater_api::{GitRepository, ServiceDeployment};
 use farwater_e2e::{Fleet, condition, config_map};
@@ -86,7 +84,7 @@ async fn a_rollback_outlives_its_upstream_and_the_hubs_restart() -> Result<()> {
     maps.delete("a", &DeleteParams::default()).await?;
     fleet.until_value(plane, GOOD).await?;
     fleet
-        .always("the pinned version stands", Duration::from_secs(3), || async {
+        .stays("the pinned version stands", "app", || async {
             let ready = fleet.service("app").await?.status.unwrap_or_default();
             Ok(fleet.value(plane).await?.as_deref() == Some(GOOD)
                 && ready.pinned_by.as_deref() == Some(by.as_str())

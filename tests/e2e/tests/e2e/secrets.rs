@@ -1,6 +1,6 @@
 //! A Secret of the hub in a cluster: sealed on the way, kept in the clear nowhere but in the two API servers.
 
-use std::{fs, time::Duration};
+use std::fs;
 
 use anyhow::{Context as _, Result, ensure};
 use farwater_e2e::{Fleet, config_map, files_with};
@@ -77,7 +77,7 @@ async fn a_secret_of_the_hub_reaches_the_cluster_sealed_and_follows_its_changes(
     secrets.delete("database", &DeleteParams::default()).await?;
     fleet.until_condition("app", "Ready", "False", "Secret database does not exist").await?;
     fleet
-        .always("the Secret stays", Duration::from_secs(3), || async {
+        .stays("the Secret stays", "app", || async {
             Ok(password(plane, &namespace).await?.as_deref() == Some(SECOND))
         })
         .await?;

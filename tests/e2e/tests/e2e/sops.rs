@@ -1,6 +1,6 @@
 //! Files that SOPS has encrypted to a cluster, in Git: opened by its agent alone, and plain nowhere but in its API server.
 
-use std::{fs, path::Path, time::Duration};
+use std::{fs, path::Path};
 
 use anyhow::{Context as _, Result, ensure};
 use farwater_api::{Cluster, RENEW_KEYS};
@@ -80,7 +80,7 @@ async fn files_of_sops_are_opened_by_their_cluster_and_are_plain_nowhere_else() 
     repository.change("main", &[("app/secret.yaml", Some(&altered))])?;
     fleet.reconcile("infra").await?;
     fleet.until_condition("app", "Ready", "False", "app/secret.yaml is encrypted with SOPS: its MAC is not").await?;
-    fleet.always("the Secret stays", Duration::from_secs(3), || async { Ok(password().await? == FIRST) }).await?;
+    fleet.stays("the Secret stays", "app", || async { Ok(password().await? == FIRST) }).await?;
     ensure!(secrets.get_opt("databases").await?.is_none());
 
     // A new value, and the agent's new keys: what is encrypted to the old ones opens as before.
@@ -122,7 +122,7 @@ async fn files_of_sops_are_opened_by_their_cluster_and_are_plain_nowhere_else() 
     repository.change("main", &[("app/secret.yaml", Some(&encrypt(other, &secret(SECOND))?))])?;
     fleet.reconcile("infra").await?;
     fleet.until_condition("app", "Ready", "False", "and to no key of this cluster").await?;
-    fleet.always("the Secret stays", Duration::from_secs(3), || async { Ok(password().await? == FIRST) }).await?;
+    fleet.stays("the Secret stays", "app", || async { Ok(password().await? == FIRST) }).await?;
 
     let shown = [
         fleet.cli().kubectl(&[

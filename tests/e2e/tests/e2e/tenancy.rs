@@ -1,7 +1,5 @@
 //! A tenant reaches what its grant names, as the account that its grant names, and nothing else.
 
-use std::time::Duration;
-
 use anyhow::{Context as _, Result, ensure};
 use farwater_api::{ADMIN_NAMESPACE, ClusterGrant, GitRepository, ServiceDeployment};
 use farwater_e2e::{Fleet, condition, config_map};
@@ -113,6 +111,6 @@ async fn a_tenant_is_held_to_its_grant_and_to_its_account() -> Result<()> {
         .await?;
     repository.change("main", &[("app/a.yaml", None)])?;
     fleet
-        .always("the ConfigMap exists", Duration::from_secs(4), || async { Ok(maps.get_opt("good").await?.is_some()) })
+        .stays("the ConfigMap exists", &format!("{TENANT}/app"), || async { Ok(maps.get_opt("good").await?.is_some()) })
         .await
 }

@@ -1,6 +1,6 @@
 //! A cluster that was copied with the Secrets in it: two real agents with one identity, each beside a control plane of its own.
 
-use std::{fs, process::Command, time::Duration};
+use std::{fs, process::Command};
 
 use anyhow::{Context as _, Result, ensure};
 use farwater_api::{Cluster, Condition};
@@ -11,8 +11,8 @@ use kube::Api;
 
 /// What the hub answers to both.
 const REFUSED: &str = "403 Forbidden Quarantined";
-/// Some polls.
-const SPAN: Duration = Duration::from_secs(3);
+/// Polls of each.
+const REFUSALS: u32 = 2;
 
 async fn ready(fleet: &Fleet) -> Result<Option<Condition>> {
     let status = fleet.api::<Cluster>().get("east").await?.status.unwrap_or_default();
@@ -67,7 +67,7 @@ async fn a_copied_clusters_agents_are_both_refused_until_one_joins_anew() -> Res
     let mut twin = Agent::start("twin", &fleet.state_dir("twin"), copy.kubeconfig(), told)?;
     until_says(&fleet, &mut twin, 0, "standing by").await?;
     until_ready(&fleet, "Connected").await?;
-    fleet.always("the cluster is ready", SPAN, || is_ready(&fleet)).await?;
+    fleet.stays("the cluster is ready", "web", || is_ready(&fleet)).await?;
     // Without the minute.
     fleet.take_turn(&copy).await?;
 
@@ -96,8 +96,14 @@ async fn a_copied_clusters_agents_are_both_refused_until_one_joins_anew() -> Res
     let bytes = twin.process().output().len();
     twin.restart()?;
     until_says(&fleet, &mut twin, bytes, REFUSED).await?;
-    let as_before = || async { Ok(original.get("a").await? == before && copied.get("a").await? == before) };
-    fleet.always("both clusters are as they were", SPAN, as_before).await?;
+    let as_before = || async { anyhow::Ok(original.get("a").await? == before && copied.get("a").await? == before) };
+    for _ in 0..REFUSALS {
+        for agent in [&mut east, &mut twin] {
+            let bytes = agent.process().output().len();
+            until_says(&fleet, agent, bytes, REFUSED).await?;
+        }
+        ensure!(as_before().await?, "an agent that was refused has changed its cluster");
+    }
 
     // The one that shall stay joins anew, by the command that the message names.
     let told = fleet.cli().expect(0, &["cluster", "join", "east", "-o", "json"])?.stdout;
@@ -112,5 +118,5 @@ async fn a_copied_clusters_agents_are_both_refused_until_one_joins_anew() -> Res
     let bytes = twin.process().output().len();
     until_says(&fleet, &mut twin, bytes, "401 Unauthorized IdentityUnknown").await?;
     let as_before = || async { Ok(copied.get("a").await? == before && is_ready(&fleet).await?) };
-    fleet.always("the copy is as it was, and the cluster is ready", SPAN, as_before).await
+    fleet.stays("the copy is as it was, and the cluster is ready", "web", as_before).await
 }

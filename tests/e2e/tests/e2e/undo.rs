@@ -1,6 +1,6 @@
 //! What a deletion took comes back, with its content, and no later plan takes it again.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::collections::BTreeMap;
 
 use anyhow::{Context as _, Result, ensure};
 use farwater_api::{APPROVE_PRUNE, deletion::Deletion};
@@ -124,9 +124,7 @@ async fn fifty_objects_and_a_secret_come_back_and_stay() -> Result<()> {
     fleet.reconcile("infra").await?;
     fleet.until_applied("app", &repository.branch("main").unwrap_or_default()).await?;
     fleet
-        .always("what was restored stays", Duration::from_secs(3), || async {
-            Ok(contents(plane, &namespace).await?.len() == 50)
-        })
+        .stays("what was restored stays", "app", || async { Ok(contents(plane, &namespace).await?.len() == 50) })
         .await?;
 
     // Asked again, what is missing yet is restored, and what is there is left alone.

@@ -1,7 +1,5 @@
 //! Change windows, with the real hub, agent and API server.
 
-use std::time::Duration;
-
 use anyhow::{Context as _, Result, ensure};
 use farwater_e2e::{Fleet, config_map};
 use farwater_testkit::shared;
@@ -36,9 +34,7 @@ async fn a_freeze_holds_what_is_new_and_keeps_what_runs_also_while_the_hub_is_aw
     fleet.until_value(plane, "one").await?;
     fleet.hub.restart().await?;
     fleet
-        .always("what runs is as it was", Duration::from_secs(4), || async {
-            Ok(fleet.value(plane).await?.as_deref() == Some("one"))
-        })
+        .stays("what runs is as it was", "app", || async { Ok(fleet.value(plane).await?.as_deref() == Some("one")) })
         .await?;
 
     cli.expect(0, &["freeze", "--override", "app", "--reason", "a hole", "-n", "farwater-admin"])?;
