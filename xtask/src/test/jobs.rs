@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, process::Command};
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use farwater_testkit::postgres;
 
 use super::{
@@ -114,8 +114,10 @@ pub fn plan(
     selection: &Selection,
 ) -> Result<Vec<Job>> {
     let mut jobs = Vec::new();
+    let mut ids = Vec::new();
     for (index, program) in programs.iter().enumerate() {
         let all = program.tests()?;
+        ids.extend(all.iter().map(|test| format!("{}::{test}", program.id())));
         let chosen: Vec<&String> =
             all.iter().filter(|test| selection.takes(&format!("{}::{test}", program.id()))).collect();
         let is_of_hub = program.folder == HUB && program.is_black_box;
@@ -157,6 +159,8 @@ pub fn plan(
             job(tests, is_all, Engine::Sqlite, needs)
         }));
     }
+    let unmatched = book.unmatched(&ids);
+    ensure!(unmatched.is_empty(), "the files of xtask name tests that there are not: {}", unmatched.join(", "));
     for job in &mut jobs {
         let seconds = job.tests.iter().map(|test| {
             let usual = if programs[job.program].is_black_box { UNKNOWN_SECONDS } else { 0.0 };

@@ -117,6 +117,15 @@ impl Book {
         rule.map(|rule| rule.needs.clone()).unwrap_or_default()
     }
 
+    /// Patterns that match none of all tests: a test that was renamed would lose its rule in silence.
+    pub fn unmatched(&self, ids: &[String]) -> Vec<&str> {
+        let rules = self.rules.iter().flat_map(|rule| &rule.tests);
+        let shaky = self.shaky.known.iter().map(|known| &known.test).chain(&self.shaky.no_second_chance);
+        let engines = self.engines.both.iter().chain(&self.engines.sqlite);
+        let patterns = rules.chain(shaky).chain(engines);
+        patterns.filter(|pattern| !ids.iter().any(|id| pattern.matches(id))).map(|pattern| &*pattern.0).collect()
+    }
+
     pub fn has_second_chance(&self, id: &str) -> bool {
         !self.shaky.no_second_chance.iter().any(|pattern| pattern.matches(id))
     }
@@ -177,6 +186,7 @@ mod tests {
         let book = book(rules, "", "");
         let planes = ["e2e/e2e::first_light::a", "e2e/e2e::prune::a", "hub/api::a"].map(|id| book.needs(id).planes);
         assert_eq!(planes, [2, 1, 0]);
+        assert_eq!(book.unmatched(&["e2e/e2e::prune::a".to_owned()]), ["e2e/e2e::first_light::*"]);
         assert!(toml::from_str::<Rules>("[[rule]]\ntests = []\nneeds = {planets = 1}").is_err());
     }
 
