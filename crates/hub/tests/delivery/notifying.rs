@@ -71,6 +71,8 @@ async fn hooked_to(rig: &Rig, kind: &str) -> (Hook, String) {
 async fn fleet(names: &[&'static str]) -> (Fleet, Digest) {
     let mut fleet = Fleet::start(names, json!({})).await;
     let first = fleet.until_complete().await;
+    // Whom to tell, and how often, goes by the machine's clock.
+    fleet.pace = 0;
     (fleet, first)
 }
 
@@ -109,6 +111,8 @@ async fn a_rollout_is_one_thread_from_its_beginning_to_its_end() {
     let hook = hooked(&fleet.rig).await;
     let before = number(&fleet.set().await);
     let pushed = commit(&fleet, "good").await;
+    // Nothing is healthy before an agent says so: it is at its beginning until then.
+    fleet.rig.wait_until("its beginning is told", async || !hook.taken().is_empty()).await;
     until_done(&mut fleet, before + 1).await;
     fleet
         .rig
@@ -337,6 +341,8 @@ async fn in_a_chat_a_rollout_is_one_message_that_is_edited() {
     }
     let before = number(&fleet.set().await);
     commit(&fleet, "good").await;
+    let are_told = async || ![chat.posted().len(), chat.hooked().len(), chat.cards().len()].contains(&0);
+    fleet.rig.wait_until("all are told of its beginning", are_told).await;
     until_done(&mut fleet, before + 1).await;
     let done = |text: &str| text.contains("is complete, 3/3 healthy");
     fleet
@@ -407,11 +413,12 @@ async fn statuses_of(kind: ProviderType, [running, done, failed, left]: [&str; 4
         fleet.rig.ask(ADMIN_NAMESPACE, "infra").await;
         commit
     };
-    until_done(&mut fleet, before + 1).await;
-    let now = fleet.until_complete().await;
     let is = |commit: &str, context: &str, state: &str| {
         host.status(commit, context).is_some_and(|found| found.state == state)
     };
+    fleet.rig.wait_until("its beginning is told", async || is(&good, &context, running)).await;
+    until_done(&mut fleet, before + 1).await;
+    let now = fleet.until_complete().await;
     fleet.rig.wait_until("the commit is good", async || is(&good, &context, done)).await;
     for cluster in ["a", "b"] {
         let context = format!("{context}/{ADMIN_NAMESPACE}/{cluster}");
@@ -605,6 +612,7 @@ async fn mails_of_a_rollout_are_one_thread_and_are_never_sent_in_the_clear_unask
     rule(rig, "mail", "ServiceSet", "info").await;
     let before = number(&fleet.set().await);
     commit(&fleet, "good").await;
+    fleet.rig.wait_until("its beginning is told", async || server.mails().len() == 1).await;
     until_done(&mut fleet, before + 1).await;
     fleet.rig.wait_until("its end is told", async || server.mails().len() == 2).await;
     let mails = server.mails();

@@ -71,6 +71,13 @@ async fn wait_served(rig: &Rig, commit: &str) -> Value {
     rig.wait_for("GitRepository", ADMIN_NAMESPACE, "infra", |s| s["status"]["revision"] == revision.as_str()).await
 }
 
+/// Until all deliveries are acted upon, and nothing is asked because of them any more: by itself a source is asked every ten minutes.
+async fn until_asked(rig: &Rig) {
+    rig.wait_until("all of them are acted upon", async || rig.delivery.inboxes.waiting().is_empty()).await;
+    let is_idle = async || rig.delivery.sources.is_idle_for(Duration::from_secs(60));
+    rig.wait_until("no source is asked any more", is_idle).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_push_of_each_host_is_fetched_at_once() {
     let (server, git, rig) = following().await;
@@ -245,8 +252,7 @@ async fn ten_thousand_deliveries_cause_at_most_two_fetches() {
     assert!(sent.await.iter().all(|answer| answer.code == StatusCode::ACCEPTED));
     wait_served(&rig, &after).await;
     // Those that came while it was asked may have it asked once more.
-    rig.wait_until("all of them are acted upon", async || rig.delivery.inboxes.waiting().is_empty()).await;
-    tokio::time::sleep(Duration::from_secs(2)).await;
+    until_asked(&rig).await;
     let counts = server.counts();
     assert_eq!(counts.fetches - asked.fetches, 1, "{counts:?}");
     assert!(counts.ls_refs - asked.ls_refs <= 2, "{} questions", counts.ls_refs - asked.ls_refs);
@@ -257,8 +263,7 @@ async fn ten_thousand_deliveries_cause_at_most_two_fetches() {
         let request = if n % 2 == 0 { old.clone() } else { request.clone() };
         assert_eq!(deliver(&rig, request).await.code, StatusCode::ACCEPTED);
     }
-    rig.wait_until("all of them are acted upon", async || rig.delivery.inboxes.waiting().is_empty()).await;
-    tokio::time::sleep(Duration::from_secs(2)).await;
+    until_asked(&rig).await;
     let replayed = server.counts();
     assert_eq!(replayed.fetches, counts.fetches);
     assert!(replayed.ls_refs - counts.ls_refs <= 2, "{} questions", replayed.ls_refs - counts.ls_refs);
