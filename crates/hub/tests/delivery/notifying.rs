@@ -395,6 +395,8 @@ async fn who_asks_for_errors_hears_of_a_rollout_that_fails_and_how_it_ends() {
 
 async fn statuses_of(kind: ProviderType, [running, done, failed, left]: [&str; 4]) {
     let (mut fleet, _) = fleet(&["a", "b"]).await;
+    // A second where it would be ten.
+    fleet.rig.delivery.notifications.paces().haste = 10;
     let host = CodeHost::start(kind).await.unwrap();
     secret(&fleet.rig, "code", &[("token", code_host::TOKEN)]).await;
     let spec = json!({
@@ -428,7 +430,7 @@ async fn statuses_of(kind: ProviderType, [running, done, failed, left]: [&str; 4
     assert_eq!((of_set[0].state.as_str(), of_set.last().unwrap().description.as_str()), (running, "2/2 healthy"));
     assert!(of_set[0].target.ends_with("/ui/?set=farwater-admin%2Fweb"), "{}", of_set[0].target);
     for pair in of_set.windows(2) {
-        assert!(pair[1].at.duration_since(pair[0].at) >= Duration::from_secs(10), "{pair:?}");
+        assert!(pair[1].at.duration_since(pair[0].at) >= Duration::from_secs(1), "{pair:?}");
         assert!((&pair[0].state, &pair[0].description) != (&pair[1].state, &pair[1].description), "{pair:?}");
     }
 
@@ -515,6 +517,8 @@ async fn services_that_fail_and_recover_are_one_message_each_time() {
     say(Health::Failed).await;
     say(Health::Current).await;
     assert_eq!(hook.asked(), 0);
+    // Long enough for two services to be heard.
+    rig.delivery.notifications.paces().gather = Duration::from_secs(3);
     say(Health::Failed).await;
     rig.wait_until("it is told", async || hook.taken().len() == 1).await;
     let told = hook.taken().pop().unwrap();
@@ -571,6 +575,7 @@ async fn what_is_over_while_people_are_being_told_of_it_is_told_to_be_over() {
     let mut agent = Agent::join(&rig, "east").await;
     let (_, entry) = agent.wait_entry(&rig, &web, |entry| applied(entry).is_some()).await;
     hook.set_delay(Duration::from_secs(2));
+    rig.delivery.notifications.paces().gather = Duration::from_secs(1);
     agent.say(&rig, &web, said(&entry, Outcome::Applied, &[("web", Health::Failed)])).await;
     rig.wait_until("it is on its way", async || hook.asked() == 1).await;
     agent.say(&rig, &web, said(&entry, Outcome::Applied, &[("web", Health::Current)])).await;

@@ -62,6 +62,7 @@ pub struct Rig {
     ahead: Arc<AtomicI64>,
     /// Seconds that have passed for soaks, deadlines and silence beside those that really have. Kept over restarts.
     passed: Arc<AtomicU64>,
+    tune: fn(&mut Delivery),
 }
 
 fn plural(kind: &str) -> Kind {
@@ -81,12 +82,21 @@ pub fn key(kind: &str, namespace: &str, name: &str) -> Key {
 
 impl Rig {
     pub async fn start() -> Self {
+        Self::start_tuned(|_| {}).await
+    }
+
+    /// With other settings than a hub has.
+    pub async fn start_tuned(tune: fn(&mut Delivery)) -> Self {
         let data = tempfile::tempdir().unwrap();
-        let location = match postgres::chosen().await.unwrap() {
+        let location = Self::location(&data).await;
+        Self::open(data, location, Arc::default(), tune).await
+    }
+
+    async fn location(data: &tempfile::TempDir) -> Location {
+        match postgres::chosen().await.unwrap() {
             Some(url) => PostgresUrl::parse(&url).unwrap().into(),
             None => data.path().join("hub.db").into(),
-        };
-        Self::open(data, location, Arc::default()).await
+        }
     }
 
     /// With other places that secrets may come from, as a file of the hub's configuration names them.
@@ -94,7 +104,7 @@ impl Rig {
         let data = tempfile::tempdir().unwrap();
         std::fs::write(data.path().join(BACKENDS), configuration).unwrap();
         let location = data.path().join("hub.db").into();
-        Self::open(data, location, Arc::default()).await
+        Self::open(data, location, Arc::default(), |_| {}).await
     }
 
     /// The same from the next start on.
@@ -107,10 +117,15 @@ impl Rig {
         let data = tempfile::tempdir().unwrap();
         std::fs::write(data.path().join(PROGRAMS), rule).unwrap();
         let location = data.path().join("hub.db").into();
-        Self::open(data, location, Arc::default()).await
+        Self::open(data, location, Arc::default(), |_| {}).await
     }
 
-    async fn open(data: tempfile::TempDir, location: Location, passed: Arc<AtomicU64>) -> Self {
+    async fn open(
+        data: tempfile::TempDir,
+        location: Location,
+        passed: Arc<AtomicU64>,
+        tune: fn(&mut Delivery),
+    ) -> Self {
         let directory = DataDir::open(data.path()).unwrap();
         let identity = Arc::new(Identity::open(&directory, None, Timestamp::now()).unwrap());
         let mut options = OpenOptions::new(location, *identity.seal_key().bytes());
@@ -139,12 +154,13 @@ impl Rig {
         let seconds = Arc::clone(&ahead);
         delivery.windows =
             Windows::by(move || Timestamp::now() + SignedDuration::from_secs(seconds.load(Ordering::Acquire)));
+        tune(&mut delivery);
         let delivery = Arc::new(delivery);
         let shutdown = CancellationToken::new();
         let controllers = tokio::spawn(controllers::run(Arc::clone(&delivery), left, shutdown.clone()));
         let hosts = farwater_hub::receivers::router(Arc::clone(&delivery));
         let router = farwater_hub::delivery::router(Arc::clone(&delivery)).merge(hosts);
-        Self { data, directory, store, identity, delivery, router, shutdown, controllers, ahead, passed }
+        Self { data, directory, store, identity, delivery, router, shutdown, controllers, ahead, passed, tune }
     }
 
     /// Stops the hub and starts it again on the same data.
@@ -166,7 +182,7 @@ impl Rig {
         drop(self.store);
         work(&location, self.identity.seal_key().bytes()).await;
         drop(self.identity);
-        Self::open(self.data, location, self.passed).await
+        Self::open(self.data, location, self.passed, self.tune).await
     }
 
     /// The same, without an orderly end.

@@ -6,6 +6,7 @@ use axum::body::Body;
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bytes::Bytes;
 use farwater_api::ADMIN_NAMESPACE;
+use farwater_hub::delivery::Delivery;
 use farwater_testkit::{
     deliveries::{Host, Push, Sender},
     git::{GitServer, Repository},
@@ -18,7 +19,7 @@ use tokio::{
     net::TcpStream,
 };
 
-use crate::rig::{Rig, condition, message, repository};
+use crate::rig::{PATIENCE, Rig, condition, message, repository};
 
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 const ZERO: &str = "0000000000000000000000000000000000000000";
@@ -53,8 +54,12 @@ async fn path_of(rig: &Rig, name: &str) -> String {
 
 /// A hub that follows a repository and would ask it again in ten minutes.
 async fn following() -> (GitServer, Repository, Rig) {
+    following_with(|_| {}).await
+}
+
+async fn following_with(tune: fn(&mut Delivery)) -> (GitServer, Repository, Rig) {
     let (server, git) = repository().await;
-    let rig = Rig::start().await;
+    let rig = Rig::start_tuned(tune).await;
     rig.repository(ADMIN_NAMESPACE, "infra", &server.url("infra.git")).await;
     rig.wait_for("GitRepository", ADMIN_NAMESPACE, "infra", |s| condition(s, "Ready") == "True/Fetched").await;
     (server, git, rig)
@@ -273,7 +278,8 @@ async fn ten_thousand_deliveries_cause_at_most_two_fetches() {
 #[tokio::test(flavor = "multi_thread")]
 async fn slow_bodies_hold_up_nobody_and_end() {
     const SLOW: usize = 200;
-    let (server, git, rig) = following().await;
+    const BODY_TIME: Duration = Duration::from_secs(4);
+    let (server, git, rig) = following_with(|delivery| delivery.receivers.body_time = BODY_TIME).await;
     let url = server.url("infra.git");
     let path = receiver(&rig, "hook", Host::GitHub, TOKEN, json!([{"name": "infra"}])).await;
     let address = rig.serve().await;
@@ -293,8 +299,8 @@ async fn slow_bodies_hold_up_nobody_and_end() {
                 // Those that were answered are closed.
                 let _ = stream.write_all(b"x").await;
             }
-            tokio::time::sleep(Duration::from_secs(1)).await;
-            if begun.elapsed() > Duration::from_secs(9) {
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            if begun.elapsed() > BODY_TIME * 3 / 4 {
                 return slow;
             }
         }
@@ -306,7 +312,7 @@ async fn slow_bodies_hold_up_nobody_and_end() {
     let mut answered = 0;
     for mut stream in dripping.await.unwrap() {
         let mut answer = vec![0; 4096];
-        let read = tokio::time::timeout(Duration::from_secs(20), stream.read(&mut answer)).await.unwrap().unwrap_or(0);
+        let read = tokio::time::timeout(PATIENCE, stream.read(&mut answer)).await.unwrap().unwrap_or(0);
         answered += usize::from(String::from_utf8_lossy(&answer[..read]).starts_with("HTTP/1.1 408 "));
     }
     assert_eq!(answered, SLOW);
