@@ -27,7 +27,10 @@ pub fn round(seed: u64) -> Result<Round> {
     let text = String::from_utf8_lossy(&output.stdout);
     let ended = |test: &&str, how: &str| text.lines().any(|line| line == format!("test {test} ... {how}"));
     let failures: Vec<_> =
-        TESTS.iter().filter(|test| ended(test, "FAILED")).map(|test| format!("{test} failed:\n{text}")).collect();
+        TESTS.iter().filter(|test| ended(test, "FAILED")).map(|test| format!("{test} failed")).collect();
+    if !failures.is_empty() {
+        eprintln!("{text}");
+    }
     let passed = TESTS.iter().filter(|test| ended(test, "ok")).count();
     ensure!(passed + failures.len() == TESTS.len(), "not all tests ran:\n{text}");
     Ok(Round { count: TESTS.len() as u64, failures, figures: json!({"seed": seed, "passed": passed}) })

@@ -203,7 +203,8 @@ async fn what_was_asked_before_a_source_was_suspended_is_not_served_after() {
     let served =
         rig.wait_for("GitRepository", ADMIN_NAMESPACE, "infra", |s| condition(s, "Ready") == "True/Fetched").await;
     git.change("main", &[("README", Some("y"))]).unwrap();
-    server.set_fault(Fault::Delay(Duration::from_millis(500)));
+    // Long enough for it to be suspended before there is an answer.
+    server.set_fault(Fault::Delay(Duration::from_secs(2)));
     let before = server.counts().requests;
     rig.edit("GitRepository", ADMIN_NAMESPACE, "infra", |source| {
         source["metadata"]["annotations"]["farwater.dev/requestedAt"] = "now".into();
@@ -211,6 +212,7 @@ async fn what_was_asked_before_a_source_was_suspended_is_not_served_after() {
     .await;
     rig.wait_until("it is asked", async || server.counts().requests > before).await;
     rig.edit("GitRepository", ADMIN_NAMESPACE, "infra", |source| source["spec"]["suspend"] = true.into()).await;
+    server.set_fault(Fault::None);
     let suspended = rig
         .wait_for("GitRepository", ADMIN_NAMESPACE, "infra", |source| {
             source["status"]["observedGeneration"] == source["metadata"]["generation"]

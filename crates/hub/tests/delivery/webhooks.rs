@@ -76,11 +76,14 @@ async fn wait_served(rig: &Rig, commit: &str) -> Value {
     rig.wait_for("GitRepository", ADMIN_NAMESPACE, "infra", |s| s["status"]["revision"] == revision.as_str()).await
 }
 
-/// Until all deliveries are acted upon, and nothing is asked because of them any more: by itself a source is asked every ten minutes.
+/// Until all deliveries are acted upon, and nothing is asked because of them any more.
 async fn until_asked(rig: &Rig) {
     rig.wait_until("all of them are acted upon", async || rig.delivery.inboxes.waiting().is_empty()).await;
-    let is_idle = async || rig.delivery.sources.is_idle_for(Duration::from_secs(60));
-    rig.wait_until("no source is asked any more", is_idle).await;
+    let source = rig.get("GitRepository", ADMIN_NAMESPACE, "infra").await.unwrap();
+    let uid = source["metadata"]["uid"].as_str().unwrap();
+    let is_asked =
+        || rig.delivery.sources.is_idle_for(Duration::ZERO) && rig.delivery.checks.announced.wait(uid).is_none();
+    rig.wait_until("the source is asked no more", async || is_asked()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
