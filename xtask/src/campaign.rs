@@ -7,6 +7,7 @@ mod hub_pod;
 mod image_arm64;
 mod image_digest;
 mod informer;
+mod k9s;
 mod kill9;
 mod node;
 mod prune_chaos;
@@ -96,6 +97,14 @@ const CAMPAIGNS: &[Campaign] = &[
         engines: &[Engine::Sqlite],
         needs_programs: true,
         round: |seed, _| Box::pin(informer::round(seed)),
+    },
+    Campaign {
+        name: "k9s",
+        about: "k9s in a terminal: lists, follows, describes and deletes our kinds, and shows a reader of one namespace what it may read",
+        goal: 2,
+        engines: &[Engine::Sqlite],
+        needs_programs: false,
+        round: |seed, _| Box::pin(async move { k9s::round(seed) }),
     },
     Campaign {
         name: "hub-pod",

@@ -116,7 +116,7 @@ async fn kubectl_runs_it_as_its_plugin_with_its_own_configuration() {
     fs::create_dir(&path).unwrap();
     symlink(PROGRAM, path.join("kubectl-farwater")).unwrap();
     let tools = Tools::find().unwrap();
-    for kubectl in [tools.kubectl(), tools.kubectl_1_32()] {
+    for kubectl in [tools.kubectl(), tools.kubectl_1_29()] {
         let run = |kubeconfig: Option<&Path>, arguments: &[&str]| -> Ran {
             let mut command = Command::new(&kubectl);
             command.arg("farwater").args(arguments).env_clear().env("HOME", home.path()).env("PATH", &path);

@@ -16,6 +16,7 @@ pub mod sources;
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
+    time::Duration,
 };
 
 use farwater_api::ReceiverSpec;
@@ -30,6 +31,9 @@ pub use self::{
 };
 use crate::controllers::resources::Name;
 
+/// For a whole body. Hosts give up after as long themselves.
+const BODY_TIME: Duration = Duration::from_secs(10);
+
 /// All receivers of this replica.
 pub struct Receivers {
     known: RwLock<KnownReceivers>,
@@ -37,6 +41,8 @@ pub struct Receivers {
     /// What deliveries to paths that nobody has are checked against, so that they take as long as others.
     nobody: Token,
     room: Room,
+    /// For a whole body; another one in tests.
+    pub body_time: Duration,
 }
 
 #[derive(Default)]
@@ -106,7 +112,13 @@ impl Default for Receivers {
 
 impl Receivers {
     pub fn new() -> Self {
-        Self { known: RwLock::default(), sources: Mutex::default(), nobody: Token::random(), room: Room::default() }
+        Self {
+            known: RwLock::default(),
+            sources: Mutex::default(),
+            nobody: Token::random(),
+            room: Room::default(),
+            body_time: BODY_TIME,
+        }
     }
 
     fn known(&self) -> RwLockReadGuard<'_, KnownReceivers> {

@@ -54,14 +54,6 @@ const LOCALKUBE: Module = Module {
     ],
     cost: "5 min",
 };
-const KUBECTL_1_32: Module = Module {
-    name: "kubectl-1.32",
-    kubernetes: Some("v1.32.13"),
-    mains: &[],
-    tools: &[("kubectl", "kubectl-1.32")],
-    files: &[],
-    cost: "1 min",
-};
 const KUBECTL_1_29: Module = Module {
     name: "kubectl-1.29",
     kubernetes: Some("v1.29.15"),
@@ -106,7 +98,7 @@ const FLUX: Module = Module {
     ],
     cost: "3 min",
 };
-/// What many people look at clusters with.
+/// What many people look at clusters with. Its campaign alone needs it.
 const K9S: Module =
     Module { name: "k9s", kubernetes: None, mains: &[], tools: &[("k9s", "k9s")], files: &[], cost: "5 min" };
 /// Of the last minor that runs on machines with cgroup v1 without being asked to.
@@ -177,21 +169,9 @@ const SOPS: Module = Module {
 /// Where others keep secrets.
 const VAULT: Module =
     Module { name: "vault", kubernetes: None, mains: &[("vault", ".")], tools: &[], files: &[], cost: "4 min" };
-const MODULES: [&Module; 13] = [
-    &LOCALKUBE,
-    &KUBECTL_1_32,
-    &KUBECTL_1_29,
-    &FLUX,
-    &K9S,
-    &KUBELET,
-    &COREDNS,
-    &HELM,
-    &KUSTOMIZE,
-    &JSONNET,
-    &RENDER,
-    &SOPS,
-    &VAULT,
-];
+/// What a test run needs.
+const MODULES: [&Module; 11] =
+    [&LOCALKUBE, &KUBECTL_1_29, &FLUX, &KUBELET, &COREDNS, &HELM, &KUSTOMIZE, &JSONNET, &RENDER, &SOPS, &VAULT];
 
 /// Where the built programs lie.
 #[derive(Clone, Debug)]
@@ -229,6 +209,11 @@ impl Tools {
         Self::find_modules(&[&VAULT])
     }
 
+    /// k9s alone.
+    pub fn find_k9s() -> Result<Self> {
+        Self::find_modules(&[&K9S])
+    }
+
     fn find_modules(modules: &[&Module]) -> Result<Self> {
         let tools = Self::located()?;
         for module in modules {
@@ -251,6 +236,11 @@ impl Tools {
     /// Helm alone: what is already built, or builds it.
     pub fn build_helm() -> Result<Self> {
         Self::build_modules(&[&HELM])
+    }
+
+    /// k9s alone: what is already built, or builds it.
+    pub fn build_k9s() -> Result<Self> {
+        Self::build_modules(&[&K9S])
     }
 
     fn build_modules(modules: &[&Module]) -> Result<Self> {
@@ -284,11 +274,6 @@ impl Tools {
 
     pub fn kubectl(&self) -> PathBuf {
         self.program(&LOCALKUBE, "kubectl")
-    }
-
-    /// The first that sends built-in kinds as protobuf.
-    pub fn kubectl_1_32(&self) -> PathBuf {
-        self.program(&KUBECTL_1_32, "kubectl-1.32")
     }
 
     /// The oldest kubectl that is promised to work.

@@ -141,7 +141,7 @@ impl Examined {
     }
 
     pub(super) fn decide(&self, delivery: &Delivery) -> Decision {
-        let times = (Timestamp::now().as_second(), delivery.windows.now());
+        let times = (delivery.clock.now().as_second(), delivery.windows.now());
         decide(&self.resource.uid, &self.stages(), &self.state, times)
     }
 
@@ -353,7 +353,7 @@ pub async fn advance_promotions(delivery: Arc<Delivery>, name: Name) -> Result<N
     let verdicts = examined.judge(&decision);
     write_status(&delivery, &name, (&resource, &pipeline), (verdicts, stages)).await?;
     let rest = |time: i64| {
-        let left = time.saturating_sub(Timestamp::now().as_second()).max(0).unsigned_abs();
+        let left = time.saturating_sub(delivery.clock.now().as_second()).max(0).unsigned_abs();
         Duration::from_secs(left).clamp(SOON, LONGEST_REST)
     };
     Ok(decision.next_look.map_or(Next::OnChange, |time| Next::After(rest(time))))

@@ -8,7 +8,6 @@ use std::{sync::Arc, time::Duration};
 use farwater_api::Pipeline;
 use farwater_fleet::promotion::answers::{Question, Said};
 use farwater_store::StoreError;
-use jiff::Timestamp;
 
 use super::{
     advance_promotions::{ExamineError, Examined},
@@ -35,7 +34,7 @@ pub async fn ask_gate(delivery: Arc<Delivery>, asking: AskingGate) -> Result<Nex
         if now.of != question.of {
             break;
         }
-        let answer = now.answer(&examined.gates[now.stage], &heard, Timestamp::now().as_second());
+        let answer = now.answer(&examined.gates[now.stage], &heard, delivery.clock.now().as_second());
         let Some(answer) = answer else { return Ok(Next::OnChange) };
         if examined.note_answer(&delivery, &asking, answer).await? {
             delivery.pipelines.queue.add(asking.pipeline);

@@ -406,15 +406,16 @@ async fn find_back(
     Ok(None)
 }
 
-/// What an agent has said of its entry, as it is to be written; none: it is no news.
+/// What an agent has said of its entry, as it is to be written; none: it is no news. `now`: seconds since 1970, by the clock that
+/// soaks go by.
 pub fn note_report(
     row: &MemberRollout,
     report: &farwater_api::objects::ServiceReport,
     spec: &ServiceDeploymentSpec,
+    now: i64,
 ) -> Result<Option<String>, StoreError> {
     let published: Option<Published> = read_some(row, "published entry", &row.published)?;
     let mut known: Option<Evidence> = read_some(row, "evidence", &row.evidence)?;
-    let now = Timestamp::now().as_second();
     if !Evidence::note(&mut known, published, report, &spec.tests, now) {
         return Ok(None);
     }

@@ -302,6 +302,7 @@ impl Sender<'_> {
     /// What was sent waits no more, unless there is something newer by now. `taken`: how the provider calls it; none: it is left out.
     async fn settle(&self, sent: Vec<Thread>, taken: Option<String>) -> Result<(), StoreError> {
         let kind = self.provider.spec.r#type;
+        let haste = self.delivery.notifications.paces().haste.max(1);
         let mut rest = sent.into_iter();
         loop {
             let some: Vec<Thread> = rest.by_ref().take(AT_ONCE).collect();
@@ -312,7 +313,7 @@ impl Sender<'_> {
             let settled = self.delivery.store.transact(move |tx| {
                 Box::pin(async move {
                     for sent in some {
-                        let every = i64::try_from(every(kind, sent.version).as_millis()).unwrap_or(i64::MAX);
+                        let every = i64::try_from((every(kind, sent.version) / haste).as_millis()).unwrap_or(i64::MAX);
                         settle_one(tx, sent, taken.as_deref(), every).await?;
                     }
                     Ok(())

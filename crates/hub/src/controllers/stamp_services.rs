@@ -144,7 +144,7 @@ async fn stamp_set(delivery: &Delivery, name: &Name, scope: &Scope) -> Result<Ne
     let next_look = advance.as_ref().and_then(|advance| advance.next_look);
     write_status(delivery, name, (&resource, &set), (tally, verdicts, advance)).await?;
     let until =
-        |time: i64| Duration::from_secs(time.saturating_sub(Timestamp::now().as_second()).max(0).unsigned_abs());
+        |time: i64| Duration::from_secs(time.saturating_sub(delivery.clock.now().as_second()).max(0).unsigned_abs());
     let looks = [
         has_left.then(|| Duration::from_secs(WINDOW.as_secs().unsigned_abs() + 1)),
         // Clocks are set, and clusters fall silent.

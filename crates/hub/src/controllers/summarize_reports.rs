@@ -90,7 +90,8 @@ pub async fn summarize_report(delivery: Arc<Delivery>, name: Name) -> Result<Nex
         requested_at: handled.or(previous.last_handled_reconcile_at.as_deref()),
         stale: stale.as_deref(),
         previous: &previous,
-        now: Timestamp::now(),
+        // Pipelines take it for how long a service is healthy.
+        now: delivery.clock.now(),
     });
     // Before the status says that it is held: what is not noted here is noted again.
     if let Some(report) = said.as_ref().filter(|report| report.entry == entry.digest() && !facts.deleting()) {
@@ -175,7 +176,8 @@ async fn note_member(
     (said, conditions): (Option<&ServiceReport>, &[Condition]),
 ) -> Result<(), StoreError> {
     let is_ready = conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True");
-    let noted = said.map(|said| rollouts::note_report(member, said, &facts.service.spec));
+    let now = delivery.clock.now().as_second();
+    let noted = said.map(|said| rollouts::note_report(member, said, &facts.service.spec, now));
     let evidence = noted.transpose()?.flatten();
     if member.ready == i64::from(is_ready) && evidence.is_none() {
         return Ok(());

@@ -126,7 +126,7 @@ async fn write_cluster(delivery: &Delivery, state: &ClusterState, uid: &str) -> 
         request_keys(delivery, &cluster, state, keys.as_ref());
     }
     let standing = delivery.identity.standing(&keys.as_ref().map(position_of).unwrap_or_default());
-    let now = Timestamp::now();
+    let now = delivery.clock.now();
     let quarantine = keep_quarantine(delivery, state, now).await?;
     let deadline = agent.as_ref().map(|_| silence_deadline(state, delivery.clock.steady_since()));
     let said = Said { agent: agent.as_ref(), update: update.as_ref(), report: report.as_ref(), standing, quarantine };

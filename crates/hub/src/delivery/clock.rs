@@ -1,8 +1,9 @@
 //! The machine's clock, and since when nobody has set it.
 
 use std::{
+    fmt,
     sync::{Mutex, PoisonError},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use farwater_fleet::rollout::Clock;
@@ -13,8 +14,11 @@ const STEP: i64 = 2_000;
 
 /// Times that were noted before the clock was set, forward or back, don't tell how long something has lasted. They count as those
 /// from before a start do: whatever is waited for, is waited for anew.
-#[derive(Debug)]
-pub struct SteadyClock(Mutex<Reading>);
+pub struct SteadyClock {
+    last: Mutex<Reading>,
+    /// How far it is ahead of the machine's clock. Tests turn it, so that they need not wait.
+    ahead: Box<dyn Fn() -> Duration + Send + Sync>,
+}
 
 #[derive(Debug)]
 struct Reading {
@@ -27,19 +31,38 @@ struct Reading {
 
 impl SteadyClock {
     pub fn start() -> Self {
-        let wall = Timestamp::now().as_millisecond();
-        Self(Mutex::new(Reading { wall, at: Instant::now(), steady_since: wall.div_euclid(1_000) }))
+        Self::ahead_by(|| Duration::ZERO)
+    }
+
+    /// Ahead of the machine's clock by what `ahead` answers, which must not shrink. More of it is time that has passed, and does not
+    /// count as a clock that was set.
+    pub fn ahead_by(ahead: impl Fn() -> Duration + Send + Sync + 'static) -> Self {
+        let more = ahead();
+        let wall = (Timestamp::now() + more).as_millisecond();
+        let reading = Reading { wall, at: Instant::now() + more, steady_since: wall.div_euclid(1_000) };
+        Self { last: Mutex::new(reading), ahead: Box::new(ahead) }
+    }
+
+    pub fn now(&self) -> Timestamp {
+        Timestamp::now() + (self.ahead)()
     }
 
     pub fn read(&self) -> Clock {
-        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        last.follow(Timestamp::now().as_millisecond(), Instant::now());
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let ahead = (self.ahead)();
+        last.follow((Timestamp::now() + ahead).as_millisecond(), Instant::now() + ahead);
         Clock { now: last.wall.div_euclid(1_000), started: last.steady_since }
     }
 
     /// Seconds since 1970: when the hub started, or its clock was set last.
     pub fn steady_since(&self) -> i64 {
         self.read().started
+    }
+}
+
+impl fmt::Debug for SteadyClock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SteadyClock").field("last", &self.last).finish_non_exhaustive()
     }
 }
 
@@ -57,9 +80,24 @@ impl Reading {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use std::sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    };
 
     use super::*;
+
+    #[test]
+    fn time_that_a_test_lets_pass_is_no_clock_that_was_set() {
+        let seconds = Arc::new(AtomicU64::new(0));
+        let ahead = Arc::clone(&seconds);
+        let clock = SteadyClock::ahead_by(move || Duration::from_secs(ahead.load(Ordering::Relaxed)));
+        let before = clock.read();
+        seconds.store(3_600, Ordering::Relaxed);
+        let after = clock.read();
+        assert_eq!(after.started, before.started);
+        assert!(after.now >= before.now + 3_600 && clock.now().as_second() >= after.now);
+    }
 
     #[test]
     fn a_clock_that_is_set_is_another_one_and_one_that_drifts_is_not() {

@@ -147,7 +147,7 @@ impl Connection<'_> {
                     Some(Err(_)) => return Err(Ended::Broken),
                     Some(Ok(_)) => {
                         answered = true;
-                        cluster.hear(Timestamp::now().as_second());
+                        cluster.hear(self.delivery.clock.now().as_second());
                         messages += 1;
                         if messages > MAX_MESSAGES {
                             return Err(Ended::Noisy);

@@ -95,7 +95,7 @@ pub fn identify<'a>(delivery: &Delivery, headers: &'a HeaderMap) -> Result<(Arc<
     if protocol.is_some_and(|protocol| state.note_protocol(protocol)) {
         delivery.check_cluster(&state.uid);
     }
-    state.hear(now);
+    state.hear(delivery.clock.now().as_second());
     Ok((state, claims.instance))
 }
 

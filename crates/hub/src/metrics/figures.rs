@@ -11,7 +11,6 @@ use std::{
 
 use farwater_fleet::{rollout::Clock, states};
 use farwater_store::{StoreError, Tally};
-use jiff::Timestamp;
 use prometheus_client::{
     collector::Collector,
     encoding::{DescriptorEncoder, EncodeGaugeValue, EncodeMetric as _},
@@ -66,7 +65,7 @@ impl Figures {
     async fn load(&self) -> Result<Read, StoreError> {
         let store = &self.delivery.store;
         let (tallies, database_bytes) = (store.tallies().await?, store.bytes().await?);
-        Ok(Read { tallies, database_bytes, time: Timestamp::now().as_second() })
+        Ok(Read { tallies, database_bytes, time: self.delivery.clock.now().as_second() })
     }
 
     fn last(&self) -> Option<Arc<Read>> {

@@ -8,18 +8,31 @@ use tokio::time::Instant;
 /// Services that fail or recover are told together, once in this time.
 const SERVICES_EVERY: Duration = Duration::from_secs(60);
 const CLEAN_EVERY: Duration = Duration::from_secs(3600);
+/// A service that fails and recovers within this was well.
+const GATHER: Duration = Duration::from_secs(10);
 
-/// By the provider's uid.
-#[derive(Default)]
-pub struct Paces(HashMap<String, Pace>);
+pub struct Paces {
+    /// By the provider's uid.
+    known: HashMap<String, Pace>,
+    /// For so long what a service says waits for what comes after it.
+    pub gather: Duration,
+    /// The least time between two messages of a thread is divided by it, for tests.
+    pub haste: u32,
+}
+
+impl Default for Paces {
+    fn default() -> Self {
+        Self { known: HashMap::new(), gather: GATHER, haste: 1 }
+    }
+}
 
 impl Paces {
     pub fn of(&mut self, provider_uid: &str) -> &mut Pace {
-        self.0.entry(provider_uid.to_owned()).or_default()
+        self.known.entry(provider_uid.to_owned()).or_default()
     }
 
     pub fn forget(&mut self, provider_uid: &str) {
-        self.0.remove(provider_uid);
+        self.known.remove(provider_uid);
     }
 }
 

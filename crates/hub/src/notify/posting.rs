@@ -20,8 +20,6 @@ use jiff::Timestamp;
 use super::{Notifications, Target};
 use crate::{apiserver::labels, controllers::resources::Name};
 
-/// A service that fails and recovers within this was well.
-const GATHER: Duration = Duration::from_secs(10);
 /// What a commit's status that is not final has in its text.
 const RUNNING: &str = r#""state":"Running""#;
 
@@ -186,7 +184,11 @@ impl Postings {
 
 /// A service fails, or does no more.
 pub fn service_posting(notifications: &Notifications, target: &Target, uid: &str, news: ServiceNews) -> Postings {
-    let wait = GATHER.max(notifications.paces().of(&target.uid).until_services());
+    let wait = {
+        let mut paces = notifications.paces();
+        let others = paces.of(&target.uid).until_services();
+        paces.gather.max(others)
+    };
     let posting = Posting {
         provider_uid: target.uid.clone(),
         thread: service_thread(uid),

@@ -32,8 +32,6 @@ use crate::{
     status::{failure, try_later},
 };
 
-/// For a whole body. Hosts give up after as long themselves.
-const BODY_TIME: Duration = Duration::from_secs(10);
 /// What one push makes a host deliver is looked at once. A source is asked so much later.
 const BURST: Duration = Duration::from_millis(5);
 
@@ -93,7 +91,7 @@ async fn take(delivery: &Delivery, receiver: Option<&Live>, headers: &HeaderMap,
     let claimed = receiver.map(|receiver| (receiver.spec.r#type, &receiver.token));
     let mut claim = Claim::read(claimed, headers, &receivers.nobody);
     let reading = body::read(body, &receivers.room, |piece| claim.update(piece));
-    let kept = match timeout(BODY_TIME, reading).await {
+    let kept = match timeout(receivers.body_time, reading).await {
         Ok(Ok(kept)) => kept,
         Ok(Err(BodyError::TooLarge)) => return Err(Refused::TooLarge),
         Ok(Err(BodyError::Broken)) => return Err(Refused::Broken),

@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub struct Served {
     pub running: Running,
     dir: TempDir,
-    kubectls: [(&'static str, PathBuf); 3],
+    kubectls: [(&'static str, PathBuf); 2],
 }
 
 /// One kubectl with its own HOME: it caches discovery there.
@@ -46,11 +46,11 @@ impl Served {
             ..HubArgs::default()
         };
         let running = farwater_hub::start(args.resolve().unwrap()).await.unwrap();
-        let kubectls = [("1.36", tools.kubectl()), ("1.32", tools.kubectl_1_32()), ("1.29", tools.kubectl_1_29())];
+        let kubectls = [("1.36", tools.kubectl()), ("1.29", tools.kubectl_1_29())];
         Self { running, dir, kubectls }
     }
 
-    /// The versions that are promised to work.
+    /// The newest and the oldest version that are promised to work.
     pub fn kubectls(&self) -> Vec<Kubectl<'_>> {
         self.kubectls.iter().map(|(version, program)| self.kubectl(version, program.clone())).collect()
     }

@@ -28,7 +28,10 @@ use rustls::crypto::{
 };
 use serde_json::Value;
 
-use crate::{delivering::applied, rig::Rig};
+use crate::{
+    delivering::applied,
+    rig::{PATIENCE, Rig},
+};
 
 pub struct Agent {
     /// PKCS#8.
@@ -275,9 +278,9 @@ impl Agent {
                     let entry = Entry::clone(entry);
                     return (state, entry);
                 }
-                assert!(started.elapsed().as_secs() < 30, "waited in vain for {uid}: {:#?}", state.entries);
+                assert!(started.elapsed() < PATIENCE, "waited in vain for {uid}: {:#?}", state.entries);
             }
-            assert!(started.elapsed().as_secs() < 30, "waited in vain for a desired state");
+            assert!(started.elapsed() < PATIENCE, "waited in vain for a desired state");
             tokio::time::sleep(std::time::Duration::from_millis(20)).await;
         }
     }
@@ -286,7 +289,7 @@ impl Agent {
     pub async fn wait_polled(&self, rig: &Rig) {
         let started = tokio::time::Instant::now();
         while self.poll(rig, None).await.status != StatusCode::OK {
-            assert!(started.elapsed().as_secs() < 30, "waited in vain for a desired state");
+            assert!(started.elapsed() < PATIENCE, "waited in vain for a desired state");
             tokio::time::sleep(std::time::Duration::from_millis(20)).await;
         }
     }
@@ -295,7 +298,7 @@ impl Agent {
     pub async fn wait_empty(&self, rig: &Rig) {
         let started = tokio::time::Instant::now();
         while !self.desired(rig).await.entries.is_empty() {
-            assert!(started.elapsed().as_secs() < 30, "waited in vain for an empty desired state");
+            assert!(started.elapsed() < PATIENCE, "waited in vain for an empty desired state");
             tokio::time::sleep(std::time::Duration::from_millis(20)).await;
         }
     }

@@ -1,7 +1,5 @@
 //! Charts of repositories and registries, and artifacts of registries, from their servers to an agent.
 
-use std::time::Duration;
-
 use farwater_api::ADMIN_NAMESPACE;
 use farwater_testkit::{
     Registry,
@@ -541,7 +539,10 @@ async fn a_registry_that_is_stuck_holds_up_no_others() {
     let uid = service(&rig, "web", chart_service("*")).await;
     let agent = Agent::join(&rig, "east").await;
     wait_files(&rig, &agent, &uid, |_| true).await;
-    tokio::time::sleep(Duration::from_millis(500)).await;
+    // Those that wait for a turn have looked for one since, twice.
+    let looks = || rig.delivery.sources.counts().done;
+    let before = looks();
+    rig.wait_until("they have looked", async || looks() >= before + 2 * 22).await;
     assert_eq!((never.count(""), once.count("")), (1, 8));
 }
 

@@ -24,7 +24,7 @@ use serde_json::json;
 use crate::{
     agent::{Agent, call, outcome},
     delivering::applied,
-    rig::{Rig, condition, message, repository},
+    rig::{PATIENCE, Rig, condition, message, repository},
 };
 
 fn verifies(key: &SigningKey, message: &[u8], signature: &str) -> bool {
@@ -204,7 +204,7 @@ async fn until_taken(rig: &Rig, agent: &mut Agent) {
     loop {
         match &*agent.try_renew(rig).await {
             "OK" => return,
-            "403 KeysEarly" => assert!(started.elapsed().as_secs() < 30, "waited in vain for new keys to be taken"),
+            "403 KeysEarly" => assert!(started.elapsed() < PATIENCE, "waited in vain for new keys to be taken"),
             other => panic!("{other}"),
         }
         tokio::time::sleep(std::time::Duration::from_millis(100)).await;

@@ -71,6 +71,8 @@ async fn hooked_to(rig: &Rig, kind: &str) -> (Hook, String) {
 async fn fleet(names: &[&'static str]) -> (Fleet, Digest) {
     let mut fleet = Fleet::start(names, json!({})).await;
     let first = fleet.until_complete().await;
+    // Whom to tell, and how often, goes by the machine's clock.
+    fleet.pace = 0;
     (fleet, first)
 }
 
@@ -109,6 +111,8 @@ async fn a_rollout_is_one_thread_from_its_beginning_to_its_end() {
     let hook = hooked(&fleet.rig).await;
     let before = number(&fleet.set().await);
     let pushed = commit(&fleet, "good").await;
+    // Nothing is healthy before an agent says so: it is at its beginning until then.
+    fleet.rig.wait_until("its beginning is told", async || !hook.taken().is_empty()).await;
     until_done(&mut fleet, before + 1).await;
     fleet
         .rig
@@ -337,6 +341,8 @@ async fn in_a_chat_a_rollout_is_one_message_that_is_edited() {
     }
     let before = number(&fleet.set().await);
     commit(&fleet, "good").await;
+    let are_told = async || ![chat.posted().len(), chat.hooked().len(), chat.cards().len()].contains(&0);
+    fleet.rig.wait_until("all are told of its beginning", are_told).await;
     until_done(&mut fleet, before + 1).await;
     let done = |text: &str| text.contains("is complete, 3/3 healthy");
     fleet
@@ -389,6 +395,8 @@ async fn who_asks_for_errors_hears_of_a_rollout_that_fails_and_how_it_ends() {
 
 async fn statuses_of(kind: ProviderType, [running, done, failed, left]: [&str; 4]) {
     let (mut fleet, _) = fleet(&["a", "b"]).await;
+    // A second where it would be ten.
+    fleet.rig.delivery.notifications.paces().haste = 10;
     let host = CodeHost::start(kind).await.unwrap();
     secret(&fleet.rig, "code", &[("token", code_host::TOKEN)]).await;
     let spec = json!({
@@ -407,11 +415,12 @@ async fn statuses_of(kind: ProviderType, [running, done, failed, left]: [&str; 4
         fleet.rig.ask(ADMIN_NAMESPACE, "infra").await;
         commit
     };
-    until_done(&mut fleet, before + 1).await;
-    let now = fleet.until_complete().await;
     let is = |commit: &str, context: &str, state: &str| {
         host.status(commit, context).is_some_and(|found| found.state == state)
     };
+    fleet.rig.wait_until("its beginning is told", async || is(&good, &context, running)).await;
+    until_done(&mut fleet, before + 1).await;
+    let now = fleet.until_complete().await;
     fleet.rig.wait_until("the commit is good", async || is(&good, &context, done)).await;
     for cluster in ["a", "b"] {
         let context = format!("{context}/{ADMIN_NAMESPACE}/{cluster}");
@@ -421,7 +430,7 @@ async fn statuses_of(kind: ProviderType, [running, done, failed, left]: [&str; 4
     assert_eq!((of_set[0].state.as_str(), of_set.last().unwrap().description.as_str()), (running, "2/2 healthy"));
     assert!(of_set[0].target.ends_with("/ui/?set=farwater-admin%2Fweb"), "{}", of_set[0].target);
     for pair in of_set.windows(2) {
-        assert!(pair[1].at.duration_since(pair[0].at) >= Duration::from_secs(10), "{pair:?}");
+        assert!(pair[1].at.duration_since(pair[0].at) >= Duration::from_secs(1), "{pair:?}");
         assert!((&pair[0].state, &pair[0].description) != (&pair[1].state, &pair[1].description), "{pair:?}");
     }
 
@@ -508,6 +517,8 @@ async fn services_that_fail_and_recover_are_one_message_each_time() {
     say(Health::Failed).await;
     say(Health::Current).await;
     assert_eq!(hook.asked(), 0);
+    // Long enough for two services to be heard.
+    rig.delivery.notifications.paces().gather = Duration::from_secs(3);
     say(Health::Failed).await;
     rig.wait_until("it is told", async || hook.taken().len() == 1).await;
     let told = hook.taken().pop().unwrap();
@@ -564,6 +575,7 @@ async fn what_is_over_while_people_are_being_told_of_it_is_told_to_be_over() {
     let mut agent = Agent::join(&rig, "east").await;
     let (_, entry) = agent.wait_entry(&rig, &web, |entry| applied(entry).is_some()).await;
     hook.set_delay(Duration::from_secs(2));
+    rig.delivery.notifications.paces().gather = Duration::from_secs(1);
     agent.say(&rig, &web, said(&entry, Outcome::Applied, &[("web", Health::Failed)])).await;
     rig.wait_until("it is on its way", async || hook.asked() == 1).await;
     agent.say(&rig, &web, said(&entry, Outcome::Applied, &[("web", Health::Current)])).await;
@@ -605,6 +617,7 @@ async fn mails_of_a_rollout_are_one_thread_and_are_never_sent_in_the_clear_unask
     rule(rig, "mail", "ServiceSet", "info").await;
     let before = number(&fleet.set().await);
     commit(&fleet, "good").await;
+    fleet.rig.wait_until("its beginning is told", async || server.mails().len() == 1).await;
     until_done(&mut fleet, before + 1).await;
     fleet.rig.wait_until("its end is told", async || server.mails().len() == 2).await;
     let mails = server.mails();

@@ -49,6 +49,8 @@ struct World {
     worse: Vec<&'static str>,
 }
 
+const SET: &str = "web-prod";
+
 const STAGING: &str = "a-staging";
 const PRODUCTION: [&str; 2] = ["b-prod", "c-prod"];
 
@@ -84,7 +86,7 @@ impl World {
             "rollout": {"soak": "1s", "failAfter": "1s", "maxUnavailable": 1},
             "template": {"spec": {"targetNamespace": "web", "sourceRef": {"name": "infra-prod"}, "path": "apps/web"}},
         });
-        world.rig.create("ServiceSet", ADMIN_NAMESPACE, "web-prod", json!({"spec": set})).await;
+        world.rig.create("ServiceSet", ADMIN_NAMESPACE, SET, json!({"spec": set})).await;
         let stages = json!([
             {"name": "staging", "sourceRef": {"name": "infra"}, "services": ["web-staging"], "onFailure": "Halt"},
             {"name": "production", "sourceRef": {"name": "infra-prod"}, "sets": ["web-prod"], "gates": gates, "onFailure": on_failure},
@@ -93,10 +95,28 @@ impl World {
         world
     }
 
-    /// Each agent looks once, and says what it has.
+    /// Each agent looks once. When there is nothing for any of them, and nothing to be done by the hub, a second passes.
     async fn step(&mut self) {
+        let is_news = self.look().await;
+        tokio::time::sleep(Duration::from_millis(30)).await;
+        if !is_news && self.rig.is_at_rest().await {
+            self.pass(1);
+        }
+    }
+
+    /// The pipeline and its set are looked at, so many seconds later.
+    fn pass(&self, seconds: u64) {
+        self.rig.pass(seconds);
+        self.rig.delivery.sets.queue.add(Name::new(ADMIN_NAMESPACE, SET));
+        self.rig.delivery.pipelines.queue.add(Name::new(ADMIN_NAMESPACE, PIPELINE));
+    }
+
+    /// Each agent looks once, and says what it has. Whether that was anything new.
+    async fn look(&mut self) -> bool {
+        let mut is_news = false;
         for (name, agent) in &mut self.agents {
             let Some(entry) = agent.news(&self.rig, self.last.get(name)).await else { continue };
+            is_news = true;
             let bundle = applied(&entry).unwrap().bundle;
             let before = self.last.get(name).and_then(applied).map(|last| last.bundle);
             if before != Some(bundle) {
@@ -119,7 +139,7 @@ impl World {
             agent.say(&self.rig, &uid, report).await;
             self.last.insert(name, entry);
         }
-        tokio::time::sleep(Duration::from_millis(30)).await;
+        is_news
     }
 
     async fn pipeline(&self) -> Value {
@@ -157,10 +177,19 @@ impl World {
         self.last.get(name).and_then(applied).map(|deployment| deployment.bundle)
     }
 
-    async fn go_on_for(&mut self, time: Duration) {
-        let begun = Instant::now();
-        while begun.elapsed() < time {
-            self.step().await;
+    /// Half a minute passes, which is longer than soaks and the intervals of gates. The pipeline and its set are looked at again and
+    /// again, and the agents get what comes of it.
+    async fn go_on(&mut self) {
+        let looks = |world: &Self| {
+            [&world.rig.delivery.sets.queue, &world.rig.delivery.pipelines.queue].map(|queue| queue.counts().done)
+        };
+        for _ in 0..6 {
+            let before = looks(self);
+            self.pass(5);
+            let have_looked = || looks(self).iter().zip(before).all(|(now, before)| *now > before);
+            self.rig.wait_until("both are looked at", async || have_looked()).await;
+            self.rig.wait_until("what comes of it is done", async || self.rig.is_at_rest().await).await;
+            self.look().await;
         }
     }
 
@@ -243,7 +272,7 @@ async fn a_commit_gets_to_production_once_its_gates_hold_and_no_other_does() {
     let mut world = world.restart().await;
     world.until_waiting_for(&first).await;
     world.approve("ada", &digest(&waiting)).await;
-    world.go_on_for(Duration::from_secs(1)).await;
+    world.go_on().await;
     assert_eq!(world.of_production(), []);
     world.approve("bob", &digest(&waiting)).await;
     let bundle = world.bundle(STAGING).unwrap();
@@ -256,7 +285,7 @@ async fn a_commit_gets_to_production_once_its_gates_hold_and_no_other_does() {
     world.worse.push(STAGING);
     let broken = world.commit("broken").await;
     world.until("it is broken", |world, _| !world.bad.is_empty()).await;
-    world.go_on_for(Duration::from_secs(2)).await;
+    world.go_on().await;
     assert_eq!(digest(&world.pipeline().await), Value::Null);
     let refused = world.say("ada", &["release"], &digest(&waiting)).await.unwrap_err();
     assert_eq!(refused, "nothing waits to be approved for stage production");
@@ -289,7 +318,7 @@ async fn a_commit_gets_to_production_once_its_gates_hold_and_no_other_does() {
     // The branch is another one by now, and the hub is new: production stays at what it has, and a cluster that comes gets that.
     world.commit("newest").await;
     let mut world = world.restart().await;
-    world.go_on_for(Duration::from_secs(1)).await;
+    world.go_on().await;
     assert_eq!(world.of_production(), [bundle, fixed]);
 }
 
@@ -307,7 +336,7 @@ async fn a_stage_that_fails_goes_back_and_takes_that_commit_no_more() {
     world.until_in_production(first).await;
     assert_eq!(world.course.iter().filter(|(name, _)| *name == PRODUCTION[1]).count(), 1, "{:?}", world.course);
     let mut world = world.restart().await;
-    world.go_on_for(Duration::from_secs(1)).await;
+    world.go_on().await;
     assert_eq!(world.bundle(PRODUCTION[0]), Some(first));
     world.commit("good").await;
     world
@@ -328,6 +357,7 @@ async fn a_cluster_that_is_silent_holds_up_no_stage_and_catches_up() {
     world.rig.edit("Cluster", ADMIN_NAMESPACE, away, |cluster| cluster["spec"]["pollInterval"] = "1s".into()).await;
     let agent = world.agents.remove(away).unwrap();
     let is_silent = |cluster: &Value| condition(cluster, "Ready") == "False/AgentSilent";
+    world.rig.pass(10);
     world.rig.wait_for("Cluster", ADMIN_NAMESPACE, away, is_silent).await;
     let second = world.commit("two").await;
     let is_whole = |pipeline: &Value| {
@@ -391,7 +421,7 @@ async fn a_window_opens_the_way_and_what_is_wrong_with_a_stage_closes_it() {
     let minutes = f64::from(now.to_zoned(jiff::tz::TimeZone::UTC).minute());
     world.rig.set_clock(2.5 - minutes / 60.0);
     world.rig.delivery.pipelines.queue.add(Name::new(ADMIN_NAMESPACE, PIPELINE));
-    world.go_on_for(Duration::from_secs(1)).await;
+    world.go_on().await;
     assert_eq!(world.of_production(), []);
     world
         .rig
@@ -426,7 +456,7 @@ async fn a_window_opens_the_way_and_what_is_wrong_with_a_stage_closes_it() {
     let has = |world: &World| PRODUCTION.iter().all(|name| world.bundle(name) != Some(bundle));
     world.until("all have it", |world, pipeline| has(world) && condition(pipeline, "Stalled") == "absent").await;
     let course = world.course.len();
-    world.go_on_for(Duration::from_secs(1)).await;
+    world.go_on().await;
     assert_eq!(world.course.len(), course, "{:?}", world.course);
 }
 
@@ -469,7 +499,7 @@ async fn others_let_exactly_this_pass_and_neither_an_error_nor_a_word_on_somethi
     world.until("it passes", |_, pipeline| gate(pipeline, 0) == "it says pass").await;
     world.until("it is measured", |_, pipeline| gate(pipeline, 1) == "it does not hold: 5.0").await;
     let mut world = world.restart().await;
-    world.go_on_for(Duration::from_secs(1)).await;
+    world.go_on().await;
     assert_eq!(world.of_production(), []);
     gauge.set("0.002");
     let bundle = world.bundle(STAGING).unwrap();
@@ -483,7 +513,7 @@ async fn others_let_exactly_this_pass_and_neither_an_error_nor_a_word_on_somethi
     assert_eq!(message(&failed, "Ready"), told);
     keeper.say("pass", "CHG-7 is approved");
     let asked = keeper.taken().len();
-    world.go_on_for(Duration::from_millis(1500)).await;
+    world.go_on().await;
     assert_eq!((keeper.taken().len(), world.of_production()), (asked, vec![bundle]));
     edit_pipeline(&world, |pipeline| pipeline["metadata"]["annotations"]["farwater.dev/requestedAt"] = "now".into())
         .await;
@@ -527,6 +557,6 @@ async fn what_was_not_tested_before_goes_nowhere_and_a_prometheus_that_is_away_h
     let away = |pipeline: &Value| gate(pipeline, 1).starts_with("it could not be measured: 127.0.0.1:");
     let waiting = world.until("it is away", |_, pipeline| away(pipeline)).await;
     assert_eq!(gate(&waiting, 0), "passed in stage staging: smoke");
-    world.go_on_for(Duration::from_secs(1)).await;
+    world.go_on().await;
     assert_eq!(world.of_production(), [bundle]);
 }

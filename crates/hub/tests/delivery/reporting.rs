@@ -140,7 +140,7 @@ async fn a_held_prune_is_approved_by_its_digest_for_a_day() {
         row.is_some_and(|row| row.stamp.contains(&plan.to_string()))
     })
     .await;
-    tokio::time::sleep(std::time::Duration::from_millis(500)).await;
+    rig.wait_until("all is done", async || rig.is_at_rest().await).await;
     let after = agent.desired(&rig).await;
     assert_eq!(after.statement.generation, state.statement.generation);
     assert_eq!(applied(&approved).unwrap().turn, applied(&entry).unwrap().turn);

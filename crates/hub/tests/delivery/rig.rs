@@ -3,7 +3,7 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicI64, Ordering},
+        atomic::{AtomicI64, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -13,7 +13,7 @@ use farwater_api::{ADMIN_NAMESPACE, GROUP, VERSION};
 use farwater_hub::{
     DataDir, Identity,
     controllers::{self, follow_windows::Windows, git::SourceSettings, resume},
-    delivery::{Delivery, connections::Connections},
+    delivery::{Delivery, clock::SteadyClock, connections::Connections},
     secret_backends::SecretBackends,
 };
 use farwater_sources::Links;
@@ -35,7 +35,12 @@ use tower::ServiceExt as _;
 use crate::agent::Agent;
 
 /// Far above what anything here takes on a loaded machine.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const PATIENCE: Duration = Duration::from_secs(90);
+
+/// A queue with nothing due for so long is idle. What is looked at again by itself is so within a minute, or much later.
+const IDLE: Duration = Duration::from_secs(30);
+/// The same, where a set that soaks is to count as idle between two looks, which are half a second apart at least.
+const AT_REST: Duration = Duration::from_millis(100);
 
 /// Agents that may be connected.
 pub const CONNECTIONS: usize = 2;
@@ -55,6 +60,9 @@ pub struct Rig {
     controllers: JoinHandle<()>,
     /// Seconds that the clock by which change windows go is ahead.
     ahead: Arc<AtomicI64>,
+    /// Seconds that have passed for soaks, deadlines and silence beside those that really have. Kept over restarts.
+    passed: Arc<AtomicU64>,
+    tune: fn(&mut Delivery),
 }
 
 fn plural(kind: &str) -> Kind {
@@ -74,12 +82,21 @@ pub fn key(kind: &str, namespace: &str, name: &str) -> Key {
 
 impl Rig {
     pub async fn start() -> Self {
+        Self::start_tuned(|_| {}).await
+    }
+
+    /// With other settings than a hub has.
+    pub async fn start_tuned(tune: fn(&mut Delivery)) -> Self {
         let data = tempfile::tempdir().unwrap();
-        let location = match postgres::chosen().await.unwrap() {
+        let location = Self::location(&data).await;
+        Self::open(data, location, Arc::default(), tune).await
+    }
+
+    async fn location(data: &tempfile::TempDir) -> Location {
+        match postgres::chosen().await.unwrap() {
             Some(url) => PostgresUrl::parse(&url).unwrap().into(),
             None => data.path().join("hub.db").into(),
-        };
-        Self::open(data, location).await
+        }
     }
 
     /// With other places that secrets may come from, as a file of the hub's configuration names them.
@@ -87,7 +104,7 @@ impl Rig {
         let data = tempfile::tempdir().unwrap();
         std::fs::write(data.path().join(BACKENDS), configuration).unwrap();
         let location = data.path().join("hub.db").into();
-        Self::open(data, location).await
+        Self::open(data, location, Arc::default(), |_| {}).await
     }
 
     /// The same from the next start on.
@@ -100,10 +117,15 @@ impl Rig {
         let data = tempfile::tempdir().unwrap();
         std::fs::write(data.path().join(PROGRAMS), rule).unwrap();
         let location = data.path().join("hub.db").into();
-        Self::open(data, location).await
+        Self::open(data, location, Arc::default(), |_| {}).await
     }
 
-    async fn open(data: tempfile::TempDir, location: Location) -> Self {
+    async fn open(
+        data: tempfile::TempDir,
+        location: Location,
+        passed: Arc<AtomicU64>,
+        tune: fn(&mut Delivery),
+    ) -> Self {
         let directory = DataDir::open(data.path()).unwrap();
         let identity = Arc::new(Identity::open(&directory, None, Timestamp::now()).unwrap());
         let mut options = OpenOptions::new(location, *identity.seal_key().bytes());
@@ -126,16 +148,19 @@ impl Rig {
         if backends.exists() {
             delivery.secret_backends = Arc::new(SecretBackends::open(&backends, store.clone()).unwrap());
         }
+        let more = Arc::clone(&passed);
+        delivery.clock = SteadyClock::ahead_by(move || Duration::from_secs(more.load(Ordering::Acquire)));
         let ahead = Arc::new(AtomicI64::new(0));
         let seconds = Arc::clone(&ahead);
         delivery.windows =
             Windows::by(move || Timestamp::now() + SignedDuration::from_secs(seconds.load(Ordering::Acquire)));
+        tune(&mut delivery);
         let delivery = Arc::new(delivery);
         let shutdown = CancellationToken::new();
         let controllers = tokio::spawn(controllers::run(Arc::clone(&delivery), left, shutdown.clone()));
         let hosts = farwater_hub::receivers::router(Arc::clone(&delivery));
         let router = farwater_hub::delivery::router(Arc::clone(&delivery)).merge(hosts);
-        Self { data, directory, store, identity, delivery, router, shutdown, controllers, ahead }
+        Self { data, directory, store, identity, delivery, router, shutdown, controllers, ahead, passed, tune }
     }
 
     /// Stops the hub and starts it again on the same data.
@@ -157,7 +182,7 @@ impl Rig {
         drop(self.store);
         work(&location, self.identity.seal_key().bytes()).await;
         drop(self.identity);
-        Self::open(self.data, location).await
+        Self::open(self.data, location, self.passed, self.tune).await
     }
 
     /// The same, without an orderly end.
@@ -181,6 +206,33 @@ impl Rig {
     pub fn set_clock(&self, hours: f64) {
         self.ahead.store((hours * 3600.0) as i64, Ordering::Release);
         self.delivery.windows.look_again();
+    }
+
+    /// Time passes by which soaks, deadlines and the silence of agents are judged, and clusters are looked at. Whoever wants something
+    /// else looked at adds it to its queue.
+    pub fn pass(&self, seconds: u64) {
+        self.passed.fetch_add(seconds, Ordering::AcqRel);
+        for cluster in self.delivery.clusters.all() {
+            self.delivery.cluster_work.add(cluster.uid.to_string());
+        }
+    }
+
+    /// Whether all that could be done at this time is done.
+    pub async fn is_at_rest(&self) -> bool {
+        let Delivery { services, summaries, sets, pipelines, cluster_work, routed, .. } = &*self.delivery;
+        routed.load(Ordering::Acquire) == self.store.position()
+            && services.is_idle_for(AT_REST)
+            && summaries.is_idle_for(AT_REST)
+            && sets.queue.is_idle_for(AT_REST)
+            && pipelines.queue.is_idle_for(AT_REST)
+            && cluster_work.is_idle_for(AT_REST)
+            && self.is_computed().await
+    }
+
+    async fn is_computed(&self) -> bool {
+        // A Cluster whose status was written is marked, and nobody is in a hurry about that.
+        self.delivery.dirty.notify_one();
+        load_dirty(&mut self.store.tables().await.unwrap(), 1).await.unwrap().is_empty()
     }
 
     pub fn path(&self) -> &std::path::Path {
@@ -212,21 +264,16 @@ impl Rig {
         let is_idle = async || {
             let Delivery { services, summaries, sets, routed, .. } = &*self.delivery;
             routed.load(Ordering::Acquire) == self.store.position()
-                && services.is_idle_for(PATIENCE)
-                && summaries.is_idle_for(PATIENCE)
-                && sets.queue.is_idle_for(PATIENCE)
+                && services.is_idle_for(IDLE)
+                && summaries.is_idle_for(IDLE)
+                && sets.queue.is_idle_for(IDLE)
         };
         self.wait_until("the controllers are idle", is_idle).await;
     }
 
     /// Until no cluster's desired state is older than what it comes of.
     pub async fn wait_computed(&self) {
-        let is_computed = async || {
-            // A Cluster whose status was written is marked, and nobody is in a hurry about that.
-            self.delivery.dirty.notify_one();
-            load_dirty(&mut self.store.tables().await.unwrap(), 1).await.unwrap().is_empty()
-        };
-        self.wait_until("the clusters' states are computed", is_computed).await;
+        self.wait_until("the clusters' states are computed", async || self.is_computed().await).await;
     }
 
     pub async fn stop_controllers(&self) {

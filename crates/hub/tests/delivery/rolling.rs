@@ -59,6 +59,8 @@ pub struct Fleet {
     course: Vec<(&'static str, Digest)>,
     /// How tests end; none: they are not run.
     tests_end: Option<&'static str>,
+    /// Seconds that pass when all is done that could be. Zero: no more than really pass.
+    pub pace: u64,
 }
 
 impl Fleet {
@@ -94,6 +96,7 @@ impl Fleet {
             painted: Vec::new(),
             course: Vec::new(),
             tests_end: None,
+            pace: 1,
         };
         for (kind, name, object) in objects {
             fleet.rig.create(kind, ADMIN_NAMESPACE, name, object).await;
@@ -117,16 +120,28 @@ impl Fleet {
     async fn join(&mut self, name: &'static str) {
         let region = if name < "c" { "eu" } else { "us" };
         let labels = json!({"env": "prod", "name": name, "region": region});
-        let spec = json!({"spec": {"pollInterval": "30s"}, "labels": labels});
+        // Silent after three minutes.
+        let spec = json!({"spec": {"pollInterval": "60s"}, "labels": labels});
         self.rig.create("Cluster", ADMIN_NAMESPACE, name, spec).await;
         let agent = Agent::join(&self.rig, name).await;
         self.agents.insert(name, agent);
     }
 
-    /// Each agent looks once.
+    /// Each agent looks once. When there is nothing for any of them, and nothing to be done by the hub, time passes.
     pub async fn step(&mut self) {
+        let is_news = self.look().await;
+        tokio::time::sleep(Duration::from_millis(30)).await;
+        if !is_news && self.rig.is_at_rest().await {
+            self.pass(self.pace);
+        }
+    }
+
+    /// Each agent looks once, and does what it is told. Whether there was anything.
+    async fn look(&mut self) -> bool {
+        let mut is_news = false;
         for (name, agent) in &mut self.agents {
             let Some(entry) = agent.news(&self.rig, self.last.get(name)).await else { continue };
+            is_news = true;
             let bundle = applied(&entry).unwrap().bundle;
             if self.last.get(name).and_then(applied).is_none_or(|last| last.bundle != bundle) {
                 self.course.push((name, bundle));
@@ -156,7 +171,13 @@ impl Fleet {
             agent.say(&self.rig, &uid, report).await;
             self.last.insert(name, entry);
         }
-        tokio::time::sleep(Duration::from_millis(30)).await;
+        is_news
+    }
+
+    /// The set is looked at, so many seconds later.
+    fn pass(&self, seconds: u64) {
+        self.rig.pass(seconds);
+        self.rig.delivery.sets.queue.add(Name::new(ADMIN_NAMESPACE, SET));
     }
 
     /// The hub is killed and started again.
@@ -202,11 +223,16 @@ impl Fleet {
         (Name::new(ADMIN_NAMESPACE, SET), set)
     }
 
-    /// For so long everything goes its way.
-    pub async fn go_on_for(&mut self, time: Duration) {
-        let begun = Instant::now();
-        while begun.elapsed() < time {
-            self.step().await;
+    /// Everything goes its way for half a minute, which is longer than soaks and what fails are waited for, and shorter than it takes
+    /// to be silent. The set is looked at again and again, and the agents get what comes of it.
+    pub async fn go_on(&mut self) {
+        for _ in 0..6 {
+            let before = self.rig.delivery.sets.queue.counts().done;
+            self.pass(5);
+            let sets = &self.rig.delivery.sets;
+            self.rig.wait_until("the set is looked at", async || sets.queue.counts().done > before).await;
+            self.rig.wait_until("what comes of it is done", async || self.rig.is_at_rest().await).await;
+            self.look().await;
         }
     }
 
@@ -267,7 +293,7 @@ async fn a_bad_commit_reaches_the_canary_and_nobody_else_and_its_fix_comes_there
     fleet.commit("bad").await;
     let halted = fleet.until("it is halted", |_, set| set["status"]["rollout"]["phase"] == "Halted").await;
     assert_eq!(halted["status"]["rollout"]["haltedBy"], "farwater-admin/a");
-    fleet.go_on_for(Duration::from_secs(3)).await;
+    fleet.go_on().await;
     assert_eq!(fleet.reached(before), ["a"].into());
 
     let bad = fleet.bundles()["a"];
@@ -334,10 +360,9 @@ async fn a_word_about_the_version_before_opens_no_step() {
     let uid = old.service.uid.clone();
     let (_, new) = canary.wait_entry(&fleet.rig, &uid, |entry| entry.digest() != old.digest()).await;
     let before = fleet.course.len();
-    let begun = Instant::now();
-    while begun.elapsed() < Duration::from_secs(3) {
+    for _ in 0..2 {
         canary.say(&fleet.rig, &uid, said(&old, Outcome::Applied, &[("web", Health::Current)])).await;
-        fleet.step().await;
+        fleet.go_on().await;
     }
     assert!(fleet.reached(before).is_empty(), "{:?}", fleet.course);
     canary.say(&fleet.rig, &uid, said(&new, Outcome::Applied, &[("web", Health::Current)])).await;
@@ -348,7 +373,7 @@ async fn a_word_about_the_version_before_opens_no_step() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_newer_commit_takes_the_place_of_one_under_way() {
-    let mut fleet = Fleet::start(&["a", "b", "c"], json!({"soak": "2s"})).await;
+    let mut fleet = Fleet::start(&["a", "b", "c"], json!({"soak": "10s"})).await;
     let first = fleet.until_complete().await;
     let before = fleet.course.len();
     fleet.commit("two").await;
@@ -390,7 +415,7 @@ async fn nobody_takes_the_place_of_a_canary_that_a_hub_that_was_killed_has_not_h
     fleet.rig.store.transact(move |tx| Box::pin(async move { save_heartbeats(tx, &rows).await })).await.unwrap();
     fleet = fleet.crash().await;
     fleet.commit("two").await;
-    fleet.go_on_for(Duration::from_secs(3)).await;
+    fleet.go_on().await;
     assert_eq!(fleet.reached(before), [].into());
     unheard.renew(&fleet.rig).await;
     fleet.agents.insert("b", unheard);
@@ -421,7 +446,7 @@ async fn steps_come_one_after_the_other_and_nothing_moves_while_it_is_paused() {
     fleet.until("the canary has it", |fleet, _| fleet.bundles()["d"] != first).await;
     pause(&fleet, true).await;
     fleet.until("it is paused", |_, set| set["status"]["rollout"]["phase"] == "Paused").await;
-    fleet.go_on_for(Duration::from_secs(3)).await;
+    fleet.go_on().await;
     assert_eq!(order(&fleet, before), ["d"]);
     pause(&fleet, false).await;
     fleet.until_complete().await;
@@ -553,7 +578,7 @@ async fn what_fails_goes_back_by_itself_where_that_is_asked_for() {
     fleet
         .until("the canary is back", |fleet, _| fleet.course.len() == before + 2 && fleet.bundles()["a"] == first)
         .await;
-    fleet.go_on_for(Duration::from_secs(3)).await;
+    fleet.go_on().await;
     assert_eq!(fleet.course[before].0, "a");
     assert_eq!(fleet.course.len(), before + 2, "{:?}", fleet.course);
 
@@ -570,7 +595,7 @@ async fn what_fails_goes_back_by_itself_where_that_is_asked_for() {
     fleet.until("the canary has it", |fleet, _| is_there(fleet)).await;
     fleet.until("the canary is back", |fleet, _| !is_there(fleet)).await;
     assert!(fleet.bundles().values().all(|bundle| *bundle == good));
-    fleet.go_on_for(Duration::from_secs(2)).await;
+    fleet.go_on().await;
     assert!(!is_there(&fleet));
 }
 
@@ -588,7 +613,7 @@ async fn a_persons_word_counts_for_the_rollout_that_it_names() {
     fleet.until("the canary has it", |fleet, _| fleet.course.len() == before + 1).await;
     let now = number(&fleet).await;
     order(&fleet, json!({"number": now - 1, "promote": "Soak", "reason": "an old one"})).await;
-    fleet.go_on_for(Duration::from_secs(2)).await;
+    fleet.go_on().await;
     assert_eq!(fleet.course.len(), before + 1, "an order of another rollout");
     order(&fleet, json!({"number": now, "promote": "Soak", "reason": "looked at it"})).await;
     fleet.until("all have it", |fleet, _| fleet.bundles().values().all(|bundle| *bundle != first)).await;
@@ -598,7 +623,7 @@ async fn a_persons_word_counts_for_the_rollout_that_it_names() {
     let before = fleet.course.len();
     fleet.commit("three").await;
     fleet.until("a canary has it", |fleet, _| fleet.course.len() == before + 1).await;
-    fleet.go_on_for(Duration::from_secs(2)).await;
+    fleet.go_on().await;
     assert_eq!(fleet.course.len(), before + 1);
     let now = number(&fleet).await;
     order(&fleet, json!({"number": now, "abort": true, "reason": "not today"})).await;
@@ -661,7 +686,8 @@ async fn a_set_goes_back_to_a_version_with_its_repository_gone_and_on_again() {
         .await;
 
     fleet.rig = fleet.rig.restart().await;
-    fleet.go_on_for(Duration::from_secs(2)).await;
+    fleet.rig.wait_loaded().await;
+    fleet.go_on().await;
     assert!(fleet.bundles().values().all(|now| *now == first), "{:?}", fleet.bundles());
     edit(&fleet, &|spec| drop(spec.as_object_mut().unwrap().remove("pin"))).await;
     fleet
@@ -720,7 +746,7 @@ async fn a_cluster_is_not_done_before_its_tests_have_passed() {
     let mut fleet = Fleet::start_with(&["a", "b"], json!({}), tests, Vec::new()).await;
     fleet.until("the canary has it", |fleet, _| fleet.last.contains_key("a")).await;
     // Healthy, for longer than the soak, and not tested.
-    fleet.go_on_for(Duration::from_secs(3)).await;
+    fleet.go_on().await;
     assert_eq!(fleet.reached(0), ["a"].into());
     let set = fleet.set().await;
     assert_eq!(
@@ -739,7 +765,7 @@ async fn a_cluster_is_not_done_before_its_tests_have_passed() {
     fleet.commit("two").await;
     let halted = fleet.until("it is halted", |_, set| set["status"]["rollout"]["phase"] == "Halted").await;
     assert_eq!(halted["status"]["rollout"]["haltedBy"], "farwater-admin/a");
-    fleet.go_on_for(Duration::from_secs(2)).await;
+    fleet.go_on().await;
     assert_eq!(fleet.reached(before), ["a"].into());
 }
 
@@ -768,7 +794,7 @@ async fn where_nobody_knows_what_a_version_was_nothing_takes_its_place() {
     let says_why =
         |service: &Value| message(service, "Ready").contains(&format!("its set is kept at version {one}, and nobody"));
     fleet.rig.wait_for("ServiceDeployment", ADMIN_NAMESPACE, "web-z", says_why).await;
-    fleet.go_on_for(Duration::from_secs(1)).await;
+    fleet.go_on().await;
     assert!(!fleet.last.contains_key("z"), "{:?}", fleet.course);
     edit(&fleet, &|spec| drop(spec.as_object_mut().unwrap().remove("pin"))).await;
     fleet.until("it gets what there is now", |fleet, _| fleet.last.contains_key("z")).await;
@@ -915,7 +941,7 @@ async fn a_rollout_releases_nothing_into_a_closed_window_and_goes_on_when_it_ope
             set["spec"]["template"]["spec"]["targetNamespace"] = "elsewhere".into();
         })
         .await;
-    fleet.go_on_for(Duration::from_secs(2)).await;
+    fleet.go_on().await;
     assert_eq!(fleet.course.len(), before, "{:?}", fleet.course);
     assert!(fleet.bundles().into_values().all(|bundle| bundle == first));
 

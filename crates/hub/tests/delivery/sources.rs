@@ -12,7 +12,7 @@ use serde_json::json;
 
 use crate::{
     delivering::applied,
-    rig::{Rig, condition, repository},
+    rig::{PATIENCE, Rig, condition, repository},
     shop::{helm_repository, oci_repository},
 };
 
@@ -203,7 +203,8 @@ async fn what_was_asked_before_a_source_was_suspended_is_not_served_after() {
     let served =
         rig.wait_for("GitRepository", ADMIN_NAMESPACE, "infra", |s| condition(s, "Ready") == "True/Fetched").await;
     git.change("main", &[("README", Some("y"))]).unwrap();
-    server.set_fault(Fault::Delay(Duration::from_millis(500)));
+    // Long enough for it to be suspended before there is an answer.
+    server.set_fault(Fault::Delay(Duration::from_secs(2)));
     let before = server.counts().requests;
     rig.edit("GitRepository", ADMIN_NAMESPACE, "infra", |source| {
         source["metadata"]["annotations"]["farwater.dev/requestedAt"] = "now".into();
@@ -211,6 +212,7 @@ async fn what_was_asked_before_a_source_was_suspended_is_not_served_after() {
     .await;
     rig.wait_until("it is asked", async || server.counts().requests > before).await;
     rig.edit("GitRepository", ADMIN_NAMESPACE, "infra", |source| source["spec"]["suspend"] = true.into()).await;
+    server.set_fault(Fault::None);
     let suspended = rig
         .wait_for("GitRepository", ADMIN_NAMESPACE, "infra", |source| {
             source["status"]["observedGeneration"] == source["metadata"]["generation"]
@@ -245,7 +247,7 @@ async fn a_mirror_goes_when_nothing_needs_it() {
     rig.wait_gone("ServiceDeployment", ADMIN_NAMESPACE, "web").await;
     let started = tokio::time::Instant::now();
     while mirror.exists() {
-        assert!(started.elapsed().as_secs() < 30, "the mirror stays");
+        assert!(started.elapsed() < PATIENCE, "the mirror stays");
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
     }
 }

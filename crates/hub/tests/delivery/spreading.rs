@@ -1,6 +1,6 @@
 //! What services of a set are handed by objects that they share spreads as a commit does.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::collections::BTreeMap;
 
 use farwater_api::{ADMIN_NAMESPACE, Digest};
 use farwater_store::delivery::load_document;
@@ -57,21 +57,25 @@ async fn fetch(fleet: &Fleet, name: &str) -> Value {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_changed_context_reaches_the_canary_first() {
-    let mut fleet = start(&["a", "b", "c"], json!({"soak": "2s"})).await;
+    let mut fleet = start(&["a", "b", "c"], json!({})).await;
     assert!(all_have(&fleet, "red"), "{:?}", fleet.colours);
+    // Time stands still while the canary alone has something.
+    fleet.pace = 0;
+    edit_set(&fleet, |spec| spec["rollout"]["soak"] = "1m".into()).await;
     fleet.rig.wait_idle().await;
     let resolved = |fleet: &Fleet| fleet.rig.delivery.counters.parameters_resolved.get();
     let (before, count) = (digests(&fleet), resolved(&fleet));
     // What nobody is handed is nothing to anybody.
     paint(&fleet, "other", json!(2)).await;
-    fleet.go_on_for(Duration::from_secs(1)).await;
+    fleet.go_on().await;
     assert_eq!((digests(&fleet), resolved(&fleet)), (before.clone(), count));
 
     let number = fleet.set().await["status"]["rollout"]["number"].as_u64().unwrap();
     paint(&fleet, "colour", json!("blue")).await;
     let set = fleet.until("the canary has it", |fleet, _| fleet.colours["a"] == "blue").await;
     assert_eq!(set["status"]["rollout"]["number"], number + 1);
-    fleet.go_on_for(Duration::from_millis(500)).await;
+    fleet.rig.wait_until("all is done", async || fleet.rig.is_at_rest().await).await;
+    fleet.step().await;
     assert_eq!(resolved(&fleet), count + 3, "each is put together once");
     for name in ["b", "c"] {
         assert_eq!(digests(&fleet)[name], before[name], "{name} got something of it");
@@ -81,6 +85,7 @@ async fn a_changed_context_reaches_the_canary_first() {
     fleet = fleet.crash().await;
     assert_eq!(fetch(&fleet, "c").await["contexts"][SHARED]["colour"], "red");
     assert_eq!(fetch(&fleet, "c").await["configuration"]["token"], "one");
+    fleet.pace = 30;
     fleet.until("all have it", |fleet, set| is_complete(set) && all_have(fleet, "blue")).await;
     let course: Vec<_> = fleet.painted.iter().map(|(name, colour)| (*name, colour.as_str())).collect();
     assert_eq!(course[0], ("a", "blue"));
@@ -118,11 +123,11 @@ async fn a_value_that_is_bad_or_missing_takes_nothing_from_the_others_and_its_fi
     paint(&fleet, "colour", json!("black")).await;
     let halted = fleet.until("it is halted", |_, set| set["status"]["rollout"]["phase"] == "Halted").await;
     assert_eq!(halted["status"]["rollout"]["haltedBy"], "farwater-admin/a");
-    fleet.go_on_for(Duration::from_secs(2)).await;
+    fleet.go_on().await;
     assert_eq!(fleet.painted, [("a", "black".to_owned())]);
     let black = mac_of(&fleet.last["a"]);
     fleet = fleet.crash().await;
-    fleet.go_on_for(Duration::from_secs(1)).await;
+    fleet.go_on().await;
     assert_eq!(fleet.painted, [("a", "black".to_owned())], "and is after a crash");
 
     // Gone altogether: all keep what they have, and say so.
@@ -167,7 +172,7 @@ async fn what_goes_back_gets_its_parameters_of_before() {
     assert_eq!(size(&fleet).await, "2");
     fleet.until("the canary is back", |fleet, _| fleet.colours["a"] == "red").await;
     assert_eq!((mac_of(&fleet.last["a"]), size(&fleet).await), (red, Value::Null));
-    fleet.go_on_for(Duration::from_secs(2)).await;
+    fleet.go_on().await;
     let course: Vec<_> = fleet.painted.iter().map(|(name, colour)| (*name, colour.as_str())).collect();
     assert_eq!(course, [("a", "black"), ("a", "red")]);
 

@@ -161,6 +161,7 @@ async fn lose_second(rig: &Rig, wanted: &AgentSettings) -> (Vec<Agent>, Agent) {
     wait_asked(rig, &agents, wanted, &["a", "b", "c"]).await;
     let silent = agents.remove(1);
     poll_every(rig, "b", "1s").await;
+    rig.pass(10);
     let policy = rig.wait_for("AgentPolicy", "", POLICY, |policy| is_halted_at(policy, "b", LOST)).await;
     assert_eq!(counts(&policy), [2, 1, 0]);
     // What is on its way gets there, and nobody follows.
@@ -199,6 +200,7 @@ async fn a_hub_that_was_restarted_has_not_heard_the_silent_one() {
     rig.wait_loaded().await;
     wait_asked(&rig, &agents, &wanted, &["a", "c"]).await;
     // For all it knows, nobody could be heard while it was away.
+    rig.pass(10);
     rig.wait_for("AgentPolicy", "", POLICY, |policy| is_halted_at(policy, "b", LOST)).await;
     wait_asked(&rig, &agents, &wanted, &["a", "c"]).await;
     hear_again(&rig, agents, &silent, &wanted).await;
@@ -216,6 +218,7 @@ async fn one_that_falls_silent_on_its_way_keeps_the_rest_waiting_and_halts_them_
     let silent = agents.remove(1);
     poll_every(&rig, "b", "1s").await;
     let is_silent = |cluster: &Value| condition(cluster, "Ready") == "False/AgentSilent";
+    rig.pass(10);
     rig.wait_for("Cluster", ADMIN_NAMESPACE, "b", is_silent).await;
     wait_asked(&rig, &agents, &wanted, &["a"]).await;
     let rig = rig.restart().await;

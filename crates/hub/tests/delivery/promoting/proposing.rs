@@ -87,7 +87,7 @@ async fn what_is_promoted_is_pushed_once_and_gets_there_when_people_have_merged_
     assert_eq!(env.branch(BRANCH).as_deref(), Some(pushed.as_str()));
     assert_eq!((file(&env, "main"), file(&env, BRANCH)), (manifest(&first), manifest(&second)));
     let mut world = world.restart().await;
-    world.go_on_for(Duration::from_secs(1)).await;
+    world.go_on().await;
     assert_eq!(env.branch(BRANCH).as_deref(), Some(pushed.as_str()), "it is pushed once");
     assert_eq!(world.of_production(), [bundle]);
     let login = format!("Basic {}", STANDARD.encode("bot:hunter2"));

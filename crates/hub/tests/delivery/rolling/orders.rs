@@ -1,7 +1,5 @@
 //! What people order of a rollout: that it begins, or goes on in spite of what holds it.
 
-use std::time::Duration;
-
 use farwater_api::ADMIN_NAMESPACE;
 use serde_json::{Value, json};
 
@@ -32,7 +30,7 @@ async fn what_is_on_hold_begins_when_somebody_says_so() {
         let before = fleet.course.len();
         fleet.commit(text).await;
         fleet.until_phase("OnHold").await;
-        fleet.go_on_for(Duration::from_secs(2)).await;
+        fleet.go_on().await;
         assert_eq!(fleet.course.len(), before, "{:?}", fleet.course);
         fleet.promote("Soak").await;
         fleet.until("the canary has it", |fleet, _| fleet.course.len() > before).await;
@@ -50,7 +48,7 @@ async fn a_step_that_does_not_get_done_is_waited_for_until_somebody_says_otherwi
     let before = fleet.course.len();
     fleet.commit("two").await;
     fleet.until_phase("Progressing").await;
-    fleet.go_on_for(Duration::from_secs(3)).await;
+    fleet.go_on().await;
     assert_eq!(fleet.course.len(), before, "{:?}", fleet.course);
     fleet.promote("Step").await;
     fleet.until("the others have it", |fleet, _| fleet.reached(before) == ["b", "c"].into()).await;
@@ -66,7 +64,7 @@ async fn what_has_failed_stops_the_others_until_somebody_says_otherwise() {
     let before = fleet.course.len();
     fleet.commit("two").await;
     fleet.until_phase("Halted").await;
-    fleet.go_on_for(Duration::from_secs(2)).await;
+    fleet.go_on().await;
     assert_eq!(fleet.reached(before), ["a"].into());
     // It is bad on this one cluster alone.
     let bad = fleet.bundles()["a"];

@@ -41,6 +41,7 @@ async fn a_silent_cluster_is_deferred_and_no_failure_and_catches_up() {
     fleet.rig.edit("Cluster", ADMIN_NAMESPACE, "c", |cluster| cluster["spec"]["pollInterval"] = "1s".into()).await;
     let away = fleet.agents.remove("c").unwrap();
     let is_silent = |cluster: &Value| condition(cluster, "Ready") == "False/AgentSilent";
+    fleet.rig.pass(10);
     fleet.rig.wait_for("Cluster", ADMIN_NAMESPACE, "c", is_silent).await;
     fleet.commit("two").await;
     let is_over = |fleet: &Fleet, set: &Value| {
