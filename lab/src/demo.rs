@@ -11,7 +11,8 @@ use std::{io::IsTerminal as _, process::ExitCode, time::Duration};
 use anyhow::{Context as _, Result};
 use farwater_testkit::{Tools, packages};
 
-use crate::{page, repository, step};
+use xtask::{page, repository, step};
+
 use progress::Fleet;
 use scene::Scene;
 use screen::Screen;

@@ -26,9 +26,9 @@ use kube::{
 };
 use serde_json::json;
 use walkdir::WalkDir;
+use xtask::repository;
 
 use super::screen::say;
-use crate::repository;
 
 const CLUSTERS: [&str; 2] = ["east", "west"];
 const BRANCH: &str = "main";
