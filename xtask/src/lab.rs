@@ -6,11 +6,15 @@ use std::{
     os::unix::process::CommandExt as _,
     path::Path,
     process::{Command, ExitCode},
+    time::Instant,
 };
 
 use anyhow::{Context as _, Result};
 
 use crate::{repository, step};
+
+/// A variable that lab gets: the seconds that it took to build it. The demo adds them to its own.
+pub const BUILD_SECONDS: &str = "XTASK_BUILD_SECONDS";
 
 // All that follows the command's name, `--help` too: lab reads it. No doc comment: it would be each command's help.
 #[derive(clap::Args)]
@@ -22,8 +26,10 @@ pub struct Arguments {
 
 /// Becomes lab with the command of this name: terminal, signals and exit code are lab's.
 pub fn run(name: &str, arguments: &Arguments) -> Result<ExitCode> {
+    let start = Instant::now();
     let mut lab = command(&repository::log("lab-build")?)?;
-    lab.arg(name).args(&arguments.all);
+    let seconds = start.elapsed().as_secs_f64().to_string();
+    lab.arg(name).args(&arguments.all).env(BUILD_SECONDS, seconds);
     Err(lab.exec()).with_context(|| format!("start {}", lab.get_program().display()))
 }
 
