@@ -104,6 +104,20 @@ const BOUNDARIES: &[Boundary] = &[
         "who owns a field needs no sockets, files, clocks or runtime, and no kinds of ours",
     ),
     ("farwater-cli", &["farwater-testkit"], "the testkit is for development only"),
+    (
+        "xtask",
+        &[
+            "farwater-agent",
+            "farwater-e2e",
+            "farwater-fleet",
+            "farwater-fleetsim",
+            "farwater-hub",
+            "farwater-render",
+            "farwater-store",
+            "sqlx",
+        ],
+        "it is built before everything else; what needs this goes into lab",
+    ),
 ];
 
 /// A crate in the tree. Asked from `cargo tree`: `cargo metadata` also names crates behind features that are off.

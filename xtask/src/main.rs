@@ -1,17 +1,8 @@
 //! Repository tasks: `cargo xtask <command>`. One file per command.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
-mod bench;
-mod campaign;
 mod codegen;
-mod demo;
-mod deny;
-mod image;
 mod invariants;
-mod machine;
-mod page;
-mod repository;
-mod step;
 mod test;
 mod tools;
 mod waits;
@@ -19,6 +10,7 @@ mod waits;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use xtask::{deny, lab, machine, page, repository, step};
 
 #[derive(Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask", about = "Tasks of this repository")]
@@ -30,25 +22,31 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Command {
     Test(test::Arguments),
-    Demo(demo::Arguments),
+    /// Show a commit become running objects: two Kubernetes control planes, a Git server, a hub and two agents
+    Demo(lab::Arguments),
     Tools(tools::Arguments),
-    Campaign(campaign::Arguments),
-    Bench(bench::Arguments),
-    Codegen(codegen::Arguments),
+    /// Run a long count; its record under docs/campaigns is resumed while commit and seed stay the same
+    Campaign(lab::Arguments),
+    /// Measure; prints one JSON object per line and metric
+    Bench(lab::Arguments),
+    /// Write the generated files: resource definitions and JSON schemas under deploy, the reference under docs, the
+    /// page's types, deny.toml
+    Codegen(lab::Arguments),
     Deny(deny::Arguments),
-    Image(image::Arguments),
+    /// Make OCI images of hub and agent, as layouts and tar files, without a container engine
+    Image(lab::Arguments),
 }
 
 fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Test(arguments) => test::run(&arguments),
-        Command::Demo(arguments) => demo::run(&arguments),
+        Command::Demo(arguments) => lab::run("demo", &arguments),
         Command::Tools(arguments) => tools::run(&arguments),
-        Command::Campaign(arguments) => campaign::run(&arguments),
-        Command::Bench(arguments) => bench::run(&arguments),
-        Command::Codegen(arguments) => codegen::run(&arguments),
+        Command::Campaign(arguments) => lab::run("campaign", &arguments),
+        Command::Bench(arguments) => lab::run("bench", &arguments),
+        Command::Codegen(arguments) => lab::run("codegen", &arguments),
         Command::Deny(arguments) => deny::run(&arguments),
-        Command::Image(arguments) => image::run(&arguments),
+        Command::Image(arguments) => lab::run("image", &arguments),
     };
     match result {
         Ok(code) => code,

@@ -1,6 +1,7 @@
 //! Where things are in this clone.
 
 use std::{
+    fs,
     path::PathBuf,
     process::{Command, Stdio},
 };
@@ -21,6 +22,13 @@ pub fn target_directory() -> Result<PathBuf> {
     Ok(metadata.target_directory)
 }
 
+/// Where to keep what a command prints, without the file's ending.
+pub fn log(name: &str) -> Result<PathBuf> {
+    let folder = target_directory()?.join("xtask/logs");
+    fs::create_dir_all(&folder).with_context(|| format!("create {}", folder.display()))?;
+    Ok(folder.join(format!("{name}.log")))
+}
+
 /// What cargo prints, its complaints going to the terminal.
 pub fn cargo_output(arguments: &[&str]) -> Result<String> {
     let output = cargo()?.args(arguments).stderr(Stdio::inherit()).output();
@@ -35,7 +43,7 @@ pub fn cargo_output(arguments: &[&str]) -> Result<String> {
 pub fn cargo() -> Result<Command> {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(root()?);
-    // What `cargo run` tells its program about the crate xtask is not meant for builds of others.
+    // What `cargo run` tells a program about its own crate is not meant for builds of others.
     for (name, _) in std::env::vars_os() {
         let name = name.to_string_lossy().into_owned();
         if name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_") || name == "CARGO_BIN_NAME" {

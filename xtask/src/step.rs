@@ -89,6 +89,12 @@ impl<'a> Step<'a> {
     }
 }
 
+/// For people: `12.3s`, `4m05s`.
+pub fn seconds(time: Duration) -> String {
+    let whole = time.as_secs();
+    if whole >= 60 { format!("{}m{:02}s", whole / 60, whole % 60) } else { format!("{:.1}s", time.as_secs_f64()) }
+}
+
 /// What was written to `log` from byte `position` on.
 pub fn read_from(log: &Path, position: u64) -> Result<String> {
     let mut file = fs::File::open(log)?;

@@ -12,7 +12,7 @@ use super::{
     runner::Servers,
     suite,
 };
-use crate::{codegen, deny, invariants, page, repository, step, waits};
+use crate::{codegen, deny, invariants, lab, page, repository, step, waits};
 
 pub struct Phase {
     pub name: &'static str,
@@ -144,8 +144,8 @@ fn test(run: &Run) -> Result<Counts> {
 
 /// The demo as users start it.
 fn demo(run: &Run) -> Result<Counts> {
-    let mut command = repository::cargo()?;
-    command.args(["xtask", "demo", "--once"]);
+    let mut command = lab::command(&run.log("demo"))?;
+    command.args(["demo", "--once"]);
     step::run("demo", command, &run.log("demo"))?;
     Ok(Counts::ONE_PASSED)
 }

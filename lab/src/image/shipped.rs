@@ -13,9 +13,9 @@ use farwater_testkit::{
     farwater::use_programs_of,
     images::{AGENT, AGENT_NEXT, HUB, Images},
 };
+use xtask::repository;
 
 use super::{Architecture, Made, agent_image, make};
-use crate::repository;
 
 /// Those for this machine, under the names of the ones that tests make.
 pub struct Shipped {

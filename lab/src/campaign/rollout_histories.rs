@@ -4,9 +4,9 @@ use std::process::Stdio;
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
+use xtask::repository;
 
 use super::Round;
-use crate::repository;
 
 /// Of one round: half a minute.
 const HISTORIES: u64 = 50_000;

@@ -1,16 +1,15 @@
 //! Static programs that are the same wherever they are built.
 
 use std::{
-    fs,
     path::{Path, PathBuf},
     process::Command,
 };
 
 use anyhow::{Context as _, Result};
 use farwater_testkit::tools::renderer_flags;
+use xtask::{page, repository, step};
 
 use super::Architecture;
-use crate::{page, repository, step};
 
 pub struct Programs {
     pub hub: PathBuf,
@@ -22,8 +21,7 @@ pub struct Programs {
 pub fn build(architecture: Architecture) -> Result<Programs> {
     let triple = architecture.target();
     let target = repository::target_directory()?.join("image");
-    let log = repository::target_directory()?.join("xtask/logs/image-build.log");
-    fs::create_dir_all(log.parent().unwrap_or(&target))?;
+    let log = repository::log("image-build")?;
     page::build_if_stale(&log)?;
     let build = |profile: &str, package: &str, program: &str, flags: &[&str]| -> Result<PathBuf> {
         let mut cargo = repository::cargo()?;

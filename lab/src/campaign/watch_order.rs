@@ -4,9 +4,9 @@ use std::process::Stdio;
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
+use xtask::repository;
 
 use super::Round;
-use crate::repository;
 
 const EVENTS: u64 = 250_000;
 const TEST: &str = "order::watchers_of_three_replicas_miss_nothing_and_see_nothing_twice";

@@ -25,8 +25,7 @@ use anyhow::{Context as _, Result, bail};
 use futures::future::{LocalBoxFuture, join_all};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-
-use crate::{
+use xtask::{
     machine::{self, Machine},
     repository, step,
 };
@@ -281,8 +280,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
 /// use them.
 pub fn build_programs() -> Result<()> {
     let target = repository::target_directory()?;
-    let (logs, programs) = (target.join("xtask/logs"), target.join("xtask/programs"));
-    fs::create_dir_all(&logs)?;
+    let (log, programs) = (repository::log("release-build")?, target.join("xtask/programs"));
     fs::create_dir_all(&programs)?;
     eprintln!("building release programs");
     for (profile, package, program) in
@@ -290,7 +288,7 @@ pub fn build_programs() -> Result<()> {
     {
         let mut cargo = repository::cargo()?;
         cargo.args(["build", "--locked", "--profile", profile, "-p", package]);
-        step::run(&format!("cargo build -p {package}"), cargo, &logs.join("release-build.log"))?;
+        step::run(&format!("cargo build -p {package}"), cargo, &log)?;
         // Anew, not over the old one: that may still run.
         let built = programs.join(program);
         if built.exists() {

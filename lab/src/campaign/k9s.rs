@@ -5,9 +5,9 @@ use std::process::Stdio;
 use anyhow::{Context as _, Result, ensure};
 use farwater_testkit::Tools;
 use serde_json::json;
+use xtask::repository;
 
 use super::Round;
-use crate::repository;
 
 const TESTS: [&str; 2] =
     ["k9s::k9s_shows_follows_and_deletes_our_kinds", "k9s::k9s_shows_a_reader_of_one_namespace_what_it_may_read"];

@@ -184,8 +184,9 @@ fn close(schema: &mut Value) {
 
 #[cfg(test)]
 mod tests {
+    use xtask::repository;
+
     use super::*;
-    use crate::repository;
 
     fn check(schema: &Value, value: &Value, path: &str) {
         match value {

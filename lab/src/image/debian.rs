@@ -12,9 +12,9 @@ use std::{
 use anyhow::{Context as _, Result, bail, ensure};
 use farwater_image::Libraries;
 use sha2::{Digest as _, Sha256};
+use xtask::repository;
 
 use super::Architecture;
-use crate::repository;
 
 /// The git program, its ways to http, https and ssh, what they are linked to, and the authorities of public servers.
 const PACKAGES: &[&str] = &[

@@ -8,10 +8,16 @@ use std::{
 
 use console::{Color, Term, style};
 
-use super::{picture::Picture, progress::Fleet, scene::Scene};
+use super::{
+    picture::{Picture, wrap},
+    progress::Fleet,
+    scene::Scene,
+};
 
 /// Notes that are remembered; how many are shown is the picture's business.
 const NOTES: usize = 8;
+/// Of plain lines: the narrowest terminal in use.
+const COLUMNS: usize = 80;
 
 pub struct Screen {
     in_place: bool,
@@ -59,7 +65,7 @@ impl Screen {
                 self.notes.pop_front();
             }
         } else {
-            say(&text);
+            wrap(&text, COLUMNS).iter().for_each(|line| say(line));
         }
     }
 

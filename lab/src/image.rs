@@ -17,9 +17,9 @@ use std::{
 
 use anyhow::{Context as _, Result};
 use farwater_image::{Image, Node, Root, Start, USER, add_program};
+use xtask::repository;
 
 pub use self::{architecture::Architecture, programs::Programs, shipped::Shipped};
-use crate::repository;
 
 /// Make OCI images of hub and agent, as layouts and tar files, without a container engine
 #[derive(clap::Args)]

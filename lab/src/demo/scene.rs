@@ -26,9 +26,12 @@ use kube::{
 };
 use serde_json::json;
 use walkdir::WalkDir;
+use xtask::repository;
 
-use super::screen::say;
-use crate::repository;
+use super::{
+    screen::say,
+    times::{Phase, Times},
+};
 
 const CLUSTERS: [&str; 2] = ["east", "west"];
 const BRANCH: &str = "main";
@@ -55,25 +58,23 @@ pub struct Scene {
 }
 
 impl Scene {
-    pub async fn start() -> Result<Self> {
-        Self::start_with(&[]).await
-    }
-
     /// With more options of the hub.
-    pub async fn start_with(options: &[&str]) -> Result<Self> {
+    pub async fn start(options: &[&str], times: &mut Times) -> Result<Self> {
         let tools = Tools::find()?;
         let dir = temporary_folder("farwater-demo-")?;
-        say("starting two Kubernetes control planes, each with two KWOK nodes, and a Git server");
+        say("starting two control planes, each with two KWOK nodes, and a Git server");
         let (east, west, git) = tokio::try_join!(Plane::start(), Plane::start(), GitServer::start())?;
         let planes = vec![east, west];
         let files = example_files()?;
         let repository = git.create("fleet")?;
         commit(&repository, &files)?;
         say(&format!("  {} holds examples/fleet/apps", git.url("fleet")));
+        times.end(Phase::Planes);
 
         say("starting the hub");
         let hub = Hub::start_with(&dir.path().join("hub"), options).await?;
         let client = hub.client().await?;
+        times.end(Phase::Hub);
         let mut scene = Self {
             agents: Vec::new(),
             hub,
@@ -90,6 +91,7 @@ impl Scene {
         scene.write_environment()?;
         scene.state_the_fleet()?;
         scene.join_clusters().await?;
+        times.end(Phase::Agents);
         Ok(scene)
     }
 
@@ -274,7 +276,8 @@ impl Scene {
     pub fn how_to_reach(&self) -> Result<String> {
         let dir = self.dir.path().display();
         let mut text = String::new();
-        writeln!(text, "The page:  {}/  token: {dir}/token", self.hub.url())?;
+        writeln!(text, "The page:  {}/ui/  (the hub's own certificate: accept it)", self.hub.url())?;
+        writeln!(text, "Sign in:   paste the token that this prints: cat {dir}/token")?;
         writeln!(text, "A shell:   . {dir}/env; farwater why web-east")?;
         writeln!(text, "           kubectl get sd -A; kubectl --kubeconfig $EAST get pods -A")?;
         Ok(text)

@@ -5,8 +5,7 @@ use std::{env::consts::ARCH, process::Command};
 use anyhow::{Context as _, Result, ensure};
 use clap::ValueEnum;
 use farwater_testkit::packages::{self, Package};
-
-use crate::repository;
+use xtask::repository;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Architecture {

@@ -58,8 +58,8 @@ fn cut(line: &str, columns: usize) -> String {
     }
 }
 
-/// Broken at spaces; what follows stands under the text, not under its time.
-fn wrap(line: &str, columns: usize) -> Vec<String> {
+/// Lines of at most `columns` characters, broken at spaces; what follows stands under the text, not under its time.
+pub fn wrap(line: &str, columns: usize) -> Vec<String> {
     let mut lines = Vec::new();
     let mut rest = line.to_owned();
     while rest.chars().count() > columns {

@@ -25,8 +25,9 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 use futures::future::LocalBoxFuture;
 use serde::Serialize;
+use xtask::{machine, repository, step};
 
-use crate::{campaign, machine, repository, step};
+use crate::campaign;
 
 /// Measure; prints one JSON object per line and metric
 #[derive(clap::Args)]
@@ -295,15 +296,13 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
 /// Builds this program as the programs that it measures are built, and hands over to it.
 fn run_in_release(name: &str, quick: bool) -> Result<ExitCode> {
     let target = repository::target_directory()?;
-    let logs = target.join("xtask/logs");
-    fs::create_dir_all(&logs)?;
-    eprintln!("building a release xtask: the peer is part of it");
+    eprintln!("building a release lab: the peer is part of it");
     let mut cargo = repository::cargo()?;
-    cargo.args(["build", "--release", "--locked", "-p", "xtask"]);
-    step::run("cargo build --release -p xtask", cargo, &logs.join("release-build.log"))?;
-    let mut command = Command::new(target.join("release/xtask"));
+    cargo.args(["build", "--release", "--locked", "-p", "lab"]);
+    step::run("cargo build --release -p lab", cargo, &repository::log("release-build")?)?;
+    let mut command = Command::new(target.join("release/lab"));
     command.args(["bench", name]).args(quick.then_some("--quick"));
-    let status = command.status().context("start the release xtask")?;
+    let status = command.status().context("start the release lab")?;
     Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

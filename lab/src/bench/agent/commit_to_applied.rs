@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result};
 
 use crate::{
     bench::{Figure, milliseconds, percentile},
-    demo::{self, scene::Scene},
+    demo::{self, scene::Scene, times::Times},
 };
 
 const LONGEST: Duration = Duration::from_secs(60);
@@ -37,7 +37,7 @@ pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
 
 async fn times(rounds: usize, hints: bool) -> Result<Vec<Duration>> {
     let limit: &[&str] = if hints { &[] } else { &["--max-connected-agents", "0"] };
-    let mut scene = Scene::start_with(limit).await?;
+    let mut scene = Scene::start(limit, &mut Times::start()).await?;
     demo::wait_until_healthy(&scene).await?;
     let mut times = Vec::new();
     for round in 1..=rounds {

@@ -5,12 +5,10 @@ use std::{fs, path::Path};
 use anyhow::{Result, ensure};
 use farwater_image::Image;
 use serde_json::json;
+use xtask::{machine, repository, step};
 
 use super::Round;
-use crate::{
-    image::{self, Architecture},
-    machine, repository, step,
-};
+use crate::image::{self, Architecture};
 
 const REPOSITORY: &str = "localhost/farwater";
 
@@ -47,19 +45,8 @@ fn digests_of_clone(dir: &Path, log: &Path, commit: &str) -> Result<String> {
     step::run("git checkout", git, log)?;
     let mut cargo = repository::cargo()?;
     let name = Architecture::own()?.name();
-    cargo.args([
-        "run",
-        "--quiet",
-        "--locked",
-        "-p",
-        "xtask",
-        "--",
-        "image",
-        "--repository",
-        REPOSITORY,
-        "--arch",
-        name,
-    ]);
+    cargo.args(["run", "--quiet", "--locked", "--bin", "xtask", "--", "image"]);
+    cargo.args(["--repository", REPOSITORY, "--arch", name]);
     cargo.current_dir(&clone).env("CARGO_HOME", dir.join("crates")).env("CARGO_TARGET_DIR", dir.join("build"));
     cargo.env("XDG_CACHE_HOME", dir.join("cache")).env("npm_config_cache", dir.join("npm"));
     let before = fs::metadata(log)?.len();

@@ -5,16 +5,18 @@ mod picture;
 mod progress;
 pub mod scene;
 mod screen;
+pub mod times;
 
 use std::{io::IsTerminal as _, process::ExitCode, time::Duration};
 
 use anyhow::{Context as _, Result};
 use farwater_testkit::{Tools, packages};
+use xtask::{lab, page, repository, step};
 
-use crate::{page, repository, step};
 use progress::Fleet;
 use scene::Scene;
 use screen::Screen;
+use times::{Phase, Times};
 
 /// From nothing to healthy takes some ten seconds; on a machine that also compiles, longer.
 const HEALTHY: Duration = Duration::from_secs(180);
@@ -26,47 +28,60 @@ pub struct Arguments {
     /// Stop, with exit code 0, when everything is healthy and a further commit has arrived
     #[arg(long)]
     once: bool,
+    /// How long it took to build this program before it ran
+    #[arg(long, hide = true, env = lab::BUILD_SECONDS, default_value_t = 0.0)]
+    build_seconds: f64,
 }
 
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let mut times = Times::start();
+    times.add(Phase::Lab, Duration::try_from_secs_f64(arguments.build_seconds).unwrap_or_default());
     packages::require(&[packages::GIT])?;
     Tools::build()?;
-    build_programs()?;
+    times.end(Phase::Tools);
+    build_programs(&mut times)?;
     let runtime = tokio::runtime::Runtime::new()?;
-    runtime.block_on(show(arguments))
+    runtime.block_on(show(arguments, times))
 }
 
-fn build_programs() -> Result<()> {
-    let logs = repository::target_directory()?.join("xtask/logs");
-    std::fs::create_dir_all(&logs)?;
+fn build_programs(times: &mut Times) -> Result<()> {
+    let log = repository::log("demo-build")?;
     screen::say("building the page, farwater and farwater-agent");
-    page::build_if_stale(&logs.join("demo-build.log"))?;
+    page::build_if_stale(&log)?;
+    times.end(Phase::Page);
     let mut cargo = repository::cargo()?;
     // For the whole workspace: a selection of packages has other features, and would build much of it twice.
     cargo.args(["build", "--locked", "--workspace", "--bin", "farwater", "--bin", "farwater-agent"]);
-    step::run("cargo build", cargo, &logs.join("demo-build.log"))
+    step::run("cargo build", cargo, &log)?;
+    times.end(Phase::Programs);
+    Ok(())
 }
 
-async fn show(arguments: &Arguments) -> Result<ExitCode> {
+async fn show(arguments: &Arguments, mut times: Times) -> Result<ExitCode> {
     let interactive = !arguments.once && std::io::stdout().is_terminal() && std::io::stdin().is_terminal();
     let mut screen = Screen::new(interactive);
-    let mut scene = Scene::start().await?;
+    let mut scene = Scene::start(&[], &mut times).await?;
 
     let first = scene.head()?;
     follow(&scene, &mut screen, "the fleet is healthy", Fleet::is_healthy).await?;
+    times.end(Phase::Healthy);
     screen.note(format!("everything is healthy at commit {}", short(&first)));
 
-    if arguments.once {
-        return arrive(&mut scene, &mut screen).await.map(|()| ExitCode::SUCCESS);
-    }
-    if !interactive {
-        println!("{}", scene.tree().await?);
-        screen::say(&scene.how_to_reach()?);
-        screen::say("this is no terminal: going on until interrupted");
-        tokio::signal::ctrl_c().await?;
+    if interactive {
+        keys::play(&mut scene, &mut screen).await?;
+        println!("\n{times}");
         return Ok(ExitCode::SUCCESS);
     }
-    keys::play(&mut scene, &mut screen).await?;
+    screen::say(&scene.how_to_reach()?);
+    if arguments.once {
+        arrive(&mut scene, &mut screen).await?;
+        times.end(Phase::Commit);
+        println!("\n{times}");
+        return Ok(ExitCode::SUCCESS);
+    }
+    println!("{}\n{times}", scene.tree().await?);
+    screen::say("this is no terminal: the demo runs until you interrupt it");
+    tokio::signal::ctrl_c().await?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -86,7 +101,7 @@ async fn arrive(scene: &mut Scene, screen: &mut Screen) -> Result<()> {
 
 /// For others: the demo with `--once`, in plain lines, of whatever programs the testkit uses.
 pub async fn follow_a_commit() -> Result<()> {
-    let mut scene = Scene::start().await?;
+    let mut scene = Scene::start(&[], &mut Times::start()).await?;
     wait_until_healthy(&scene).await?;
     arrive(&mut scene, &mut Screen::quiet()).await
 }
