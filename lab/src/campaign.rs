@@ -12,16 +12,17 @@ mod kill9;
 mod node;
 mod prune_chaos;
 mod rollout_histories;
+mod steady;
 mod watch_order;
 
 use std::{
     fs,
     path::{Path, PathBuf},
-    process::ExitCode,
+    process::{Command, ExitCode},
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use futures::future::{LocalBoxFuture, join_all};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -50,6 +51,9 @@ pub struct Arguments {
     /// The hub's database, for campaigns that run on either; each has a record of its own
     #[arg(long, value_enum)]
     engine: Option<Engine>,
+    /// Name the records that are older than what they vouch for, with the commits since then; exit code 1 if there are any
+    #[arg(long, conflicts_with = "name")]
+    due: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -66,17 +70,38 @@ struct Campaign {
     engines: &'static [Engine],
     /// Whether it runs our programs, or tests of a crate.
     needs_programs: bool,
+    /// Folders whose changes its record doesn't know.
+    vouches_for: &'static [&'static str],
     /// One round, from its own seed.
     round: fn(u64, Engine) -> LocalBoxFuture<'static, Result<Round>>,
 }
 
 const CAMPAIGNS: &[Campaign] = &[
     Campaign {
+        name: "steady",
+        about: "the tests again and again, as every change runs them: none is red, and shaky ones are named",
+        goal: 20,
+        engines: &[Engine::Sqlite],
+        needs_programs: false,
+        vouches_for: &["crates", "tests", "xtask"],
+        round: |seed, _| Box::pin(async move { steady::round(seed) }),
+    },
+    Campaign {
+        name: "hub-engines",
+        about: "the hub's black-box tests, each on the engine on which it doesn't run every time",
+        goal: 1,
+        engines: &[Engine::Sqlite],
+        needs_programs: false,
+        vouches_for: &["crates/hub", "crates/store"],
+        round: |seed, _| Box::pin(async move { steady::round_of_other_engines(seed) }),
+    },
+    Campaign {
         name: "kill9",
         about: "the hub is killed under load: no acknowledged write is lost, no delete comes back, no watch has a gap",
         goal: 100,
         engines: &[Engine::Sqlite, Engine::Postgres],
         needs_programs: true,
+        vouches_for: &["crates/store", "crates/hub"],
         round: |seed, engine| Box::pin(kill9::round(seed, engine)),
     },
     Campaign {
@@ -86,6 +111,7 @@ const CAMPAIGNS: &[Campaign] = &[
         goal: 1_000_000,
         engines: &[Engine::Postgres],
         needs_programs: false,
+        vouches_for: &["crates/store"],
         round: |seed, _| Box::pin(async move { watch_order::round(seed) }),
     },
     Campaign {
@@ -95,6 +121,7 @@ const CAMPAIGNS: &[Campaign] = &[
         goal: 60,
         engines: &[Engine::Sqlite],
         needs_programs: true,
+        vouches_for: &["crates/hub", "crates/store"],
         round: |seed, _| Box::pin(informer::round(seed)),
     },
     Campaign {
@@ -103,6 +130,7 @@ const CAMPAIGNS: &[Campaign] = &[
         goal: 2,
         engines: &[Engine::Sqlite],
         needs_programs: false,
+        vouches_for: &["crates/hub/src"],
         round: |seed, _| Box::pin(async move { k9s::round(seed) }),
     },
     Campaign {
@@ -112,6 +140,7 @@ const CAMPAIGNS: &[Campaign] = &[
         goal: 20,
         engines: &[Engine::Sqlite],
         needs_programs: true,
+        vouches_for: &["crates/hub", "crates/agent", "crates/manifests"],
         round: |seed, _| Box::pin(hub_pod::round(seed)),
     },
     Campaign {
@@ -121,6 +150,7 @@ const CAMPAIGNS: &[Campaign] = &[
         goal: 2,
         engines: &[Engine::Sqlite],
         needs_programs: false,
+        vouches_for: &["crates/manifests", "crates/image", "crates/cli", "deploy"],
         round: |seed, _| Box::pin(node::round(seed)),
     },
     Campaign {
@@ -129,6 +159,7 @@ const CAMPAIGNS: &[Campaign] = &[
         goal: 1,
         engines: &[Engine::Sqlite],
         needs_programs: false,
+        vouches_for: &["crates/image", "lab/src/image"],
         round: |seed, _| Box::pin(async move { image_digest::round(seed) }),
     },
     Campaign {
@@ -137,6 +168,7 @@ const CAMPAIGNS: &[Campaign] = &[
         goal: 1,
         engines: &[Engine::Sqlite],
         needs_programs: false,
+        vouches_for: &["crates/image", "lab/src/image"],
         round: |seed, _| Box::pin(image_arm64::round(seed)),
     },
     Campaign {
@@ -145,6 +177,7 @@ const CAMPAIGNS: &[Campaign] = &[
         goal: 2_000,
         engines: &[Engine::Sqlite],
         needs_programs: true,
+        vouches_for: &["crates/agent", "crates/fleet", "crates/hub/src/controllers"],
         round: |seed, _| Box::pin(prune_chaos::round(seed)),
     },
     Campaign {
@@ -154,6 +187,7 @@ const CAMPAIGNS: &[Campaign] = &[
         goal: 5_000,
         engines: &[Engine::Sqlite],
         needs_programs: true,
+        vouches_for: &["crates/agent"],
         round: |seed, _| Box::pin(hostile_api::round(seed)),
     },
     Campaign {
@@ -163,6 +197,7 @@ const CAMPAIGNS: &[Campaign] = &[
         goal: 1_000_000,
         engines: &[Engine::Sqlite],
         needs_programs: false,
+        vouches_for: &["crates/fleet"],
         round: |seed, _| Box::pin(async move { rollout_histories::round(seed) }),
     },
     Campaign {
@@ -173,6 +208,7 @@ const CAMPAIGNS: &[Campaign] = &[
         goal: 20,
         engines: &[Engine::Sqlite],
         needs_programs: true,
+        vouches_for: &["crates/fleet", "crates/hub/src/controllers"],
         round: |seed, _| Box::pin(fleet_rollouts::round(seed)),
     },
 ];
@@ -226,6 +262,9 @@ impl Record {
 }
 
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+    if arguments.due {
+        return show_due();
+    }
     let Some(name) = &arguments.name else {
         for campaign in CAMPAIGNS {
             println!("{:<12} {} ({})", campaign.name, campaign.about, campaign.goal);
@@ -274,6 +313,37 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     }
     let done = record.failures.is_empty() && (record.count >= record.goal || limit.is_some());
     Ok(if done { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The records that don't know the newest changes of what they vouch for.
+fn show_due() -> Result<ExitCode> {
+    let folder = repository::root()?.join("docs/campaigns");
+    let mut are_due = false;
+    for campaign in CAMPAIGNS {
+        for engine in campaign.engines {
+            let name = campaign.record(*engine);
+            let Ok(text) = fs::read(folder.join(&name).with_extension("json")) else {
+                println!("{name:<24} has no record");
+                are_due = true;
+                continue;
+            };
+            let record: Record = serde_json::from_slice(&text).with_context(|| format!("read the record of {name}"))?;
+            let commits = commits_since(record.commit.trim_end_matches("-dirty"), campaign.vouches_for)?;
+            if commits > 0 {
+                println!("{name:<24} {commits} commits behind");
+                are_due = true;
+            }
+        }
+    }
+    Ok(if are_due { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+fn commits_since(commit: &str, folders: &[&str]) -> Result<usize> {
+    let mut git = Command::new("git");
+    git.current_dir(repository::root()?).args(["rev-list", "--count", "--no-merges", &format!("{commit}..HEAD"), "--"]);
+    let output = git.args(folders).output().context("run git rev-list")?;
+    ensure!(output.status.success(), "git rev-list: {}", String::from_utf8_lossy(&output.stderr).trim());
+    String::from_utf8_lossy(&output.stdout).trim().parse().context("read the count of git rev-list")
 }
 
 /// Builds both programs as they are meant to be run, the hub to be fast and the agent to be small, and has the testkit

@@ -6,11 +6,12 @@ use std::{
     io::{IsTerminal as _, Read as _, Seek as _, SeekFrom},
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
+    sync::LazyLock,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result};
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
 /// Without a terminal a line per minute shows that a long step is alive.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(60);
@@ -122,6 +123,14 @@ fn describe(command: &Command) -> String {
     text
 }
 
+/// One line for people, above what changes.
+pub fn say(line: &str) {
+    BARS.suspend(|| eprintln!("{line}"));
+}
+
+/// Of all steps that run at the same time.
+static BARS: LazyLock<MultiProgress> = LazyLock::new(MultiProgress::new);
+
 /// Shows that a long step is alive: on a terminal a line that changes, else a line per minute.
 pub struct Life {
     what: String,
@@ -132,7 +141,7 @@ pub struct Life {
 
 impl Life {
     pub fn new(what: &str) -> Self {
-        let bar = is_interactive().then(ProgressBar::new_spinner);
+        let bar = is_interactive().then(|| BARS.add(ProgressBar::new_spinner()));
         if let Some(bar) = &bar
             && let Ok(style) = ProgressStyle::with_template("  {spinner} {elapsed} {prefix}: {wide_msg}")
         {
@@ -152,7 +161,7 @@ impl Life {
             None if self.told.elapsed() > SIGN_OF_LIFE => {
                 self.told = Instant::now();
                 let line = format!("      {}, {} s: {}", self.what, self.start.elapsed().as_secs(), state());
-                eprintln!("{}", line.chars().take(SIGN_COLUMNS).collect::<String>());
+                say(&line.chars().take(SIGN_COLUMNS).collect::<String>());
             }
             None => {}
         }

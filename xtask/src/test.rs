@@ -2,32 +2,36 @@
 
 mod disk;
 mod jobs;
-mod memory;
 mod phases;
-mod processors;
 mod programs;
 mod record;
 mod results;
 mod rules;
 mod runner;
 mod suite;
+mod usage;
 
 use std::{
-    cell::RefCell,
     fs,
     path::PathBuf,
     process::ExitCode,
+    sync::{Mutex, PoisonError, mpsc},
+    thread,
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 
-use crate::repository;
+use crate::{
+    repository,
+    step::{self, seconds},
+};
 use jobs::Selection;
 use phases::{PHASES, Phase};
 use record::{PhaseRecord, Record};
 use results::Counts;
 use suite::{Group, Report};
+use usage::Usage;
 
 /// Run everything: tools, page, lints, generated files, unit and black-box tests, the demo
 #[derive(clap::Args)]
@@ -49,13 +53,16 @@ pub struct Arguments {
     record: bool,
 }
 
+/// Phases; most have a part in which one processor has nothing to do.
+const AT_THE_SAME_TIME: usize = 2;
+
 /// What the phases share.
 pub struct Run {
     /// One log per phase.
     pub logs: PathBuf,
     pub selection: Selection,
     /// What the phase `test` leaves.
-    pub report: RefCell<Report>,
+    pub report: Mutex<Report>,
 }
 
 impl Run {
@@ -68,10 +75,7 @@ struct Outcome {
     phase: &'static str,
     result: Result<Counts>,
     time: Duration,
-    /// Of the whole machine meanwhile.
-    processor_seconds: f64,
-    /// KiB at the most, beyond what the machine used before.
-    memory: u64,
+    usage: Usage,
 }
 
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
@@ -87,26 +91,18 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     fs::create_dir_all(&logs).with_context(|| format!("create {}", logs.display()))?;
     disk::require_room(&target)?;
     let selection = Selection { parts: arguments.tests.clone(), swapped_engines: arguments.swap_engines };
-    let run = Run { logs, selection, report: RefCell::default() };
+    let run = Run { logs, selection, report: Mutex::default() };
 
-    let memory = memory::Watch::start();
-    let mut outcomes = Vec::new();
-    for phase in chosen {
-        let outcome = run_phase(phase, &run, &memory);
-        let broken = outcome.result.is_err();
-        outcomes.push(outcome);
-        if broken && phase.needed_by_the_rest {
-            eprintln!("the phases after \"{}\" need it and were not run", phase.name);
-            break;
-        }
-    }
-    let report = run.report.into_inner();
-    let record = Record::of(outcomes.iter().map(Outcome::record).collect(), &report)?;
+    let start = Instant::now();
+    let outcomes = run_phases(&chosen, &run);
+    let time = start.elapsed();
+    let report = run.report.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let record = Record::of(outcomes.iter().map(Outcome::record).collect(), time, &report)?;
     record.save(&target.join("xtask/tests.json"))?;
     if arguments.record {
         record.save(&record::kept()?)?;
     }
-    Ok(conclude(&outcomes, &report))
+    Ok(conclude(&outcomes, time, &report))
 }
 
 fn choose(only: &[String]) -> Result<Vec<&'static Phase>> {
@@ -117,22 +113,67 @@ fn choose(only: &[String]) -> Result<Vec<&'static Phase>> {
     Ok(PHASES.iter().filter(|phase| only.is_empty() || only.iter().any(|name| name == phase.name)).collect())
 }
 
-fn run_phase(phase: &'static Phase, run: &Run, memory: &memory::Watch) -> Outcome {
-    eprintln!("==> {}: {}", phase.name, phase.about);
+/// Runs each phase when those that it needs have ended, [`AT_THE_SAME_TIME`] at most. Those that need one that could not be run to its end
+/// are not run.
+fn run_phases(chosen: &[&'static Phase], run: &Run) -> Vec<Outcome> {
+    let watch = usage::Watch::start();
+    let mut waiting = chosen.to_vec();
+    let mut outcomes: Vec<Outcome> = Vec::new();
+    let mut running: Vec<&'static str> = Vec::new();
+    thread::scope(|scope| {
+        let (sender, ended) = mpsc::channel();
+        loop {
+            let is_broken = |name: &str| outcomes.iter().any(|one| one.phase == name && one.result.is_err());
+            if let Some(index) = waiting.iter().position(|phase| phase.needs.iter().any(|name| is_broken(name))) {
+                let phase = waiting.remove(index);
+                step::say(&format!("==> {}: not run, it needs a phase that failed", phase.name));
+                outcomes.push(Outcome::not_run(phase));
+                continue;
+            }
+            let is_open = |name: &str| running.contains(&name) || waiting.iter().any(|phase| phase.name == name);
+            let next = waiting.iter().position(|phase| !phase.needs.iter().any(|name| is_open(name)));
+            if let (Some(index), true) = (next, running.len() < AT_THE_SAME_TIME) {
+                let phase = waiting.remove(index);
+                running.push(phase.name);
+                let (sender, watch) = (sender.clone(), &watch);
+                scope.spawn(move || sender.send(run_phase(phase, run, watch)));
+                continue;
+            }
+            if running.is_empty() {
+                break;
+            }
+            let Ok(outcome) = ended.recv() else { break };
+            running.retain(|name| *name != outcome.phase);
+            outcomes.push(outcome);
+        }
+    });
+    outcomes.sort_by_key(|outcome| PHASES.iter().position(|phase| phase.name == outcome.phase));
+    outcomes
+}
+
+fn run_phase(phase: &'static Phase, run: &Run, watch: &usage::Watch) -> Outcome {
+    step::say(&format!("==> {}: {}", phase.name, phase.about));
     // The log of this run only.
     let _ = fs::remove_file(run.log(phase.name));
-    let (start, processors) = (Instant::now(), processors::busy_seconds());
+    watch.begin(phase.name);
+    let start = Instant::now();
     let result = (phase.run)(run);
-    let (time, processor_seconds) = (start.elapsed(), processors::busy_seconds() - processors);
-    match &result {
-        Ok(counts) if counts.failed == 0 => eprintln!("    ok in {}", seconds(time)),
-        Ok(counts) => eprintln!("    {} failed after {}", counts.failed, seconds(time)),
-        Err(error) => eprintln!("    FAILED after {}: {error:#}", seconds(time)),
-    }
-    Outcome { phase: phase.name, result, time, processor_seconds, memory: memory.take_peak() }
+    let time = start.elapsed();
+    let name = phase.name;
+    step::say(&match &result {
+        Ok(counts) if counts.failed == 0 => format!("    {name}: ok in {}", seconds(time)),
+        Ok(counts) => format!("    {name}: {} failed after {}", counts.failed, seconds(time)),
+        Err(error) => format!("    {name}: FAILED after {}: {error:#}", seconds(time)),
+    });
+    Outcome { phase: name, result, time, usage: watch.end(name) }
 }
 
 impl Outcome {
+    fn not_run(phase: &Phase) -> Self {
+        let result = Err(anyhow!("it needs a phase that failed"));
+        Self { phase: phase.name, result, time: Duration::ZERO, usage: Usage::default() }
+    }
+
     fn counts(&self) -> Counts {
         self.result.as_ref().copied().unwrap_or(Counts::ONE_FAILED)
     }
@@ -144,13 +185,13 @@ impl Outcome {
             passed,
             failed,
             seconds: record::rounded(self.time.as_secs_f64()),
-            processor_seconds: record::rounded(self.processor_seconds),
-            memory_gib: record::rounded(self.memory as f64 / f64::from(1 << 20)),
+            processor_seconds: record::rounded(self.usage.processor_seconds),
+            memory_gib: record::rounded(self.usage.memory as f64 / f64::from(1 << 20)),
         }
     }
 }
 
-fn conclude(outcomes: &[Outcome], report: &Report) -> ExitCode {
+fn conclude(outcomes: &[Outcome], time: Duration, report: &Report) -> ExitCode {
     show_programs(&report.groups);
     println!(
         "\n{:<10} {:<8} {:>6} {:>6} {:>8} {:>8} {:>9}",
@@ -162,14 +203,14 @@ fn conclude(outcomes: &[Outcome], report: &Report) -> ExitCode {
         total = total.plus(counts);
         let word = if counts.failed == 0 { "ok" } else { "FAILED" };
         let Counts { passed, failed } = counts;
-        let (time, memory) = (seconds(outcome.time), memory::gibibytes(outcome.memory));
-        let processors = seconds(Duration::from_secs_f64(outcome.processor_seconds));
+        let (time, memory) = (seconds(outcome.time), usage::gibibytes(outcome.usage.memory));
+        let processors = seconds(Duration::from_secs_f64(outcome.usage.processor_seconds));
         println!("{:<10} {word:<8} {passed:>6} {failed:>6} {time:>8} {processors:>8} {memory:>9}", outcome.phase);
     }
-    let time = outcomes.iter().map(|outcome| outcome.time).sum();
-    let processors = seconds(Duration::from_secs_f64(outcomes.iter().map(|outcome| outcome.processor_seconds).sum()));
-    let memory = outcomes.iter().map(|outcome| outcome.memory).max().unwrap_or(0);
-    println!("{:<33} {:>8} {processors:>8} {:>9}\n", "in all", seconds(time), memory::gibibytes(memory));
+    let processors = outcomes.iter().map(|outcome| outcome.usage.processor_seconds).sum();
+    let (processors, time) = (seconds(Duration::from_secs_f64(processors)), seconds(time));
+    let memory = usage::gibibytes(outcomes.iter().map(|outcome| outcome.usage.memory).max().unwrap_or(0));
+    println!("{:<33} {time:>8} {processors:>8} {memory:>9}\n", "in all");
     for fault in &report.faults {
         println!("{fault}");
     }
@@ -189,11 +230,6 @@ fn show_programs(groups: &[Group]) {
     for Group { name, tests, seconds, processor_seconds } in groups.iter().take(record::SLOWEST) {
         println!("{name:<36} {tests:>6} {seconds:>9.1} {processor_seconds:>9.1}");
     }
-}
-
-fn seconds(time: Duration) -> String {
-    let whole = time.as_secs();
-    if whole >= 60 { format!("{}m{:02}s", whole / 60, whole % 60) } else { format!("{:.1}s", time.as_secs_f64()) }
 }
 
 #[cfg(test)]

@@ -1,5 +1,7 @@
 //! The phases of `cargo xtask test`, in the order in which they run.
 
+use std::sync::PoisonError;
+
 use anyhow::{Context as _, Result};
 use farwater_testkit::{
     Plane, Postgres, Tools, faketime, images, kube::plane_variable, packages, postgres, prometheus, squid,
@@ -17,41 +19,42 @@ use crate::{codegen, deny, invariants, lab, page, repository, step, waits};
 pub struct Phase {
     pub name: &'static str,
     pub about: &'static str,
-    /// Without it the later ones can only fail too.
-    pub needed_by_the_rest: bool,
+    /// Phases that come before it, without which it could only fail too.
+    pub needs: &'static [&'static str],
     pub run: fn(&Run) -> Result<Counts>,
 }
 
+/// In the order in which they begin; two run at the same time, if neither needs the other.
 pub const PHASES: &[Phase] = &[
+    Phase { name: "fmt", about: "cargo fmt --check", needs: &[], run: fmt },
+    Phase { name: "web", about: "the page: npm ci, build, unit tests", needs: &[], run: web },
+    Phase { name: "clippy", about: "cargo clippy, warnings are errors", needs: &[], run: clippy },
     Phase {
         name: "tools",
         about: "Kubernetes, kwok and kubectl from their Go modules, PostgreSQL, Prometheus, Chromium, containerd, squid",
-        needed_by_the_rest: true,
+        needs: &[],
         run: tools,
     },
-    Phase { name: "web", about: "the page: npm ci, build, unit tests", needed_by_the_rest: false, run: web },
-    Phase { name: "fmt", about: "cargo fmt --check", needed_by_the_rest: false, run: fmt },
-    Phase { name: "clippy", about: "cargo clippy, warnings are errors", needed_by_the_rest: false, run: clippy },
+    Phase { name: "build", about: "programs and tests", needs: &["web"], run: build },
     Phase {
         name: "deny",
         about: "banned crates, licences, what the agent links, advisories where cargo-deny is installed",
-        needed_by_the_rest: false,
+        needs: &[],
         run: denied,
     },
     Phase {
         name: "generated",
         about: "checked-in generated files are fresh, the tests of ARCHITECTURE.md's invariants exist, tests wait for conditions",
-        needed_by_the_rest: false,
+        needs: &["build"],
         run: generated,
     },
-    Phase { name: "build", about: "programs and tests", needed_by_the_rest: true, run: build },
     Phase {
         name: "test",
-        about: "unit and black-box tests against three control planes and PostgreSQL",
-        needed_by_the_rest: false,
+        about: "unit and black-box tests against shared control planes and PostgreSQL",
+        needs: &["tools", "build"],
         run: test,
     },
-    Phase { name: "demo", about: "cargo xtask demo --once", needed_by_the_rest: false, run: demo },
+    Phase { name: "demo", about: "cargo xtask demo --once", needs: &["test"], run: demo },
 ];
 
 /// Shared control planes, each for one process at a time. One takes 0.6 GB.
@@ -138,7 +141,7 @@ fn test(run: &Run) -> Result<Counts> {
     let log = run.log("test");
     suite::clear(&log)?;
     let (counts, report) = suite::run(&servers, &log, &run.selection)?;
-    run.report.replace(report);
+    *run.report.lock().unwrap_or_else(PoisonError::into_inner) = report;
     Ok(counts)
 }
 

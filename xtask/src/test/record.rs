@@ -4,6 +4,7 @@ use std::{
     collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use anyhow::{Context as _, Result};
@@ -27,6 +28,9 @@ pub struct Record {
     pub machine: Machine,
     pub passed: u64,
     pub failed: u64,
+    /// Tests that failed, also when they were run once more.
+    pub failed_tests: Vec<String>,
+    /// Tests that failed once and then passed alone.
     pub shaky: Vec<String>,
     pub seconds: f64,
     pub processor_seconds: f64,
@@ -44,7 +48,7 @@ pub struct PhaseRecord {
     pub passed: u64,
     pub failed: u64,
     pub seconds: f64,
-    /// Of the whole machine while the phase ran.
+    /// Of the whole machine while the phase ran; phases that run at the same time share it.
     pub processor_seconds: f64,
     pub memory_gib: f64,
 }
@@ -61,16 +65,16 @@ pub struct ProgramRecord {
 }
 
 impl Record {
-    pub fn of(phases: Vec<PhaseRecord>, report: &Report) -> Result<Self> {
-        let sum = |value: fn(&PhaseRecord) -> f64| rounded(phases.iter().map(value).sum());
+    pub fn of(phases: Vec<PhaseRecord>, time: Duration, report: &Report) -> Result<Self> {
         Ok(Self {
             commit: machine::commit()?,
             machine: machine::describe(),
             passed: phases.iter().map(|phase| phase.passed).sum(),
             failed: phases.iter().map(|phase| phase.failed).sum(),
+            failed_tests: report.failed.clone(),
             shaky: report.shaky.clone(),
-            seconds: sum(|phase| phase.seconds),
-            processor_seconds: sum(|phase| phase.processor_seconds),
+            seconds: rounded(time.as_secs_f64()),
+            processor_seconds: rounded(phases.iter().map(|phase| phase.processor_seconds).sum()),
             memory_gib: phases.iter().map(|phase| phase.memory_gib).fold(0.0, f64::max),
             slowest_programs: report.groups.iter().take(SLOWEST).map(ProgramRecord::of).collect(),
             tests: recorded(&report.tests),

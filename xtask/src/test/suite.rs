@@ -27,6 +27,8 @@ pub struct Report {
     pub groups: Vec<Group>,
     /// Seconds by test.
     pub tests: BTreeMap<String, f64>,
+    /// Tests that failed, also when they were run once more.
+    pub failed: Vec<String>,
     /// Tests that failed once and then passed alone.
     pub shaky: Vec<String>,
     /// Why the run is red although each test passed in the end.
@@ -59,11 +61,12 @@ pub fn run(servers: &Servers, log: &Path, selection: &Selection) -> Result<(Coun
     let report = Report {
         groups: groups(&ended, &programs),
         tests: seconds_by_test(&ended, &programs),
+        failed: first.iter().map(|failed| failed.id.clone()).filter(|id| !shaky.contains(id)).collect(),
         faults: faults(&shaky, &book),
         shaky,
     };
     let passed = ended.iter().map(|one| one.outcome.passed.len() as u64).sum::<u64>() + report.shaky.len() as u64;
-    let failed = (first.len() - report.shaky.len() + report.faults.len()) as u64;
+    let failed = (report.failed.len() + report.faults.len()) as u64;
     if failed > 0 {
         let text = step::read_from(log, 0)?;
         eprintln!("{}", results::failures(&text, LINES_OF_A_FAILURE).join("\n"));
