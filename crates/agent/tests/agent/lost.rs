@@ -138,7 +138,7 @@ async fn a_service_that_is_made_to_wait_keeps_no_other_waiting() {
     let held = ground.hub.set(ground.service("held", &[("a.yaml", &maps(100))]).entry());
     let refused = || async { Ok((ground.server.seen().refused >= 64).then_some(())) };
     wait_for("all turns to be taken", PATIENCE, refused).await.unwrap();
-    let free = ground.hub.set(service.with(&ground.hub, &[("a.yaml", &maps(30))]).entry());
+    let free = ground.hub.set(service.with(&ground.hub, &[("a.yaml", &maps(10))]).entry());
     outcome(&ground.hub, &free, Outcome::Applied).await;
     // None of those that wait was sent a second time before.
     let seen = ground.server.seen();

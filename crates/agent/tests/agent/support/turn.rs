@@ -89,7 +89,12 @@ async fn delete_marked(client: &Client, group: &str, kind: &str) -> Result<()> {
     for object in api.list_metadata(&ListParams::default()).await? {
         let name = object.metadata.name.unwrap_or_default();
         if name.contains(MARK) && object.metadata.deletion_timestamp.is_none() {
-            api.delete(&name, &DeleteParams::background()).await?;
+            let deleted = api.delete(&name, &DeleteParams::background()).await;
+            if let Err(error) = deleted.map(drop)
+                && !matches!(&error, kube::Error::Api(status) if status.is_not_found())
+            {
+                return Err(error.into());
+            }
         }
     }
     Ok(())
