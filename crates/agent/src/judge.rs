@@ -6,7 +6,7 @@ use farwater_api::objects::Health;
 use farwater_fleet::{
     health::{
         rules::Rules,
-        unseen::{NEVER_SEEN, UNSEEN, grace_left, is_unseen},
+        unseen::{GRACE_SECONDS, NEVER_SEEN, UNSEEN, grace_left, is_unseen},
     },
     plan::GroupVersionKind,
 };
@@ -14,6 +14,27 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use crate::kinds::Kinds;
+
+/// For how long what is not healthy is waited for, and when it is asked why.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// How long controllers have to write the first status of an object, in whole seconds.
+    pub unseen: Duration,
+    /// From when an object is not healthy to the first look at what it owns: what becomes ready as it should is not asked about.
+    pub first_look: Duration,
+    /// To the next look, doubled each time nothing has changed.
+    pub next_look: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            unseen: Duration::from_secs(GRACE_SECONDS.unsigned_abs()),
+            first_look: Duration::from_secs(3),
+            next_look: Duration::from_secs(5),
+        }
+    }
+}
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Judgement {
@@ -31,7 +52,7 @@ pub fn judge(kinds: &Kinds, rules: &Rules, gvk: &GroupVersionKind, object: &Valu
         return Judgement { health, message, again: None };
     }
     // By this machine's clock: it is nearer to the API server's than the hub's is.
-    match grace_left(object, Timestamp::now()) {
+    match grace_left(object, kinds.grace_seconds(), Timestamp::now()) {
         Some(left) => {
             let again = Duration::from_secs(left.unsigned_abs() + 1);
             Judgement { health: Health::InProgress, message: UNSEEN.to_owned(), again: Some(again) }

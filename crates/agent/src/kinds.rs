@@ -6,6 +6,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Mutex,
+    time::Duration,
 };
 
 use farwater_fleet::plan::{GroupVersionKind, Scopes};
@@ -19,14 +20,24 @@ use crate::{
 type GroupVersion = (String, String);
 
 /// A cache of discovery. Kinds are only added to it: one that vanished answers 404 when used, and is forgotten then.
-#[derive(Default)]
 pub struct Kinds {
     known: Mutex<BTreeMap<GroupVersionKind, Resource>>,
     /// Those whose objects have a status that is written by itself.
     with_status: Mutex<BTreeSet<GroupVersionKind>>,
+    grace_seconds: i64,
 }
 
 impl Kinds {
+    /// `grace`: how long their controllers have to write the first status of an object.
+    pub fn new(grace: Duration) -> Self {
+        let grace_seconds = i64::try_from(grace.as_secs()).unwrap_or(i64::MAX);
+        Self { known: Mutex::default(), with_status: Mutex::default(), grace_seconds }
+    }
+
+    pub fn grace_seconds(&self) -> i64 {
+        self.grace_seconds
+    }
+
     /// Learns the kinds that are not known yet. An error means that nothing is known about a kind, not that it is
     /// missing.
     pub async fn learn(

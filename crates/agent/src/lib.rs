@@ -65,6 +65,7 @@ use farwater_fleet::{health::rules::HubRules, plan::ObjectKey, windows::Handed};
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
+pub use judge::Limits as HealthLimits;
 pub use options::{JoinToken, LogFormat, Options};
 pub use watches::Limits as WatchLimits;
 
@@ -111,6 +112,7 @@ pub(crate) struct Agent {
     kubernetes: Arc<Kubernetes>,
     kubernetes_version: String,
     kinds: Kinds,
+    health_limits: HealthLimits,
     hub: HubClient,
     connection: Connection,
     /// Replaced as a whole when keys change.
@@ -304,7 +306,8 @@ async fn act(
         watches: Arc::new(Watches::new(kubernetes.clone(), options.watches)),
         kubernetes: kubernetes.clone(),
         kubernetes_version,
-        kinds: Kinds::default(),
+        kinds: Kinds::new(options.health.unseen),
+        health_limits: options.health,
         hub,
         connection: Connection::default(),
         identity: RwLock::new(Arc::new(identity)),

@@ -5,7 +5,7 @@ use std::{fmt, net::SocketAddr, path::PathBuf, str::FromStr};
 use clap::{Parser, ValueEnum};
 use farwater_api::Digest;
 
-use crate::watches::Limits;
+use crate::{HealthLimits, WatchLimits};
 
 /// Keeps one Kubernetes cluster as its hub's signed desired state says.
 #[derive(Clone, Debug, Parser)]
@@ -51,7 +51,10 @@ pub struct Options {
     pub log_format: LogFormat,
     /// How long watches are believed: on no command line.
     #[arg(skip)]
-    pub watches: Limits,
+    pub watches: WatchLimits,
+    /// For how long what is not healthy is waited for: on no command line.
+    #[arg(skip)]
+    pub health: HealthLimits,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -174,6 +174,7 @@ impl ServiceTask {
         mailbox: Arc<Mailbox>,
     ) -> Self {
         Self {
+            causes: causes::Causes::new(agent.health_limits),
             agent,
             assignments,
             mailbox,
@@ -186,7 +187,6 @@ impl ServiceTask {
             fights: Fights::default(),
             backoff: Backoff::new(Duration::from_secs(2), Duration::from_secs(300)),
             health: steady::HealthQueue::default(),
-            causes: causes::Causes::default(),
             judges: judges::Judges::default(),
             rollout: None,
             arrived: false,
@@ -250,7 +250,7 @@ impl ServiceTask {
             self.find_predecessor().await;
             self.begin_rollout(assignment);
             self.arrived = false;
-            self.causes = causes::Causes::default();
+            self.causes = causes::Causes::new(self.agent.health_limits);
             let outcome = if closed.is_some() { Outcome::Superseded } else { Outcome::Applying };
             let message = closed.as_ref().map(|closed| Note::waiting(&closed.to_string()).text);
             self.set_outcome(assignment.digest, outcome, message.unwrap_or_default());

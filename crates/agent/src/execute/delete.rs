@@ -158,22 +158,23 @@ mod tests {
 
     const PRUNE: &str = "farwater.dev/prune";
 
-    fn reference(name: &str) -> ObjectRef {
+    fn reference(namespace: &str, name: &str) -> ObjectRef {
         ObjectRef {
             group: String::new(),
             version: "v1".to_owned(),
             kind: "ConfigMap".to_owned(),
-            namespace: "default".to_owned(),
+            namespace: namespace.to_owned(),
             name: name.to_owned(),
         }
     }
 
     /// A ConfigMap that the service `uid` owns, as a plan deletes it.
     async fn candidate(maps: &Api<ConfigMap>, name: &str, confirm: bool) -> Candidate {
-        let owner = owner_annotation("uid", &ObjectKey::from(&reference(name)));
+        let object = reference(maps.namespace().unwrap(), name);
+        let owner = owner_annotation("uid", &ObjectKey::from(&object));
         let map = json!({"metadata": {"name": name, "annotations": {OWNER_ANNOTATION: owner}}});
         let made = maps.create(&PostParams::default(), &serde_json::from_value(map).unwrap()).await.unwrap();
-        Candidate { object: reference(name), uid: made.meta().uid.clone().unwrap(), wave: 0, confirm }
+        Candidate { object, uid: made.meta().uid.clone().unwrap(), wave: 0, confirm }
     }
 
     async fn annotate(maps: &Api<ConfigMap>, name: &str, annotation: &str, value: &str) {
@@ -183,7 +184,7 @@ mod tests {
 
     async fn bind(client: &Client, account: &ServiceAccount) {
         let binding = json!({
-            "metadata": {"name": "deleter"},
+            "metadata": {"name": account.namespace},
             "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
             "subjects": [{"kind": "ServiceAccount", "namespace": account.namespace, "name": account.name}],
         });
@@ -193,11 +194,12 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread")]
     async fn what_was_protected_replaced_or_handed_over_since_it_was_planned_stays() {
-        let plane = farwater_testkit::Plane::start().await.unwrap();
+        let plane = farwater_testkit::shared(1).await.unwrap();
         let client = plane.client().await.unwrap();
-        let account = ServiceAccount { namespace: "default".to_owned(), name: "deleter".to_owned() };
+        let namespace = plane.namespace("deleted").await.unwrap();
+        let account = ServiceAccount { namespace: namespace.clone(), name: "deleter".to_owned() };
         bind(&client, &account).await;
-        let maps: Api<ConfigMap> = Api::default_namespaced(client);
+        let maps: Api<ConfigMap> = Api::namespaced(client, &namespace);
         let mut deletes = Vec::new();
         for name in ["goes", "kept", "asks", "was-asked", "replaced", "handed-over"] {
             deletes.push(candidate(&maps, name, name == "was-asked").await);
@@ -208,7 +210,7 @@ mod tests {
         // The same name and marks under another uid, and the same uid under another's mark.
         maps.delete("replaced", &DeleteParams::default()).await.unwrap();
         let replacement = candidate(&maps, "replaced", false).await;
-        let owner = owner_annotation("another", &ObjectKey::from(&reference("handed-over")));
+        let owner = owner_annotation("another", &ObjectKey::from(&reference(&namespace, "handed-over")));
         annotate(&maps, "handed-over", OWNER_ANNOTATION, &owner).await;
 
         let service = ServiceIdentity { uid: "uid".to_owned(), namespace: "team".to_owned(), name: "web".to_owned() };
@@ -216,7 +218,7 @@ mod tests {
         let digest = Digest::of("entry");
         let (_next, assignments) = watch::channel(Assignment { entry, digest, unlisted: false });
         let kubernetes = Kubernetes::connect(Some(plane.kubeconfig())).unwrap();
-        let kinds = Kinds::default();
+        let kinds = Kinds::new(std::time::Duration::ZERO);
         let executor = Executor {
             kubernetes: &kubernetes,
             kinds: &kinds,
@@ -233,7 +235,7 @@ mod tests {
             superseded: Superseded::by(assignments),
         };
         let results = executor.delete(&deletes, &[], Purpose::Sync).await;
-        let said = |name: &str| match &results[&ObjectKey::from(&reference(name))] {
+        let said = |name: &str| match &results[&ObjectKey::from(&reference(&namespace, name))] {
             Deleted::Kept(keep) => keep.to_string(),
             other => format!("{other:?}"),
         };

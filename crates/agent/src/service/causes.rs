@@ -17,16 +17,13 @@ use tokio::{task::JoinSet, time::Instant};
 
 use super::{ServiceTask, Status};
 use crate::{
-    Agent,
+    Agent, HealthLimits,
     children::{Looked, explain},
     kubernetes::ApiError,
     messages::shorten,
     sync::jitter,
 };
 
-/// What becomes ready as it should is not asked about.
-const FIRST: Duration = Duration::from_secs(3);
-const PAUSE: Duration = Duration::from_secs(5);
 /// A pod that waits for its image tries every five minutes in the end.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// Objects of one service that are explained at one time, the failed ones first: of hundreds the reason is mostly the same.
@@ -34,8 +31,8 @@ const EXPLAINED: usize = 24;
 /// Looks at one time, of one service; the agent's bound is over it.
 const LOOKS: usize = 2;
 
-#[derive(Default)]
 pub(super) struct Causes {
+    limits: HealthLimits,
     known: BTreeMap<ObjectKey, Cause>,
     looks: JoinSet<(ObjectKey, Result<Looked, ApiError>)>,
 }
@@ -48,11 +45,16 @@ struct Cause {
 }
 
 impl Causes {
+    pub fn new(limits: HealthLimits) -> Self {
+        Self { limits, known: BTreeMap::new(), looks: JoinSet::new() }
+    }
+
     /// Takes up what is not healthy now, and forgets what is.
     fn follow(&mut self, unhealthy: &[ObjectKey]) {
         self.known.retain(|key, _| unhealthy.contains(key));
+        let HealthLimits { first_look, next_look, .. } = self.limits;
         for key in unhealthy {
-            let first = || Cause { text: String::new(), next: Some(Instant::now() + FIRST), pause: PAUSE };
+            let first = || Cause { text: String::new(), next: Some(Instant::now() + first_look), pause: next_look };
             self.known.entry(key.clone()).or_insert_with(first);
         }
     }
@@ -60,8 +62,8 @@ impl Causes {
     /// Its own word has changed: what was found before may be why no more.
     pub fn hasten(&mut self, key: &ObjectKey) {
         if let Some(cause) = self.known.get_mut(key) {
-            cause.pause = PAUSE;
-            cause.next = cause.next.map(|next| next.min(Instant::now() + FIRST));
+            cause.pause = self.limits.next_look;
+            cause.next = cause.next.map(|next| next.min(Instant::now() + self.limits.first_look));
         }
     }
 
@@ -92,7 +94,7 @@ impl Causes {
         // What can't be read now says nothing against what was.
         let text = text.unwrap_or_else(|| cause.text.clone());
         let changed = text != cause.text;
-        cause.pause = if changed { PAUSE } else { (cause.pause * 2).min(LONGEST_PAUSE) };
+        cause.pause = if changed { self.limits.next_look } else { (cause.pause * 2).min(LONGEST_PAUSE) };
         cause.next = Some(Instant::now() + jitter(cause.pause, 0.1));
         cause.text = text;
         changed

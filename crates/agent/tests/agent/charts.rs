@@ -6,7 +6,7 @@ use crate::support::{
     gone, object, outcome,
     pods::{end_job, job, jobs},
     report, states, value,
-    world::{world, world_without_nodes},
+    world::world,
 };
 use farwater_api::{
     hooks::{HookPhase, HookState},
@@ -38,10 +38,10 @@ async fn namespace(client: &Client, name: &str) {
     create(client, "", "v1", "Namespace", "", json!({"metadata": {"name": name}})).await;
 }
 
-fn definition(field: &str) -> String {
+fn definition(group: &str, field: &str) -> String {
     format!(
-        "apiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\nmetadata: {{name: baskets.shop.example.com}}\n\
-         spec:\n  group: shop.example.com\n  scope: Namespaced\n  names: {{kind: Basket, plural: baskets, singular: basket}}\n  \
+        "apiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\nmetadata: {{name: baskets.{group}}}\n\
+         spec:\n  group: {group}\n  scope: Namespaced\n  names: {{kind: Basket, plural: baskets, singular: basket}}\n  \
          versions:\n  - name: v1\n    served: true\n    storage: true\n    schema:\n      openAPIV3Schema: {{type: object, \
          properties: {{spec: {{type: object, properties: {{{field}: {{type: string}}}}}}}}}}\n"
     )
@@ -50,6 +50,7 @@ fn definition(field: &str) -> String {
 #[tokio::test]
 async fn a_chart_sees_the_cluster_and_whether_it_is_upgraded() {
     let world = world().await;
+    let place = world.hub.place("shop");
     let client = world.client().await;
     let occasion = template("occasion", "ternary \"upgrade\" \"install\" .Release.IsUpgrade");
     let version = template("version", ".Capabilities.KubeVersion.Version");
@@ -66,7 +67,7 @@ async fn a_chart_sees_the_cluster_and_whether_it_is_upgraded() {
         ("templates/size.yaml", &size),
     ];
     let service = world.applied("shop", &files).await;
-    let maps = config_maps(&client, "shop");
+    let maps = config_maps(&client, &place);
     let server = client.apiserver_version().await.unwrap().git_version;
     value(&maps, "version", server.split('+').next().unwrap()).await;
     value(&maps, "apis", "true true true false false ").await;
@@ -87,14 +88,16 @@ async fn a_chart_sees_the_cluster_and_whether_it_is_upgraded() {
 #[tokio::test]
 async fn a_charts_definitions_come_first_and_are_upgraded_with_it() {
     let world = world().await;
+    let place = world.hub.place("baskets");
     let client = world.client().await;
-    let basket = "apiVersion: shop.example.com/v1\nkind: Basket\nmetadata: {name: b}\nspec: {colour: red}\n";
-    let old = definition("colour");
-    let service = world.applied("baskets", &[CHART, ("crds/basket.yaml", &old), ("templates/b.yaml", basket)]).await;
-    let baskets = api(&client, "shop.example.com", "v1", "Basket", "baskets");
+    let group = world.hub.group("shop");
+    let basket = format!("apiVersion: {group}/v1\nkind: Basket\nmetadata: {{name: b}}\nspec: {{colour: red}}\n");
+    let old = definition(&group, "colour");
+    let service = world.applied("baskets", &[CHART, ("crds/basket.yaml", &old), ("templates/b.yaml", &basket)]).await;
+    let baskets = api(&client, &group, "v1", "Basket", &place);
     assert_eq!(baskets.get("b").await.unwrap().data["spec"]["colour"], "red");
 
-    let (new, basket) = (definition("size"), basket.replace("colour: red", "size: large"));
+    let (new, basket) = (definition(&group, "size"), basket.replace("colour: red", "size: large"));
     let next = service.with(&world.hub, &[CHART, ("crds/basket.yaml", &new), ("templates/b.yaml", &basket)]);
     let entry = world.hub.set(next.entry());
     outcome(&world.hub, &entry, Outcome::Applied).await;
@@ -104,6 +107,7 @@ async fn a_charts_definitions_come_first_and_are_upgraded_with_it() {
 #[tokio::test]
 async fn a_chart_that_can_not_be_rendered_deletes_nothing_and_the_next_one_does() {
     let world = world().await;
+    let place = world.hub.place("broken");
     let client = world.client().await;
     let (a, b) = (config_map("a", "1"), config_map("b", "1"));
     let service = world.applied("broken", &[CHART, ("templates/a.yaml", &a), ("templates/b.yaml", &b)]).await;
@@ -112,7 +116,7 @@ async fn a_chart_that_can_not_be_rendered_deletes_nothing_and_the_next_one_does(
     let entry = world.hub.set(next.entry());
     let failed = outcome(&world.hub, &entry, Outcome::Failed).await;
     assert!(failed.message.contains("not today"), "{}", failed.message);
-    let maps = config_maps(&client, "broken");
+    let maps = config_maps(&client, &place);
     assert!(maps.get_opt("b").await.unwrap().is_some());
     let entry = world.hub.set(service.with(&world.hub, &[CHART, ("templates/a.yaml", &a)]).entry());
     outcome(&world.hub, &entry, Outcome::Applied).await;
@@ -121,7 +125,8 @@ async fn a_chart_that_can_not_be_rendered_deletes_nothing_and_the_next_one_does(
 
 #[tokio::test]
 async fn a_charts_own_hooks_and_tests_run_around_its_objects() {
-    let world = world_without_nodes().await;
+    let world = world().await;
+    let place = world.hub.place("hooked");
     let client = world.client().await;
     let before = "helm.sh/hook: 'pre-install,pre-upgrade', helm.sh/hook-weight: '-5'";
     let migrate = job("{{ .Release.Name }}-migrate", before, "{{ .Values.size }}");
@@ -135,7 +140,7 @@ async fn a_charts_own_hooks_and_tests_run_around_its_objects() {
         ("templates/tests/check.yaml", &check),
     ];
     let service = Service::new(&world.hub, "hooked", &files);
-    let (jobs, maps) = (jobs(&client, "hooked"), config_maps(&client, "hooked"));
+    let (jobs, maps) = (jobs(&client, &place), config_maps(&client, &place));
     let states = |report: &ServiceReport| -> Vec<(HookPhase, HookState)> {
         report.hooks.iter().map(|hook| (hook.phase, hook.state)).collect()
     };
@@ -149,12 +154,12 @@ async fn a_charts_own_hooks_and_tests_run_around_its_objects() {
         assert_eq!(arguments, json!([wanted]));
         let found = maps.get_opt("size").await.unwrap().map(|map| map.data["data"]["value"].clone());
         assert_ne!(found, Some(json!(wanted)), "it waits for the hook");
-        end_job(&client, "hooked", "hooked-migrate", 0).await;
+        end_job(&client, &place, "hooked-migrate", 0).await;
         let running = (HookPhase::Test, HookState::Running);
         let tested = report(&world.hub, &entry, |report| states(report).contains(&running)).await;
         assert_eq!(tested.outcome, Outcome::Applying);
         value(&maps, "size", wanted).await;
-        end_job(&client, "hooked", "hooked-check", 0).await;
+        end_job(&client, &place, "hooked-check", 0).await;
         let applied = outcome(&world.hub, &entry, Outcome::Applied).await;
         assert!(states(&applied).iter().all(|(_, state)| *state == HookState::Succeeded), "{applied:#?}");
         assert_eq!(applied.hooks.len(), 2, "{applied:#?}");
@@ -164,13 +169,14 @@ async fn a_charts_own_hooks_and_tests_run_around_its_objects() {
 #[tokio::test]
 async fn lookup_reads_the_cluster_as_the_services_account_and_only_where_that_is_allowed() {
     let world = world().await;
+    let place = world.hub.place("looking");
     let client = world.client().await;
-    namespace(&client, "looking").await;
-    secret(&client, "looking").await;
-    let text = "dig \"data\" \"password\" \"none\" (lookup \"v1\" \"Secret\" \"looking\" \"kept\")";
-    let found = template("found", text);
+    namespace(&client, &place).await;
+    secret(&client, &place).await;
+    let text = format!("dig \"data\" \"password\" \"none\" (lookup \"v1\" \"Secret\" \"{place}\" \"kept\")");
+    let found = template("found", &text);
     let service = world.applied("looking", &[CHART, ("templates/a.yaml", &found)]).await;
-    let maps = config_maps(&client, "looking");
+    let maps = config_maps(&client, &place);
     value(&maps, "found", "none").await;
     let allowed = with(&service, json!({"lookup": true}));
     let entry = world.hub.set(allowed.entry());
@@ -178,7 +184,7 @@ async fn lookup_reads_the_cluster_as_the_services_account_and_only_where_that_is
     value(&maps, "found", "b2xk").await;
 
     let mut narrow = allowed;
-    narrow.deployment.ceiling.service_account = ServiceAccount { namespace: "looking".into(), name: "nobody".into() };
+    narrow.deployment.ceiling.service_account = ServiceAccount { namespace: place, name: "nobody".into() };
     let entry = world.hub.set(narrow.entry());
     let failed = outcome(&world.hub, &entry, Outcome::Failed).await;
     assert!(failed.message.contains("lookup of v1 Secret") && failed.message.contains("nobody"), "{}", failed.message);
@@ -187,6 +193,7 @@ async fn lookup_reads_the_cluster_as_the_services_account_and_only_where_that_is
 #[tokio::test]
 async fn a_plugin_makes_objects_and_one_that_nobody_has_configured_deletes_none() {
     let world = world().await;
+    let place = world.hub.place("plugged");
     let client = world.client().await;
     let files = [("greeting.txt", config_map("greeting", "hello WORLD"))];
     let files: Vec<(&str, &str)> = files.iter().map(|(path, text)| (*path, text.as_str())).collect();
@@ -195,7 +202,7 @@ async fn a_plugin_makes_objects_and_one_that_nobody_has_configured_deletes_none(
     service.deployment.renderers = plugin("greet");
     let entry = world.hub.set(service.entry());
     outcome(&world.hub, &entry, Outcome::Applied).await;
-    let maps = config_maps(&client, "plugged");
+    let maps = config_maps(&client, &place);
     value(&maps, "greeting", "hello cluster").await;
     service.deployment.renderers = plugin("other");
     let entry = world.hub.set(service.entry());
@@ -207,13 +214,14 @@ async fn a_plugin_makes_objects_and_one_that_nobody_has_configured_deletes_none(
 #[tokio::test]
 async fn patches_and_overlays_are_applied_and_a_change_of_a_patch_alone_too() {
     let world = world().await;
+    let place = world.hub.place("patched");
     let client = world.client().await;
     let map = config_map("m", "1");
     let files =
         [("overlay/kustomization.yaml", "resources: [m.yaml]\nnamePrefix: k-\n"), ("overlay/m.yaml", map.as_str())];
     let mut service = Service::new(&world.hub, "patched", &files);
     service.deployment.renderers = serde_json::from_value(json!([{"path": "overlay"}])).unwrap();
-    let maps = config_maps(&client, "patched");
+    let maps = config_maps(&client, &place);
     for wanted in ["one", "two"] {
         let patch = format!("- {{op: replace, path: /data/value, value: {wanted}}}");
         service.deployment.patches =
@@ -221,7 +229,7 @@ async fn patches_and_overlays_are_applied_and_a_change_of_a_patch_alone_too() {
         let entry = world.hub.set(service.entry());
         let applied = outcome(&world.hub, &entry, Outcome::Applied).await;
         assert_eq!(states(&applied, SyncState::Synced), ["k-m"]);
-        assert_eq!(object(&applied, "ConfigMap", "k-m").object.namespace, "patched");
+        assert_eq!(object(&applied, "ConfigMap", "k-m").object.namespace, place);
         value(&maps, "k-m", wanted).await;
     }
 }

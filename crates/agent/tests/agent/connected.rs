@@ -2,50 +2,55 @@
 
 use std::time::{Duration, Instant};
 
-use crate::support::{FakeHub, PATIENCE, Service, config_map, fake_hub::connections::Behaviour, outcome};
+use crate::support::{FakeHub, PATIENCE, Service, config_map, fake_hub::connections::Behaviour, outcome, turn::Turn};
 use farwater_api::{
     objects::{Outcome, ServiceReport},
     protocol::Hint,
 };
-use farwater_testkit::{Plane, PlaneOptions, Process, wait_for};
+use farwater_testkit::{Process, wait_for};
 use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
 
 /// Longer than any test: who polls by then was told to.
 const NEVER: f64 = 3000.0;
-/// Of the hub without a connection.
+/// Of the hub without a connection: so often that no test waits for it in vain, or so rarely that a poll has another reason.
 const USUAL: f64 = 20.0;
+const RARE: f64 = 600.0;
+/// Longer than a busy machine is silent.
+const KEEP_ALIVE: f64 = 30.0;
 
+/// Dropped in order: the agent ends before the next one may start.
 struct Ground {
+    _agent: Process,
     hub: FakeHub,
     service: Service,
-    _plane: Plane,
     dir: tempfile::TempDir,
-    _agent: Process,
+    _turn: Turn,
 }
 
 impl Ground {
     /// The agent has applied the service once, as after any start, with polls.
     async fn start(behaviour: Behaviour) -> Self {
-        let plane = Plane::start_with(PlaneOptions::without_nodes()).await.unwrap();
+        let turn = Turn::take().await;
         let hub = FakeHub::start();
         hub.connections.behave(behaviour);
-        hub.connections.welcome(1.0, NEVER);
+        hub.connections.welcome(KEEP_ALIVE, NEVER);
         let service = Service::new(&hub, "web", &[("map.yaml", &config_map("map", "0"))]);
         let entry = hub.set(service.entry());
         let dir = tempfile::tempdir().unwrap();
         let log = dir.path().join("agent.log");
-        let agent = support::agent(&hub, plane.kubeconfig(), &dir.path().join("state"), &log, true);
-        let ground = Self { hub, service, _plane: plane, dir, _agent: agent };
+        let agent = crate::support::agent(&hub, turn.plane.kubeconfig(), &dir.path().join("state"), &log, true);
+        let ground = Self { _agent: agent, hub, service, dir, _turn: turn };
         outcome(&ground.hub, &entry, Outcome::Applied).await;
         ground
     }
 
-    /// The same, connected, and with no polls but those that it is told to make.
-    async fn connected() -> Self {
+    /// The same, connected, and with no polls but those that it is told to make. `usual`: seconds between polls without the
+    /// connection.
+    async fn connected(usual: f64) -> Self {
         let ground = Self::start(Behaviour::Serve).await;
         ground.until("the agent to be connected", || ground.hub.connections.open_now() == 1).await;
         // The first interval was a short one.
-        ground.hub.poll_every(USUAL);
+        ground.hub.poll_every(usual);
         ground.hub.connections.say(&Hint::Poll { desired: None });
         ground.rest().await;
         ground
@@ -87,15 +92,14 @@ impl Ground {
 
 #[tokio::test]
 async fn a_hint_is_followed_at_once_and_one_that_is_no_news_is_not() {
-    let ground = Ground::connected().await;
+    let ground = Ground::connected(RARE).await;
     let hub = &ground.hub;
     let polls = hub.polls();
 
-    let begun = Instant::now();
+    // Nothing else than the hint makes it poll in time.
     let (entry, generation) = ground.change("1");
     hub.connections.hint(generation);
     ground.applied(&entry).await;
-    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
     ground.rest().await;
     assert_eq!(hub.polls(), polls + 1, "{}", ground.log());
 
@@ -130,7 +134,7 @@ async fn a_hint_is_followed_at_once_and_one_that_is_no_news_is_not() {
 
 #[tokio::test]
 async fn whatever_becomes_of_hints_the_agent_gets_where_the_polls_would_have_brought_it() {
-    let ground = Ground::connected().await;
+    let ground = Ground::connected(USUAL).await;
     let hub = &ground.hub;
     let mut random = StdRng::seed_from_u64(6);
     let mut newest = hub.generation();
@@ -156,7 +160,7 @@ async fn whatever_becomes_of_hints_the_agent_gets_where_the_polls_would_have_bro
         tokio::time::sleep(Duration::from_millis(random.random_range(0..60))).await;
     }
     // What was lost with the last hints comes with the next poll.
-    hub.connections.welcome(1.0, 0.5);
+    hub.connections.welcome(KEEP_ALIVE, 0.5);
     hub.poll_every(0.5);
     ground.applied(changes.last().unwrap()).await;
     assert_eq!(hub.accepted_generation(), Some(newest));
@@ -170,32 +174,33 @@ async fn whatever_becomes_of_hints_the_agent_gets_where_the_polls_would_have_bro
 
 #[tokio::test]
 async fn a_connection_that_breaks_or_falls_silent_is_not_trusted_and_is_opened_again() {
-    let ground = Ground::connected().await;
+    // Without a connection it polls too rarely for this test: what is applied came with the poll after a loss.
+    let ground = Ground::connected(RARE).await;
     let hub = &ground.hub;
 
     let (entry, _) = ground.change("cut");
     let asked = hub.connections.asked();
     hub.connections.cut();
-    let begun = Instant::now();
     ground.applied(&entry).await;
-    assert!(begun.elapsed() < Duration::from_secs(10), "by the poll after the loss: {:?}", begun.elapsed());
     ground.until("another connection", || hub.connections.asked() > asked && hub.connections.open_now() == 1).await;
 
+    // One that the agent knows of: what is over before is none that it could lose.
+    let opened = || ground.log().matches("connected to the hub").count();
+    let before = opened();
+    hub.connections.welcome(1.0, NEVER);
+    ground.until("the agent to expect a word soon", || opened() > before).await;
     let (entry, _) = ground.change("silent");
+    let before = opened();
     hub.connections.fall_silent();
     ground.applied(&entry).await;
     assert!(ground.log().contains("nothing was heard for longer than the hub promised"), "{}", ground.log());
-    // One that the agent knows of: what is over before is none that it could lose.
-    let opened = || ground.log().matches("connected to the hub").count();
-    ground.until("a third one", || opened() == 3).await;
+    ground.until("another connection", || opened() > before).await;
 
     // The hub stops in order, and says when to come back.
     let (entry, _) = ground.change("stopped");
     hub.connections.say(&Hint::Return { within_seconds: 0.5 });
     hub.connections.cut();
-    let begun = Instant::now();
     ground.applied(&entry).await;
-    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
     assert!(ground.log().contains("the hub stops"), "{}", ground.log());
 }
 
@@ -209,13 +214,19 @@ async fn where_no_connection_comes_about_polls_go_on_as_always() {
         (Behaviour::Mute, "nothing was heard for longer"),
     ] {
         hub.connections.behave(behaviour);
+        if behaviour == Behaviour::Mute {
+            // No poll waits for a connection that is being opened.
+            ground.until("a connection that says nothing", || hub.connections.open_now() == 1).await;
+            let (asked, polls) = (hub.connections.asked(), hub.polls());
+            ground.until("polls meanwhile", || hub.polls() >= polls + 5).await;
+            assert_eq!((hub.connections.open_now(), hub.connections.asked()), (1, asked), "{}", ground.log());
+        }
         let (entry, _) = ground.change(told);
-        let begun = Instant::now();
         ground.applied(&entry).await;
-        assert!(begun.elapsed() < Duration::from_secs(5), "{told}: {:?}", begun.elapsed());
         ground.until(told, || ground.log().contains(told)).await;
     }
-    // Some hundred polls have invited it; it has not come each time.
-    assert!(hub.polls() > 30 && hub.connections.asked() < 15, "{} of {}", hub.connections.asked(), hub.polls());
-    hub.connections.behave(Behaviour::Serve);
+    // Each poll has invited it; it has not come each time.
+    ground.until("many polls", || hub.polls() > 30).await;
+    let (asked, polls) = (hub.connections.asked(), hub.polls());
+    assert!(2 * asked < polls, "{asked} of {polls}");
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::support::{
     PATIENCE, Service, api, object, outcome, report,
-    world::{World, world_without_nodes},
+    world::{World, world},
 };
 use farwater_api::{
     AGENT_NAMESPACE, SERVICE_LABEL,
@@ -32,6 +32,7 @@ spec:
     metadata: {creationTimestamp: null, labels: {app: web}}
     spec:
       nodeSelector: null
+      schedulerName: nobody
       containers: [{name: web, image: IMAGE, resources: {requests: {cpu: 1000m, memory: 0.5Gi}}}]
 ---
 apiVersion: v1
@@ -85,11 +86,11 @@ fn containers(deployment: &DynamicObject) -> Vec<&str> {
 }
 
 /// Has the API server ask `inject` for Deployments that want it, from when this returns.
-async fn install(client: &Client) -> Webhook {
+async fn install(client: &Client, name: &str) -> Webhook {
     let webhook = Webhook::start(inject).await.unwrap();
     let configurations = api(client, "admissionregistration.k8s.io", "v1", "MutatingWebhookConfiguration", "");
     let resource = ["apps", "v1", "deployments"];
-    let configuration = webhook::configuration("inject.example.com", &webhook.client(), resource, "sidecar");
+    let configuration = webhook::configuration(name, &webhook.client(), resource, "sidecar");
     configurations.create(&PostParams::default(), &serde_json::from_value(configuration).unwrap()).await.unwrap();
     let (labels, pod) = (json!({"app": "probe"}), json!({"containers": [{"name": "web", "image": "x"}]}));
     let probe = json!({
@@ -174,15 +175,16 @@ fn told(world: &World, service: &Service) -> Vec<String> {
 
 #[tokio::test]
 async fn what_servers_webhooks_and_autoscalers_change_is_no_drift_and_is_not_sent_again() {
-    let world = world_without_nodes().await;
+    let world = world().await;
+    let place = world.hub.place("defaulted");
     let client = world.client().await;
-    let _webhook = install(&client).await;
-    let group = "drift.example.com";
+    let _webhook = install(&client, &world.hub.group("inject")).await;
+    let group = &world.hub.group("drift");
     let definition = definition(group, &[version("v1", true, &[LENGTH, PAINT, CREW])]);
     let (web, boat) = (WEB.replace("IMAGE", "one"), boat(group, "v1", "length: 300, paint: null"));
     let files = [("a.yaml", web.as_str()), ("b.yaml", &definition), ("c.yaml", &boat)];
     let service = world.applied("defaulted", &files).await;
-    let deployments = api(&client, "apps", "v1", "Deployment", "defaulted");
+    let deployments = api(&client, "apps", "v1", "Deployment", &place);
     let autoscaler = PatchParams { field_manager: Some("horizontal-pod-autoscaler".into()), ..PatchParams::default() };
     deployments.patch_scale("web", &autoscaler, &Patch::Merge(json!({"spec": {"replicas": 3}}))).await.unwrap();
 
@@ -191,7 +193,7 @@ async fn what_servers_webhooks_and_autoscalers_change_is_no_drift_and_is_not_sen
     assert_eq!((containers(&live), &live.data["spec"]["replicas"]), (vec!["web", "proxy"], &json!(3)));
     let requests = &live.data["spec"]["template"]["spec"]["containers"][0]["resources"]["requests"];
     assert_eq!(*requests, json!({"cpu": "1", "memory": "512Mi"}));
-    let boats = api(&client, group, "v1", "Boat", "defaulted");
+    let boats = api(&client, group, "v1", "Boat", &place);
     assert_eq!(boats.get("ark").await.unwrap().data["spec"], json!({"length": 300, "paint": "blue", "crew": 4}));
     assert_eq!(before.0.len(), 5, "four objects and an inventory: {before:?}");
 
@@ -222,9 +224,10 @@ async fn what_servers_webhooks_and_autoscalers_change_is_no_drift_and_is_not_sen
 
 #[tokio::test]
 async fn a_new_default_of_a_definition_has_no_object_sent_again_and_is_no_drift() {
-    let world = world_without_nodes().await;
+    let world = world().await;
+    let place = world.hub.place("upgraded");
     let client = world.client().await;
-    let group = "upgraded.example.com";
+    let group = &world.hub.group("upgraded");
     let plain = definition(group, &[version("v1", true, &[LENGTH])]);
     let painted = definition(group, &[version("v1", true, &[LENGTH, PAINT])]);
     let ark = boat(group, "v1", "length: 300");
@@ -233,7 +236,7 @@ async fn a_new_default_of_a_definition_has_no_object_sent_again_and_is_no_drift(
     service.deployment.options.drift = DriftMode::Report;
     let entry = world.hub.set(service.entry());
     outcome(&world.hub, &entry, Outcome::Applied).await;
-    let boats = api(&client, group, "v1", "Boat", "upgraded");
+    let boats = api(&client, group, "v1", "Boat", &place);
     let made = boats.get("ark").await.unwrap().metadata.resource_version;
     let sent = applies(&client, group).await;
 
@@ -270,16 +273,17 @@ async fn a_new_default_of_a_definition_has_no_object_sent_again_and_is_no_drift(
 /// An API server compares an apply with what was applied last in the version of that time, which knows no such field.
 #[tokio::test]
 async fn an_object_follows_its_definition_to_a_version_with_a_new_field() {
-    let world = world_without_nodes().await;
+    let world = world().await;
+    let place = world.hub.place("versioned");
     let client = world.client().await;
-    let group = "versioned.example.com";
+    let group = &world.hub.group("versioned");
     let old = definition(group, &[version("v1", true, &[LENGTH])]);
     let new = definition(group, &[version("v1", false, &[LENGTH]), version("v2", true, &[LENGTH, PAINT])]);
     let ark = boat(group, "v1", "length: 300");
     let service = world.applied("versioned", &[("a.yaml", &old), ("b.yaml", &ark)]).await;
-    let uid = api(&client, group, "v1", "Boat", "versioned").get("ark").await.unwrap().metadata.uid;
+    let uid = api(&client, group, "v1", "Boat", &place).get("ark").await.unwrap().metadata.uid;
 
-    let boats: Api<DynamicObject> = api(&client, group, "v2", "Boat", "versioned");
+    let boats: Api<DynamicObject> = api(&client, group, "v2", "Boat", &place);
     for (length, spec) in [(300, "length: 300, paint: red"), (301, "length: 301, paint: red")] {
         let ark = boat(group, "v2", spec);
         let entry = world.hub.set(service.with(&world.hub, &[("a.yaml", &new), ("b.yaml", &ark)]).entry());
@@ -295,14 +299,15 @@ async fn an_object_follows_its_definition_to_a_version_with_a_new_field() {
 
 #[tokio::test]
 async fn who_keeps_an_object_in_an_older_version_is_named_and_keeps_its_fields() {
-    let world = world_without_nodes().await;
+    let world = world().await;
+    let place = world.hub.place("shared-boats");
     let client = world.client().await;
-    let group = "shared.example.com";
+    let group = &world.hub.group("shared");
     let old = definition(group, &[version("v1", true, &[LENGTH, CREW])]);
     let new = [version("v1", false, &[LENGTH, CREW]), version("v2", true, &[LENGTH, CREW, PAINT])];
     let ark = boat(group, "v1", "length: 300");
     let service = world.applied("shared-boats", &[("a.yaml", &old), ("b.yaml", &ark)]).await;
-    let boats: Api<DynamicObject> = api(&client, group, "v1", "Boat", "shared-boats");
+    let boats: Api<DynamicObject> = api(&client, group, "v1", "Boat", &place);
     let somebody = PatchParams { field_manager: Some("somebody".into()), ..PatchParams::default() };
     boats.patch("ark", &somebody, &Patch::Merge(json!({"spec": {"crew": 7}}))).await.unwrap();
 

@@ -1,10 +1,10 @@
 //! Who changes objects back is found, named and given way to; what an API server overrules is told and not sent again.
 
-use std::time::{Duration, Instant};
-
 use crate::support::{
-    PATIENCE, api, config_map, config_maps, object, outcome, report, value,
-    world::{World, world_without_nodes},
+    PATIENCE, api, config_map, config_maps, object, outcome,
+    pods::NOBODY,
+    report, value,
+    world::{World, world},
 };
 use farwater_api::objects::{Outcome, ServiceReport, SyncState};
 use farwater_testkit::{
@@ -30,7 +30,7 @@ spec:
   selector: {{matchLabels: {{app: web}}}}
   template:
     metadata: {{labels: {{app: web}}}}
-    spec: {{containers: [{{name: web, image: web}}]}}
+    spec: {{schedulerName: {NOBODY}, containers: [{{name: web, image: web}}]}}
 "
     )
 }
@@ -42,9 +42,10 @@ async fn generation(deployments: &Api<DynamicObject>) -> i64 {
 
 #[tokio::test]
 async fn an_autoscaler_that_fights_is_named_with_its_field_and_writes_become_rare() {
-    let world = world_without_nodes().await;
+    let world = world().await;
+    let place = world.hub.place("scaled");
     let service = world.applied("scaled", &[("a.yaml", &deployment("replicas: 1"))]).await;
-    let deployments = api(&world.client().await, "apps", "v1", "Deployment", "scaled");
+    let deployments = api(&world.client().await, "apps", "v1", "Deployment", &place);
     // What kube-controller-manager's autoscaler writes, which has no metrics here.
     let autoscaler = PatchParams { field_manager: Some("horizontal-pod-autoscaler".into()), ..PatchParams::default() };
     let three = Patch::Merge(json!({"spec": {"replicas": 3}}));
@@ -65,13 +66,13 @@ async fn an_autoscaler_that_fights_is_named_with_its_field_and_writes_become_rar
     assert!(fought >= WRITES, "{fought} changes before it was called a fight");
 
     // It goes on, and the agent lets it.
-    let (before, start) = (generation(&deployments).await, Instant::now());
-    while start.elapsed() < Duration::from_secs(10) {
+    let before = generation(&deployments).await;
+    for _ in 0..10 {
         scale().await.unwrap();
-        tokio::time::sleep(Duration::from_millis(200)).await;
+        polls(world, 1).await;
     }
     let fought = generation(&deployments).await - before;
-    assert!(fought <= 2, "{fought} changes within ten seconds of a pause");
+    assert!(fought <= 2, "{fought} changes within ten polls of a pause");
     assert_eq!(deployments.get("web").await.unwrap().data["spec"]["replicas"], 3);
 
     // The field is left to it.
@@ -81,17 +82,15 @@ async fn an_autoscaler_that_fights_is_named_with_its_field_and_writes_become_rar
     assert_eq!(deployments.get("web").await.unwrap().data["spec"]["replicas"], 3);
 }
 
-const WEBHOOK: &str = "overrule.example.com";
-
 /// Has the API server ask a webhook that gives ConfigMaps with a label another value, from when this returns.
-async fn install(client: &Client) -> Webhook {
+async fn install(client: &Client, name: &str) -> Webhook {
     let theirs = |map: &Value| {
         let is_ours = map["data"]["value"] != "theirs";
         is_ours.then(|| json!([{"op": "add", "path": "/data/value", "value": "theirs"}]))
     };
     let webhook = Webhook::start(theirs).await.unwrap();
     let configurations = api(client, "admissionregistration.k8s.io", "v1", "MutatingWebhookConfiguration", "");
-    let configuration = webhook::configuration(WEBHOOK, &webhook.client(), ["", "v1", "configmaps"], "disputed");
+    let configuration = webhook::configuration(name, &webhook.client(), ["", "v1", "configmaps"], "disputed");
     configurations.create(&PostParams::default(), &serde_json::from_value(configuration).unwrap()).await.unwrap();
     until_value(client, "theirs").await;
     webhook
@@ -119,17 +118,19 @@ async fn polls(world: &World, count: u64) {
 
 #[tokio::test]
 async fn a_webhook_that_overrules_each_apply_is_told_and_costs_no_second_write() {
-    let world = world_without_nodes().await;
+    let world = world().await;
+    let place = world.hub.place("overruling");
     let client = world.client().await;
-    let webhook = install(&client).await;
+    let name = world.hub.group("overrule");
+    let webhook = install(&client, &name).await;
     let disputed = |value: &str| config_map("a", value).replace("{name: a}", "{name: a, labels: {disputed: 'yes'}}");
-    let service = world.applied("disputed", &[("a.yaml", &disputed("1"))]).await;
+    let service = world.applied("overruling", &[("a.yaml", &disputed("1"))]).await;
     let is_told = |report: &ServiceReport| {
         let a = object(report, "ConfigMap", "a");
         let told = "the API server keeps another value of .data.value: a mutating webhook or policy there overrules";
         report.outcome == Outcome::Applied && a.sync == SyncState::Synced && a.message.starts_with(told)
     };
-    let maps = config_maps(&client, "disputed");
+    let maps = config_maps(&client, &place);
     for version in ["1", "2"] {
         let entry = world.hub.set(service.with(&world.hub, &[("a.yaml", &disputed(version))]).entry());
         report(&world.hub, &entry, is_told).await;
@@ -154,7 +155,7 @@ async fn a_webhook_that_overrules_each_apply_is_told_and_costs_no_second_write()
 
     // Without the webhook the next version is as its source says.
     let configurations = api(&client, "admissionregistration.k8s.io", "v1", "MutatingWebhookConfiguration", "");
-    configurations.delete(WEBHOOK, &DeleteParams::default()).await.unwrap();
+    configurations.delete(&name, &DeleteParams::default()).await.unwrap();
     until_value(&client, "ours").await;
     drop(webhook);
     let entry = world.hub.set(service.with(&world.hub, &[("a.yaml", &disputed("3"))]).entry());

@@ -1,10 +1,12 @@
 //! Hooks and tests of services on a real API server, whose Job controller runs and whose pods end when a test says so.
 
 use crate::support::{
-    PATIENCE, Service, api, config_map, config_maps, gone, object, outcome,
+    PATIENCE, Service, api, config_map, config_maps,
+    custom::create,
+    gone, object, outcome,
     pods::{end_job, end_pod, job, jobs, node, pod, uid_of},
     report, value,
-    world::{World, world_without_nodes},
+    world::{World, world},
 };
 use farwater_api::{
     hooks::{HookPhase, HookReport, HookState},
@@ -52,7 +54,8 @@ async fn namespace(client: &Client, name: &str) {
 
 #[tokio::test]
 async fn hooks_run_once_around_the_objects_of_their_version() {
-    let world = world_without_nodes().await;
+    let world = world().await;
+    let place = world.hub.place("once");
     let client = world.client().await;
     let pre = job("pre", "farwater.dev/hook: PreSync", "1");
     let post = job("post", "helm.sh/hook: 'post-install,post-upgrade', helm.sh/hook-weight: '5'", "1");
@@ -64,24 +67,24 @@ async fn hooks_run_once_around_the_objects_of_their_version() {
     let files = [("a.yaml", pre.as_str()), ("b.yaml", &map), ("c.yaml", &post), ("d.yaml", &settings)];
     let service = Service::new(&world.hub, "once", &files);
     let entry = world.hub.set(service.entry());
-    let (jobs, maps) = (jobs(&client, "once"), config_maps(&client, "once"));
+    let (jobs, maps) = (jobs(&client, &place), config_maps(&client, &place));
 
     let waiting = running(world, &entry, HookPhase::PreSync, "pre").await;
     assert_eq!(waiting.outcome, Outcome::Applying);
     assert_eq!(hook(&waiting, HookPhase::PreSync, "before").state, HookState::Succeeded);
     let held = object(&waiting, "ConfigMap", "settings");
     assert_eq!((held.sync, held.waits_for.as_ref().unwrap().name.as_str()), (SyncState::Waiting, "pre"));
-    assert!(held.message.contains("PreSync hook Job.batch once/pre is running"), "{}", held.message);
+    assert!(held.message.contains(&format!("PreSync hook Job.batch {place}/pre is running")), "{}", held.message);
     assert!(!is_there(&maps, "settings").await && is_there(&maps, "before").await && !is_there(&jobs, "post").await);
 
-    end_job(&client, "once", "pre", 0).await;
+    end_job(&client, &place, "pre", 0).await;
     let waiting = running(world, &entry, HookPhase::PostSync, "post").await;
     assert_eq!(
         (waiting.outcome, hook(&waiting, HookPhase::PreSync, "pre").state),
         (Outcome::Applying, HookState::Succeeded)
     );
     assert!(is_there(&maps, "settings").await);
-    end_job(&client, "once", "post", 0).await;
+    end_job(&client, &place, "post", 0).await;
     let applied = outcome(&world.hub, &entry, Outcome::Applied).await;
     assert_eq!(hook(&applied, HookPhase::PostSync, "post").state, HookState::Succeeded);
     assert!(hook(&applied, HookPhase::PreSync, "pre").ended.is_some());
@@ -105,14 +108,15 @@ async fn hooks_run_once_around_the_objects_of_their_version() {
     gone(&jobs, "post").await;
     gone(&maps, "before").await;
     value(&maps, "settings", "1").await;
-    end_job(&client, "once", "pre", 0).await;
+    end_job(&client, &place, "pre", 0).await;
     outcome(&world.hub, &entry, Outcome::Applied).await;
     value(&maps, "settings", "2").await;
 }
 
 #[tokio::test]
 async fn a_hook_that_fails_fails_its_version_and_holds_no_later_one() {
-    let world = world_without_nodes().await;
+    let world = world().await;
+    let place = world.hub.place("failing");
     let client = world.client().await;
     let pre = |argument: &str| {
         job("pre", "argocd.argoproj.io/hook: PreSync, argocd.argoproj.io/hook-delete-policy: HookSucceeded", argument)
@@ -122,15 +126,19 @@ async fn a_hook_that_fails_fails_its_version_and_holds_no_later_one() {
     let service = Service::new(&world.hub, "failing", &[("a.yaml", &broken), ("b.yaml", &map), ("c.yaml", &alarm)]);
     let first = world.hub.set(service.entry());
     running(world, &first, HookPhase::PreSync, "pre").await;
-    end_job(&client, "failing", "pre", 3).await;
+    end_job(&client, &place, "pre", 3).await;
     let failed = report(&world.hub, &first, |report| report.hooks.len() == 2).await;
     assert_eq!(failed.outcome, Outcome::Failed);
     let pre_hook = hook(&failed, HookPhase::PreSync, "pre");
     assert_eq!((pre_hook.state, pre_hook.exit_code), (HookState::Failed, Some(3)));
-    assert!(failed.message.contains("PreSync hook Job.batch failing/pre failed: exit code 3"), "{}", failed.message);
-    let maps = config_maps(&client, "failing");
+    assert!(
+        failed.message.contains(&format!("PreSync hook Job.batch {place}/pre failed: exit code 3")),
+        "{}",
+        failed.message
+    );
+    let maps = config_maps(&client, &place);
     assert!(!is_there(&maps, "settings").await);
-    end_job(&client, "failing", "alarm", 0).await;
+    end_job(&client, &place, "alarm", 0).await;
     report(&world.hub, &first, |report| {
         report.outcome == Outcome::Failed && hook(report, HookPhase::SyncFail, "alarm").state == HookState::Succeeded
     })
@@ -140,41 +148,46 @@ async fn a_hook_that_fails_fails_its_version_and_holds_no_later_one() {
     let second =
         world.hub.set(service.with(&world.hub, &[("a.yaml", &fixed), ("b.yaml", &map), ("c.yaml", &alarm)]).entry());
     running(world, &second, HookPhase::PreSync, "pre").await;
-    end_job(&client, "failing", "pre", 0).await;
+    end_job(&client, &place, "pre", 0).await;
     let applied = outcome(&world.hub, &second, Outcome::Applied).await;
     assert_eq!(applied.hooks.len(), 1, "{:#?}", applied.hooks);
     value(&maps, "settings", "1").await;
     // As its policy says.
-    gone(&jobs(&client, "failing"), "pre").await;
+    gone(&jobs(&client, &place), "pre").await;
 }
 
 #[tokio::test]
 async fn a_pod_is_a_hook_as_well_and_its_exit_code_and_log_are_told() {
     const LOG: &str = "begins\nno room left\n";
-    let world = world_without_nodes().await;
+    let world = world().await;
+    let place = world.hub.place("podded");
     let client = world.client().await;
-    let _kubelet = node(&client, "podded", LOG).await;
+    let _kubelet = node(&client, &place, LOG).await;
     // A namespace takes pods once it has their account.
-    namespace(&client, "podded").await;
-    uid_of(&api(&client, "", "v1", "ServiceAccount", "podded"), "default").await;
-    let pre = pod("pre", "farwater.dev/hook: PreSync", "podded");
-    let post = pod("post", "helm.sh/hook: 'post-install,post-upgrade'", "podded");
+    namespace(&client, &place).await;
+    uid_of(&api(&client, "", "v1", "ServiceAccount", &place), "default").await;
+    let pre = pod("pre", "farwater.dev/hook: PreSync", &place);
+    let post = pod("post", "helm.sh/hook: 'post-install,post-upgrade'", &place);
     let map = config_map("settings", "1");
     let service = Service::new(&world.hub, "podded", &[("a.yaml", &pre), ("b.yaml", &map), ("c.yaml", &post)]);
     let entry = world.hub.set(service.entry());
     running(world, &entry, HookPhase::PreSync, "pre").await;
-    let maps = config_maps(&client, "podded");
+    let maps = config_maps(&client, &place);
     assert!(!is_there(&maps, "settings").await);
 
-    end_pod(&client, "podded", "pre", 0).await;
+    end_pod(&client, &place, "pre", 0).await;
     let waiting = running(world, &entry, HookPhase::PostSync, "post").await;
     let succeeded = hook(&waiting, HookPhase::PreSync, "pre");
     assert_eq!((succeeded.state, succeeded.log.as_deref()), (HookState::Succeeded, Some(LOG)));
     assert!(is_there(&maps, "settings").await);
 
-    end_pod(&client, "podded", "post", 3).await;
+    end_pod(&client, &place, "post", 3).await;
     let failed = outcome(&world.hub, &entry, Outcome::Failed).await;
-    assert!(failed.message.contains("PostSync hook Pod podded/post failed: exit code 3"), "{}", failed.message);
+    assert!(
+        failed.message.contains(&format!("PostSync hook Pod {place}/post failed: exit code 3")),
+        "{}",
+        failed.message
+    );
     let post_hook = hook(&failed, HookPhase::PostSync, "post");
     assert_eq!((post_hook.state, post_hook.exit_code), (HookState::Failed, Some(3)));
     assert_eq!((post_hook.message.as_str(), post_hook.log.as_deref()), ("exit code 3", Some(LOG)));
@@ -182,7 +195,8 @@ async fn a_pod_is_a_hook_as_well_and_its_exit_code_and_log_are_told() {
 
 #[tokio::test]
 async fn a_newer_version_ends_a_hook_that_runs() {
-    let world = world_without_nodes().await;
+    let world = world().await;
+    let place = world.hub.place("ended");
     let client = world.client().await;
     let (hangs, map) = (job("hangs", "farwater.dev/hook: PreSync", "1"), config_map("settings", "1"));
     let service = Service::new(&world.hub, "ended", &[("a.yaml", &hangs), ("b.yaml", &map)]);
@@ -190,7 +204,7 @@ async fn a_newer_version_ends_a_hook_that_runs() {
     running(world, &first, HookPhase::PreSync, "hangs").await;
     let second = world.hub.set(service.with(&world.hub, &[("b.yaml", &map)]).entry());
     outcome(&world.hub, &second, Outcome::Applied).await;
-    gone(&jobs(&client, "ended"), "hangs").await;
+    gone(&jobs(&client, &place), "hangs").await;
     let history = world.hub.history(&first.service.uid);
     let of_first = history.iter().filter(|report| report.entry == first.digest());
     assert!(of_first.map(|report| report.outcome).any(|outcome| outcome == Outcome::Superseded));
@@ -198,7 +212,8 @@ async fn a_newer_version_ends_a_hook_that_runs() {
 
 #[tokio::test]
 async fn hooks_of_a_wave_begin_with_it_and_later_waves_wait_for_them() {
-    let world = world_without_nodes().await;
+    let world = world().await;
+    let place = world.hub.place("syncing");
     let client = world.client().await;
     let with = job("with", "farwater.dev/hook: Sync", "1");
     let now = config_map("now", "1");
@@ -209,17 +224,18 @@ async fn hooks_of_a_wave_begin_with_it_and_later_waves_wait_for_them() {
     let waiting = report(&world.hub, &entry, |report| report.objects.iter().any(|o| o.waits_for.is_some())).await;
     assert_eq!(object(&waiting, "ConfigMap", "now").sync, SyncState::Synced);
     assert_eq!(object(&waiting, "ConfigMap", "later").waits_for.as_ref().unwrap().name, "with");
-    end_job(&client, "syncing", "with", 0).await;
+    end_job(&client, &place, "with", 0).await;
     outcome(&world.hub, &entry, Outcome::Applied).await;
-    value(&config_maps(&client, "syncing"), "later", "1").await;
+    value(&config_maps(&client, &place), "later", "1").await;
 }
 
 #[tokio::test]
 async fn a_hook_is_never_made_over_what_is_not_its_services() {
-    let world = world_without_nodes().await;
+    let world = world().await;
+    let place = world.hub.place("foreign");
     let client = world.client().await;
-    namespace(&client, "foreign").await;
-    let jobs = jobs(&client, "foreign");
+    namespace(&client, &place).await;
+    let jobs = jobs(&client, &place);
     let theirs = json!({"metadata": {"name": "pre"}, "spec": {"suspend": true, "template": {"spec": {
         "restartPolicy": "Never", "containers": [{"name": "main", "image": "x"}]}}}});
     jobs.create(&Default::default(), &serde_json::from_value(theirs).unwrap()).await.unwrap();
@@ -231,35 +247,36 @@ async fn a_hook_is_never_made_over_what_is_not_its_services() {
     let failed = outcome(&world.hub, &entry, Outcome::Failed).await;
     assert!(failed.message.contains("was not made by this service"), "{}", failed.message);
     assert_eq!(uid_of(&jobs, "pre").await, uid);
-    assert!(!is_there(&config_maps(&client, "foreign"), "settings").await);
+    assert!(!is_there(&config_maps(&client, &place), "settings").await);
 
     let entry = world.hub.set(service.with(&world.hub, &[("a.yaml", &typo), ("b.yaml", &map)]).entry());
     let failed = outcome(&world.hub, &entry, Outcome::Failed).await;
     assert!(failed.message.contains("farwater.dev/hook is \"Before\", and must be PreSync"), "{}", failed.message);
-    assert!(!is_there(&config_maps(&client, "foreign"), "settings").await);
+    assert!(!is_there(&config_maps(&client, &place), "settings").await);
 }
 
 #[tokio::test]
 async fn hooks_of_a_deletion_run_before_and_after_it_and_nothing_is_left() {
-    let world = world_without_nodes().await;
+    let world = world().await;
+    let place = world.hub.place("departing");
     let client = world.client().await;
     let (before, after) =
         (job("before", "helm.sh/hook: pre-delete", "1"), job("after", "farwater.dev/hook: PostDelete", "1"));
     let (pre, map) = (job("pre", "farwater.dev/hook: PreSync", "1"), config_map("settings", "1"));
     let files = [("a.yaml", before.as_str()), ("b.yaml", &after), ("c.yaml", &pre), ("d.yaml", &map)];
-    let service = Service::new(&world.hub, "leaving", &files);
+    let service = Service::new(&world.hub, "departing", &files);
     let entry = world.hub.set(service.entry());
     running(world, &entry, HookPhase::PreSync, "pre").await;
-    end_job(&client, "leaving", "pre", 0).await;
+    end_job(&client, &place, "pre", 0).await;
     outcome(&world.hub, &entry, Outcome::Applied).await;
-    let (jobs, maps) = (jobs(&client, "leaving"), config_maps(&client, "leaving"));
+    let (jobs, maps) = (jobs(&client, &place), config_maps(&client, &place));
     assert!(!is_there(&jobs, "before").await && !is_there(&jobs, "after").await);
 
     let removal = world.hub.set(service.removal(DeletionPolicy::Delete, None));
-    end_job(&client, "leaving", "before", 1).await;
+    end_job(&client, &place, "before", 1).await;
     let failed = outcome(&world.hub, &removal, Outcome::Failed).await;
     assert!(
-        failed.message.contains("PreDelete hook Job.batch leaving/before failed: exit code 1"),
+        failed.message.contains(&format!("PreDelete hook Job.batch {place}/before failed: exit code 1")),
         "{}",
         failed.message
     );
@@ -273,9 +290,9 @@ async fn hooks_of_a_deletion_run_before_and_after_it_and_nothing_is_left() {
     })
     .await
     .unwrap();
-    end_job(&client, "leaving", "before", 0).await;
+    end_job(&client, &place, "before", 0).await;
     gone(&maps, "settings").await;
-    end_job(&client, "leaving", "after", 0).await;
+    end_job(&client, &place, "after", 0).await;
     outcome(&world.hub, &removal, Outcome::Removed).await;
     for name in ["pre", "before", "after"] {
         gone(&jobs, name).await;
@@ -284,32 +301,38 @@ async fn hooks_of_a_deletion_run_before_and_after_it_and_nothing_is_left() {
 
 #[tokio::test]
 async fn tests_run_when_all_is_healthy_and_one_that_fails_fails_the_version() {
-    let world = world_without_nodes().await;
+    let world = world().await;
+    let place = world.hub.place("tested");
     let client = world.client().await;
     let test =
         |name: &str| serde_json::from_value::<ServiceTest>(json!({"name": name, "image": "x", "retries": 0})).unwrap();
     let map = config_map("settings", "1");
     let mut service = Service::new(&world.hub, "tested", &[("a.yaml", &map)]);
     service.deployment.tests = vec![test("smoke"), test("load")];
+    namespace(&client, &place).await;
+    // More than any node has: the agent makes these pods, and none may run.
+    let limits = json!({"metadata": {"name": "much"}, "spec": {"limits": [
+        {"type": "Container", "default": {"cpu": "1M"}, "defaultRequest": {"cpu": "1M"}}]}});
+    create(&client, "", "v1", "LimitRange", &place, limits).await;
     let entry = world.hub.set(service.entry());
     let waiting = running(world, &entry, HookPhase::Test, "tested-test-smoke").await;
     assert_eq!(waiting.outcome, Outcome::Applying);
     assert_eq!(hook(&waiting, HookPhase::Test, "tested-test-smoke").test.as_deref(), Some("smoke"));
-    end_job(&client, "tested", "tested-test-smoke", 3).await;
+    end_job(&client, &place, "tested-test-smoke", 3).await;
     // The other one is not given up for that.
     report(&world.hub, &entry, |report| hook(report, HookPhase::Test, "tested-test-smoke").state == HookState::Failed)
         .await;
-    end_job(&client, "tested", "tested-test-load", 0).await;
+    end_job(&client, &place, "tested-test-load", 0).await;
     let failed = outcome(&world.hub, &entry, Outcome::Failed).await;
     assert!(failed.message.contains("test smoke failed: exit code 3"), "{}", failed.message);
     assert_eq!(hook(&failed, HookPhase::Test, "tested-test-load").state, HookState::Succeeded);
 
     // Another test of the same version is run, and those that are as they were are not.
-    let uid = uid_of(&jobs(&client, "tested"), "tested-test-load").await;
+    let uid = uid_of(&jobs(&client, &place), "tested-test-load").await;
     service.deployment.tests[0].args = vec!["--quick".into()];
     let entry = world.hub.set(service.entry());
     running(world, &entry, HookPhase::Test, "tested-test-smoke").await;
-    end_job(&client, "tested", "tested-test-smoke", 0).await;
+    end_job(&client, &place, "tested-test-smoke", 0).await;
     outcome(&world.hub, &entry, Outcome::Applied).await;
-    assert_eq!(uid_of(&jobs(&client, "tested"), "tested-test-load").await, uid);
+    assert_eq!(uid_of(&jobs(&client, &place), "tested-test-load").await, uid);
 }

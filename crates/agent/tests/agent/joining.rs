@@ -1,8 +1,8 @@
 //! What an agent needs at its first start: a one-time token, and rights in its cluster.
 
-use std::{fs, path::Path, time::Duration};
+use std::{fs, path::Path};
 
-use crate::support::{FakeHub, Service, config_map, outcome};
+use crate::support::{FakeHub, Service, config_map, outcome, turn::Turn};
 use farwater_api::objects::Outcome;
 use farwater_testkit::{Plane, PlaneOptions, Process, process::bare_command, wait_for};
 
@@ -16,7 +16,7 @@ fn agent(hub: &FakeHub, plane: &Plane, dir: &Path, token_file: &Path) -> Process
 
 #[tokio::test]
 async fn a_token_is_read_from_a_file_as_mounted_secrets_are() {
-    let plane = Plane::start_with(PlaneOptions::without_nodes()).await.unwrap();
+    let turn = Turn::take().await;
     let hub = FakeHub::start();
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("token");
@@ -25,26 +25,19 @@ async fn a_token_is_read_from_a_file_as_mounted_secrets_are() {
         if let Some(content) = content {
             fs::write(&file, content).unwrap();
         }
-        let mut agent = agent(&hub, &plane, dir.path(), &file);
-        let mut ended = None;
-        for _ in 0..600 {
-            ended = agent.exited();
-            if ended.is_some() {
-                break;
-            }
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-        assert_eq!(ended.expect("it ends").code(), Some(2));
+        let mut agent = agent(&hub, turn.plane, dir.path(), &file);
+        assert_eq!(agent.wait(crate::support::PATIENCE).expect("it ends").code(), Some(2));
         let output = agent.output();
         assert!(output.contains(&format!("read join token from {}", file.display())), "{output}");
         assert!(output.contains(said), "{output}");
     }
 
-    fs::write(&file, format!("{}\n", support::fake_hub::TOKEN)).unwrap();
-    let agent = agent(&hub, &plane, dir.path(), &file);
-    let joined = wait_for("the agent to poll", support::PATIENCE, || async { Ok((hub.polls() > 0).then_some(())) });
+    fs::write(&file, format!("{}\n", crate::support::fake_hub::TOKEN)).unwrap();
+    let agent = agent(&hub, turn.plane, dir.path(), &file);
+    let joined =
+        wait_for("the agent to poll", crate::support::PATIENCE, || async { Ok((hub.polls() > 0).then_some(())) });
     joined.await.unwrap_or_else(|e| panic!("{e:#}\n{}", agent.tail()));
-    assert!(!agent.output().contains(support::fake_hub::TOKEN), "the token is in the log");
+    assert!(!agent.output().contains(crate::support::fake_hub::TOKEN), "the token is in the log");
 }
 
 /// Accounts, roles and bindings as `farwater cluster join` makes them; docs/rights.md is made from the same.
@@ -59,29 +52,29 @@ fn rights() -> Vec<serde_json::Value> {
 
 #[tokio::test]
 async fn a_hub_that_is_older_ends_a_join_and_is_waited_for_by_who_has_joined() {
-    let plane = Plane::start_with(PlaneOptions::without_nodes()).await.unwrap();
+    let turn = Turn::take().await;
     let hub = FakeHub::start();
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("token");
-    fs::write(&file, support::fake_hub::TOKEN).unwrap();
+    fs::write(&file, crate::support::fake_hub::TOKEN).unwrap();
     let older = format!("is not known at {} (404): it is no hub, or one that is older than this agent", hub.url());
 
     hub.be_older(true);
-    let mut refused = agent(&hub, &plane, dir.path(), &file);
-    assert_eq!(refused.wait(support::PATIENCE).expect("it ends").code(), Some(2));
+    let mut refused = agent(&hub, turn.plane, dir.path(), &file);
+    assert_eq!(refused.wait(crate::support::PATIENCE).expect("it ends").code(), Some(2));
     let output = refused.output();
     assert!(output.contains(&older) && output.contains("upgrade the hub before its agents"), "{output}");
 
     hub.be_older(false);
-    let agent = agent(&hub, &plane, dir.path(), &file);
+    let agent = agent(&hub, turn.plane, dir.path(), &file);
     let polls = async |more: u64| {
         let before = hub.polls();
-        wait_for("polls", support::PATIENCE, || async { Ok((hub.polls() >= before + more).then_some(())) }).await
+        wait_for("polls", crate::support::PATIENCE, || async { Ok((hub.polls() >= before + more).then_some(())) }).await
     };
     polls(1).await.unwrap_or_else(|e| panic!("{e:#}\n{}", agent.tail()));
     hub.be_older(true);
     let said = || async { Ok(agent.output()[output.len()..].contains(&older).then_some(())) };
-    wait_for("the agent to say so", support::PATIENCE, said).await.unwrap();
+    wait_for("the agent to say so", crate::support::PATIENCE, said).await.unwrap();
     hub.be_older(false);
     polls(2).await.unwrap_or_else(|e| panic!("{e:#}\n{}", agent.tail()));
 }
@@ -89,16 +82,17 @@ async fn a_hub_that_is_older_ends_a_join_and_is_waited_for_by_who_has_joined() {
 /// What the hub takes down last may be a request from before the agent followed it to new keys.
 #[tokio::test]
 async fn a_hub_that_has_missed_how_far_an_agent_followed_is_told_again_but_not_with_every_poll() {
-    let plane = Plane::start_with(PlaneOptions::without_nodes()).await.unwrap();
+    let turn = Turn::take().await;
     let hub = FakeHub::start();
     hub.poll_every(0.2);
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("token");
-    fs::write(&file, support::fake_hub::TOKEN).unwrap();
-    let agent = agent(&hub, &plane, dir.path(), &file);
+    fs::write(&file, crate::support::fake_hub::TOKEN).unwrap();
+    let agent = agent(&hub, turn.plane, dir.path(), &file);
     let polls = async |more: u64| {
         let before = hub.polls();
-        let more = wait_for("polls", support::PATIENCE, || async { Ok((hub.polls() >= before + more).then_some(())) });
+        let more =
+            wait_for("polls", crate::support::PATIENCE, || async { Ok((hub.polls() >= before + more).then_some(())) });
         more.await.unwrap_or_else(|e| panic!("{e:#}\n{}", agent.tail()));
     };
     polls(5).await;
@@ -124,6 +118,7 @@ fn kubectl(plane: &Plane, arguments: &[&str]) -> String {
 
 #[tokio::test]
 async fn the_rights_that_join_gives_are_enough() {
+    // Of its own: an agent of an earlier test has made what this one needs rights for.
     let plane = Plane::start_with(PlaneOptions::without_nodes()).await.unwrap();
     let hub = FakeHub::start();
     let dir = tempfile::tempdir().unwrap();
@@ -143,7 +138,7 @@ async fn the_rights_that_join_gives_are_enough() {
     fs::write(&kubeconfig, serde_json::to_vec(&config).unwrap()).unwrap();
 
     let log = dir.path().join("agent.log");
-    let agent = support::agent(&hub, &kubeconfig, &dir.path().join("state"), &log, true);
+    let agent = crate::support::agent(&hub, &kubeconfig, &dir.path().join("state"), &log, true);
     let service =
         Service::new(&hub, "documented", &[("a.yaml", &config_map("a", "1")), ("b.yaml", &config_map("b", "1"))]);
     let entry = hub.set(service.entry());

@@ -12,6 +12,7 @@ mod joining;
 mod lost;
 mod order;
 mod overtaken;
+mod reasons;
 mod removing;
 mod replacing;
 mod restarts;

@@ -107,8 +107,9 @@ async fn one_bundle_is_sent_in_the_order_of_its_stages_and_goes_in_reverse() {
     let plane = Plane::start_with(PlaneOptions::without_nodes().audited()).await.unwrap();
     let (hub, dir) = (FakeHub::start(), tempfile::tempdir().unwrap());
     let (state, log) = (dir.path().join("state"), dir.path().join("agent.log"));
-    let _agent = support::agent(&hub, &plane.kubeconfig_of(AUDITED).unwrap(), &state, &log, true);
-    let service = Service::new(&hub, "ordered", &[("a.yaml", MANIFESTS)]);
+    let _agent = crate::support::agent(&hub, &plane.kubeconfig_of(AUDITED).unwrap(), &state, &log, true);
+    let mut service = Service::new(&hub, "ordered", &[("a.yaml", MANIFESTS)]);
+    service.deployment.target_namespace = "ordered".to_owned();
     let begun = Timestamp::now();
     let entry = hub.set(service.entry());
     outcome(&hub, &entry, Outcome::Applied).await;

@@ -1,14 +1,10 @@
 //! What is under way when something newer comes ends between two objects, and the newer one judges what is left.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, ops::Deref, time::Duration};
 
-use crate::support::{FakeHub, PATIENCE, Service, config_map, config_maps, outcome, report, value};
+use crate::support::{PATIENCE, Service, config_map, config_maps, faulty, outcome, report, value};
 use farwater_api::{deletion::undo_request, objects::Outcome, protocol::Entry, service_deployment::HeldPrune};
-use farwater_testkit::{
-    Plane, PlaneOptions, Process,
-    api_faults::{ApiFaults, Faults},
-    wait_for,
-};
+use farwater_testkit::{api_faults::Faults, wait_for};
 use kube::{
     Api,
     api::{DynamicObject, ListParams},
@@ -20,47 +16,33 @@ const LEAVING: usize = 190;
 /// What must be left for the newer version to judge.
 const SOME: usize = 20;
 
-/// An agent whose API server can be slow. The agent ends first.
+/// A service of as many objects as there are, applied by an agent whose API server can be slow.
 struct Ground {
-    /// None: it was killed.
-    agent: Option<Process>,
-    server: ApiFaults,
-    hub: FakeHub,
+    faulty: faulty::Ground,
     maps: Api<DynamicObject>,
-    /// Of as many objects as there are, applied.
     service: Service,
-    dir: tempfile::TempDir,
-    _plane: Plane,
 }
 
 fn stated(count: usize) -> String {
     (0..count).map(|n| format!("---\n{}", config_map(&format!("map-{n}"), "1"))).collect()
 }
 
-fn start_agent(hub: &FakeHub, server: &ApiFaults, dir: &tempfile::TempDir, token: bool) -> Process {
-    support::agent(hub, server.kubeconfig(), &dir.path().join("state"), &dir.path().join("agent.log"), token)
+impl Deref for Ground {
+    type Target = faulty::Ground;
+
+    fn deref(&self) -> &faulty::Ground {
+        &self.faulty
+    }
 }
 
 impl Ground {
     async fn new(name: &str) -> Self {
-        let plane = Plane::start_with(PlaneOptions::without_nodes()).await.unwrap();
-        let (hub, dir) = (FakeHub::start(), tempfile::tempdir().unwrap());
-        hub.poll_every(0.1);
-        let server = ApiFaults::start(&plane, dir.path(), 14).await.unwrap();
-        let agent = Some(start_agent(&hub, &server, &dir, true));
-        let service = Service::new(&hub, name, &[("a.yaml", &stated(ALL))]);
-        let entry = hub.set(service.entry());
-        outcome(&hub, &entry, Outcome::Applied).await;
-        let maps = config_maps(&plane.client().await.unwrap(), name);
-        Self { agent, server, hub, maps, service, dir, _plane: plane }
-    }
-
-    fn kill(&mut self) {
-        self.agent.take().unwrap().kill9();
-    }
-
-    fn restart(&mut self) {
-        self.agent = Some(start_agent(&self.hub, &self.server, &self.dir, false));
+        let faulty = faulty::Ground::new(0.1).await;
+        let service = Service::new(&faulty.hub, name, &[("a.yaml", &stated(ALL))]);
+        let entry = faulty.hub.set(service.entry());
+        outcome(&faulty.hub, &entry, Outcome::Applied).await;
+        let maps = config_maps(&faulty.plane.client().await.unwrap(), &faulty.hub.place(name));
+        Self { faulty, maps, service }
     }
 
     /// The service with fewer objects.
@@ -84,19 +66,9 @@ impl Ground {
     }
 
     /// Waits until an attempt was ended by a newer version, and takes the slowness away.
-    async fn superseded(&self, entry: &Entry) {
-        let outcomes = || -> Vec<Outcome> {
-            let history = self.hub.history(&entry.service.uid).into_iter();
-            history.filter(|report| report.entry == entry.digest()).map(|report| report.outcome).collect()
-        };
-        wait_for("an attempt to be superseded", PATIENCE, || async {
-            Ok(outcomes().contains(&Outcome::Superseded).then_some(()))
-        })
-        .await
-        .unwrap();
+    async fn overtaken(&self, entry: &Entry) {
+        self.superseded(entry).await;
         self.server.set(Faults::default());
-        let ended = |outcome: &Outcome| matches!(outcome, Outcome::Applied | Outcome::Failed);
-        assert!(!outcomes().iter().any(ended), "{:?}", outcomes());
     }
 }
 
@@ -108,7 +80,7 @@ async fn a_newer_version_ends_a_prune_that_is_under_way() {
     let mistake = ground.hub.set(ground.of(ALL - LEAVING).entry());
     ground.until("ten objects to be gone", |count| count <= ALL - 10).await;
     let revert = ground.hub.set(ground.service.entry());
-    ground.superseded(&mistake).await;
+    ground.overtaken(&mistake).await;
     outcome(&ground.hub, &revert, Outcome::Applied).await;
     let after = ground.uids().await;
     assert_eq!(after.len(), ALL);
@@ -124,7 +96,7 @@ async fn a_newer_version_ends_a_prune_that_is_under_way() {
     let mut stopped = fewer.clone();
     (stopped.deployment.prune, stopped.deployment.hold_prune) = (false, Some("somebody has stopped it".to_owned()));
     let stopped = ground.hub.set(stopped.entry());
-    ground.superseded(&pruned).await;
+    ground.overtaken(&pruned).await;
     let held = report(&ground.hub, &stopped, |report| report.held_prune.is_some()).await.held_prune.unwrap();
     let left = ground.uids().await.len() - remaining;
     assert_eq!(held.count as usize, left, "{held:#?}");
@@ -139,13 +111,13 @@ async fn a_hold_that_comes_while_the_agent_is_down_stops_what_it_had_begun() {
     ground.be_slow();
     ground.hub.set(fewer.entry());
     ground.until("ten objects to be gone", |count| count <= ALL - 10).await;
-    ground.kill();
+    ground.faulty.kill();
     ground.server.set(Faults::default());
 
     let mut stopped = fewer.clone();
     (stopped.deployment.prune, stopped.deployment.hold_prune) = (false, Some("somebody has stopped it".to_owned()));
     let stopped = ground.hub.set(stopped.entry());
-    ground.restart();
+    ground.faulty.restart();
     let held = report(&ground.hub, &stopped, |report| report.held_prune.is_some()).await.held_prune.unwrap();
     let left = ground.uids().await.len() - remaining;
     assert_eq!(held.count as usize, left, "{held:#?}");
@@ -173,7 +145,7 @@ async fn an_approved_prune_that_was_stopped_goes_on_as_soon_as_it_may() {
     let approved = ground.hub.set(fewer.entry());
     ground.until("ten objects to be gone", |count| count <= ALL - 10).await;
     let stopped = ground.hub.set(stopped.entry());
-    ground.superseded(&approved).await;
+    ground.overtaken(&approved).await;
     let is_rest = |prune: &HeldPrune| prune.digest != held.digest;
     let rest = report(&ground.hub, &stopped, |report| report.held_prune.as_ref().is_some_and(is_rest)).await;
     let rest = rest.held_prune.unwrap();
@@ -201,7 +173,7 @@ async fn a_newer_version_ends_an_undo_that_is_under_way_and_the_next_attempt_goe
     value(&ground.maps, "map-0", "2").await;
     let back = ground.uids().await.len();
     assert!(back <= ALL - SOME, "{back} of {ALL} are there");
-    ground.superseded(&asked).await;
+    ground.overtaken(&asked).await;
     let applied = outcome(&ground.hub, &newer, Outcome::Applied).await;
     let undone = applied.deletion.unwrap().undone.unwrap();
     assert_eq!((undone.restored as usize, undone.failed), (LEAVING, 0), "{undone:#?}");

@@ -52,12 +52,13 @@ async fn uid(maps: &Api<DynamicObject>, name: &str) -> String {
 #[tokio::test]
 async fn what_can_not_be_changed_is_made_anew_where_that_is_allowed() {
     let world = world().await;
+    let place = world.hub.place("sealed");
     let client = world.client().await;
     let files = |value: &str| [("free", RECREATE), ("kept", RECREATE), ("fixed", "")].map(|(n, a)| sealed(n, value, a));
     let [free, kept, fixed] = files("1");
     let first = [("a.yaml", free.as_str()), ("b.yaml", &kept), ("c.yaml", &fixed)];
     let service = world.applied("sealed", &first).await;
-    let maps = config_maps(&client, "sealed");
+    let maps = config_maps(&client, &place);
     let (before, protected) = (uid(&maps, "free").await, uid(&maps, "kept").await);
     let protect = Patch::Merge(json!({"metadata": {"annotations": {"farwater.dev/prune": "disabled"}}}));
     maps.patch("kept", &PatchParams::default(), &protect).await.unwrap();
@@ -124,13 +125,14 @@ async fn until_refused(client: &Client, place: &str, name: &str, refused: bool) 
 #[tokio::test]
 async fn what_could_not_be_made_anew_is_a_deletion_that_can_be_undone() {
     let world = world().await;
+    let place = world.hub.place("unmade");
     let client = world.client().await;
     let other = config_map("other", "1");
     let first = [("a.yaml", sealed("lost", "1", RECREATE)), ("b.yaml", other.clone())];
     let first = first.each_ref().map(|(name, text)| (*name, text.as_str()));
     let service = world.applied("unmade", &first).await;
-    let maps = config_maps(&client, "unmade");
-    refuse_new(&client, "unmade", "lost").await;
+    let maps = config_maps(&client, &place);
+    refuse_new(&client, &place, "lost").await;
     let second = [("a.yaml", sealed("lost", "2", RECREATE)), ("b.yaml", other.clone())];
     let second = second.each_ref().map(|(name, text)| (*name, text.as_str()));
     let entry = world.hub.set(service.with(&world.hub, &second).entry());
@@ -143,7 +145,7 @@ async fn what_could_not_be_made_anew_is_a_deletion_that_can_be_undone() {
     let mut without = service.with(&world.hub, &[("b.yaml", &other)]);
     let entry = world.hub.set(without.entry());
     outcome(&world.hub, &entry, Outcome::Applied).await;
-    refuse_no_more(&client, "unmade", "lost").await;
+    refuse_no_more(&client, &place, "lost").await;
     without.deployment.undo = Some(undo_request(&deletion.digest, "1"));
     let entry = world.hub.set(without.entry());
     let applied = outcome(&world.hub, &entry, Outcome::Applied).await;

@@ -1,9 +1,14 @@
 //! What an agent does after it was killed, lost its folder, or lost its hub, and when something newer comes while it applies.
 
-use std::{collections::BTreeMap, fs, os::unix::fs::PermissionsExt as _, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    os::unix::fs::PermissionsExt as _,
+    time::Duration,
+};
 
 use crate::support::{
-    FakeHub, Service, api, config_map, config_maps, gone,
+    Service, api, config_map, config_maps, faulty, gone,
     ground::Ground,
     object, outcome,
     pods::{end_job, job, jobs, uid_of},
@@ -15,35 +20,18 @@ use farwater_api::{
     protocol::{Statement, tag},
 };
 use farwater_testkit::{
-    Plane, PlaneOptions,
     api_faults::{ApiFaults, Asked, Faults},
     wait_for,
 };
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 
 impl Ground {
-    /// How often each kind was listed so far, by `group/resource`.
-    async fn lists(&self) -> BTreeMap<String, u64> {
-        let client = self.plane.client().await.unwrap();
-        let metrics = client.request_text(http::Request::get("/metrics").body(Vec::new()).unwrap()).await.unwrap();
-        let label = |line: &str, name: &str| {
-            let (_, rest) = line.split_once(&format!("{name}=\""))?;
-            rest.split_once('"').map(|(value, _)| value.to_owned())
-        };
-        let mut lists = BTreeMap::new();
-        for line in metrics.lines().filter(|line| line.starts_with("apiserver_request_total{")) {
-            let count: u64 = line.rsplit(' ').next().unwrap().parse().unwrap();
-            if label(line, "verb").as_deref() == Some("LIST") {
-                let name = format!("{}/{}", label(line, "group").unwrap(), label(line, "resource").unwrap());
-                *lists.entry(name).or_default() += count;
-            }
-        }
-        lists
-    }
-
-    /// The version of everything that an agent may write.
+    /// The version of everything that an agent may write, but of what earlier tests have left, which is being deleted.
     async fn versions(&self) -> BTreeMap<String, String> {
         let client = self.plane.client().await.unwrap();
+        let namespaces = api(&client, "", "v1", "Namespace", "").list(&ListParams::default()).await.unwrap();
+        let going = namespaces.into_iter().filter(|namespace| namespace.metadata.deletion_timestamp.is_some());
+        let going: BTreeSet<Option<String>> = going.map(|namespace| namespace.metadata.name).collect();
         let mut versions = BTreeMap::new();
         for (group, kind) in [
             ("", "ConfigMap"),
@@ -54,6 +42,10 @@ impl Ground {
         ] {
             for object in api(&client, group, "v1", kind, "").list(&ListParams::default()).await.unwrap() {
                 let metadata = object.metadata;
+                let place = if kind == "Namespace" { &metadata.name } else { &metadata.namespace };
+                if place.is_some() && going.contains(place) {
+                    continue;
+                }
                 let name = format!("{kind} {}/{}", metadata.namespace.unwrap_or_default(), metadata.name.unwrap());
                 versions.insert(name, metadata.resource_version.unwrap());
             }
@@ -80,10 +72,11 @@ fn files(maps: &[(String, String)]) -> Vec<(&str, &str)> {
 #[tokio::test]
 async fn an_agent_that_is_in_sync_writes_nothing_when_restarted() {
     let mut ground = Ground::new().await;
+    let place = ground.hub.place("quiet");
     let mut all = maps(0..30, "1");
     // The API server overrules this label, which is not said again before the object is applied again.
     let label = "kubernetes.io/metadata.name";
-    let space = format!("apiVersion: v1\nkind: Namespace\nmetadata: {{name: quiet, labels: {{{label}: other}}}}\n");
+    let space = format!("apiVersion: v1\nkind: Namespace\nmetadata: {{name: {place}, labels: {{{label}: other}}}}\n");
     all.push(("space.yaml".to_owned(), space));
     let service = Service::new(&ground.hub, "quiet", &files(&all));
     ground.applied(&service).await;
@@ -99,9 +92,9 @@ async fn an_agent_that_is_in_sync_writes_nothing_when_restarted() {
     ground.hub.forget_reports();
     let downloads = ground.hub.downloads();
     let polls = ground.hub.polls();
-    let way = ApiFaults::start(&ground.plane, ground.dir.path(), 1).await.unwrap();
+    let way = ApiFaults::start(ground.plane, ground.dir.path(), 1).await.unwrap();
     ground.start_by(way.kubeconfig(), false);
-    wait_for("a report of the new agent and some polls", support::PATIENCE, || async {
+    wait_for("a report of the new agent and some polls", crate::support::PATIENCE, || async {
         let told = ground.hub.report(service.uid()).is_some_and(|r| r.outcome == Outcome::Applied);
         Ok((told && ground.hub.polls() > polls + 5 && ground.hub.unchanged() > 0).then_some(()))
     })
@@ -110,11 +103,11 @@ async fn an_agent_that_is_in_sync_writes_nothing_when_restarted() {
     assert_eq!(ground.versions().await, before);
     assert_eq!(ground.hub.downloads(), downloads);
     let told = ground.hub.report(service.uid()).unwrap();
-    let message = &object(&told, "Namespace", "quiet").message;
+    let message = &object(&told, "Namespace", &place).message;
     assert!(message.contains(&format!("keeps another value of .metadata.labels.{label}")), "{message}");
 
     // At rest it asks the API server nothing.
-    let before = wait_for("the agent to be at rest", support::PATIENCE, || async {
+    let before = wait_for("the agent to be at rest", crate::support::PATIENCE, || async {
         let first = asked(&way);
         tokio::time::sleep(Duration::from_secs(1)).await;
         Ok((asked(&way) == first).then_some(first))
@@ -122,7 +115,7 @@ async fn an_agent_that_is_in_sync_writes_nothing_when_restarted() {
     .await
     .unwrap();
     let polls = ground.hub.polls();
-    wait_for("ten polls", support::PATIENCE, || async { Ok((ground.hub.polls() >= polls + 10).then_some(())) })
+    wait_for("ten polls", crate::support::PATIENCE, || async { Ok((ground.hub.polls() >= polls + 10).then_some(())) })
         .await
         .unwrap();
     assert_eq!(asked(&way), before);
@@ -146,15 +139,7 @@ async fn a_wrong_clock_is_corrected_and_a_used_token_refused() {
     for (token, said) in [(true, "TokenUsed"), (false, "has not joined")] {
         ground.start(token);
         let agent = ground.agent.as_mut().unwrap();
-        let mut ended = None;
-        for _ in 0..600 {
-            ended = ended.or_else(|| agent.exited());
-            if ended.is_some() {
-                break;
-            }
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-        assert_eq!(ended.expect("it ends").code(), Some(2));
+        assert_eq!(agent.wait(crate::support::PATIENCE).expect("it ends").code(), Some(2));
         assert!(agent.output().contains(said), "{}", agent.tail());
     }
 }
@@ -162,6 +147,7 @@ async fn a_wrong_clock_is_corrected_and_a_used_token_refused() {
 #[tokio::test]
 async fn what_left_the_source_while_the_agent_was_down_is_pruned_without_its_folder() {
     let mut ground = Ground::new().await;
+    let place = ground.hub.place("down");
     let before = maps(0..4, "1");
     let service = Service::new(&ground.hub, "down", &files(&before));
     ground.applied(&service).await;
@@ -169,23 +155,16 @@ async fn what_left_the_source_while_the_agent_was_down_is_pruned_without_its_fol
     fs::remove_dir_all(ground.state_dir()).unwrap();
     let after = maps(0..3, "1");
     let entry = ground.hub.set(service.with(&ground.hub, &files(&after)).entry());
-    // The plane's own controllers list every kind when they start.
-    let before = wait_for("the plane's controllers to have listed", Duration::from_secs(30), || async {
-        let first = ground.lists().await;
-        tokio::time::sleep(Duration::from_secs(1)).await;
-        Ok((ground.lists().await == first).then_some(first))
-    })
-    .await
-    .unwrap();
-    ground.start(false);
+    let way = ApiFaults::start(ground.plane, ground.dir.path(), 1).await.unwrap();
+    ground.start_by(way.kubeconfig(), false);
     let report = outcome(&ground.hub, &entry, Outcome::Applied).await;
     assert_eq!(report.objects.len(), 3);
-    gone(&config_maps(&ground.plane.client().await.unwrap(), "down"), "map-3").await;
+    gone(&config_maps(&ground.plane.client().await.unwrap(), &place), "map-3").await;
     // With no list of kinds that the service never had: ConfigMaps, and the agent's own Secrets.
-    let mut listed = ground.lists().await;
-    listed.retain(|kind, count| before.get(kind) != Some(count));
-    let kinds: Vec<_> = listed.keys().map(String::as_str).collect();
-    assert_eq!(kinds, ["/configmaps", "/secrets"]);
+    let mut listed = way.asked();
+    listed.retain(|(verb, _), _| verb == "LIST");
+    let kinds: Vec<_> = listed.keys().map(|(_, resource)| resource.as_str()).collect();
+    assert_eq!(kinds, ["configmaps", "secrets"]);
 }
 
 #[tokio::test]
@@ -221,10 +200,11 @@ async fn what_it_keeps_on_the_node_is_for_its_owner_only() {
 #[tokio::test]
 async fn a_full_disk_stops_nothing_and_old_states_stay_refused() {
     let mut ground = Ground::new().await;
+    let place = ground.hub.place("full");
     let service = Service::new(&ground.hub, "full", &files(&maps(0..1, "1")));
     ground.applied(&service).await;
     let old = ground.hub.desired();
-    let live = config_maps(&ground.plane.client().await.unwrap(), "full");
+    let live = config_maps(&ground.plane.client().await.unwrap(), &place);
 
     // The state file can't be written: a folder is where its temporary file would be.
     let obstacle = ground.state_dir().join("state.tmp");
@@ -252,7 +232,7 @@ async fn a_full_disk_stops_nothing_and_old_states_stay_refused() {
 
 async fn polled_twice(ground: &Ground) {
     let polls = ground.hub.polls();
-    wait_for("two polls", support::PATIENCE, || async { Ok((ground.hub.polls() >= polls + 2).then_some(())) })
+    wait_for("two polls", crate::support::PATIENCE, || async { Ok((ground.hub.polls() >= polls + 2).then_some(())) })
         .await
         .unwrap();
 }
@@ -260,6 +240,7 @@ async fn polled_twice(ground: &Ground) {
 #[tokio::test]
 async fn an_agent_that_is_killed_while_it_applies_converges() {
     let mut ground = Ground::new().await;
+    let place = ground.hub.place("killed");
     let client = ground.plane.client().await.unwrap();
     let first = maps(0..40, "1");
     let mut service = Service::new(&ground.hub, "killed", &files(&first));
@@ -269,7 +250,7 @@ async fn an_agent_that_is_killed_while_it_applies_converges() {
         let next = maps((0..40).chain(round * 10 + 40..round * 10 + 45), &round.to_string());
         service = service.with(&ground.hub, &files(&next));
         let entry = ground.hub.set(service.entry());
-        let all = config_maps(&client, "killed");
+        let all = config_maps(&client, &place);
         wait_for("the apply to have begun", Duration::from_secs(60), || async {
             let some = all.list(&ListParams::default()).await?;
             Ok(some.iter().any(|m| m.data["data"]["value"].as_str() == Some(&round.to_string())).then_some(()))
@@ -290,41 +271,28 @@ async fn an_agent_that_is_killed_while_it_applies_converges() {
 #[tokio::test]
 async fn a_newer_version_ends_an_apply_that_is_under_way() {
     const ALL: usize = 2000;
-    let plane = Plane::start_with(PlaneOptions::without_nodes()).await.unwrap();
-    let (hub, dir) = (FakeHub::start(), tempfile::tempdir().unwrap());
-    hub.poll_every(0.1);
-    let server = ApiFaults::start(&plane, dir.path(), 14).await.unwrap();
-    let log = dir.path().join("agent.log");
-    let _agent = support::agent(&hub, server.kubeconfig(), &dir.path().join("state"), &log, true);
+    let ground = faulty::Ground::new(0.1).await;
+    let hub = &ground.hub;
     let many: String = (0..ALL).map(|n| format!("---\n{}", config_map(&format!("map-{n}"), "1"))).collect();
-    let mut service = Service::new(&hub, "overtaken", &[("a.yaml", &many)]);
+    let mut service = Service::new(hub, "overtaken", &[("a.yaml", &many)]);
     // What the first version has made is counted at the end.
     service.deployment.prune = false;
     let first = hub.set(service.entry());
-    let live = config_maps(&plane.client().await.unwrap(), "overtaken");
-    wait_for("the apply to have begun", support::PATIENCE, || async {
+    let live = config_maps(&ground.plane.client().await.unwrap(), &hub.place("overtaken"));
+    wait_for("the apply to have begun", crate::support::PATIENCE, || async {
         let some = live.list(&ListParams::default().limit(2)).await?;
         Ok(some.iter().any(|map| map.metadata.name.as_deref() != Some("kube-root-ca.crt")).then_some(()))
     })
     .await
     .unwrap();
     // The newer one comes while most of it is still to do.
-    server.set(Faults { latency: Duration::from_millis(500), ..Faults::default() });
-    let second = hub.set(service.with(&hub, &[("a.yaml", &config_map("map-0", "2"))]).entry());
-    let outcomes = || -> Vec<Outcome> {
-        let history = hub.history(service.uid()).into_iter();
-        history.filter(|report| report.entry == first.digest()).map(|report| report.outcome).collect()
-    };
-    wait_for("the first version to be superseded", support::PATIENCE, || async {
-        Ok(outcomes().contains(&Outcome::Superseded).then_some(()))
-    })
-    .await
-    .unwrap();
-    server.set(Faults::default());
-    outcome(&hub, &second, Outcome::Applied).await;
+    ground.server.set(Faults { latency: Duration::from_millis(500), ..Faults::default() });
+    let second = hub.set(service.with(hub, &[("a.yaml", &config_map("map-0", "2"))]).entry());
+    ground.superseded(&first).await;
+    ground.server.set(Faults::default());
+    outcome(hub, &second, Outcome::Applied).await;
     value(&live, "map-0", "2").await;
-    let ended = |outcome: &Outcome| matches!(outcome, Outcome::Applied | Outcome::Failed);
-    assert!(!outcomes().iter().any(ended), "{:?}", outcomes());
+    ground.superseded(&first).await;
     let written = live.list(&ListParams::default()).await.unwrap();
     let written = written.iter().filter(|map| map.data["data"]["value"] == "1").count();
     assert!((1..ALL / 2).contains(&written), "{written} of {ALL} were written");
@@ -333,12 +301,13 @@ async fn a_newer_version_ends_an_apply_that_is_under_way() {
 #[tokio::test]
 async fn drift_is_repaired_after_a_restart_while_the_hub_is_away() {
     let mut ground = Ground::new().await;
+    let place = ground.hub.place("alone");
     let service = Service::new(&ground.hub, "alone", &files(&maps(0..2, "1")));
     ground.applied(&service).await;
     ground.kill();
     fs::remove_dir_all(ground.state_dir()).unwrap();
     ground.hub.go_away(true);
-    let live = config_maps(&ground.plane.client().await.unwrap(), "alone");
+    let live = config_maps(&ground.plane.client().await.unwrap(), &place);
     live.delete("map-0", &DeleteParams::default()).await.unwrap();
     ground.start(false);
     value(&live, "map-0", "1").await;
@@ -353,9 +322,11 @@ async fn a_hub_that_was_away_for_long_is_found_again_within_a_poll() {
     polled_twice(&ground).await;
     ground.hub.go_away(true);
     // Pauses that only ever doubled would have grown to minutes.
-    wait_for("many polls in vain", support::PATIENCE, || async { Ok((ground.hub.turned_away() >= 10).then_some(())) })
-        .await
-        .unwrap();
+    wait_for("many polls in vain", crate::support::PATIENCE, || async {
+        Ok((ground.hub.turned_away() >= 10).then_some(()))
+    })
+    .await
+    .unwrap();
     ground.hub.go_away(false);
     polled_twice(&ground).await;
 }
@@ -364,9 +335,10 @@ async fn a_hub_that_was_away_for_long_is_found_again_within_a_poll() {
 async fn statements_that_are_forged_old_or_for_others_are_refused() {
     let ground = Ground::new().await;
     let hub = &ground.hub;
+    let place = hub.place("guarded");
     let service = Service::new(hub, "guarded", &files(&maps(0..2, "1")));
     ground.applied(&service).await;
-    let live = config_maps(&ground.plane.client().await.unwrap(), "guarded");
+    let live = config_maps(&ground.plane.client().await.unwrap(), &place);
     let good = hub.desired();
     let evil = vec![service.with(hub, &files(&maps(0..2, "evil"))).entry().into()];
     let signed = Statement::clone(&good.statement);
@@ -403,20 +375,21 @@ async fn statements_that_are_forged_old_or_for_others_are_refused() {
 #[tokio::test]
 async fn a_restart_runs_no_hook_again() {
     let mut ground = Ground::new().await;
+    let place = ground.hub.place("hooked");
     let client = ground.plane.client().await.unwrap();
     let (pre, map) = (job("pre", "farwater.dev/hook: PreSync", "1"), config_map("settings", "1"));
     let service = Service::new(&ground.hub, "hooked", &[("a.yaml", &pre), ("b.yaml", &map)]);
     let entry = ground.hub.set(service.entry());
-    let (jobs, maps) = (jobs(&client, "hooked"), config_maps(&client, "hooked"));
+    let (jobs, maps) = (jobs(&client, &place), config_maps(&client, &place));
     let uid = uid_of(&jobs, "pre").await;
     // While it runs, and while nobody looks at how it ends.
     ground.kill();
     ground.start(false);
     let is_running = |report: &ServiceReport| report.hooks.iter().any(|hook| hook.state == HookState::Running);
-    support::report(&ground.hub, &entry, is_running).await;
+    crate::support::report(&ground.hub, &entry, is_running).await;
     assert_eq!(uid_of(&jobs, "pre").await, uid);
     ground.kill();
-    end_job(&client, "hooked", "pre", 0).await;
+    end_job(&client, &place, "pre", 0).await;
     ground.start(false);
     let applied = outcome(&ground.hub, &entry, Outcome::Applied).await;
     assert_eq!(applied.hooks[0].state, HookState::Succeeded);

@@ -4,7 +4,7 @@ use crate::support::{
     FakeHub, Service, api, config_maps,
     custom::{create, custom, define, in_next_wave, set_status},
     object, outcome, report,
-    world::world_without_nodes,
+    world::world,
 };
 use farwater_api::{
     HealthRuleSpec,
@@ -45,15 +45,16 @@ async fn judged(hub: &FakeHub, entry: &Entry, health: Health, text: &str) -> Obj
 
 #[tokio::test]
 async fn a_rule_judges_its_kind_and_one_without_a_value_makes_nothing_healthy() {
-    let world = world_without_nodes().await;
+    let world = world().await;
+    let place = world.hub.place("judged");
     let client = world.client().await;
-    let group = "judged.example.com";
+    let group = &world.hub.group("judged");
     define(&client, group, "Boat").await;
     world.hub.set_rule("judged", rule(group));
     let (ark, next) = (custom(group, "Boat", "ark"), in_next_wave("next"));
     let service = Service::new(&world.hub, "judged", &[("a.yaml", &ark), ("b.yaml", &next)]);
     let entry = world.hub.set(service.entry());
-    let (boats, maps) = (boats(&client, group, "judged"), config_maps(&client, "judged"));
+    let (boats, maps) = (boats(&client, group, &place), config_maps(&client, &place));
 
     // Nobody has written a status, so nobody knows.
     let unknown = "HealthRule judged can't judge it: inProgress: there is no \"status\"";
@@ -86,9 +87,10 @@ async fn a_rule_judges_its_kind_and_one_without_a_value_makes_nothing_healthy() 
 
 #[tokio::test]
 async fn a_services_own_rule_comes_before_the_hubs_until_it_is_removed() {
-    let world = world_without_nodes().await;
+    let world = world().await;
+    let place = world.hub.place("common");
     let client = world.client().await;
-    let group = "owned.example.com";
+    let group = &world.hub.group("owned");
     define(&client, group, "Boat").await;
     world.hub.set_rule("owned", rule(group));
     let ark = custom(group, "Boat", "ark");
@@ -104,7 +106,7 @@ async fn a_services_own_rule_comes_before_the_hubs_until_it_is_removed() {
     let (common_entry, special_entry) = (world.hub.set(common.entry()), world.hub.set(special.entry()));
     for (namespace, entry) in [("common", &common_entry), ("special", &special_entry)] {
         judged(&world.hub, entry, Health::Unknown, "there is no \"status\"").await;
-        set_phase(&boats(&client, group, namespace), json!("Afloat")).await;
+        set_phase(&boats(&client, group, &world.hub.place(namespace)), json!("Afloat")).await;
     }
     judged(&world.hub, &common_entry, Health::Current, "").await;
     judged(&world.hub, &special_entry, Health::Failed, "a submarine that is Afloat").await;
@@ -115,7 +117,7 @@ async fn a_services_own_rule_comes_before_the_hubs_until_it_is_removed() {
     judged(&world.hub, &plain_entry, Health::Current, "").await;
 
     // A rule that changes has objects judged anew, and none applied.
-    let version = async || boats(&client, group, "common").get("ark").await.unwrap().metadata.resource_version;
+    let version = async || boats(&client, group, &place).get("ark").await.unwrap().metadata.resource_version;
     let before = version().await;
     let stricter = HealthRuleSpec { current: "self.status.phase == 'Moored'".to_owned(), ..rule(group) };
     world.hub.set_rule("owned", stricter);
@@ -131,16 +133,17 @@ async fn a_services_own_rule_comes_before_the_hubs_until_it_is_removed() {
 
 #[tokio::test]
 async fn what_is_adopted_says_so_also_where_a_rule_judges_it() {
-    let world = world_without_nodes().await;
+    let world = world().await;
+    let place = world.hub.place("afloat");
     let client = world.client().await;
-    let group = "adopted.example.com";
+    let group = &world.hub.group("afloat");
     define(&client, group, "Boat").await;
-    world.hub.set_rule("adopted", rule(group));
-    create(&client, "", "v1", "Namespace", "", json!({"metadata": {"name": "adopted"}})).await;
+    world.hub.set_rule("afloat", rule(group));
+    create(&client, "", "v1", "Namespace", "", json!({"metadata": {"name": place}})).await;
     let ark = json!({"metadata": {"name": "ark"}, "spec": {"size": 1}});
-    create(&client, group, "v1", "Boat", "adopted", ark).await;
-    set_phase(&boats(&client, group, "adopted"), json!("Afloat")).await;
-    let service = Service::new(&world.hub, "adopted", &[("a.yaml", &custom(group, "Boat", "ark"))]);
+    create(&client, group, "v1", "Boat", &place, ark).await;
+    set_phase(&boats(&client, group, &place), json!("Afloat")).await;
+    let service = Service::new(&world.hub, "afloat", &[("a.yaml", &custom(group, "Boat", "ark"))]);
     let entry = world.hub.set(service.entry());
     let applied = outcome(&world.hub, &entry, Outcome::Applied).await;
     let ark = object(&applied, "Boat", "ark");

@@ -111,6 +111,7 @@ async fn gets_stuck(ground: &Ground, service: &Service) {
 #[tokio::test]
 async fn a_held_service_goes_on_with_its_own_values_whatever_came_for_a_newer_version() {
     let mut ground = Ground::new().await;
+    let place = ground.hub.place("held");
     let first = service(&ground.hub, "held");
     let (one, two) = (version(&ground.hub, &first, "one", None), version(&ground.hub, &first, "two", Some(NEEDED)));
     ground.applied(&one).await;
@@ -119,8 +120,8 @@ async fn a_held_service_goes_on_with_its_own_values_whatever_came_for_a_newer_ve
 
     let entry = ground.hub.set(held(&one));
     report(&ground.hub, &entry, |report| report.message.starts_with("held: somebody")).await;
-    take_away(&ground, "held").await;
-    has(&ground, "held", "one").await;
+    take_away(&ground, &place).await;
+    has(&ground, &place, "one").await;
     // What was got for nothing is given up.
     until_kept(&ground, &[&one]).await;
 
@@ -129,25 +130,26 @@ async fn a_held_service_goes_on_with_its_own_values_whatever_came_for_a_newer_ve
     until_kept(&ground, &[&one, &two]).await;
     ground.kill();
     let entry = ground.hub.set(held(&one));
-    take_away(&ground, "held").await;
+    take_away(&ground, &place).await;
     ground.start(false);
-    has(&ground, "held", "one").await;
+    has(&ground, &place, "one").await;
     report(&ground.hub, &entry, |report| report.message.starts_with("held: somebody")).await;
     ground.hub.go_away(true);
     ground.kill();
-    take_away(&ground, "held").await;
+    take_away(&ground, &place).await;
     ground.start(false);
-    has(&ground, "held", "one").await;
+    has(&ground, &place, "one").await;
     ground.kill();
     fs::remove_dir_all(ground.state_dir()).unwrap();
-    take_away(&ground, "held").await;
+    take_away(&ground, &place).await;
     ground.start(false);
-    has(&ground, "held", "one").await;
+    has(&ground, &place, "one").await;
 }
 
 #[tokio::test]
 async fn a_crash_between_getting_and_applying_loses_no_value_and_leaves_none_behind() {
     let mut ground = Ground::new().await;
+    let place = ground.hub.place("crashed");
     let first = service(&ground.hub, "crashed");
     let (one, two) = (version(&ground.hub, &first, "one", None), version(&ground.hub, &first, "two", Some(NEEDED)));
     ground.applied(&one).await;
@@ -167,13 +169,13 @@ async fn a_crash_between_getting_and_applying_loses_no_value_and_leaves_none_beh
     fs::remove_dir_all(ground.state_dir()).unwrap();
     ground.start(false);
     until_kept(&ground, &[&one, &two]).await;
-    has(&ground, "crashed", "one").await;
+    has(&ground, &place, "one").await;
     // The Secrets of the newer version were not asked for while it could not begin.
     ground.hub.go_away(false);
     let needed = json!({"metadata": {"name": NEEDED}, "stringData": {"uri": "anywhere"}});
-    let secrets: Api<Secret> = Api::namespaced(ground.plane.client().await.unwrap(), "crashed");
+    let secrets: Api<Secret> = Api::namespaced(ground.plane.client().await.unwrap(), &place);
     secrets.create(&PostParams::default(), &serde_json::from_value(needed).unwrap()).await.unwrap();
-    has(&ground, "crashed", "two").await;
+    has(&ground, &place, "two").await;
     outcome(&ground.hub, &two.entry(), Outcome::Applied).await;
     until_kept(&ground, &[&two]).await;
 

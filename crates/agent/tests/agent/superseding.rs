@@ -2,27 +2,14 @@
 
 use std::time::Duration;
 
-use crate::support::{PATIENCE, config_map, config_maps, faulty::Ground, outcome, report, value};
-use farwater_api::{objects::Outcome, protocol::Entry};
+use crate::support::{
+    PATIENCE, config_map, config_maps, fake_hub::connections::Behaviour, faulty::Ground, outcome, report, value,
+};
+use farwater_api::objects::Outcome;
 use farwater_testkit::{api_faults::Faults, wait_for};
 use kube::api::{DeleteParams, ListParams};
 
 impl Ground {
-    /// Waits until the hub was told that an entry was superseded; it has come to no other end.
-    async fn superseded(&self, entry: &Entry) {
-        let outcomes = || -> Vec<Outcome> {
-            let history = self.hub.history(&entry.service.uid).into_iter();
-            history.filter(|report| report.entry == entry.digest()).map(|report| report.outcome).collect()
-        };
-        wait_for("the older version to be superseded", PATIENCE, || async {
-            Ok(outcomes().contains(&Outcome::Superseded).then_some(()))
-        })
-        .await
-        .unwrap();
-        let ended = |outcome: &Outcome| matches!(outcome, Outcome::Applied | Outcome::Failed);
-        assert!(!outcomes().iter().any(ended), "{:?}", outcomes());
-    }
-
     /// How often one of a resource, or a path that is of none, was asked for.
     fn asked(&self, subject: &str) -> u64 {
         self.server.asked().get(&("GET".to_owned(), subject.to_owned())).copied().unwrap_or_default()
@@ -31,8 +18,15 @@ impl Ground {
 
 #[tokio::test]
 async fn a_fix_is_applied_with_the_poll_that_brings_it() {
-    // Longer than it takes to apply and to report on a busy machine.
-    let ground = Ground::new(5.0).await;
+    // Polls that the hub asks for, and no others: none of them can take up what the one before should have.
+    let ground = Ground::new(0.2).await;
+    let connections = &ground.hub.connections;
+    connections.behave(Behaviour::Serve);
+    connections.welcome(30.0, 3000.0);
+    wait_for("the agent to be connected", PATIENCE, || async { Ok((connections.open_now() == 1).then_some(())) })
+        .await
+        .unwrap();
+    let place = ground.hub.place("stuck");
     // Of a class that nobody provides: it is never bound.
     let claim = "apiVersion: v1
 kind: PersistentVolumeClaim
@@ -45,20 +39,23 @@ spec: {storageClassName: nobodys, accessModes: [ReadWriteOnce], resources: {requ
     let (one, two) = (later("1"), later("2"));
     let service = ground.service("stuck", &[("a.yaml", claim), ("b.yaml", &one)]);
     let first = ground.hub.set(service.entry());
+    connections.hint(ground.hub.generation());
     report(&ground.hub, &first, |r| r.objects.iter().any(|o| o.waits_for.is_some())).await;
     let polls = ground.hub.polls();
     let second = ground.hub.set(service.with(&ground.hub, &[("b.yaml", &two)]).entry());
+    connections.hint(ground.hub.generation());
     outcome(&ground.hub, &second, Outcome::Applied).await;
     let polls = ground.hub.polls() - polls;
     // The one that brings it, and one that was answered before it was there.
     assert!(polls <= 2, "applied {polls} polls after it was there");
-    value(&config_maps(&ground.plane.client().await.unwrap(), "stuck"), "later", "2").await;
+    value(&config_maps(&ground.plane.client().await.unwrap(), &place), "later", "2").await;
     ground.superseded(&first).await;
 }
 
 #[tokio::test]
 async fn a_newer_version_ends_the_wait_that_the_api_server_asked_for() {
     let ground = Ground::new(0.2).await;
+    let place = ground.hub.place("throttled");
     let (one, two) = (config_map("map", "1"), config_map("map", "2"));
     let account = "apiVersion: v1\nkind: ServiceAccount\nmetadata: {name: slow}\n";
     // As long as one is waited for.
@@ -71,7 +68,7 @@ async fn a_newer_version_ends_the_wait_that_the_api_server_asked_for() {
         .unwrap();
     let second = ground.hub.set(service.with(&ground.hub, &[("a.yaml", &two)]).entry());
     outcome(&ground.hub, &second, Outcome::Applied).await;
-    value(&config_maps(&ground.plane.client().await.unwrap(), "throttled"), "map", "2").await;
+    value(&config_maps(&ground.plane.client().await.unwrap(), &place), "map", "2").await;
     ground.superseded(&first).await;
     // Nobody waited until it might be sent again, and nobody has sent it before.
     let seen = ground.server.seen();
@@ -99,42 +96,46 @@ async fn what_is_refused_for_long_is_left_alone_for_as_long() {
 #[tokio::test]
 async fn a_newer_version_ends_the_wait_for_a_definition() {
     let ground = Ground::new(0.2).await;
+    let place = ground.hub.place("unserved");
+    let group = ground.hub.group("unserved");
     let definition = "apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
-metadata: {name: rafts.unserved.example.com}
+metadata: {name: rafts.GROUP}
 spec:
-  group: unserved.example.com
+  group: GROUP
   scope: Namespaced
   names: {kind: Raft, plural: rafts}
   versions: [{name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object}}}]
-";
-    let kind = "/apis/unserved.example.com/v1";
-    ground.server.set(Faults { reads: Some((kind.to_owned(), 500)), ..Faults::default() });
+"
+    .replace("GROUP", &group);
+    let kind = format!("/apis/{group}/v1");
+    ground.server.set(Faults { reads: Some((kind.clone(), 500)), ..Faults::default() });
     let (one, two) = (config_map("map", "1"), config_map("map", "2"));
-    let service = ground.service("unserved", &[("a.yaml", definition), ("b.yaml", &one)]);
+    let service = ground.service("unserved", &[("a.yaml", &definition), ("b.yaml", &one)]);
     let first = ground.hub.set(service.entry());
     // From then on it is asked for once a second, 30 s long.
-    wait_for("the kind to be waited for", PATIENCE, || async { Ok((ground.asked(kind) >= 5).then_some(())) })
+    wait_for("the kind to be waited for", PATIENCE, || async { Ok((ground.asked(&kind) >= 5).then_some(())) })
         .await
         .unwrap();
-    let before = ground.asked(kind);
     let second = ground.hub.set(service.with(&ground.hub, &[("b.yaml", &two)]).entry());
     outcome(&ground.hub, &second, Outcome::Applied).await;
-    let asked = ground.asked(kind) - before;
-    assert!(asked < 10, "the kind was asked for {asked} times after it was wanted no more");
-    value(&config_maps(&ground.plane.client().await.unwrap(), "unserved"), "map", "2").await;
+    let (asked, polls) = (ground.asked(&kind), ground.hub.polls());
+    wait_for("some polls", PATIENCE, || async { Ok((ground.hub.polls() >= polls + 10).then_some(())) }).await.unwrap();
+    assert_eq!(ground.asked(&kind), asked, "the kind was asked for though it was wanted no more");
+    value(&config_maps(&ground.plane.client().await.unwrap(), &place), "map", "2").await;
     ground.superseded(&first).await;
 }
 
 #[tokio::test]
 async fn a_newer_version_ends_the_look_at_what_was_deleted() {
     let ground = Ground::new(0.2).await;
+    let place = ground.hub.place("deleted");
     let many: String = (0..100).map(|n| config_map(&format!("m{n}"), "1") + "---\n").collect();
     let (one, two) = (config_map("map", "1"), config_map("map", "2"));
     let service = ground.service("deleted", &[("a.yaml", &many), ("b.yaml", &one)]);
     let first = ground.hub.set(service.entry());
     outcome(&ground.hub, &first, Outcome::Applied).await;
-    let maps = config_maps(&ground.plane.client().await.unwrap(), "deleted");
+    let maps = config_maps(&ground.plane.client().await.unwrap(), &place);
     // One after the other they would take longer than anybody waits here.
     ground.server.set(Faults { latency: Duration::from_secs(2), ..Faults::default() });
     maps.delete_collection(&DeleteParams::default(), &ListParams::default()).await.unwrap();

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use crate::support::{FakeHub, PATIENCE, Service, config_map, config_maps, fake_hub::TOKEN, outcome, value};
-use clap::Parser as _;
-use farwater_agent::{Options, WatchLimits, run};
+use crate::support::{
+    FakeHub, PATIENCE, Service, config_map, config_maps, local::LocalAgent, outcome, turn::Turn, value,
+};
+use farwater_agent::WatchLimits;
 use farwater_api::objects::Outcome;
 use farwater_testkit::{
-    Plane, PlaneOptions,
     api_faults::{ApiFaults, Asked, Faults},
     wait_for,
 };
@@ -16,42 +16,35 @@ use kube::{
     api::{DeleteParams, DynamicObject, Patch, PatchParams},
 };
 use serde_json::json;
-use tokio_util::sync::{CancellationToken, DropGuard};
-
-const SERVICE: &str = "watched";
 
 /// A service that is applied, by an agent in this process: no option sets how long it believes its watches. Dropped in order.
 struct Ground {
-    _agent: DropGuard,
+    _agent: LocalAgent,
     /// The agent's way to the API server.
     way: ApiFaults,
     live: Api<DynamicObject>,
     _hub: FakeHub,
-    _plane: Plane,
     _dir: tempfile::TempDir,
+    _turn: Turn,
 }
 
 impl Ground {
     async fn new(watches: WatchLimits) -> Self {
-        let plane = Plane::start_with(PlaneOptions::without_nodes()).await.unwrap();
+        let turn = Turn::take().await;
         let hub = FakeHub::start();
         let dir = tempfile::tempdir().unwrap();
-        let way = ApiFaults::start(&plane, dir.path(), 1).await.unwrap();
-        let (url, pin) = (hub.url(), hub.ca_pin());
-        let arguments = ["farwater-agent", "--hub", &url, "--ca-pin", &pin, "--join-token", TOKEN];
-        let options = Options {
-            kubeconfig: Some(way.kubeconfig().to_owned()),
-            state_dir: dir.path().join("state"),
-            watches,
-            ..Options::parse_from(arguments)
-        };
-        let agent = start(options);
+        let way = ApiFaults::start(turn.plane, dir.path(), 1).await.unwrap();
+        let agent = LocalAgent::start(&hub, |options| {
+            options.kubeconfig = Some(way.kubeconfig().to_owned());
+            options.state_dir = dir.path().join("state");
+            options.watches = watches;
+        });
         let (a, b) = (config_map("a", "1"), config_map("b", "1"));
-        let service = Service::new(&hub, SERVICE, &[("a.yaml", &a), ("b.yaml", &b)]);
+        let service = Service::new(&hub, "watched", &[("a.yaml", &a), ("b.yaml", &b)]);
         let entry = hub.set(service.entry());
         outcome(&hub, &entry, Outcome::Applied).await;
-        let live = config_maps(&plane.client().await.unwrap(), SERVICE);
-        let ground = Self { _agent: agent, way, live, _hub: hub, _plane: plane, _dir: dir };
+        let live = config_maps(&turn.plane.client().await.unwrap(), &hub.place("watched"));
+        let ground = Self { _agent: agent, way, live, _hub: hub, _dir: dir, _turn: turn };
         ground.watched(1).await;
         ground
     }
@@ -86,17 +79,6 @@ impl Ground {
         let patch = Patch::Merge(json!({"data": {"value": "changed"}}));
         self.live.patch(name, &PatchParams::default(), &patch).await.unwrap();
     }
-}
-
-/// On a thread of its own, as in its program.
-fn start(options: Options) -> DropGuard {
-    let shutdown = CancellationToken::new();
-    let guard = shutdown.clone().drop_guard();
-    std::thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(run(options, shutdown)).unwrap();
-    });
-    guard
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

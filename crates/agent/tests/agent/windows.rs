@@ -1,13 +1,12 @@
 //! Change windows that an agent keeps to by its own clock.
 
-use std::time::Duration;
-
-use crate::support::{FakeHub, Service, config_map, config_maps, ground::Ground, outcome, report, value};
+use crate::support::{FakeHub, PATIENCE, Service, config_map, config_maps, ground::Ground, outcome, report, value};
 use farwater_api::{
     change_window::{HandedWindow, Windows},
     objects::{Outcome, ServiceReport},
     protocol::Entry,
 };
+use farwater_testkit::wait_for;
 use jiff::{SignedDuration, Timestamp};
 use kube::api::DeleteParams;
 
@@ -37,26 +36,33 @@ async fn waiting(hub: &FakeHub, entry: &Entry) -> ServiceReport {
 async fn a_version_that_has_not_begun_waits_for_the_window_while_drift_is_undone() {
     let ground = Ground::new().await;
     let hub = &ground.hub;
-    let maps = config_maps(&ground.plane.client().await.unwrap(), "frozen");
+    let place = hub.place("frozen");
+    let maps = config_maps(&ground.plane.client().await.unwrap(), &place);
     let service = Service::new(hub, "frozen", &[("a.yaml", &config_map("a", "1"))]);
     ground.applied(&service).await;
-    hub.set_windows(Some(freeze(20, &[&service])));
+    hub.set_windows(Some(freeze(3600, &[&service])));
     let newer = service.with(hub, &[("a.yaml", &config_map("a", "2"))]);
     let entry = hub.set(newer.entry());
     waiting(hub, &entry).await;
     maps.delete("a", &DeleteParams::default()).await.unwrap();
     value(&maps, "a", "1").await;
     // What is new has been begun by nobody, and by nothing but the clock it is.
-    let polls = hub.generation();
+    let windows = freeze(5, &[&service]);
+    let end: Timestamp = windows.windows[0].end.as_ref().unwrap().parse().unwrap();
+    hub.set_windows(Some(windows));
+    let generation = hub.generation();
     value(&maps, "a", "2").await;
+    // The agent goes by the hub's clock, which it knows to the second.
+    assert!(Timestamp::now() >= end - SignedDuration::from_secs(1), "before {end}");
     outcome(hub, &entry, Outcome::Applied).await;
-    assert_eq!(hub.generation(), polls, "nothing was sent for that");
+    assert_eq!(hub.generation(), generation, "nothing was sent for that");
 }
 
 #[tokio::test]
 async fn a_first_version_waits_too_and_one_that_is_let_through_does_not() {
     let ground = Ground::new().await;
     let hub = &ground.hub;
+    let place = hub.place("held");
     let client = ground.plane.client().await.unwrap();
     let (held, urgent) = (
         Service::new(hub, "held", &[("a.yaml", &config_map("a", "1"))]),
@@ -68,7 +74,7 @@ async fn a_first_version_waits_too_and_one_that_is_let_through_does_not() {
     let (first, second) = (hub.set(held.entry()), hub.set(urgent.entry()));
     outcome(hub, &second, Outcome::Applied).await;
     waiting(hub, &first).await;
-    assert!(config_maps(&client, "held").get_opt("a").await.unwrap().is_none());
+    assert!(config_maps(&client, &place).get_opt("a").await.unwrap().is_none());
     // Another entry of it is another change.
     let newer = hub.set(urgent.with(hub, &[("a.yaml", &config_map("a", "2"))]).entry());
     waiting(hub, &newer).await;
@@ -80,9 +86,10 @@ async fn a_first_version_waits_too_and_one_that_is_let_through_does_not() {
 #[tokio::test]
 async fn a_restart_while_the_hub_is_away_begins_nothing_that_a_window_holds() {
     let mut ground = Ground::new().await;
+    let place = ground.hub.place("alone");
     let service = Service::new(&ground.hub, "alone", &[("a.yaml", &config_map("a", "1"))]);
     ground.applied(&service).await;
-    let maps = config_maps(&ground.plane.client().await.unwrap(), "alone");
+    let maps = config_maps(&ground.plane.client().await.unwrap(), &place);
     ground.hub.set_windows(Some(freeze(3600, &[&service])));
     let entry = ground.hub.set(service.with(&ground.hub, &[("a.yaml", &config_map("a", "2"))]).entry());
     waiting(&ground.hub, &entry).await;
@@ -92,7 +99,10 @@ async fn a_restart_while_the_hub_is_away_begins_nothing_that_a_window_holds() {
     ground.start(false);
     value(&maps, "a", "1").await;
     // Nothing else comes behind it.
-    tokio::time::sleep(Duration::from_secs(2)).await;
+    let turned_away = ground.hub.turned_away();
+    wait_for("polls in vain", PATIENCE, || async { Ok((ground.hub.turned_away() >= turned_away + 3).then_some(())) })
+        .await
+        .unwrap();
     value(&maps, "a", "1").await;
     ground.hub.go_away(false);
     waiting(&ground.hub, &entry).await;

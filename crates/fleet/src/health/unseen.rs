@@ -12,7 +12,7 @@ use super::{group_of, is_built_in};
 pub const UNSEEN: &str = "no controller has looked at it yet";
 /// What is said of one when nobody has come.
 pub const NEVER_SEEN: &str = "no controller has written a status";
-/// How long a controller has to write the first word: a restart of it and the election of a new leader.
+/// How long a controller usually has to write the first word: a restart of it and the election of a new leader.
 pub const GRACE_SECONDS: i64 = 60;
 /// By how much the API server's clock may be ahead.
 const SKEW_SECONDS: i64 = 5;
@@ -27,10 +27,10 @@ pub fn is_unseen(object: &Value, has_status: bool) -> bool {
 
 /// Seconds until an unseen object is taken as it is. Where clocks differ by more than a little there is no waiting: what is wrong
 /// with a clock must hold up nothing.
-pub fn grace_left(object: &Value, now: Timestamp) -> Option<i64> {
+pub fn grace_left(object: &Value, grace_seconds: i64, now: Timestamp) -> Option<i64> {
     let created: Timestamp = object["metadata"]["creationTimestamp"].as_str()?.parse().ok()?;
     let age = now.as_second() - created.as_second();
-    (-SKEW_SECONDS..GRACE_SECONDS).contains(&age).then(|| GRACE_SECONDS - age.max(0))
+    (-SKEW_SECONDS..grace_seconds).contains(&age).then(|| grace_seconds - age.max(0))
 }
 
 #[cfg(test)]
@@ -41,7 +41,7 @@ mod tests {
         let object: Value = serde_saphyr::from_str(object).unwrap();
         let created: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
         let now = Timestamp::from_second(created.as_second() + seconds_later).unwrap();
-        let left = is_unseen(&object, has_status).then(|| grace_left(&object, now)).flatten();
+        let left = is_unseen(&object, has_status).then(|| grace_left(&object, GRACE_SECONDS, now)).flatten();
         assert_eq!(left, expected, "{object}");
     }
 

@@ -211,7 +211,8 @@ impl Settings {
     fn kwok(&self) -> Vec<OsString> {
         let mut flags = Flags::default()
             .path("--kubeconfig", self.kubeconfig())
-            .switch("--manage-all-nodes")
+            // A test may play the kubelet of a node that it makes itself.
+            .text("--manage-nodes-with-annotation-selector", "kwok.x-k8s.io/node=fake")
             .text("--node-ip", "127.0.0.1")
             .text("--node-port", &self.kwok_node.to_string())
             // Without it kwok listens on every address.

@@ -39,6 +39,8 @@ use tokio_rustls::TlsAcceptor;
 use connections::Connections;
 use documents::Documents;
 
+use super::turn;
+
 pub const TOKEN: &str = "one-time-token";
 const INSTALLATION: &str = "installation-1";
 const CLUSTER: &str = "cluster-uid-1";
@@ -49,6 +51,8 @@ pub struct FakeHub {
     ca: Arc<(String, Digest)>,
     state: Arc<Mutex<State>>,
     pub connections: Connections,
+    /// Makes names in shared planes unique to this hub.
+    mark: Arc<str>,
 }
 
 struct State {
@@ -116,6 +120,7 @@ impl FakeHub {
             ca: Arc::new(ca),
             state: Arc::new(Mutex::new(State::new())),
             connections: Connections::default(),
+            mark: turn::mark().into(),
         };
         let served = hub.clone();
         std::thread::spawn(move || {
@@ -140,6 +145,16 @@ impl FakeHub {
                 let _ = builder.serve_connection_with_upgrades(TokioIo::new(stream), service).await;
             });
         }
+    }
+
+    /// A namespace, or another object of the cluster, that no other test uses.
+    pub fn place(&self, name: &str) -> String {
+        format!("{name}-{}", self.mark)
+    }
+
+    /// An API group that no other test uses.
+    pub fn group(&self, name: &str) -> String {
+        format!("{name}.{}.example.com", self.mark)
     }
 
     pub fn url(&self) -> String {

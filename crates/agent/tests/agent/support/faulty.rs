@@ -1,28 +1,59 @@
 //! A ground whose API server does what a hostile or overloaded one does.
 
-use farwater_testkit::{Plane, PlaneOptions, Process, api_faults::ApiFaults};
+use farwater_api::{objects::Outcome, protocol::Entry};
+use farwater_testkit::{Plane, Process, api_faults::ApiFaults, wait_for};
 
-use super::{FakeHub, Service};
+use super::{FakeHub, PATIENCE, Service, turn::Turn};
 
 /// A hub and an agent of the test's own, which reaches its plane through faults. Dropped in order.
 pub struct Ground {
-    _agent: Process,
+    /// None: it was killed.
+    agent: Option<Process>,
     pub server: ApiFaults,
-    pub plane: Plane,
+    pub plane: &'static Plane,
     pub hub: FakeHub,
-    _dir: tempfile::TempDir,
+    dir: tempfile::TempDir,
+    _turn: Turn,
 }
 
 impl Ground {
     /// `interval`: seconds between polls.
     pub async fn new(interval: f64) -> Self {
-        let plane = Plane::start_with(PlaneOptions::without_nodes()).await.unwrap();
+        let turn = Turn::take().await;
         let (hub, dir) = (FakeHub::start(), tempfile::tempdir().unwrap());
         hub.poll_every(interval);
-        let server = ApiFaults::start(&plane, dir.path(), 1).await.unwrap();
-        let log = dir.path().join("agent.log");
-        let agent = super::agent(&hub, server.kubeconfig(), &dir.path().join("state"), &log, true);
-        Self { _agent: agent, server, plane, hub, _dir: dir }
+        let server = ApiFaults::start(turn.plane, dir.path(), 1).await.unwrap();
+        let mut ground = Self { agent: None, server, plane: turn.plane, hub, dir, _turn: turn };
+        ground.start(true);
+        ground
+    }
+
+    fn start(&mut self, token: bool) {
+        let (state, log) = (self.dir.path().join("state"), self.dir.path().join("agent.log"));
+        self.agent = Some(super::agent(&self.hub, self.server.kubeconfig(), &state, &log, token));
+    }
+
+    pub fn kill(&mut self) {
+        self.agent.take().unwrap().kill9();
+    }
+
+    pub fn restart(&mut self) {
+        self.start(false);
+    }
+
+    /// Waits until the hub was told that an entry was superseded; it has come to no other end.
+    pub async fn superseded(&self, entry: &Entry) {
+        let outcomes = || -> Vec<Outcome> {
+            let history = self.hub.history(&entry.service.uid).into_iter();
+            history.filter(|report| report.entry == entry.digest()).map(|report| report.outcome).collect()
+        };
+        wait_for("the older version to be superseded", PATIENCE, || async {
+            Ok(outcomes().contains(&Outcome::Superseded).then_some(()))
+        })
+        .await
+        .unwrap();
+        let ended = |outcome: &Outcome| matches!(outcome, Outcome::Applied | Outcome::Failed);
+        assert!(!outcomes().iter().any(ended), "{:?}", outcomes());
     }
 
     /// A service that leaves in the cluster what a newer version lacks.

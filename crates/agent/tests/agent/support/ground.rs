@@ -1,23 +1,26 @@
-//! A plane, a hub and an agent of the test's own: it kills the agent.
+//! A hub and an agent of the test's own, which it kills. No pod runs that names another scheduler.
 
 use std::path::{Path, PathBuf};
 
 use farwater_api::objects::Outcome;
-use farwater_testkit::{Plane, PlaneOptions, Process};
+use farwater_testkit::{Plane, Process};
 
-use super::{FakeHub, Service, agent, outcome};
+use super::{FakeHub, Service, agent, outcome, turn::Turn};
 
+/// Dropped in order: the agent ends before the next one may start.
 pub struct Ground {
-    pub hub: FakeHub,
-    pub plane: Plane,
-    pub dir: tempfile::TempDir,
     pub agent: Option<Process>,
+    pub hub: FakeHub,
+    pub plane: &'static Plane,
+    pub dir: tempfile::TempDir,
+    _turn: Turn,
 }
 
 impl Ground {
     pub async fn new() -> Self {
-        let plane = Plane::start_with(PlaneOptions::without_nodes()).await.unwrap();
-        let mut ground = Self { hub: FakeHub::start(), plane, dir: tempfile::tempdir().unwrap(), agent: None };
+        let turn = Turn::take().await;
+        let dir = tempfile::tempdir().unwrap();
+        let mut ground = Self { agent: None, hub: FakeHub::start(), plane: turn.plane, dir, _turn: turn };
         ground.start(true);
         ground
     }

@@ -6,7 +6,9 @@ pub mod custom;
 pub mod fake_hub;
 pub mod faulty;
 pub mod ground;
+pub mod local;
 pub mod pods;
+pub mod turn;
 pub mod world;
 
 use std::{path::Path, process::Command, time::Duration};
@@ -51,9 +53,10 @@ pub struct Service {
 }
 
 impl Service {
-    /// A service with a target namespace of its own name.
+    /// A service whose target namespace, [`FakeHub::place`] of its name, no other test uses.
     pub fn new(hub: &FakeHub, name: &str, files: &[(&str, &str)]) -> Self {
-        let identity = ServiceIdentity { uid: format!("uid-{name}"), namespace: "team".into(), name: name.to_owned() };
+        let place = hub.place(name);
+        let identity = ServiceIdentity { uid: format!("uid-{place}"), namespace: "team".into(), name: name.to_owned() };
         let (digest, bytes, compressed) = bundle(files);
         hub.add_bundle(digest, compressed);
         let deployment = Deployment {
@@ -62,7 +65,7 @@ impl Service {
             path: "app".into(),
             renderers: Vec::new(),
             patches: Vec::new(),
-            target_namespace: name.to_owned(),
+            target_namespace: place,
             prune: true,
             ceiling: Ceiling {
                 service_account: administrator(),

@@ -1,4 +1,4 @@
-//! Plays the kubelet: the plane has no node, so pods end when a test says so, and the Job controller does the rest.
+//! Plays the scheduler and the kubelet: pods end when a test says so, and the Job controller does the rest.
 
 use farwater_testkit::{https::Https, wait_for};
 use kube::{
@@ -52,7 +52,10 @@ pub async fn uid_of(api: &Api<DynamicObject>, name: &str) -> String {
     found.await.unwrap().metadata.uid.unwrap()
 }
 
-/// A Job with annotations, as flow mappings without braces.
+/// The scheduler of pods that are to run nowhere: there is none of this name.
+pub const NOBODY: &str = "nobody";
+
+/// A Job that runs nowhere, with annotations as flow mappings without braces.
 pub fn job(name: &str, annotations: &str, argument: &str) -> String {
     format!(
         "apiVersion: batch/v1
@@ -62,6 +65,7 @@ spec:
   backoffLimit: 0
   template:
     spec:
+      schedulerName: {NOBODY}
       restartPolicy: Never
       terminationGracePeriodSeconds: 0
       containers: [{{name: main, image: x, args: ['{argument}']}}]

@@ -1,46 +1,42 @@
-//! One plane, hub and agent for all tests of a program: each test brings services and namespaces of its own.
+//! One plane, hub and agent for all tests of a process: each test brings services and namespaces of its own. Pods run on the plane's
+//! nodes; those that name another scheduler wait, and their tests say what becomes of them.
 
 use std::{path::PathBuf, sync::Mutex};
 
 use farwater_api::objects::Outcome;
-use farwater_testkit::{Plane, PlaneOptions, Process};
+use farwater_testkit::{Plane, Process};
 use kube::Client;
 use tokio::sync::OnceCell;
 
-use super::{FakeHub, Service, agent, outcome};
+use super::{FakeHub, Service, agent, outcome, turn::Turn};
 
 pub struct World {
     pub hub: FakeHub,
-    pub plane: Plane,
+    pub plane: &'static Plane,
     agent: Mutex<Process>,
     dir: tempfile::TempDir,
+    _turn: Turn,
 }
 
 pub async fn world() -> &'static World {
     static WORLD: OnceCell<World> = OnceCell::const_new();
-    WORLD.get_or_init(|| World::start(PlaneOptions::default())).await
-}
-
-/// The same where no pod runs: Jobs end when a test says so.
-pub async fn world_without_nodes() -> &'static World {
-    static WORLD: OnceCell<World> = OnceCell::const_new();
-    WORLD.get_or_init(|| World::start(PlaneOptions::without_nodes())).await
+    WORLD.get_or_init(World::start).await
 }
 
 impl World {
-    async fn start(options: PlaneOptions) -> Self {
-        let plane = Plane::start_with(options).await.unwrap();
+    async fn start() -> Self {
+        let turn = Turn::take_for_world().await;
         let hub = FakeHub::start();
         let dir = tempfile::tempdir().unwrap();
-        let agent = Mutex::new(start_agent(&hub, &plane, &dir, true));
-        Self { hub, plane, agent, dir }
+        let agent = Mutex::new(start_agent(&hub, turn.plane, &dir, true));
+        Self { hub, plane: turn.plane, agent, dir, _turn: turn }
     }
 
     /// Kills the agent, and starts it again with what it has kept.
     pub fn restart_agent(&self) {
         let mut agent = self.agent.lock().unwrap();
         agent.kill9();
-        *agent = start_agent(&self.hub, &self.plane, &self.dir, false);
+        *agent = start_agent(&self.hub, self.plane, &self.dir, false);
     }
 
     pub async fn client(&self) -> Client {

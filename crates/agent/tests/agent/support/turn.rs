@@ -1,0 +1,101 @@
+//! A plane of all tests, for one agent at a time: what earlier tests have left there is taken away first.
+
+use anyhow::Result;
+use farwater_api::AGENT_NAMESPACE;
+use farwater_testkit::{Plane, kube::unique_name, shared};
+use futures::future::try_join_all;
+use kube::{
+    Client,
+    api::{DeleteParams, ListParams},
+};
+use tokio::sync::{Mutex, MutexGuard};
+
+use super::api;
+
+/// In the names of all that tests make outside of namespaces, and of their namespaces.
+const MARK: &str = "fwtest";
+
+/// What tests make outside of namespaces. Definitions stay: none is made twice, and to delete one with objects takes
+/// its API server seconds.
+const KINDS: [(&str, &str); 9] = [
+    ("", "Namespace"),
+    ("", "Node"),
+    ("storage.k8s.io", "StorageClass"),
+    ("admissionregistration.k8s.io", "MutatingWebhookConfiguration"),
+    ("admissionregistration.k8s.io", "ValidatingWebhookConfiguration"),
+    ("admissionregistration.k8s.io", "MutatingAdmissionPolicy"),
+    ("admissionregistration.k8s.io", "MutatingAdmissionPolicyBinding"),
+    ("admissionregistration.k8s.io", "ValidatingAdmissionPolicy"),
+    ("admissionregistration.k8s.io", "ValidatingAdmissionPolicyBinding"),
+];
+
+/// The one who has it starts the plane's only agent, and ends it before this goes.
+pub struct Turn {
+    pub plane: &'static Plane,
+    _guard: MutexGuard<'static, ()>,
+}
+
+/// Shared planes 1 and 2.
+static TURNS: [Mutex<()>; 2] = [Mutex::const_new(()), Mutex::const_new(())];
+/// Whether a world has plane 1, which it keeps for as long as the process runs.
+static HAS_WORLD: Mutex<bool> = Mutex::const_new(false);
+
+impl Turn {
+    /// For one test: plane 1, or plane 2 where a program is run as a whole and its world has the first.
+    pub async fn take() -> Self {
+        let has_world = HAS_WORLD.lock().await;
+        Self::of(if *has_world { 2 } else { 1 }).await
+    }
+
+    /// For all tests of this process that share an agent: plane 1.
+    pub async fn take_for_world() -> Self {
+        let mut has_world = HAS_WORLD.lock().await;
+        *has_world = true;
+        Self::of(1).await
+    }
+
+    async fn of(number: usize) -> Self {
+        let guard = TURNS[number - 1].lock().await;
+        let plane = shared(number).await.unwrap();
+        reset(plane).await.unwrap();
+        Self { plane, _guard: guard }
+    }
+}
+
+/// A name that no test of any process has for what [`reset`] takes away.
+pub fn mark() -> String {
+    unique_name(MARK)
+}
+
+/// The next agent finds the cluster as if there had been none. Namespaces of tests go while it works: their names are
+/// used by no other test.
+async fn reset(plane: &Plane) -> Result<()> {
+    let client = plane.client().await?;
+    // Identity, inventories, tombstones, and what else agents keep.
+    let kept = [("", "Secret"), ("", "ConfigMap"), ("coordination.k8s.io", "Lease")];
+    let but = ListParams::default().fields("metadata.name!=kube-root-ca.crt");
+    let own = kept.map(|(group, kind)| api(&client, group, "v1", kind, AGENT_NAMESPACE));
+    let delete = DeleteParams::default();
+    let kept_gone = try_join_all(own.iter().map(|api| api.delete_collection(&delete, &but)));
+    let made_gone = try_join_all(KINDS.map(|(group, kind)| delete_marked(&client, group, kind)));
+    let (kept_gone, made_gone) = futures::join!(kept_gone, made_gone);
+    kept_gone?;
+    made_gone?;
+    Ok(())
+}
+
+async fn delete_marked(client: &Client, group: &str, kind: &str) -> Result<()> {
+    let api = api(client, group, "v1", kind, "");
+    for object in api.list_metadata(&ListParams::default()).await? {
+        let name = object.metadata.name.unwrap_or_default();
+        if name.contains(MARK) && object.metadata.deletion_timestamp.is_none() {
+            let deleted = api.delete(&name, &DeleteParams::background()).await;
+            if let Err(error) = deleted.map(drop)
+                && !matches!(&error, kube::Error::Api(status) if status.is_not_found())
+            {
+                return Err(error.into());
+            }
+        }
+    }
+    Ok(())
+}
