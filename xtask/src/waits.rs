@@ -99,7 +99,10 @@ mod tests {
 
     #[test]
     fn a_place_that_waits_for_a_time_is_listed_or_a_fault() {
-        assert!(!waits_for_a_time("sleep(Duration::from_millis(20)).await;") && waits_for_a_time("sleep(Duration::from_millis(200))"));
+        assert!(
+            !waits_for_a_time("sleep(Duration::from_millis(20)).await;")
+                && waits_for_a_time("sleep(Duration::from_millis(200))")
+        );
         assert!(!waits_for_a_time("assert!(start.elapsed() < PATIENCE)"));
         let source = "fn a() { sleep(x) }\n#[cfg(test)]\nmod tests {\n  // sleep(x)\n  sleep(x);\n  assert!(start.elapsed() < LIMIT);\n}";
         assert_eq!(places("crates/hub/src/a.rs", source), [5, 6]);

@@ -27,6 +27,8 @@ const LOAD_PER_PROCESSOR: f64 = 1.5;
 const LIMIT: Duration = Duration::from_secs(12 * 60);
 /// Without a test that ended.
 const LIMIT_OF_SILENCE: Duration = Duration::from_secs(5 * 60);
+/// Before a plane is another process's: what the last one left running is killed by its watchdog a moment after its end.
+const REST_OF_PLANES: Duration = Duration::from_millis(500);
 const LOOK: Duration = Duration::from_millis(20);
 /// Files that grow are looked at less often.
 const LOOK_AT_OUTPUT: Duration = Duration::from_secs(2);
@@ -56,6 +58,7 @@ pub struct Runner<'a> {
     log: &'a Path,
     capacity: f64,
     free_planes: Vec<PathBuf>,
+    resting_planes: Vec<(Instant, PathBuf)>,
     running: Vec<Running>,
     next_file: usize,
 }
@@ -111,11 +114,14 @@ impl<'a> Runner<'a> {
         let mut ended: Vec<Ended> = Vec::new();
         let mut life = Life::new("tests");
         while !(waiting.is_empty() && self.running.is_empty()) {
+            let rested = self.resting_planes.extract_if(.., |(since, _)| since.elapsed() > REST_OF_PLANES);
+            self.free_planes.extend(rested.map(|(_, plane)| plane));
             while let Some(index) = self.next(&waiting) {
                 let job = waiting.remove(index).context("the job that was chosen")?;
                 self.start(job)?;
             }
-            ensure!(!self.running.is_empty(), "{} needs more than this run has", self.title_of_first(&waiting));
+            let is_stuck = self.running.is_empty() && self.resting_planes.is_empty();
+            ensure!(!is_stuck, "{} needs more than this run has", self.title_of_first(&waiting));
             thread::sleep(LOOK);
             ended.extend(self.collect()?);
             life.show(|| self.picture(all, done + ended.len()));
@@ -198,7 +204,7 @@ impl<'a> Runner<'a> {
     fn conclude(&mut self, running: Running, status: ExitStatus, processor_seconds: f64) -> Result<Ended> {
         let Running { job, output, planes, start, killed, .. } = running;
         let seconds = start.elapsed().as_secs_f64();
-        self.free_planes.extend(planes);
+        self.resting_planes.extend(planes.into_iter().map(|plane| (Instant::now(), plane)));
         let text = String::from_utf8_lossy(&fs::read(&output)?).into_owned();
         let title = job.title(self.programs);
         let mut outcome = results::read(&text, &job.tests, status.success());
