@@ -87,6 +87,7 @@ impl<'a> Runner<'a> {
             log,
             capacity,
             free_planes: servers.planes.clone(),
+            resting_planes: Vec::new(),
             running: Vec::new(),
             next_file: 0,
         }

@@ -269,10 +269,17 @@ pub fn metadata() -> Vec<Case> {
 }
 
 #[tokio::test]
-async fn templates_that_never_end_or_take_too_much_end_with_an_error() {
+async fn templates_that_never_end_end_with_an_error() {
+    let _alone = super::others::ALONE.lock().await;
+    // Whatever the limit is, each of them reaches it.
+    let limits = Limits { cpu: Duration::from_secs(2), ..strict().limits };
+    run_all(&Bench::with(Program { limits, ..strict() }, ""), loops()).await;
+}
+
+#[tokio::test]
+async fn templates_that_take_too_much_end_with_an_error() {
     let _alone = super::others::ALONE.lock().await;
     let bench = Bench::strict();
-    run_all(&bench, loops()).await;
     run_all(&bench, memory()).await;
     run_all(&bench, output()).await;
 }
@@ -281,15 +288,15 @@ async fn templates_that_never_end_or_take_too_much_end_with_an_error() {
 #[tokio::test]
 async fn the_processors_time_has_a_limit_of_its_own() {
     let _alone = super::others::ALONE.lock().await;
-    let (limit, long) = (Duration::from_secs(2), Duration::from_secs(60));
+    // No machine is so busy that this one ends it.
+    let (limit, long) = (Duration::from_secs(2), Duration::from_secs(300));
     let limits = Limits { time: long, cpu: limit, ..strict().limits };
     let bench = Bench::with(Program { limits, ..strict() }, "");
     for _ in 0..2 {
         let begun = Instant::now();
         let said = bench.refuse(&template("{{ range until 100000 }}{{ range until 100000 }}{{ end }}{{ end }}")).await;
-        let took = begun.elapsed();
         assert!(said.contains("rendering took over 2 s"), "{said}");
-        assert!(took >= limit && took < long / 2, "{took:?}");
+        assert!(begun.elapsed() >= limit, "{:?}", begun.elapsed());
     }
     // What was used for one is not counted for the next.
     let plain = template("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n");

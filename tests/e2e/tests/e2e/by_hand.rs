@@ -4,6 +4,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use farwater_e2e::{
     PATIENCE, config_map,
     page::{Page, Shell},
+    take_turn,
 };
 use farwater_testkit::{git::GitServer, kube::unique_name, ports, shared, tools::repository_root, wait_for};
 use serde_json::Value;
@@ -23,6 +24,7 @@ fn read_section() -> Result<Page> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_commands_of_the_readme_work() -> Result<()> {
     let plane = shared(1).await?;
+    let _turn = take_turn(plane).await?;
     let dir = tempfile::tempdir()?;
     let shell = Shell::new(dir.path())?;
     let git = GitServer::start().await?;
