@@ -58,7 +58,7 @@ pub const PHASES: &[Phase] = &[
 ];
 
 /// Shared control planes, each for one process at a time. One takes 0.6 GB.
-const PLANES: usize = 3;
+const PLANES: usize = 4;
 
 fn tools(_: &Run) -> Result<Counts> {
     packages::require(&[packages::GIT, postgres::POSTGRES])?;

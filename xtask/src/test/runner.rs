@@ -18,11 +18,15 @@ use super::{
     jobs::Job,
     programs::TestProgram,
     results::{self, Outcome},
+    usage::busy_seconds,
 };
 use crate::step::Life;
 
 /// What may run at the same time, for each processor: the sum of [`super::rules::Needs::load`].
 const LOAD_PER_PROCESSOR: f64 = 1.5;
+/// Beyond that one more is started each time that this share of the processors was idle, up to twice as much.
+const IDLE: f64 = 0.2;
+const LOOK_AT_PROCESSORS: Duration = Duration::from_secs(1);
 /// Of one process, whatever it runs.
 const LIMIT: Duration = Duration::from_secs(12 * 60);
 /// Without a test that ended.
@@ -56,7 +60,11 @@ pub struct Runner<'a> {
     servers: &'a Servers,
     /// All that is printed, one process after another.
     log: &'a Path,
-    capacity: f64,
+    processors: f64,
+    /// Beyond the usual.
+    more_load: f64,
+    /// When the processors were looked at, and the seconds that they had worked by then.
+    busy: (Instant, f64),
     free_planes: Vec<PathBuf>,
     resting_planes: Vec<(Instant, PathBuf)>,
     running: Vec<Running>,
@@ -79,13 +87,14 @@ struct Running {
 
 impl<'a> Runner<'a> {
     pub fn new(programs: &'a [TestProgram], servers: &'a Servers, log: &'a Path) -> Self {
-        let processors = thread::available_parallelism().map_or(1, usize::from);
-        let capacity = processors as f64 * LOAD_PER_PROCESSOR;
+        let processors = thread::available_parallelism().map_or(1, usize::from) as f64;
         Self {
             programs,
             servers,
             log,
-            capacity,
+            processors,
+            more_load: 0.0,
+            busy: (Instant::now(), busy_seconds()),
             free_planes: servers.planes.clone(),
             resting_planes: Vec::new(),
             running: Vec::new(),
@@ -117,9 +126,11 @@ impl<'a> Runner<'a> {
         while !(waiting.is_empty() && self.running.is_empty()) {
             let rested = self.resting_planes.extract_if(.., |(since, _)| since.elapsed() > REST_OF_PLANES);
             self.free_planes.extend(rested.map(|(_, plane)| plane));
+            self.look_at_processors();
             while let Some(index) = self.next(&waiting) {
                 let job = waiting.remove(index).context("the job that was chosen")?;
                 self.start(job)?;
+                self.more_load = 0.0;
             }
             let is_stuck = self.running.is_empty() && self.resting_planes.is_empty();
             ensure!(!is_stuck, "{} needs more than this run has", self.title_of_first(&waiting));
@@ -129,6 +140,19 @@ impl<'a> Runner<'a> {
         }
         life.end();
         Ok(ended)
+    }
+
+    /// Lets one more test begin where the processors had nothing to do.
+    fn look_at_processors(&mut self) {
+        let (since, before) = self.busy;
+        let time = since.elapsed();
+        if time < LOOK_AT_PROCESSORS {
+            return;
+        }
+        let busy = busy_seconds();
+        let idle = 1.0 - (busy - before) / (time.as_secs_f64() * self.processors);
+        self.more_load = if idle >= IDLE { self.processors * LOAD_PER_PROCESSOR } else { 0.0 };
+        self.busy = (Instant::now(), busy);
     }
 
     fn picture(&self, all: usize, done: usize) -> String {
@@ -146,7 +170,8 @@ impl<'a> Runner<'a> {
         let load: f64 = self.running.iter().map(|running| running.job.needs.load).sum();
         let has_node = self.running.iter().any(|running| running.job.needs.node);
         waiting.iter().position(|job| {
-            let fits = self.running.is_empty() || load + job.needs.load <= self.capacity;
+            let fits = self.running.is_empty()
+                || load + job.needs.load <= self.processors * LOAD_PER_PROCESSOR + self.more_load;
             fits && job.needs.planes <= self.free_planes.len() && !(job.needs.node && has_node)
         })
     }

@@ -81,7 +81,7 @@ fn available() -> u64 {
 }
 
 /// Seconds that all processors of the machine have worked since it started; 0 where that can't be read.
-fn busy_seconds() -> f64 {
+pub fn busy_seconds() -> f64 {
     let text = fs::read_to_string("/proc/stat").unwrap_or_default();
     busy_ticks(&text) as f64 / rustix::param::clock_ticks_per_second() as f64
 }
