@@ -87,27 +87,37 @@ impl Gates {
         create(fleet, "Pipeline", PIPELINE, json!({"stages": stages})).await
     }
 
-    /// What each gate of the second stage says.
-    async fn until_gates(&self, fleet: &Fleet, marks: &Marks, what: &str, part: &str) -> Result<()> {
+    /// What each gate of the second stage says, once both say what is expected.
+    async fn until_gates(
+        &self,
+        fleet: &Fleet,
+        marks: &Marks,
+        what: &str,
+        is_expected: impl Fn(&str) -> bool,
+    ) -> Result<()> {
         let pipelines = fleet.api::<Pipeline>();
         let gates = fleet.until(what, || async {
             let stages = pipelines.get(PIPELINE).await?.status.unwrap_or_default().stages;
             let gates = stages.into_iter().nth(1).and_then(|stage| stage.candidate).unwrap_or_default().gates;
-            Ok((gates.len() == 2 && gates.iter().all(|gate| gate.message.contains(part))).then_some(gates))
+            Ok((gates.len() == 2 && gates.iter().all(|gate| is_expected(&gate.message))).then_some(gates))
         });
         marks.check("a gate", &format!("{:?}", gates.await?))
     }
 
     /// Neither is asked with success before the Secrets are right, nor while they fail and say again what they were told.
     pub async fn ask(&self, fleet: &Fleet, marks: &Marks) -> Result<()> {
-        self.until_gates(fleet, marks, "the gates to be refused", "HTTP 401").await?;
-        let said = |token: &str| Some(Said { status: 503, body: format!("not with {token}"), headers: Vec::new() });
-        self.keeper.set_fault(said(&right("keeper")));
-        self.gauge.set_fault(said(&right("gauge")));
+        let is_refused = |said: &str| said.contains("HTTP 401");
+        self.until_gates(fleet, marks, "the gates to be refused", is_refused).await?;
         change_secret(fleet, "keeper", &json!({"token": right("keeper")})).await?;
         change_secret(fleet, "gauge", &json!({"bearerToken": right("gauge")})).await?;
         reconcile(fleet, "Pipeline", PIPELINE).await?;
-        self.until_gates(fleet, marks, "the gates to fail", "(HTTP 503").await?;
+        self.until_gates(fleet, marks, "the gates to answer", |said| !is_refused(said)).await?;
+        // A server can say again only what it was told: until here that was something else.
+        let said = |token: &str| Some(Said { status: 503, body: format!("not with {token}"), headers: Vec::new() });
+        self.keeper.set_fault(said(&right("keeper")));
+        self.gauge.set_fault(said(&right("gauge")));
+        reconcile(fleet, "Pipeline", PIPELINE).await?;
+        self.until_gates(fleet, marks, "the gates to fail", |said| said.contains("(HTTP 503")).await?;
         self.keeper.say("pass", "");
         self.gauge.set("0.001");
         self.keeper.set_fault(None);
