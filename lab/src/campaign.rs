@@ -384,7 +384,12 @@ fn resume(path: &Path, name: &str, campaign: &Campaign, arguments: &Arguments) -
         rounds: Vec::new(),
     };
     let Ok(text) = fs::read(path) else { return Ok(fresh) };
-    let old: Record = serde_json::from_slice(&text).with_context(|| format!("read {}", path.display()))?;
+    let mut old: Record = serde_json::from_slice(&text).with_context(|| format!("read {}", path.display()))?;
+    // What was committed since then and is none of what it vouches for changes nothing: its own record, for one.
+    if !old.commit.ends_with("-dirty") && commits_since(&old.commit, campaign.vouches_for).is_ok_and(|count| count == 0)
+    {
+        old.commit.clone_from(&fresh.commit);
+    }
     Ok(continued(old, fresh))
 }
 

@@ -32,6 +32,10 @@ pub struct Job {
 }
 
 impl Job {
+    pub fn new(program: usize, tests: Vec<String>, engine: Engine, needs: Needs) -> Self {
+        Self { program, tests, is_all: false, engine, needs, expected_seconds: 0.0 }
+    }
+
     /// How people know it.
     pub fn title(&self, programs: &[TestProgram]) -> String {
         let program = &programs[self.program];
@@ -86,9 +90,9 @@ impl Job {
     }
 }
 
-/// The module of a test of black-box programs: the first part of its name.
+/// The module of a test of black-box programs: the first part of its name. Empty for tests of a program without modules.
 fn module(test: &str) -> &str {
-    test.split_once("::").map_or(test, |(module, _)| module)
+    test.split_once("::").map_or("", |(module, _)| module)
 }
 
 /// Which tests of all are run.
@@ -124,19 +128,14 @@ pub fn plan(
         if selection.swapped_engines && !is_of_hub || chosen.is_empty() {
             continue;
         }
-        let job = |tests: Vec<String>, is_all: bool, engine: Engine, needs: Needs| Job {
-            program: index,
-            tests,
-            is_all,
-            engine,
-            needs,
-            expected_seconds: 0.0,
+        let job = |tests: Vec<String>, engine: Engine, needs: Needs| {
+            let is_all = tests.len() == all.len();
+            Job { is_all, ..Job::new(index, tests, engine, needs) }
         };
         if !program.is_black_box {
             let tests: Vec<String> = chosen.iter().map(|test| (*test).clone()).collect();
             let needs = Needs { whole: true, ..book.needs(&format!("{}::", program.id())) };
-            let is_all = tests.len() == all.len();
-            jobs.push(job(tests, is_all, Engine::Sqlite, needs));
+            jobs.push(job(tests, Engine::Sqlite, needs));
             continue;
         }
         let mut together: BTreeMap<&str, (Vec<String>, Needs)> = BTreeMap::new();
@@ -151,13 +150,10 @@ pub fn plan(
             jobs.extend(
                 engines
                     .into_iter()
-                    .map(|engine| job(vec![test.clone()], false, engine, Needs { threads: 1, ..needs.clone() })),
+                    .map(|engine| job(vec![test.clone()], engine, Needs { threads: 1, ..needs.clone() })),
             );
         }
-        jobs.extend(together.into_values().map(|(tests, needs)| {
-            let is_all = tests.len() == all.len();
-            job(tests, is_all, Engine::Sqlite, needs)
-        }));
+        jobs.extend(together.into_values().map(|(tests, needs)| job(tests, Engine::Sqlite, needs)));
     }
     let unmatched = book.unmatched(&ids);
     ensure!(unmatched.is_empty(), "the files of xtask name tests that there are not: {}", unmatched.join(", "));

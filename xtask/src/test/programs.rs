@@ -105,6 +105,15 @@ impl TestProgram {
 }
 
 #[cfg(test)]
+impl TestProgram {
+    pub fn at(program: &std::path::Path) -> Self {
+        let package = program.parent().unwrap().to_owned();
+        let (name, folder) = ("a".to_owned(), "a".to_owned());
+        Self { name, folder, is_black_box: true, is_library: false, executable: program.to_owned(), package }
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

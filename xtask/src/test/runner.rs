@@ -20,22 +20,34 @@ use super::{
     results::{self, Outcome},
     usage::busy_seconds,
 };
-use crate::step::Life;
+use crate::step::{Life, seconds};
 
 /// What may run at the same time, for each processor: the sum of [`super::rules::Needs::load`].
 const LOAD_PER_PROCESSOR: f64 = 1.5;
 /// Beyond that one more is started each time that this share of the processors was idle, up to twice as much.
 const IDLE: f64 = 0.2;
 const LOOK_AT_PROCESSORS: Duration = Duration::from_secs(1);
-/// Of one process, whatever it runs.
-const LIMIT: Duration = Duration::from_secs(12 * 60);
-/// Without a test that ended.
-const LIMIT_OF_SILENCE: Duration = Duration::from_secs(5 * 60);
 /// Before a plane is another process's: what the last one left running is killed by its watchdog a moment after its end.
 const REST_OF_PLANES: Duration = Duration::from_millis(500);
 const LOOK: Duration = Duration::from_millis(20);
-/// Files that grow are looked at less often.
-const LOOK_AT_OUTPUT: Duration = Duration::from_secs(2);
+
+/// What a process may take before it is killed.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// In all.
+    pub time: Duration,
+    /// Without a test that ended.
+    pub silence: Duration,
+    /// Its output is read so often.
+    pub look: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        let [time, silence, look] = [12 * 60, 5 * 60, 2].map(Duration::from_secs);
+        Self { time, silence, look }
+    }
+}
 
 /// Where the servers are that tests share.
 pub struct Servers {
@@ -60,6 +72,7 @@ pub struct Runner<'a> {
     servers: &'a Servers,
     /// All that is printed, one process after another.
     log: &'a Path,
+    limits: Limits,
     processors: f64,
     /// Beyond the usual.
     more_load: f64,
@@ -92,6 +105,7 @@ impl<'a> Runner<'a> {
             programs,
             servers,
             log,
+            limits: Limits::default(),
             processors,
             more_load: 0.0,
             busy: (Instant::now(), busy_seconds()),
@@ -216,7 +230,7 @@ impl<'a> Runner<'a> {
             let running = &mut self.running[index];
             let before = processor_seconds_of_children();
             let Some(status) = running.child.try_wait()? else {
-                running.limit()?;
+                running.keep_to(self.limits)?;
                 index += 1;
                 continue;
             };
@@ -255,8 +269,8 @@ impl<'a> Runner<'a> {
 
 impl Running {
     /// Kills it where it takes too long. What it has started ends with it.
-    fn limit(&mut self) -> Result<()> {
-        if self.looked.elapsed() < LOOK_AT_OUTPUT || self.killed.is_some() {
+    fn keep_to(&mut self, limits: Limits) -> Result<()> {
+        if self.looked.elapsed() < limits.look || self.killed.is_some() {
             return Ok(());
         }
         self.looked = Instant::now();
@@ -265,10 +279,10 @@ impl Running {
         if ended > self.ended_tests {
             (self.ended_tests, self.progressed) = (ended, Instant::now());
         }
-        let why = if self.start.elapsed() > LIMIT {
-            format!("it was killed after {} minutes", LIMIT.as_secs() / 60)
-        } else if self.progressed.elapsed() > LIMIT_OF_SILENCE {
-            format!("it was killed because no test ended in {} minutes", LIMIT_OF_SILENCE.as_secs() / 60)
+        let why = if self.start.elapsed() > limits.time {
+            format!("it was killed after {}", seconds(limits.time))
+        } else if self.progressed.elapsed() > limits.silence {
+            format!("it was killed because no test ended in {}", seconds(limits.silence))
         } else {
             return Ok(());
         };
@@ -294,4 +308,52 @@ pub fn by_group(ended: &[Ended], programs: &[TestProgram]) -> BTreeMap<String, (
         group.2 += one.job.tests.len();
     }
     groups
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::{
+        super::rules::{Engine, Needs},
+        *,
+    };
+
+    /// Runs a shell script in place of a program of tests.
+    fn run(script: &str, tests: &[&str], limits: Limits) -> (Ended, String) {
+        let folder = tempfile::tempdir().unwrap();
+        let program = folder.path().join("program");
+        fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+        let programs = [TestProgram::at(&program)];
+        let servers = Servers { planes: Vec::new(), prepare: Box::new(|_| ()), plane_variable: |n| n.to_string() };
+        let log = folder.path().join("test.log");
+        let tests = tests.iter().map(|test| (*test).to_owned()).collect();
+        let job = Job::new(0, tests, Engine::Sqlite, Needs::default());
+        let mut runner = Runner { limits, ..Runner::new(&programs, &servers, &log) };
+        let mut ended = runner.run(vec![job]).unwrap();
+        (ended.remove(0), fs::read_to_string(&log).unwrap())
+    }
+
+    #[test]
+    fn a_process_in_which_no_test_ends_is_killed_and_its_tests_are_named() {
+        let [silence, look] = [300, 10].map(Duration::from_millis);
+        let limits = Limits { silence, look, ..Limits::default() };
+        let script = "echo 'test a::ends ... ok <0.100s>'; exec sleep 1000";
+        let (ended, log) = run(script, &["a::ends", "a::hangs"], limits);
+        assert_eq!((ended.outcome.passed, ended.outcome.not_ended), (vec!["a::ends".into()], vec!["a::hangs".into()]));
+        assert!(log.contains("no test ended in 0.3s; these tests had not ended: a::hangs"), "{log}");
+        let limits = Limits { time: silence, look, ..Limits::default() };
+        let (_, log) = run("exec sleep 1000", &["a::hangs"], limits);
+        assert!(log.contains("killed after 0.3s"), "{log}");
+    }
+
+    #[test]
+    fn a_process_that_ends_is_read_and_its_time_is_that_of_its_only_test() {
+        let script = "echo 'test a::ends ... ok <0.000s>'; sleep 0.2";
+        let (ended, log) = run(script, &["a::ends"], Limits::default());
+        assert!(ended.outcome.faults().next().is_none() && ended.outcome.seconds["a::ends"] >= 0.2, "{log}");
+        let (ended, log) = run("echo 'test a::ends ... ok <0.000s>'; exit 1", &["a::ends"], Limits::default());
+        assert_eq!(ended.outcome.not_ended, ["a::ends"], "{log}");
+    }
 }

@@ -112,15 +112,17 @@ async fn look_at_heard(delivery: &Delivery, name: &Name, resource: &Resource) ->
 
 /// What a service lacks to be healthy at what its sources have now, in one sentence.
 pub async fn judge(delivery: &Delivery, name: &Name) -> Result<Option<String>, StoreError> {
-    // The row first: a status that is newer than it is of no harm.
     let Some((resource, _)) = resources::load::<ServiceDeployment>(&delivery.store, name).await? else {
         return Ok(dependencies::judge(Dependency { name: &name.name, service: None, decided: None }));
     };
+    // First what touches it, then its row, then its status, because each is written with or behind the one before. An older row beside
+    // newer paths would pass for one that no commit has touched since, in the moment in which it is looked at.
     let (row, newest) = {
         let mut tables = delivery.store.tables().await?;
+        let is_untouched = is_untouched(&paths_of_service(&mut tables, &resource.uid).await?);
         let row = load_assignment(&mut tables, &resource.uid).await?;
         let newest = match &row {
-            Some(row) => find_newest(&mut tables, row).await?,
+            Some(row) => find_newest(&mut tables, row, is_untouched).await?,
             None => None,
         };
         (row, newest)
@@ -146,7 +148,11 @@ pub async fn judge(delivery: &Delivery, name: &Name) -> Result<Option<String>, S
 }
 
 /// The revision that a service's sources have now: of several, one that it was not looked at with, if there is one.
-async fn find_newest(tables: &mut Connection, row: &Assignment) -> Result<Option<String>, StoreError> {
+async fn find_newest(
+    tables: &mut Connection,
+    row: &Assignment,
+    is_untouched: bool,
+) -> Result<Option<String>, StoreError> {
     let candidate: Option<Candidate> =
         row.candidate.as_deref().map(|text| read_json(&row.service_uid, text)).transpose()?;
     // What a pipeline promotes with the same commit is no other revision by name.
@@ -157,8 +163,6 @@ async fn find_newest(tables: &mut Connection, row: &Assignment) -> Result<Option
         let revision = git::format_revision(&served.reference, &served.commit);
         return Ok(Some(format!("{revision} with other texts")));
     }
-    // After the row: who writes a candidate writes with it what touches that.
-    let is_untouched = is_untouched(&paths_of_service(tables, &row.service_uid).await?);
     let Some(candidate) = candidate.filter(|candidate| is_untouched || !candidate.parts.is_empty()) else {
         return Ok(served.map(|served| git::format_revision(&served.reference, &served.commit)));
     };
