@@ -57,8 +57,8 @@ pub const PHASES: &[Phase] = &[
     Phase { name: "demo", about: "cargo xtask demo --once", needs: &["test"], run: demo },
 ];
 
-/// Shared control planes, each for one process at a time. One takes 0.6 GB.
-const PLANES: usize = 4;
+/// Shared control planes, each for one process at a time. One takes 0.5 GB, and a tenth of a processor at rest.
+const PLANES: usize = 3;
 
 fn tools(_: &Run) -> Result<Counts> {
     packages::require(&[packages::GIT, postgres::POSTGRES])?;
