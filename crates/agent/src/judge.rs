@@ -60,3 +60,14 @@ pub fn judge(kinds: &Kinds, rules: &Rules, gvk: &GroupVersionKind, object: &Valu
         None => Judgement { health, message: NEVER_SEEN.to_owned(), again: None },
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_agent_that_is_told_nothing_else_asks_rarely_and_waits_a_minute() {
+        let Limits { unseen, first_look, next_look } = Limits::default();
+        assert_eq!([unseen, first_look, next_look].map(|limit| limit.as_secs()), [60, 3, 5]);
+    }
+}

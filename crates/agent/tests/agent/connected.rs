@@ -218,7 +218,7 @@ async fn where_no_connection_comes_about_polls_go_on_as_always() {
             // No poll waits for a connection that is being opened.
             ground.until("a connection that says nothing", || hub.connections.open_now() == 1).await;
             let (asked, polls) = (hub.connections.asked(), hub.polls());
-            ground.until("polls meanwhile", || hub.polls() >= polls + 5).await;
+            ground.until("polls meanwhile", || hub.polls() >= polls + 2).await;
             assert_eq!((hub.connections.open_now(), hub.connections.asked()), (1, asked), "{}", ground.log());
         }
         let (entry, _) = ground.change(told);

@@ -84,6 +84,9 @@ async fn reasons_are_asked_for_rarely_and_not_at_all_when_all_is_well() {
     set_status(&pods, &names[0], ready()).await;
     healthy(hub, &entry, "StatefulSet", "db").await;
     let lists = || ["pods", "replicasets", "events"].map(|resource| ground.lists(resource));
+    // A look that was under way ends before the next poll but one.
+    let seen = hub.polls();
+    wait_for("two polls", PATIENCE, || async { Ok((hub.polls() >= seen + 2).then_some(())) }).await.unwrap();
     let (before, polls) = (lists(), hub.polls());
     // The next look would have come within these 20 looks' time.
     wait_for("some polls", PATIENCE, || async { Ok((hub.polls() >= polls + 14).then_some(())) }).await.unwrap();

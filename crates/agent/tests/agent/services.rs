@@ -259,7 +259,7 @@ async fn the_grants_limits_are_refused_per_object() {
 async fn drift_is_repaired_within_two_seconds() {
     let world = world().await;
     let place = world.hub.place("drifts");
-    // More than the first are there for a machine that is busy at the moment.
+    // A machine that is busy at the moment may hold up some of them.
     let names: Vec<String> = (0..8).map(|n| format!("m{n}")).collect();
     let all: String = names.iter().map(|name| format!("---\n{}", config_map(name, "1"))).collect();
     let service = world.applied("drifts", &[("a.yaml", &all)]).await;
@@ -280,11 +280,9 @@ async fn drift_is_repaired_within_two_seconds() {
             took.push(started.elapsed());
             let map = maps.get(name).await.unwrap();
             assert!(map.metadata.labels.unwrap().contains_key("farwater.dev/service"));
-            if took.last().is_some_and(|took| *took < Duration::from_secs(2)) {
-                break;
-            }
         }
-        assert!(took.iter().any(|took| *took < Duration::from_secs(2)), "{drift:?}: {took:?}");
+        took.sort();
+        assert!(took[names.len() / 2] < Duration::from_secs(2), "{drift:?}: {took:?}");
     }
     // What others add is theirs.
     maps.patch("m0", &PatchParams::default(), &Patch::Merge(json!({"data": {"other": "y"}}))).await.unwrap();

@@ -518,7 +518,7 @@ async fn services_that_fail_and_recover_are_one_message_each_time() {
     say(Health::Current).await;
     assert_eq!(hook.asked(), 0);
     // Long enough for two services to be heard.
-    rig.delivery.notifications.paces().gather = Duration::from_secs(3);
+    rig.delivery.notifications.paces().gather = Duration::from_secs(8);
     say(Health::Failed).await;
     rig.wait_until("it is told", async || hook.taken().len() == 1).await;
     let told = hook.taken().pop().unwrap();

@@ -29,9 +29,9 @@ const LIMIT: &str = "FARWATER_MAX_CONNECTED_AGENTS";
 const OFTEN: &str = "2s";
 /// nginx ends a connection on which nothing has come from the hub for so long. As for its own 60 s, beside the 45 s after which the hub
 /// sends a ping at the latest, there is some room.
-const SILENCE: Duration = Duration::from_secs(6);
+const SILENCE: Duration = Duration::from_secs(10);
 /// Longer than that.
-const REST: Duration = Duration::from_secs(8);
+const REST: Duration = Duration::from_secs(12);
 
 async fn poll_every(fleet: &Fleet, cluster: &str, interval: &str) -> Result<()> {
     let patch = Patch::Merge(json!({"spec": {"pollInterval": interval}}));
