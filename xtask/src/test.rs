@@ -13,6 +13,7 @@ mod usage;
 
 use std::{
     fs,
+    panic::{AssertUnwindSafe, catch_unwind},
     path::PathBuf,
     process::ExitCode,
     sync::{Mutex, PoisonError, mpsc},
@@ -157,7 +158,8 @@ fn run_phase(phase: &'static Phase, run: &Run, watch: &usage::Watch) -> Outcome 
     let _ = fs::remove_file(run.log(phase.name));
     watch.begin(phase.name);
     let start = Instant::now();
-    let result = (phase.run)(run);
+    // A panic that ended this thread would let the run wait for it for ever.
+    let result = catch_unwind(AssertUnwindSafe(|| (phase.run)(run))).unwrap_or_else(|_| Err(anyhow!("it panicked")));
     let time = start.elapsed();
     let name = phase.name;
     step::say(&match &result {
