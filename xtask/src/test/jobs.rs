@@ -83,6 +83,8 @@ impl Job {
         if !self.is_all {
             command.arg("--exact").args(&self.tests);
         }
+        // What somebody has exported for tests by hand does not decide here.
+        command.env_remove(postgres::CHOICE).env_remove("FARWATER_WRITE");
         if self.engine == Engine::Postgres {
             command.env(postgres::CHOICE, "postgres");
         }
@@ -155,6 +157,7 @@ pub fn plan(
         }
         jobs.extend(together.into_values().map(|(tests, needs)| job(tests, Engine::Sqlite, needs)));
     }
+    ensure!(!jobs.is_empty(), "no test is selected: {selection:?}");
     let unmatched = book.unmatched(&ids);
     ensure!(unmatched.is_empty(), "the files of xtask name tests that there are not: {}", unmatched.join(", "));
     for job in &mut jobs {

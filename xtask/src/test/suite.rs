@@ -62,7 +62,7 @@ pub fn run(servers: &Servers, log: &Path, selection: &Selection) -> Result<(Coun
         groups: groups(&ended, &programs),
         tests: seconds_by_test(&ended, &programs),
         failed: first.iter().map(|failed| failed.id.clone()).filter(|id| !shaky.contains(id)).collect(),
-        faults: faults(&shaky, &book),
+        faults: faults(first.iter().filter(|failed| shaky.contains(&failed.id)), &book),
         shaky,
     };
     let passed = ended.iter().map(|one| one.outcome.passed.len() as u64).sum::<u64>() + report.shaky.len() as u64;
@@ -78,12 +78,16 @@ pub fn run(servers: &Servers, log: &Path, selection: &Selection) -> Result<(Coun
 /// A test that failed, and how it is run alone.
 struct Failed {
     id: String,
+    /// As the files of xtask name it: the same on both engines.
+    name: String,
     alone: Job,
 }
 
 fn failures(ended: &[Ended], programs: &[TestProgram]) -> Vec<Failed> {
     let of_one = |one: &Ended| -> Vec<Failed> {
-        let failed = |test: &String| Failed { id: one.job.id(programs, test), alone: one.job.only(test) };
+        let name = |test: &str| format!("{}::{test}", programs[one.job.program].id());
+        let failed =
+            |test: &String| Failed { id: one.job.id(programs, test), name: name(test), alone: one.job.only(test) };
         one.outcome.faults().map(failed).collect()
     };
     ended.iter().flat_map(of_one).collect()
@@ -92,7 +96,7 @@ fn failures(ended: &[Ended], programs: &[TestProgram]) -> Vec<Failed> {
 /// Runs what failed once more, alone; those that then passed. Deletions, secrets and authorization have to hold at the first time.
 fn second_chances(runner: &mut Runner, book: &Book, failed: &[Failed]) -> Result<Vec<String>> {
     let mut shaky = Vec::new();
-    for Failed { id, alone } in failed.iter().filter(|failed| book.has_second_chance(&failed.id)) {
+    for Failed { id, alone, .. } in failed.iter().filter(|failed| book.has_second_chance(&failed.name)) {
         eprintln!("    once more, alone: {id}");
         let again = runner.run_alone(vec![alone.clone()], 1, 0)?;
         if again.iter().all(|one| one.outcome.faults().next().is_none()) {
@@ -102,13 +106,14 @@ fn second_chances(runner: &mut Runner, book: &Book, failed: &[Failed]) -> Result
     Ok(shaky)
 }
 
-fn faults(shaky: &[String], book: &Book) -> Vec<String> {
+fn faults<'a>(shaky: impl Iterator<Item = &'a Failed>, book: &Book) -> Vec<String> {
     let today = jiff::Zoned::now().date();
+    let shaky: Vec<&Failed> = shaky.collect();
     let mut faults = Vec::new();
     if shaky.len() > MAX_SHAKY {
         faults.push(format!("{} tests were shaky; {MAX_SHAKY} at most are borne", shaky.len()));
     }
-    let overdue = shaky.iter().filter_map(|id| Some((id, book.overdue(id, today)?)));
+    let overdue = shaky.iter().filter_map(|failed| Some((&failed.id, book.overdue(&failed.name, today)?)));
     faults.extend(overdue.map(|(id, until)| format!("{id} was to be mended by {until} (xtask/shaky.toml)")));
     faults
 }

@@ -63,7 +63,7 @@ impl Watch {
 
 impl Seen {
     fn look(&mut self, available: u64, busy: f64) {
-        let share = (busy - self.busy) / self.phases.len().max(1) as f64;
+        let share = (busy - self.busy).max(0.0) / self.phases.len().max(1) as f64;
         let used = self.available_before.saturating_sub(available);
         self.busy = busy;
         for usage in self.phases.values_mut() {
