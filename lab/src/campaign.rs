@@ -385,7 +385,7 @@ fn resume(path: &Path, name: &str, campaign: &Campaign, arguments: &Arguments) -
     };
     let Ok(text) = fs::read(path) else { return Ok(fresh) };
     let mut old: Record = serde_json::from_slice(&text).with_context(|| format!("read {}", path.display()))?;
-    // What was committed since then and is none of what it vouches for changes nothing: its own record, for one.
+    // Commits since then that change none of the folders that it vouches for, such as the one of its own record, change nothing.
     if !old.commit.ends_with("-dirty") && commits_since(&old.commit, campaign.vouches_for).is_ok_and(|count| count == 0)
     {
         old.commit.clone_from(&fresh.commit);

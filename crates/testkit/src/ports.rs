@@ -21,8 +21,8 @@ const TRIES: usize = 200;
 /// Between two of them.
 const HELD: Duration = Duration::from_millis(20);
 
-/// A port of 127.0.0.1 that nobody listens on, and that no other test gets: not of this process and not of those beside it, before the
-/// range has been gone through once.
+/// A port of 127.0.0.1 on which no process listens. No other test of this process or of one beside it gets the same port before the range
+/// was used up once.
 pub fn free() -> Result<u16> {
     let range = range_below(&fs::read_to_string(CLIENTS).unwrap_or_default());
     // Each user of the machine has a file of their own, because a folder for all may refuse those of others.
@@ -75,7 +75,7 @@ mod tests {
 
     #[test]
     fn a_port_is_given_to_one_test_and_to_no_client() {
-        // What threads share here is what processes share: the file.
+        // Threads share the file as processes do.
         let tests: Vec<_> =
             (0..8).map(|_| thread::spawn(|| (0..20).map(|_| free().unwrap()).collect::<Vec<_>>())).collect();
         let ports: Vec<u16> = tests.into_iter().flat_map(|test| test.join().unwrap()).collect();

@@ -40,9 +40,9 @@ impl Job {
     pub fn title(&self, programs: &[TestProgram]) -> String {
         let program = &programs[self.program];
         let name = match &self.tests[..] {
-            [one] => format!("{}::{one}", program.id()),
+            [one] => program.id_of(one),
             _ if self.is_all => program.title(),
-            [first, ..] => format!("{}::{}", program.id(), module(first)),
+            [first, ..] => program.id_of(module(first)),
             [] => program.title(),
         };
         name + self.suffix()
@@ -54,10 +54,10 @@ impl Job {
 
     /// The id of one of its tests, with the engine.
     pub fn id(&self, programs: &[TestProgram], test: &str) -> String {
-        format!("{}::{test}{}", programs[self.program].id(), self.suffix())
+        programs[self.program].id_of(test) + self.suffix()
     }
 
-    /// What its time is counted under.
+    /// The group under which its time is counted.
     pub fn group(&self, programs: &[TestProgram]) -> String {
         let program = &programs[self.program];
         match self.tests.first() {
@@ -77,13 +77,13 @@ impl Job {
 
     pub fn command(&self, programs: &[TestProgram]) -> Command {
         let mut command = programs[self.program].command();
-        // How long each test took is told by the harness only where unstable options are allowed.
+        // The harness prints the time of each test only if unstable options are allowed.
         command.args(["-Zunstable-options", "--report-time", "--color", "never"]).env("RUSTC_BOOTSTRAP", "1");
         command.arg(format!("--test-threads={}", self.needs.threads));
         if !self.is_all {
             command.arg("--exact").args(&self.tests);
         }
-        // What somebody has exported for tests by hand does not decide here.
+        // These variables are for tests that are run by hand; here they would change silently what is tested.
         command.env_remove(postgres::CHOICE).env_remove("FARWATER_WRITE");
         if self.engine == Engine::Postgres {
             command.env(postgres::CHOICE, "postgres");
@@ -123,9 +123,8 @@ pub fn plan(
     let mut ids = Vec::new();
     for (index, program) in programs.iter().enumerate() {
         let all = program.tests()?;
-        ids.extend(all.iter().map(|test| format!("{}::{test}", program.id())));
-        let chosen: Vec<&String> =
-            all.iter().filter(|test| selection.takes(&format!("{}::{test}", program.id()))).collect();
+        ids.extend(all.iter().map(|test| program.id_of(test)));
+        let chosen: Vec<&String> = all.iter().filter(|test| selection.takes(&program.id_of(test))).collect();
         let is_of_hub = program.folder == HUB && program.is_black_box;
         if selection.swapped_engines && !is_of_hub || chosen.is_empty() {
             continue;
@@ -136,13 +135,13 @@ pub fn plan(
         };
         if !program.is_black_box {
             let tests: Vec<String> = chosen.iter().map(|test| (*test).clone()).collect();
-            let needs = Needs { whole: true, ..book.needs(&format!("{}::", program.id())) };
+            let needs = Needs { whole: true, ..book.needs(&program.id_of("")) };
             jobs.push(job(tests, Engine::Sqlite, needs));
             continue;
         }
         let mut together: BTreeMap<&str, (Vec<String>, Needs)> = BTreeMap::new();
         for test in chosen {
-            let id = format!("{}::{test}", program.id());
+            let id = program.id_of(test);
             let needs = book.needs(&id);
             if needs.whole {
                 together.entry(module(test)).or_insert_with(|| (Vec::new(), needs)).0.push(test.clone());

@@ -83,6 +83,11 @@ impl TestProgram {
         }
     }
 
+    /// The id of one of its tests: as `xtask/tests.toml` and `--tests` name it.
+    pub fn id_of(&self, test: &str) -> String {
+        format!("{}::{test}", self.id())
+    }
+
     /// The names of its tests, without those that only campaigns run.
     pub fn tests(&self) -> Result<Vec<String>> {
         let ignored = self.list(&["--ignored"])?;

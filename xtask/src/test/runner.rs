@@ -1,8 +1,8 @@
-//! Runs jobs, several at a time: as many as the processors bear by what each is known to take, and as there are planes for. Most tests wait
-//! for clocks and for other programs more than they compute.
+//! Runs jobs, several at a time: as many as the loads of `xtask/tests.toml` and the shared planes allow. Most tests wait for clocks and for
+//! other programs more than they compute.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::VecDeque,
     fs,
     io::Write as _,
     path::{Path, PathBuf},
@@ -27,7 +27,7 @@ const LOAD_PER_PROCESSOR: f64 = 1.5;
 /// Beyond that one more is started each time that this share of the processors was idle, up to twice as much.
 const IDLE: f64 = 0.2;
 const LOOK_AT_PROCESSORS: Duration = Duration::from_secs(1);
-/// Before a plane is another process's: what the last one left running is killed by its watchdog a moment after its end.
+/// A plane rests for so long between two processes: the watchdog of the first kills its servers a moment after its end.
 const REST_OF_PLANES: Duration = Duration::from_millis(500);
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -197,7 +197,7 @@ impl<'a> Runner<'a> {
         let planes = self.free_planes.split_off(self.free_planes.len() - job.needs.planes);
         let mut command = job.command(self.programs);
         (self.servers.prepare)(&mut command);
-        // What takes no plane for itself may still read one, or use namespaces of its own there.
+        // A test without a plane of its own may still read a shared one, or use its own namespaces there.
         let named = if planes.is_empty() { &self.servers.planes[..] } else { &planes[..] };
         for number in 1..=2 {
             if let Some(plane) = named.get((number - 1).min(named.len().saturating_sub(1))) {
@@ -268,7 +268,7 @@ impl<'a> Runner<'a> {
 }
 
 impl Running {
-    /// Kills it where it takes too long. What it has started ends with it.
+    /// Kills it if it takes too long. Its watchdog then ends its servers.
     fn keep_to(&mut self, limits: Limits) -> Result<()> {
         if self.looked.elapsed() < limits.look || self.killed.is_some() {
             return Ok(());
@@ -296,18 +296,6 @@ fn processor_seconds_of_children() -> f64 {
     let Ok(usage) = getrusage(UsageWho::RUSAGE_CHILDREN) else { return 0.0 };
     let seconds = |time: nix::sys::time::TimeVal| time.tv_sec() as f64 + time.tv_usec() as f64 / 1e6;
     seconds(usage.user_time()) + seconds(usage.system_time())
-}
-
-/// Seconds by group: of processes, of processors, and how many tests.
-pub fn by_group(ended: &[Ended], programs: &[TestProgram]) -> BTreeMap<String, (f64, f64, usize)> {
-    let mut groups: BTreeMap<String, (f64, f64, usize)> = BTreeMap::new();
-    for one in ended {
-        let group = groups.entry(one.job.group(programs)).or_default();
-        group.0 += one.seconds;
-        group.1 += one.processor_seconds;
-        group.2 += one.job.tests.len();
-    }
-    groups
 }
 
 #[cfg(test)]

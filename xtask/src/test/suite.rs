@@ -10,7 +10,7 @@ use super::{
     record,
     results::{self, Counts},
     rules::Book,
-    runner::{self, Ended, Runner, Servers},
+    runner::{Ended, Runner, Servers},
 };
 use crate::step;
 
@@ -36,7 +36,7 @@ pub struct Report {
 }
 
 /// A program, or a module of one.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Group {
     pub name: String,
     pub tests: usize,
@@ -85,9 +85,12 @@ struct Failed {
 
 fn failures(ended: &[Ended], programs: &[TestProgram]) -> Vec<Failed> {
     let of_one = |one: &Ended| -> Vec<Failed> {
-        let name = |test: &str| format!("{}::{test}", programs[one.job.program].id());
-        let failed =
-            |test: &String| Failed { id: one.job.id(programs, test), name: name(test), alone: one.job.only(test) };
+        let program = &programs[one.job.program];
+        let failed = |test: &String| Failed {
+            id: one.job.id(programs, test),
+            name: program.id_of(test),
+            alone: one.job.only(test),
+        };
         one.outcome.faults().map(failed).collect()
     };
     ended.iter().flat_map(of_one).collect()
@@ -120,10 +123,15 @@ fn faults<'a>(shaky: impl Iterator<Item = &'a Failed>, book: &Book) -> Vec<Strin
 
 /// The slowest first.
 fn groups(ended: &[Ended], programs: &[TestProgram]) -> Vec<Group> {
-    let groups = runner::by_group(ended, programs).into_iter();
-    let mut groups: Vec<Group> = groups
-        .map(|(name, (seconds, processor_seconds, tests))| Group { name, tests, seconds, processor_seconds })
-        .collect();
+    let mut groups: BTreeMap<String, Group> = BTreeMap::new();
+    for one in ended {
+        let name = one.job.group(programs);
+        let group = groups.entry(name.clone()).or_insert_with(|| Group { name, ..Group::default() });
+        group.tests += one.job.tests.len();
+        group.seconds += one.seconds;
+        group.processor_seconds += one.processor_seconds;
+    }
+    let mut groups: Vec<Group> = groups.into_values().collect();
     groups.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
     groups
 }
