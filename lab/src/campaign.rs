@@ -18,11 +18,11 @@ mod watch_order;
 use std::{
     fs,
     path::{Path, PathBuf},
-    process::{Command, ExitCode},
+    process::ExitCode,
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, bail};
 use futures::future::{LocalBoxFuture, join_all};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -70,7 +70,7 @@ struct Campaign {
     engines: &'static [Engine],
     /// Whether it runs our programs, or tests of a crate.
     needs_programs: bool,
-    /// Folders whose changes its record doesn't know.
+    /// Folders whose changes its record doesn't know. Without any, each round names its own commit, and the record goes on over commits.
     vouches_for: &'static [&'static str],
     /// One round, from its own seed.
     round: fn(u64, Engine) -> LocalBoxFuture<'static, Result<Round>>,
@@ -83,8 +83,17 @@ const CAMPAIGNS: &[Campaign] = &[
         goal: 20,
         engines: &[Engine::Sqlite],
         needs_programs: false,
-        vouches_for: &["crates", "tests", "xtask"],
+        vouches_for: &[],
         round: |seed, _| Box::pin(async move { steady::round(seed) }),
+    },
+    Campaign {
+        name: "slow",
+        about: "the tests that are too slow for every run (xtask/slow.toml)",
+        goal: 1,
+        engines: &[Engine::Sqlite],
+        needs_programs: false,
+        vouches_for: &["crates", "tests"],
+        round: |seed, _| Box::pin(async move { steady::round_of_slow_tests(seed) }),
     },
     Campaign {
         name: "hub-engines",
@@ -328,9 +337,8 @@ fn show_due() -> Result<ExitCode> {
                 continue;
             };
             let record: Record = serde_json::from_slice(&text).with_context(|| format!("read the record of {name}"))?;
-            let commits = commits_since(record.commit.trim_end_matches("-dirty"), campaign.vouches_for)?;
-            if commits > 0 {
-                println!("{name:<24} {commits} commits behind");
+            for fault in faults_of(&record, campaign)? {
+                println!("{name:<24} {fault}");
                 are_due = true;
             }
         }
@@ -338,12 +346,30 @@ fn show_due() -> Result<ExitCode> {
     Ok(if are_due { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
+/// Why a record doesn't vouch for what is checked out.
+fn faults_of(record: &Record, campaign: &Campaign) -> Result<Vec<String>> {
+    let mut faults = Vec::new();
+    if !record.failures.is_empty() {
+        faults.push(format!("{} failures", record.failures.len()));
+    }
+    if record.count < campaign.goal {
+        faults.push(format!("{} of {}", record.count, campaign.goal));
+    }
+    let commits = match campaign.vouches_for {
+        [] => 0,
+        folders => commits_since(record.commit.trim_end_matches("-dirty"), folders)?,
+    };
+    if commits > 0 {
+        faults.push(format!("{commits} commits behind"));
+    }
+    Ok(faults)
+}
+
+/// Those that only one of this commit and the one that is checked out has, so that an older checkout counts, too.
 fn commits_since(commit: &str, folders: &[&str]) -> Result<usize> {
-    let mut git = Command::new("git");
-    git.current_dir(repository::root()?).args(["rev-list", "--count", "--no-merges", &format!("{commit}..HEAD"), "--"]);
-    let output = git.args(folders).output().context("run git rev-list")?;
-    ensure!(output.status.success(), "git rev-list: {}", String::from_utf8_lossy(&output.stderr).trim());
-    String::from_utf8_lossy(&output.stdout).trim().parse().context("read the count of git rev-list")
+    let range = format!("{commit}...HEAD");
+    let arguments = [&["rev-list", "--count", "--no-merges", &range, "--"], folders].concat();
+    machine::git(&arguments)?.parse().context("read the count of git rev-list")
 }
 
 /// Builds both programs as they are meant to be run, the hub to be fast and the agent to be small, and has the testkit
@@ -386,8 +412,11 @@ fn resume(path: &Path, name: &str, campaign: &Campaign, arguments: &Arguments) -
     let Ok(text) = fs::read(path) else { return Ok(fresh) };
     let mut old: Record = serde_json::from_slice(&text).with_context(|| format!("read {}", path.display()))?;
     // Commits since then that change none of the folders that it vouches for, such as the one of its own record, change nothing.
-    if !old.commit.ends_with("-dirty") && commits_since(&old.commit, campaign.vouches_for).is_ok_and(|count| count == 0)
-    {
+    let goes_on = || match campaign.vouches_for {
+        [] => !fresh.commit.ends_with("-dirty") && old.failures.is_empty(),
+        folders => commits_since(&old.commit, folders).is_ok_and(|count| count == 0),
+    };
+    if !old.commit.ends_with("-dirty") && goes_on() {
         old.commit.clone_from(&fresh.commit);
     }
     Ok(continued(old, fresh))

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result, ensure};
 use serde::{Deserialize, Serialize};
 
 use crate::repository;
@@ -30,13 +30,17 @@ pub fn describe() -> Machine {
     }
 }
 
-/// The commit that is checked out, with `-dirty` where files differ from it.
+/// The commit that is checked out, with `-dirty` where files other than documentation differ from it.
 pub fn commit() -> Result<String> {
-    let root = repository::root()?;
-    let git = |arguments: &[&str]| -> Result<String> {
-        let output = std::process::Command::new("git").current_dir(&root).args(arguments).output()?;
-        Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
-    };
-    let changed = !git(&["status", "--porcelain", "--untracked-files=no", "--", "crates", "Cargo.lock"])?.is_empty();
+    let changed = !git(&["status", "--porcelain", "--", ".", ":(exclude)docs"])?.is_empty();
     Ok(format!("{}{}", git(&["rev-parse", "HEAD"])?, if changed { "-dirty" } else { "" }))
+}
+
+/// What git prints when it runs in the repository's root, without the line break at its end.
+pub fn git(arguments: &[&str]) -> Result<String> {
+    let output = std::process::Command::new("git").current_dir(repository::root()?).args(arguments).output();
+    let output = output.context("run git")?;
+    let error = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "git {}: {}: {}", arguments.join(" "), output.status, error.trim());
+    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }

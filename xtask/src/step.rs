@@ -4,20 +4,25 @@ use std::{
     fmt::Write as _,
     fs,
     io::{IsTerminal as _, Read as _, Seek as _, SeekFrom},
+    os::unix::process::CommandExt as _,
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
     sync::LazyLock,
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
+use farwater_testkit::watchdog;
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+use rustix::process::{Pid, Signal};
 
 /// Without a terminal a line per minute shows that a long step is alive.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(60);
 /// Of that line.
 const SIGN_COLUMNS: usize = 100;
 const LOOK: Duration = Duration::from_millis(100);
+/// A command that takes longer is killed. The longest builds take half of that.
+const LIMIT: Duration = Duration::from_secs(45 * 60);
 /// Lines of the log that a failure repeats.
 const TAIL: usize = 30;
 /// Characters of each: a linker's command line alone fills a screen.
@@ -39,15 +44,71 @@ pub struct Failure {
 }
 
 /// Runs `command` with its output appended to `log`.
+///
+/// # Errors
+///
+/// A [`Failure`] where it failed; another error where it could not be started, or took longer than [`LIMIT`].
 pub fn run(what: &str, command: Command, log: &Path) -> Result<()> {
-    Step::start(command, log)?.end(|child| {
+    run_within(LIMIT, what, command, log)
+}
+
+fn run_within(limit: Duration, what: &str, command: Command, log: &Path) -> Result<()> {
+    let start = Instant::now();
+    Step::start(command, log)?.end(|group| {
         let mut status = Ok(None);
         wait(what, log, || {
-            status = child.try_wait();
-            !matches!(status, Ok(None))
+            status = group.try_wait();
+            !matches!(status, Ok(None)) || start.elapsed() > limit
         });
-        status?.context("the process has no status")
+        let Some(status) = status? else {
+            group.kill()?;
+            bail!("{what} was killed: it took longer than {}; its output is in {}", seconds(limit), log.display());
+        };
+        Ok(status)
     })
+}
+
+/// A child with all that it starts, unless that leaves its process group. All of them are killed when this is dropped, and by the watchdog
+/// when this process ends before.
+#[derive(Debug)]
+pub struct Group {
+    child: Child,
+    has_ended: bool,
+}
+
+impl Group {
+    pub fn spawn(command: &mut Command) -> Result<Self> {
+        watchdog::ensure()?;
+        let child = command.process_group(0).spawn()?;
+        watchdog::watch(child.id())?;
+        Ok(Self { child, has_ended: false })
+    }
+
+    pub fn try_wait(&mut self) -> Result<Option<ExitStatus>> {
+        let status = self.child.try_wait()?;
+        if status.is_some() && !self.has_ended {
+            self.has_ended = true;
+            watchdog::forget(self.child.id());
+        }
+        Ok(status)
+    }
+
+    /// It is waited for as usual.
+    pub fn kill(&mut self) -> Result<()> {
+        if let (false, Some(leader)) = (self.has_ended, Pid::from_raw(self.child.id().cast_signed())) {
+            rustix::process::kill_process_group(leader, Signal::KILL).context("kill a process group")?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if self.kill().is_ok() && !self.has_ended {
+            let _ = self.child.wait();
+            watchdog::forget(self.child.id());
+        }
+    }
 }
 
 /// Waits for something that writes to `log`, and shows that it is alive.
@@ -62,7 +123,7 @@ pub fn wait(what: &str, log: &Path, mut has_ended: impl FnMut() -> bool) {
 
 struct Step<'a> {
     shown: String,
-    child: Child,
+    group: Group,
     log: &'a Path,
     start_of_output: u64,
 }
@@ -73,12 +134,12 @@ impl<'a> Step<'a> {
         let start_of_output = file.seek(SeekFrom::End(0))?;
         let shown = describe(&command);
         command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
-        let child = command.spawn().with_context(|| format!("start {shown}"))?;
-        Ok(Self { shown, child, log, start_of_output })
+        let group = Group::spawn(&mut command).with_context(|| format!("start {shown}"))?;
+        Ok(Self { shown, group, log, start_of_output })
     }
 
-    fn end(mut self, wait: impl FnOnce(&mut Child) -> Result<ExitStatus>) -> Result<()> {
-        let status = wait(&mut self.child)?;
+    fn end(mut self, wait: impl FnOnce(&mut Group) -> Result<ExitStatus>) -> Result<()> {
+        let status = wait(&mut self.group)?;
         if status.success() {
             return Ok(());
         }
@@ -178,4 +239,23 @@ fn last_line(log: &Path) -> String {
     let length = fs::metadata(log).map_or(0, |file| file.len());
     let end = read_from(log, length.saturating_sub(2000)).unwrap_or_default();
     end.lines().last().unwrap_or_default().trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_that_takes_too_long_is_killed_with_what_it_started() {
+        let folder = tempfile::tempdir().unwrap();
+        let (log, pid) = (folder.path().join("log"), folder.path().join("pid"));
+        let mut command = Command::new("sh");
+        command.args(["-c", "sleep 600 & echo $! > \"$0\"; wait"]).arg(&pid);
+        let limit = Duration::from_millis(300);
+        let error = run_within(limit, "a wait", command, &log).unwrap_err().to_string();
+        assert!(error.starts_with("a wait was killed: it took longer than 0.3s"), "{error}");
+        let sleeper = fs::read_to_string(pid).unwrap();
+        let state = fs::read_to_string(format!("/proc/{}/stat", sleeper.trim())).unwrap_or_default();
+        assert!(state.is_empty() || state.contains(") Z "), "{state}");
+    }
 }

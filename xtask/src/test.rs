@@ -8,13 +8,14 @@ mod record;
 mod results;
 mod rules;
 mod runner;
+mod slow;
 mod suite;
 mod usage;
 
 use std::{
     fs,
     panic::{AssertUnwindSafe, catch_unwind},
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::ExitCode,
     sync::{Mutex, PoisonError, mpsc},
     thread,
@@ -49,7 +50,16 @@ pub struct Arguments {
     /// Of the phase `test` the hub's black-box tests, each on the engine on which it usually doesn't run
     #[arg(long)]
     swap_engines: bool,
-    /// Keep the record of this run in docs/performance/tests.json
+    /// Of the phase `test` only tests that took this long or longer when they were last recorded
+    #[arg(long, value_name = "SECONDS")]
+    over: Option<f64>,
+    /// One process of tests at a time: what each takes on a machine that does nothing else
+    #[arg(long)]
+    alone: bool,
+    /// Of the phase `test` only tests that are too slow for every run (xtask/slow.toml), which are left out else
+    #[arg(long)]
+    slow: bool,
+    /// Keep the record of this run in docs/performance/tests.json, with --alone in tests-alone.json
     #[arg(long)]
     record: bool,
 }
@@ -91,19 +101,40 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let logs = target.join("xtask/logs");
     fs::create_dir_all(&logs).with_context(|| format!("create {}", logs.display()))?;
     disk::require_room(&target)?;
-    let selection = Selection { parts: arguments.tests.clone(), swapped_engines: arguments.swap_engines };
+    let _only = take_turn(&target)?;
+    let selection = Selection {
+        parts: arguments.tests.clone(),
+        swapped_engines: arguments.swap_engines,
+        at_least_seconds: arguments.over.unwrap_or_default(),
+        alone: arguments.alone,
+        slow: arguments.slow,
+    };
     let run = Run { logs, selection, report: Mutex::default() };
 
     let start = Instant::now();
     let outcomes = run_phases(&chosen, &run);
     let time = start.elapsed();
     let report = run.report.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let code = conclude(&outcomes, time, &report);
     let record = Record::of(outcomes.iter().map(Outcome::record).collect(), time, &report)?;
     record.save(&target.join("xtask/tests.json"))?;
-    if arguments.record {
-        record.save(&record::kept()?)?;
+    match (arguments.record, arguments.alone) {
+        (true, true) => slow::Alone::add(&report.times, &report.all_tests)?,
+        (true, false) => record.save(&record::kept()?)?,
+        (false, _) => {}
     }
-    Ok(conclude(&outcomes, time, &report))
+    Ok(code)
+}
+
+/// Waits until no other run uses the target folder: it would test what the other one built.
+fn take_turn(target: &Path) -> Result<fs::File> {
+    let path = target.join("xtask/run.lock");
+    let file = fs::File::create(&path).with_context(|| format!("create {}", path.display()))?;
+    if file.try_lock().is_err() {
+        step::say(&format!("another run of the tests uses {}; this one begins when that has ended", target.display()));
+        file.lock().with_context(|| format!("lock {}", path.display()))?;
+    }
+    Ok(file)
 }
 
 fn choose(only: &[String]) -> Result<Vec<&'static Phase>> {

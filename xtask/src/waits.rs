@@ -66,7 +66,9 @@ fn places(file: &str, source: &str) -> Vec<usize> {
     if file.starts_with(WAITS_FOR_CONDITIONS) || file.starts_with("xtask/src/waits.rs") {
         return Vec::new();
     }
-    let is_test = TEST_FOLDERS.iter().any(|folder| file.contains(folder)) || file.ends_with("/tests.rs");
+    let is_test = TEST_FOLDERS.iter().any(|folder| file.contains(folder))
+        || file.ends_with("/tests.rs")
+        || file.ends_with("_tests.rs");
     let lines: Vec<&str> = source.lines().collect();
     let first = match lines.windows(2).position(|pair| pair == UNIT_TESTS) {
         _ if is_test => 0,

@@ -43,7 +43,7 @@ pub mod terminal;
 pub mod tools;
 pub mod vault;
 pub mod wait;
-mod watchdog;
+pub mod watchdog;
 pub mod webhook;
 pub mod wire;
 

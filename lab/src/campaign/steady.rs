@@ -18,6 +18,11 @@ pub fn round_of_other_engines(seed: u64) -> Result<Round> {
     run(seed, &["--only", "test", "--swap-engines"])
 }
 
+/// The tests that are too slow for every run.
+pub fn round_of_slow_tests(seed: u64) -> Result<Round> {
+    run(seed, &["--only", "test", "--slow"])
+}
+
 fn run(seed: u64, arguments: &[&str]) -> Result<Round> {
     let mut cargo = repository::cargo()?;
     cargo.args(["xtask", "test"]).args(arguments);
@@ -32,6 +37,7 @@ fn run(seed: u64, arguments: &[&str]) -> Result<Round> {
     let failures = if status.success() { Vec::new() } else { vec![format!("{}: {}", status, record["failedTests"])] };
     let figures = json!({
         "seed": seed,
+        "commit": record["commit"],
         "seconds": record["seconds"],
         "processorSeconds": record["processorSeconds"],
         "passed": record["passed"],

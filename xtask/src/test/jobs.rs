@@ -14,6 +14,9 @@ use super::{
 const HUB: &str = "hub";
 /// Those of e2e and of the agent are counted by their module, all others by their program.
 const BY_MODULE: [&str; 2] = ["e2e", "agent"];
+/// Variables with which tests are run by hand; here they would change silently what is tested.
+const BY_HAND: [&str; 5] =
+    [postgres::CHOICE, "FARWATER_WRITE", "FARWATER_BIN_DIR", "JUDGE_COURSES", "FARWATER_ORDER_EVENTS"];
 /// Expected of a test of which no record says how long it took.
 const UNKNOWN_SECONDS: f64 = 2.0;
 
@@ -83,8 +86,9 @@ impl Job {
         if !self.is_all {
             command.arg("--exact").args(&self.tests);
         }
-        // These variables are for tests that are run by hand; here they would change silently what is tested.
-        command.env_remove(postgres::CHOICE).env_remove("FARWATER_WRITE");
+        for variable in BY_HAND {
+            command.env_remove(variable);
+        }
         if self.engine == Engine::Postgres {
             command.env(postgres::CHOICE, "postgres");
         }
@@ -104,27 +108,42 @@ pub struct Selection {
     pub parts: Vec<String>,
     /// Tests of the hub that run on one engine run on the other one, and no others.
     pub swapped_engines: bool,
+    /// Only tests that took as long when they were last recorded; with one of a process all of that process.
+    pub at_least_seconds: f64,
+    /// One process at a time.
+    pub alone: bool,
+    /// Those that the file `xtask/slow.toml` leaves to a campaign, and no others.
+    pub slow: bool,
 }
 
 impl Selection {
-    fn takes(&self, id: &str) -> bool {
-        self.parts.is_empty() || self.parts.iter().any(|part| id.contains(part.as_str()))
+    fn takes(&self, id: &str, book: &Book) -> bool {
+        let is_named = self.parts.is_empty() || self.parts.iter().any(|part| id.contains(part.as_str()));
+        is_named && book.slow.is_in_campaign(id) == self.slow
     }
+}
+
+/// The names of each program's tests.
+pub fn tests(programs: &[TestProgram]) -> Result<Vec<Vec<String>>> {
+    programs.iter().map(TestProgram::tests).collect()
+}
+
+pub fn ids<'a>(programs: &'a [TestProgram], tests: &'a [Vec<String>]) -> impl Iterator<Item = String> + 'a {
+    let of_one = |(program, tests): (&'a TestProgram, &'a Vec<String>)| tests.iter().map(|test| program.id_of(test));
+    programs.iter().zip(tests).flat_map(of_one)
 }
 
 /// All jobs, the longest first: the last to end is then a short one.
 pub fn plan(
     programs: &[TestProgram],
+    tests: &[Vec<String>],
     book: &Book,
     expected: &BTreeMap<String, f64>,
     selection: &Selection,
 ) -> Result<Vec<Job>> {
     let mut jobs = Vec::new();
-    let mut ids = Vec::new();
-    for (index, program) in programs.iter().enumerate() {
-        let all = program.tests()?;
-        ids.extend(all.iter().map(|test| program.id_of(test)));
-        let chosen: Vec<&String> = all.iter().filter(|test| selection.takes(&program.id_of(test))).collect();
+    for (index, (program, all)) in programs.iter().zip(tests).enumerate() {
+        let chosen: Vec<&String> = all.iter().filter(|test| selection.takes(&program.id_of(test), book)).collect();
         let is_of_hub = program.folder == HUB && program.is_black_box;
         if selection.swapped_engines && !is_of_hub || chosen.is_empty() {
             continue;
@@ -156,7 +175,7 @@ pub fn plan(
         }
         jobs.extend(together.into_values().map(|(tests, needs)| job(tests, Engine::Sqlite, needs)));
     }
-    ensure!(!jobs.is_empty(), "no test is selected: {selection:?}");
+    let ids: Vec<String> = ids(programs, tests).collect();
     let unmatched = book.unmatched(&ids);
     ensure!(unmatched.is_empty(), "the files of xtask name tests that there are not: {}", unmatched.join(", "));
     for job in &mut jobs {
@@ -166,6 +185,11 @@ pub fn plan(
         });
         job.expected_seconds = seconds.sum::<f64>() / job.needs.threads as f64;
     }
+    jobs.retain(|job| {
+        let seconds = |test: &String| expected.get(&job.id(programs, test)).copied().unwrap_or_default();
+        job.tests.iter().any(|test| seconds(test) >= selection.at_least_seconds)
+    });
+    ensure!(!jobs.is_empty(), "no test is selected: {selection:?}");
     jobs.sort_by(|a, b| b.expected_seconds.total_cmp(&a.expected_seconds));
     Ok(jobs)
 }

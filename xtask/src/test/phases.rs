@@ -12,7 +12,7 @@ use super::{
     Run,
     results::{self, Counts},
     runner::Servers,
-    suite,
+    slow, suite,
 };
 use crate::{codegen, deny, invariants, lab, page, repository, step, waits};
 
@@ -44,7 +44,7 @@ pub const PHASES: &[Phase] = &[
     },
     Phase {
         name: "generated",
-        about: "checked-in generated files are fresh, the tests of ARCHITECTURE.md's invariants exist, tests wait for conditions",
+        about: "checked-in generated files are fresh, the tests of ARCHITECTURE.md's invariants exist, tests wait for conditions, slow ones have a reason",
         needs: &["build"],
         run: generated,
     },
@@ -112,6 +112,7 @@ fn generated(_: &Run) -> Result<Counts> {
     codegen::check()?;
     invariants::check()?;
     waits::check()?;
+    slow::check()?;
     Ok(Counts::ONE_PASSED)
 }
 

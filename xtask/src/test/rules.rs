@@ -1,5 +1,5 @@
-//! What tests take of the machine, and which get a second chance: `xtask/tests.toml`, `xtask/shaky.toml` and
-//! `xtask/both-engines.toml`.
+//! What tests take of the machine, which get a second chance, and which are left to a campaign: `xtask/tests.toml`, `xtask/shaky.toml`,
+//! `xtask/both-engines.toml` and `xtask/slow.toml`.
 
 use std::fs;
 
@@ -7,12 +7,18 @@ use anyhow::{Context as _, Result, ensure};
 use jiff::civil::Date;
 use serde::{Deserialize, de::DeserializeOwned};
 
+use super::slow::Slow;
 use crate::repository;
 
 /// A test by its id `folder/program::path::of::the_test`; with `*` at its end, all ids that begin so.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(transparent)]
 pub struct Pattern(String);
+
+/// Whether one of them does.
+pub fn matches(patterns: &[Pattern], id: &str) -> bool {
+    patterns.iter().any(|pattern| pattern.matches(id))
+}
 
 impl Pattern {
     pub fn matches(&self, id: &str) -> bool {
@@ -92,6 +98,7 @@ pub struct Book {
     rules: Vec<Rule>,
     shaky: Shaky,
     engines: Engines,
+    pub slow: Slow,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,6 +113,7 @@ impl Book {
             rules: read::<Rules>("tests.toml")?.rule,
             shaky: read("shaky.toml")?,
             engines: read("both-engines.toml")?,
+            slow: Slow::load()?,
         };
         ensure!(book.rules.iter().all(|rule| rule.needs.planes <= 2), "tests.toml: there is a plane 1 and a plane 2");
         Ok(book)
@@ -113,7 +121,7 @@ impl Book {
 
     /// The first rule that names the test.
     pub fn needs(&self, id: &str) -> Needs {
-        let rule = self.rules.iter().find(|rule| rule.tests.iter().any(|pattern| pattern.matches(id)));
+        let rule = self.rules.iter().find(|rule| matches(&rule.tests, id));
         rule.map(|rule| rule.needs.clone()).unwrap_or_default()
     }
 
@@ -122,24 +130,23 @@ impl Book {
         let rules = self.rules.iter().flat_map(|rule| &rule.tests);
         let shaky = self.shaky.known.iter().map(|known| &known.test).chain(&self.shaky.no_second_chance);
         let engines = self.engines.both.iter().chain(&self.engines.sqlite);
-        let patterns = rules.chain(shaky).chain(engines);
+        let patterns = rules.chain(shaky).chain(engines).chain(self.slow.patterns());
         patterns.filter(|pattern| !ids.iter().any(|id| pattern.matches(id))).map(|pattern| &*pattern.0).collect()
     }
 
     pub fn has_second_chance(&self, id: &str) -> bool {
-        !self.shaky.no_second_chance.iter().any(|pattern| pattern.matches(id))
+        !matches(&self.shaky.no_second_chance, id)
     }
 
-    /// The day until which a test may be shaky, where that day is over.
-    pub fn overdue(&self, id: &str, today: Date) -> Option<Date> {
-        let known = self.shaky.known.iter().find(|known| known.test.matches(id))?;
-        (known.until < today).then_some(known.until)
+    /// Entries of known shaky tests whose day is over: the pattern, and that day.
+    pub fn overdue(&self, today: Date) -> impl Iterator<Item = (&str, Date)> {
+        let over = self.shaky.known.iter().filter(move |known| known.until < today);
+        over.map(|known| (&*known.test.0, known.until))
     }
 
     /// The engines on which a test of the hub runs: one by its name, so that it is the same in every run, or both.
     pub fn engines(&self, id: &str, swapped: bool) -> Vec<Engine> {
-        let names = |patterns: &[Pattern]| patterns.iter().any(|pattern| pattern.matches(id));
-        match (names(&self.engines.sqlite), names(&self.engines.both)) {
+        match (matches(&self.engines.sqlite, id), matches(&self.engines.both, id)) {
             (true, _) if swapped => Vec::new(),
             (true, _) => vec![Engine::Sqlite],
             (_, true) if swapped => Vec::new(),
@@ -158,7 +165,8 @@ fn is_odd(name: &str) -> bool {
     (hash ^ (hash >> 32)).count_ones() % 2 == 1
 }
 
-fn read<T: DeserializeOwned>(name: &str) -> Result<T> {
+/// A file of the folder `xtask`.
+pub fn read<T: DeserializeOwned>(name: &str) -> Result<T> {
     let path = repository::root()?.join("xtask").join(name);
     let text = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
     toml::from_str(&text).with_context(|| format!("read {}", path.display()))
@@ -171,7 +179,7 @@ mod tests {
     fn book(rules: &str, shaky: &str, engines: &str) -> Book {
         let rules: Rules = toml::from_str(rules).unwrap();
         let (shaky, engines) = (toml::from_str(shaky).unwrap(), toml::from_str(engines).unwrap());
-        Book { rules: rules.rule, shaky, engines }
+        Book { rules: rules.rule, shaky, engines, slow: Slow::default() }
     }
 
     #[test]
@@ -198,9 +206,8 @@ mod tests {
         let book = book("rule = []", shaky, "");
         assert!(!book.has_second_chance("e2e/e2e::prune::a") && book.has_second_chance("hub/api::a"));
         let day = |text: &str| text.parse::<Date>().unwrap();
-        assert_eq!(book.overdue("hub/api::a", day("2026-03-01")), None);
-        assert_eq!(book.overdue("hub/api::a", day("2026-03-02")), Some(day("2026-03-01")));
-        assert_eq!(book.overdue("hub/api::b", day("2027-01-01")), None);
+        assert_eq!(book.overdue(day("2026-03-01")).count(), 0);
+        assert!(book.overdue(day("2026-03-02")).eq([("hub/api::a", day("2026-03-01"))]));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::{
     fs,
     io::Write as _,
     path::{Path, PathBuf},
-    process::{Child, Command, ExitStatus, Stdio},
+    process::{Command, ExitStatus, Stdio},
     thread,
     time::{Duration, Instant},
 };
@@ -20,7 +20,7 @@ use super::{
     results::{self, Outcome},
     usage::busy_seconds,
 };
-use crate::step::{Life, seconds};
+use crate::step::{self, Life, seconds};
 
 /// What may run at the same time, for each processor: the sum of [`super::rules::Needs::load`].
 const LOAD_PER_PROCESSOR: f64 = 1.5;
@@ -86,7 +86,7 @@ pub struct Runner<'a> {
 
 struct Running {
     job: Job,
-    child: Child,
+    group: step::Group,
     output: PathBuf,
     planes: Vec<PathBuf>,
     start: Instant,
@@ -164,7 +164,8 @@ impl<'a> Runner<'a> {
             return;
         }
         let busy = busy_seconds();
-        let idle = 1.0 - (busy - before) / (time.as_secs_f64() * self.processors);
+        // Where that can't be read, it is 0: no more are started then.
+        let idle = if busy <= 0.0 { 0.0 } else { 1.0 - (busy - before) / (time.as_secs_f64() * self.processors) };
         self.more_load = if idle >= IDLE { self.processors * LOAD_PER_PROCESSOR } else { 0.0 };
         self.busy = (Instant::now(), busy);
     }
@@ -205,12 +206,12 @@ impl<'a> Runner<'a> {
             }
         }
         command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
-        let child = command.spawn().with_context(|| format!("start {}", job.title(self.programs)))?;
+        let group = step::Group::spawn(&mut command).with_context(|| format!("start {}", job.title(self.programs)))?;
         let now = Instant::now();
         let (start, looked, progressed) = (now, now, now);
         self.running.push(Running {
             job,
-            child,
+            group,
             output,
             planes,
             start,
@@ -229,7 +230,7 @@ impl<'a> Runner<'a> {
         while index < self.running.len() {
             let running = &mut self.running[index];
             let before = processor_seconds_of_children();
-            let Some(status) = running.child.try_wait()? else {
+            let Some(status) = running.group.try_wait()? else {
                 running.keep_to(self.limits)?;
                 index += 1;
                 continue;
@@ -287,7 +288,7 @@ impl Running {
             return Ok(());
         };
         self.killed = Some(why);
-        self.child.kill().context("kill a test that takes too long")
+        self.group.kill().context("kill a test that takes too long")
     }
 }
 

@@ -1,6 +1,10 @@
 //! The phase `test`: all compiled tests, a second chance for those that failed, and the verdict.
 
-use std::{collections::BTreeMap, fs, path::Path};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::Path,
+};
 
 use anyhow::{Context as _, Result};
 
@@ -11,6 +15,7 @@ use super::{
     results::{self, Counts},
     rules::Book,
     runner::{Ended, Runner, Servers},
+    slow::Time,
 };
 use crate::step;
 
@@ -27,6 +32,10 @@ pub struct Report {
     pub groups: Vec<Group>,
     /// Seconds by test.
     pub tests: BTreeMap<String, f64>,
+    /// The same, with what each took of the processors.
+    pub times: BTreeMap<String, Time>,
+    /// The ids of all tests, whether they were run or not.
+    pub all_tests: BTreeSet<String>,
     /// Tests that failed, also when they were run once more.
     pub failed: Vec<String>,
     /// Tests that failed once and then passed alone.
@@ -48,9 +57,15 @@ pub struct Group {
 pub fn run(servers: &Servers, log: &Path, selection: &Selection) -> Result<(Counts, Report)> {
     let book = Book::load()?;
     let programs = TestProgram::all()?;
-    let jobs = jobs::plan(&programs, &book, &record::expected_seconds(), selection)?;
+    let tests = jobs::tests(&programs)?;
+    let jobs = jobs::plan(&programs, &tests, &book, &record::expected_seconds(), selection)?;
     let mut runner = Runner::new(&programs, servers, log);
-    let ended = runner.run(jobs)?;
+    let ended = if selection.alone {
+        let all = jobs.len();
+        runner.run_alone(jobs, all, 0)?
+    } else {
+        runner.run(jobs)?
+    };
 
     let first = failures(&ended, &programs);
     for failed in &first {
@@ -61,8 +76,10 @@ pub fn run(servers: &Servers, log: &Path, selection: &Selection) -> Result<(Coun
     let report = Report {
         groups: groups(&ended, &programs),
         tests: seconds_by_test(&ended, &programs),
+        times: times_by_test(&ended, &programs),
+        all_tests: jobs::ids(&programs, &tests).collect(),
         failed: first.iter().map(|failed| failed.id.clone()).filter(|id| !shaky.contains(id)).collect(),
-        faults: faults(first.iter().filter(|failed| shaky.contains(&failed.id)), &book),
+        faults: faults(shaky.len(), &book),
         shaky,
     };
     let passed = ended.iter().map(|one| one.outcome.passed.len() as u64).sum::<u64>() + report.shaky.len() as u64;
@@ -109,15 +126,13 @@ fn second_chances(runner: &mut Runner, book: &Book, failed: &[Failed]) -> Result
     Ok(shaky)
 }
 
-fn faults<'a>(shaky: impl Iterator<Item = &'a Failed>, book: &Book) -> Vec<String> {
-    let today = jiff::Zoned::now().date();
-    let shaky: Vec<&Failed> = shaky.collect();
+fn faults(shaky: usize, book: &Book) -> Vec<String> {
     let mut faults = Vec::new();
-    if shaky.len() > MAX_SHAKY {
-        faults.push(format!("{} tests were shaky; {MAX_SHAKY} at most are borne", shaky.len()));
+    if shaky > MAX_SHAKY {
+        faults.push(format!("{shaky} tests were shaky; a run with more than {MAX_SHAKY} is red"));
     }
-    let overdue = shaky.iter().filter_map(|failed| Some((&failed.id, book.overdue(&failed.name, today)?)));
-    faults.extend(overdue.map(|(id, until)| format!("{id} was to be mended by {until} (xtask/shaky.toml)")));
+    let overdue = book.overdue(jiff::Zoned::now().date());
+    faults.extend(overdue.map(|(test, until)| format!("{test} was to be mended by {until} (xtask/shaky.toml)")));
     faults
 }
 
@@ -139,6 +154,15 @@ fn groups(ended: &[Ended], programs: &[TestProgram]) -> Vec<Group> {
 fn seconds_by_test(ended: &[Ended], programs: &[TestProgram]) -> BTreeMap<String, f64> {
     let of_one = |one: &Ended| -> Vec<(String, f64)> {
         one.outcome.seconds.iter().map(|(test, seconds)| (one.job.id(programs, test), *seconds)).collect()
+    };
+    ended.iter().flat_map(of_one).collect()
+}
+
+fn times_by_test(ended: &[Ended], programs: &[TestProgram]) -> BTreeMap<String, Time> {
+    let of_one = |one: &Ended| -> Vec<(String, Time)> {
+        let all = one.outcome.seconds.values().sum::<f64>().max(f64::MIN_POSITIVE);
+        let time = |seconds: f64| Time { seconds, processor_seconds: one.processor_seconds * seconds / all };
+        one.outcome.seconds.iter().map(|(test, seconds)| (one.job.id(programs, test), time(*seconds))).collect()
     };
     ended.iter().flat_map(of_one).collect()
 }

@@ -51,7 +51,7 @@ impl Ground {
     }
 
     fn be_slow(&self) {
-        self.server.set(Faults { latency: Duration::from_millis(2500), ..Faults::default() });
+        self.server.set(Faults { latency: Duration::from_millis(500), ..Faults::default() });
     }
 
     /// Uids by name.

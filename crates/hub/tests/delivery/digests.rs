@@ -181,9 +181,8 @@ const SAME_SIZE: Option<&[&str]> = Some(&["bundle", "turn"]);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_input_changes_the_digest_and_nothing_else_does() {
-    let mut changed = of_charts().await;
-    changed.append(&mut commits::of_commits().await);
-    changed.append(&mut promoted::of_promotions().await);
+    let (charts, commits, promotions) = tokio::join!(of_charts(), commits::of_commits(), promoted::of_promotions());
+    let changed: BTreeSet<String> = [charts, commits, promotions].into_iter().flatten().collect();
     let missing: Vec<_> = fields::of_deployments().iter().filter(|name| !changed.contains(**name)).collect();
     assert!(missing.is_empty(), "what changes {missing:?} is in no row");
 }

@@ -202,6 +202,7 @@ async fn a_cluster_is_ready_while_it_polls() {
     assert!(cluster["status"]["lastHeardTime"].is_null(), "a poll is not written to the resource");
     rig.delivery.merge_last_heard(&mut cluster);
     assert!(cluster["status"]["lastHeardTime"].is_string());
+    rig.pass(10);
     rig.wait_for("Cluster", ADMIN_NAMESPACE, "east", ready("False/AgentSilent")).await;
     agent.wait_polled(&rig).await;
     rig.wait_for("Cluster", ADMIN_NAMESPACE, "east", ready("True/Connected")).await;

@@ -20,7 +20,7 @@ fn with(extra: &[(&str, &str)]) -> Job {
     Job::new(all)
 }
 
-fn loops() -> Vec<Case> {
+pub fn loops() -> Vec<Case> {
     let time = "rendering took over";
     vec![
         case("nested ranges", template("{{ range until 100000 }}{{ range until 100000 }}{{ end }}{{ end }}"), time),
@@ -77,7 +77,7 @@ fn loops() -> Vec<Case> {
     ]
 }
 
-fn memory() -> Vec<Case> {
+pub fn memory() -> Vec<Case> {
     let big = [
         ("repeat", "{{ repeat 10000000000 \"x\" }}"),
         ("repeat of repeat", "{{ $x := repeat 1000000 \"x\" }}{{ $y := repeat 1000000 $x }}"),
@@ -123,7 +123,7 @@ fn memory() -> Vec<Case> {
     cases
 }
 
-fn output() -> Vec<Case> {
+pub fn output() -> Vec<Case> {
     let most = "at most";
     vec![
         case(

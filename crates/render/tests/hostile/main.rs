@@ -15,22 +15,23 @@ mod values;
 
 use std::time::{Duration, Instant};
 
+use farwater_render::{Limits, Program};
 use sample::Sample;
-use support::{Bench, Job};
+use support::{Bench, Job, strict};
 
 /// Time and memory that one may take: the limits of `strict`, and what it takes to notice.
 const LONGEST: Duration = Duration::from_secs(20);
 const MOST_MEMORY: u64 = 512 << 20;
 
 /// A render and what must come of it.
-struct Case {
+pub struct Case {
     name: String,
     job: Job,
     /// A part of the error; none: whatever comes is harmless.
     error: Option<&'static str>,
 }
 
-fn case(name: impl Into<String>, job: Job, error: impl Into<Option<&'static str>>) -> Case {
+pub fn case(name: impl Into<String>, job: Job, error: impl Into<Option<&'static str>>) -> Case {
     Case { name: name.into(), job, error: error.into() }
 }
 
@@ -65,4 +66,31 @@ async fn run_all(bench: &Bench, cases: Vec<Case>) {
     let plain = Job::new(support::charts::small("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n"));
     assert_eq!(support::values(bench.render(&plain).await).len(), 1);
     assert!(failures.is_empty(), "{failures:#?}");
+}
+
+/// The first of each list: all of them take minutes, and run in `campaign slow`.
+pub fn some(cases: Vec<Case>) -> Vec<Case> {
+    cases.into_iter().take(1).collect()
+}
+
+#[tokio::test]
+async fn some_of_each_kind_end_with_an_error_or_harmlessly() {
+    let _alone = others::ALONE.lock().await;
+    let limits = Limits { cpu: Duration::from_secs(1), ..strict().limits };
+    let bench = Bench::with(Program { limits, ..strict() }, "");
+    for cases in [
+        charts::loops(),
+        charts::memory(),
+        charts::output(),
+        charts::functions(),
+        charts::archives(),
+        charts::metadata(),
+        overlays::overlays(),
+        overlays::templates(),
+        overlays::patches(),
+        values::bombs(),
+        values::schemas(),
+    ] {
+        run_all(&bench, some(cases)).await;
+    }
 }

@@ -122,7 +122,7 @@ fn doubling() -> Job {
     Job::new(all).at("d23")
 }
 
-fn templates() -> Vec<Case> {
+pub fn templates() -> Vec<Case> {
     let of = |text: &str| {
         Job::of([("a.yaml.liquid", text)])
             .parameters(json!({"configuration": {"list": vec!["x"; 1000], "text": "x".repeat(1000)}}))
@@ -158,7 +158,7 @@ fn templates() -> Vec<Case> {
     all.into_iter().map(|(name, text)| case(format!("liquid: {name}"), of(text), "")).collect()
 }
 
-fn patches() -> Vec<Case> {
+pub fn patches() -> Vec<Case> {
     let of = |patches| Job::of([("a.yaml", OBJECT)]).patches(patches);
     vec![
         case(

@@ -24,7 +24,7 @@ fn with(extra: &[(&str, &str)]) -> Job {
     Job::new(all)
 }
 
-fn bombs() -> Vec<Case> {
+pub fn bombs() -> Vec<Case> {
     let mut cases = Vec::new();
     for depth in [4, 7, 10, 30] {
         let bomb = bomb(depth);
@@ -64,7 +64,7 @@ fn bombs() -> Vec<Case> {
     cases
 }
 
-fn schemas() -> Vec<Case> {
+pub fn schemas() -> Vec<Case> {
     let schema = |schema: Value| {
         with(&[
             ("values.schema.json", &schema.to_string()),

@@ -86,9 +86,8 @@ async fn take_orders(fleet: &Fleet, repository: &Repository, (east, west): (&Pla
     fleet.until_value(west, "good").await
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_bad_commit_stays_on_one_cluster_while_the_other_is_kept_as_it_was() -> Result<()> {
-    let (east, west) = (shared(1).await?, shared(2).await?);
+/// A set of one service on two clusters, of which the first is the canary; both have its first commit.
+async fn set_on(east: &Plane, west: &Plane) -> Result<(Fleet, Repository)> {
     let mut fleet = Fleet::start().await?;
     for (name, plane) in [("east", east), ("west", west)] {
         fleet.join(name, plane).await?;
@@ -107,18 +106,36 @@ async fn a_bad_commit_stays_on_one_cluster_while_the_other_is_kept_as_it_was() -
     fleet.until_value(east, "good").await?;
     fleet.until_value(west, "good").await?;
     until_phase(&fleet, "Complete").await?;
+    Ok((fleet, repository))
+}
+
+/// The canary fails with a commit that the API server refuses.
+async fn commit_what_is_bad(fleet: &Fleet, repository: &Repository) -> Result<Value> {
+    repository.change("main", &[("app/a.yaml", Some(&config_map("a", "bad"))), ("app/b.yaml", Some(BAD))])?;
+    fleet.reconcile("infra").await?;
+    until_phase(fleet, "Halted").await
+}
+
+async fn commit_the_fix(fleet: &Fleet, repository: &Repository, clusters: [&Plane; 2]) -> Result<()> {
+    repository.change("main", &[("app/a.yaml", Some(&config_map("a", "fixed"))), ("app/b.yaml", None)])?;
+    fleet.reconcile("infra").await?;
+    for cluster in clusters {
+        fleet.until_value(cluster, "fixed").await?;
+    }
+    until_phase(fleet, "Complete").await.map(drop)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_bad_commit_stays_on_one_cluster_while_the_other_is_kept_as_it_was() -> Result<()> {
+    let (east, west) = (shared(1).await?, shared(2).await?);
+    let (fleet, repository) = set_on(east, west).await?;
     ensure!(status(&fleet)?.0 == 0);
     let service = fleet.service("web-west").await?;
     ensure!(service.spec.configuration.get("zone").map(String::as_str) == Some("west"), "{service:#?}");
     let quiet = fleet.cli().expect(0, &["plan", "serviceset/web", "-n", ADMIN_NAMESPACE])?;
     ensure!(quiet.stdout.contains("2 unchanged"), "{quiet:?}");
 
-    take_orders(&fleet, &repository, (east, west)).await?;
-    let good = until_phase(&fleet, "Complete").await?["rollout"]["number"].clone();
-
-    repository.change("main", &[("app/a.yaml", Some(&config_map("a", "bad"))), ("app/b.yaml", Some(BAD))])?;
-    fleet.reconcile("infra").await?;
-    let halted = until_phase(&fleet, "Halted").await?;
+    let halted = commit_what_is_bad(&fleet, &repository).await?;
     ensure!(halted["rollout"]["haltedBy"] == "farwater-admin/east", "{halted:#}");
     let ran = fleet.cli().run(&["rollout", "status", "web", "-n", ADMIN_NAMESPACE])?;
     ensure!(ran.code == 1 && ran.stdout.contains("halted by farwater-admin/east"), "{ran:?}");
@@ -135,11 +152,17 @@ async fn a_bad_commit_stays_on_one_cluster_while_the_other_is_kept_as_it_was() -
         })
         .await?;
 
-    repository.change("main", &[("app/a.yaml", Some(&config_map("a", "fixed"))), ("app/b.yaml", None)])?;
-    fleet.reconcile("infra").await?;
-    fleet.until_value(east, "fixed").await?;
-    fleet.until_value(west, "fixed").await?;
-    until_phase(&fleet, "Complete").await?;
+    commit_the_fix(&fleet, &repository, [east, west]).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_set_takes_orders_says_what_a_branch_reaches_and_goes_back() -> Result<()> {
+    let (east, west) = (shared(1).await?, shared(2).await?);
+    let (fleet, repository) = set_on(east, west).await?;
+    take_orders(&fleet, &repository, (east, west)).await?;
+    let good = until_phase(&fleet, "Complete").await?["rollout"]["number"].clone();
+    commit_what_is_bad(&fleet, &repository).await?;
+    commit_the_fix(&fleet, &repository, [east, west]).await?;
 
     // What a branch would reach is said before it is merged, with what one of the clusters would do.
     repository.set_ref("refs/heads/feature", &repository.branch("main").context("there is no main")?)?;

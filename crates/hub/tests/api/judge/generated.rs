@@ -10,8 +10,9 @@ use serde_json::{Map, Value, json};
 use super::court::*;
 use crate::support::Served;
 
-/// Courses per kind, and writes of each.
-const COURSES: u64 = 6;
+/// Courses per kind, in every run and in `campaign slow`, and writes of each.
+const COURSES: u64 = 2;
+const MORE_COURSES: u64 = 4;
 const STEPS: usize = 16;
 const MANAGERS: [&str; 4] = ["ann", "bob", "kubectl", "zoe"];
 
@@ -444,13 +445,21 @@ fn number(name: &str, default: u64) -> u64 {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn any_course_of_writes_goes_as_in_kubernetes() {
+    judge_courses(number("JUDGE_SEED", 1), number("JUDGE_COURSES", COURSES)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn more_courses_of_writes_go_as_in_kubernetes() {
+    judge_courses(1 + COURSES, MORE_COURSES).await;
+}
+
+async fn judge_courses(first: u64, courses: u64) {
     let served = Served::start().await;
     let mut court = Court::sit(&served).await;
     // Where services may be placed.
     court.same("POST", GRANTS, JSON, GRANT, Equal::All).await;
     let east = r#"{"apiVersion":"farwater.dev/v1alpha1","kind":"Cluster","metadata":{"name":"east"},"spec":{}}"#;
     court.judge(Step::new("POST", "OWN/clusters").send(JSON, east).clients_part(true)).await;
-    let (first, courses) = (number("JUDGE_SEED", 1), number("JUDGE_COURSES", COURSES));
     for seed in first..first + courses {
         for subject in &SUBJECTS {
             subject.course(&mut court, seed).await;

@@ -1,5 +1,7 @@
 //! How watches begin and what they send.
 
+use futures::future::join_all;
+
 use crate::support::Served;
 
 use super::{court::*, verdict::normalized};
@@ -11,14 +13,13 @@ async fn watches_begin_and_go_on_as_kubernetes_has_them() {
     let served = Served::start().await;
     let mut court = Court::sit(&served).await;
     court.same("POST", GRANTS, JSON, GRANT, Equal::All).await;
-    for query in [
+    let queries = [
         "watch=1&timeoutSeconds=1&labelSelector=of=NS",
         "watch=1&timeoutSeconds=1&resourceVersion=0&labelSelector=of=none",
         "watch=1&timeoutSeconds=1&fieldSelector=metadata.name=NS-a",
         "watch=1&timeoutSeconds=1&labelSelector=of=NS&sendInitialEvents=true&resourceVersionMatch=NotOlderThan",
-    ] {
-        court.same_read(&format!("{GRANTS}?{query}"), JSON).await;
-    }
+    ];
+    court.judge_all(&queries.map(|query| Step::get(&format!("{GRANTS}?{query}")).accept(JSON))).await;
     let bookmarks = "watch=1&timeoutSeconds=1&labelSelector=of=NS&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true";
     for side in [&court.real, &court.ours] {
         let Answer { code, value, .. } = side.ask(&Step::get(&format!("{GRANTS}?{bookmarks}")).accept(JSON)).await;
@@ -50,6 +51,7 @@ async fn objects_enter_and_leave_what_is_watched() {
     court.same("DELETE", "LEASES/a", JSON, "", Equal::All).await;
     court.same("POST", "LEASES", JSON, &lease("c", "web"), Equal::All).await;
     court.same("DELETE", "LEASES/c", JSON, "", Equal::All).await;
+    let mut steps = Vec::new();
     for selector in [
         "",
         "&labelSelector=app=web",
@@ -60,9 +62,8 @@ async fn objects_enter_and_leave_what_is_watched() {
         "&fieldSelector=metadata.name!=a",
         "&fieldSelector=metadata.name=b&labelSelector=app=web",
     ] {
-        court.same_read(&format!("{ALL}&resourceVersion=$VERSION{selector}"), JSON).await;
-        court.same_read(&format!("{ALL}&resourceVersion=$MIDDLE{selector}"), JSON).await;
-        court.same_read(&format!("{ALL}{selector}"), JSON).await;
+        let versions = ["&resourceVersion=$VERSION", "&resourceVersion=$MIDDLE", ""];
+        steps.extend(versions.map(|version| Step::get(&format!("{ALL}{version}{selector}")).accept(JSON)));
     }
     for (accept, query) in [
         (TABLE, "resourceVersion=$VERSION"),
@@ -72,8 +73,9 @@ async fn objects_enter_and_leave_what_is_watched() {
         (PARTIAL, "resourceVersion=$VERSION"),
         (PARTIAL, "resourceVersion=0"),
     ] {
-        court.same_read(&format!("{ALL}&labelSelector=app=web&{query}"), accept).await;
+        steps.push(Step::get(&format!("{ALL}&labelSelector=app=web&{query}")).accept(accept));
     }
+    court.judge_all(&steps).await;
     court.sentence();
     served.stop().await;
 }
@@ -83,6 +85,7 @@ async fn watch_options_that_have_no_meaning_are_refused() {
     let served = Served::start().await;
     let mut court = Court::sit(&served).await;
     court.same("POST", "LEASES", JSON, r#"{"metadata":{"name":"a"}}"#, Equal::All).await;
+    let mut steps = Vec::new();
     for query in [
         "resourceVersionMatch=Exact",
         "resourceVersionMatch=NotOlderThan",
@@ -105,18 +108,18 @@ async fn watch_options_that_have_no_meaning_are_refused() {
         "resourceVersion=0",
         "resourceVersion=",
     ] {
-        court.same_read(&format!("{ALL}&{query}"), JSON).await;
-        court.same_read(&format!("LEASES/a?watch=1&timeoutSeconds=1&{query}"), JSON).await;
+        steps.push(Step::get(&format!("{ALL}&{query}")).accept(JSON));
+        steps.push(Step::get(&format!("LEASES/a?watch=1&timeoutSeconds=1&{query}")).accept(JSON));
     }
-    for watch in ["true", "1", "", "yes"] {
-        court.same_read(&format!("LEASES?watch={watch}&timeoutSeconds=1"), JSON).await;
+    for watch in ["true", "1", "", "yes", "0"] {
+        steps.push(Step::get(&format!("LEASES?watch={watch}&timeoutSeconds=1")).accept(JSON));
     }
-    court.same_read("LEASES?watch=0&timeoutSeconds=1", JSON).await;
     for accept in
         [TABLE, PARTIAL, "application/json;stream=watch", "application/json;as=Table;g=meta.k8s.io;v=v1", "*/*"]
     {
-        court.same_read(&format!("{ALL}&resourceVersion=0"), accept).await;
+        steps.push(Step::get(&format!("{ALL}&resourceVersion=0")).accept(accept));
     }
+    court.judge_all(&steps).await;
     court.judge(Step::get(ALL).accept("text/html").equal(Equal::Reason)).await;
     court.sentence();
     served.stop().await;
@@ -131,22 +134,25 @@ async fn a_watch_list_ends_its_state_with_a_bookmark() {
         court.same("POST", "LEASES", JSON, &format!(r#"{{"metadata":{{"name":"{name}"}}}}"#), Equal::All).await;
     }
     let list = format!("{ALL}&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true");
+    let mut steps = Vec::new();
     for accept in [JSON, TABLE, PARTIAL] {
         for query in ["", "&resourceVersion=0", "&fieldSelector=metadata.name=a", "&labelSelector=of=none"] {
-            let step = Step::get(&format!("{list}{query}")).accept(accept);
-            // Only up to the bookmark: what follows depends on time.
-            let mut seen = Vec::new();
-            for side in [&court.real, &court.ours] {
-                let answer = side.ask(&step).await;
-                let events = answer.value.as_array().cloned().unwrap_or_else(|| vec![answer.value.clone()]);
-                let end = events.iter().position(|event| event["type"] == "BOOKMARK").expect("no bookmark");
-                let mut events = normalized(events[..=end].to_vec().into());
-                // Go writes an empty spec of what has none.
-                events[end]["object"].as_object_mut().unwrap().remove("spec");
-                seen.push(events);
-            }
-            assert_eq!(seen[1], seen[0], "{accept} {query}");
+            steps.push(Step::get(&format!("{list}{query}")).accept(accept));
         }
+    }
+    // They last a second each.
+    let asked = steps.iter().map(|step| async { tokio::join!(court.real.ask(step), court.ours.ask(step)) });
+    for (step, (real, ours)) in steps.iter().zip(join_all(asked).await) {
+        // Only up to the bookmark: what follows depends on time.
+        let up_to_bookmark = |answer: Answer| {
+            let events = answer.value.as_array().cloned().unwrap_or_else(|| vec![answer.value.clone()]);
+            let end = events.iter().position(|event| event["type"] == "BOOKMARK").expect("no bookmark");
+            let mut events = normalized(events[..=end].to_vec().into());
+            // Go writes an empty spec of what has none.
+            events[end]["object"].as_object_mut().unwrap().remove("spec");
+            events
+        };
+        assert_eq!(up_to_bookmark(ours), up_to_bookmark(real), "{step}");
     }
     court.sentence();
     served.stop().await;
