@@ -14,7 +14,7 @@ mod parameters;
 mod pod;
 mod render;
 mod sources;
-mod usage;
+pub mod usage;
 
 use std::{
     fmt, fs,

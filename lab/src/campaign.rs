@@ -2,7 +2,9 @@
 //! written after each round, so that a campaign that was stopped goes on where it was.
 
 mod fleet_rollouts;
+mod fuzz;
 mod hostile_api;
+mod hostile_clients;
 mod hub_pod;
 mod image_arm64;
 mod image_digest;
@@ -198,6 +200,26 @@ const CAMPAIGNS: &[Campaign] = &[
         needs_programs: true,
         vouches_for: &["crates/agent"],
         round: |seed, _| Box::pin(hostile_api::round(seed)),
+    },
+    Campaign {
+        name: "fuzz",
+        about: "generated and damaged patches, selectors, protobuf and applied configurations: each is answered, none with an error of the \
+                hub's own, and the hub goes on",
+        goal: 500_000,
+        engines: &[Engine::Sqlite],
+        needs_programs: true,
+        vouches_for: &["crates/hub/src/apiserver", "crates/fieldmanager"],
+        round: |seed, _| Box::pin(fuzz::round(seed)),
+    },
+    Campaign {
+        name: "hostile-clients",
+        about: "slow bodies, 10,000 idle connections, stalled watches, rapid resets and oversized heads, from one address and from many, \
+                while 200 agents poll: their p99 at most doubles, administrators are answered, and memory stays flat",
+        goal: 10,
+        engines: &[Engine::Sqlite],
+        needs_programs: true,
+        vouches_for: &["crates/hub/src"],
+        round: |seed, _| Box::pin(hostile_clients::round(seed)),
     },
     Campaign {
         name: "rollout-histories",

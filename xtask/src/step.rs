@@ -245,6 +245,8 @@ fn last_line(log: &Path) -> String {
 mod tests {
     use super::*;
 
+    const PATIENCE: Duration = Duration::from_secs(60);
+
     #[test]
     fn a_command_that_takes_too_long_is_killed_with_what_it_started() {
         let folder = tempfile::tempdir().unwrap();
@@ -255,7 +257,11 @@ mod tests {
         let error = run_within(limit, "a wait", command, &log).unwrap_err().to_string();
         assert!(error.starts_with("a wait was killed: it took longer than 0.3s"), "{error}");
         let sleeper = fs::read_to_string(pid).unwrap();
-        let state = fs::read_to_string(format!("/proc/{}/stat", sleeper.trim())).unwrap_or_default();
-        assert!(state.is_empty() || state.contains(") Z "), "{state}");
+        let state = || fs::read_to_string(format!("/proc/{}/stat", sleeper.trim())).unwrap_or_default();
+        let begun = Instant::now();
+        while !state().is_empty() && !state().contains(") Z ") {
+            assert!(begun.elapsed() < PATIENCE, "{}", state());
+            std::thread::sleep(Duration::from_millis(50));
+        }
     }
 }

@@ -39,6 +39,7 @@ use self::{
 };
 use crate::{
     hub::chain,
+    limits::Limits,
     messages::{explain_status, field_conflicts, is_immutable, is_of_other_version, shorten},
     proxy::SettingError,
     sync::lock,
@@ -272,6 +273,7 @@ fn percent_encode(text: &str, kept: &[u8]) -> String {
 
 pub struct Kubernetes {
     server: Arc<Server>,
+    pub limits: Arc<Limits>,
     requests: Client,
     watches: Mutex<Vec<(Client, Arc<()>)>>,
     /// Turns of applies, for all services together but for one that each may always have in flight.
@@ -287,17 +289,25 @@ pub struct WatchLease {
 }
 
 impl Kubernetes {
+    /// Without limits of the agent's own.
+    #[cfg(test)]
     pub fn connect(kubeconfig: Option<&Path>) -> Result<Self, ConnectError> {
+        Self::connect_within(kubeconfig, Arc::default())
+    }
+
+    /// All that is done for services keeps to these limits.
+    pub fn connect_within(kubeconfig: Option<&Path>, limits: Arc<Limits>) -> Result<Self, ConnectError> {
         let access = match kubeconfig {
             Some(path) => kubeconfig::read(path)?,
             None => pod::access(|name| std::env::var(name).ok())?,
         };
-        Self::new(&access)
+        Self::new(&access, limits)
     }
 
-    fn new(access: &Access) -> Result<Self, ConnectError> {
-        let server = Arc::new(Server::new(access)?);
+    fn new(access: &Access, limits: Arc<Limits>) -> Result<Self, ConnectError> {
+        let server = Arc::new(Server::new(access, Arc::clone(&limits))?);
         Ok(Self {
+            limits,
             requests: Client::new(&server),
             server,
             watches: Mutex::default(),

@@ -22,6 +22,7 @@ mod judge;
 mod kinds;
 mod kubernetes;
 mod lease;
+mod limits;
 mod live;
 mod lookup;
 mod messages;
@@ -240,7 +241,7 @@ const RELEASE: Duration = Duration::from_secs(3);
 
 /// Runs until `shutdown`. Stopping at any moment is safe: what was begun is finished after the next start.
 pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), RunError> {
-    let kubernetes = Arc::new(Kubernetes::connect(options.kubeconfig.as_deref())?);
+    let kubernetes = Arc::new(Kubernetes::connect_within(options.kubeconfig.as_deref(), Arc::new(options.limits()))?);
     let lease = Lease::new(Lease::holder(options.kubeconfig.is_none(), &options.state_dir));
     let result = tokio::select! {
         biased;

@@ -5,7 +5,10 @@ use std::{fmt, net::SocketAddr, path::PathBuf, str::FromStr};
 use clap::{Parser, ValueEnum};
 use farwater_api::Digest;
 
-use crate::{HealthLimits, WatchLimits};
+use crate::{
+    HealthLimits, WatchLimits,
+    limits::{DELETIONS_PER_MINUTE, Limits, Pattern},
+};
 
 /// Keeps one Kubernetes cluster as its hub's signed desired state says.
 #[derive(Clone, Debug, Parser)]
@@ -44,6 +47,20 @@ pub struct Options {
     /// The renderer program and its arguments, separated by spaces; farwater-render beside the agent if absent.
     #[arg(long, env = "FARWATER_RENDERER", value_name = "COMMAND")]
     pub renderer: Option<String>,
+    /// Service accounts that services may act as, whatever the hub says: NAMESPACE/NAME with `*`; repeated or separated by commas. Those
+    /// of kube-system, kube-public and kube-node-lease only by the full name of their namespace [default: */*]
+    #[arg(long, env = "FARWATER_ALLOW_ACCOUNTS", value_name = "PATTERN", value_delimiter = ',')]
+    pub allow_accounts: Vec<Pattern>,
+    /// Namespaces that services may touch, whatever the hub says, with `*`; kube-system, kube-public and kube-node-lease only by their
+    /// full names [default: *]
+    #[arg(long, env = "FARWATER_ALLOW_NAMESPACES", value_name = "PATTERN", value_delimiter = ',')]
+    pub allow_namespaces: Vec<Pattern>,
+    /// Kinds that services may not change, whatever the hub says: RESOURCE[.GROUP] with `*` [default: none]
+    #[arg(long, env = "FARWATER_DENY_KINDS", value_name = "PATTERN", value_delimiter = ',')]
+    pub deny_kinds: Vec<Pattern>,
+    /// Objects that are deleted for services per minute; further ones wait.
+    #[arg(long, env = "FARWATER_MAX_DELETIONS", value_name = "N", default_value_t = DELETIONS_PER_MINUTE)]
+    pub max_deletions: u32,
     /// Set by the agent itself when it changes its Deployment.
     #[arg(long, env = "FARWATER_AGENT_SETTINGS", value_name = "DIGEST", hide = true)]
     pub agent_settings: Option<Digest>,
@@ -93,6 +110,12 @@ impl fmt::Debug for JoinToken {
 }
 
 impl Options {
+    /// What no hub can widen.
+    pub fn limits(&self) -> Limits {
+        let Self { allow_accounts, allow_namespaces, deny_kinds, max_deletions, .. } = self;
+        Limits::new(allow_accounts.clone(), allow_namespaces.clone(), deny_kinds.clone(), *max_deletions)
+    }
+
     /// The token of whichever source was given.
     pub fn token(&self) -> Result<Option<JoinToken>, TokenFileError> {
         let Some(path) = &self.join_token_file else { return Ok(self.join_token.clone()) };

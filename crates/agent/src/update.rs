@@ -174,7 +174,11 @@ impl Own {
         let Some(name) = &self.deployment else {
             let reason = "it was not started by a Deployment of ours (FARWATER_DEPLOYMENT is not set)".to_owned();
             let update = AgentUpdate::Unmanaged { reason };
-            agent.reports.set_agent(AgentReport { update, ..AgentReport::default() });
+            agent.reports.set_agent(AgentReport {
+                update,
+                limits: Some(agent.kubernetes.limits.describe()),
+                ..AgentReport::default()
+            });
             return std::future::pending().await;
         };
         let path = deployments().path(AGENT_NAMESPACE, name);
@@ -231,7 +235,12 @@ impl Own {
             Some(attempt) if self.mine != Some(attempt.settings) => &attempt.previous.image,
             _ => &seen.template.image,
         };
-        let report = |settings, update| AgentReport { settings, image: Some(running.clone()), update };
+        let report = |settings, update| AgentReport {
+            settings,
+            image: Some(running.clone()),
+            update,
+            limits: Some(kubernetes.limits.describe()),
+        };
         let step = decide(wanted, self.mine, &seen, agent.reports.is_delivered(), Timestamp::now().as_second());
         Ok(match step {
             Step::Settled => report(seen.applied, AgentUpdate::Settled),

@@ -68,6 +68,9 @@ pub struct ClusterStatus {
     /// The image that the agent's Deployment names; absent where the agent was started by hand.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent_image: Option<String>,
+    /// What the agent does whatever the hub says; absent of an agent that is older than these limits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent_limits: Option<AgentLimits>,
     /// `age1…`: what files are encrypted to with SOPS that this cluster alone shall open. It changes with the agent's keys;
     /// those of before go on opening what is encrypted to them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -82,4 +85,19 @@ pub struct ClusterStatus {
     /// Whether the agent has a connection over which it is told of changes at once; absent: it polls. Merged in like the time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub connected: Option<bool>,
+}
+
+/// Limits that an agent was installed with. No hub can widen them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct AgentLimits {
+    /// Patterns of the service accounts that services may act as: NAMESPACE/NAME.
+    pub accounts: Vec<String>,
+    /// Patterns of the namespaces that services may touch. kube-system, kube-public and kube-node-lease are matched by their full names
+    /// only.
+    pub namespaces: Vec<String>,
+    /// Patterns of the kinds that services may not change: RESOURCE[.GROUP].
+    pub denied_kinds: Vec<String>,
+    /// Objects that are deleted for services per minute.
+    pub deletions_per_minute: u32,
 }

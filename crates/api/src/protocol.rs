@@ -44,6 +44,7 @@ use crate::{
     apply_options::ApplyOptions,
     canonical_json,
     change_window::Windows,
+    cluster::AgentLimits,
     health_rule::{HealthRuleSpec, HealthRules},
     objects::ServiceReport,
     renderer::{Patch, Renderer},
@@ -63,6 +64,8 @@ pub const MAX_DESIRED_BYTES: usize = 16 << 20;
 pub const MAX_SECRET_BYTES: usize = 384 << 10;
 /// Longest report that the hub accepts in one request.
 pub const MAX_STATUS_BYTES: usize = 8 << 20;
+/// Services of one report: as many as a desired state has.
+pub const MAX_REPORTED_SERVICES: usize = 10_000;
 /// Objects of one service in a report. Ten thousand are a mistake, not a service; the agent cuts what is over it.
 pub const MAX_REPORTED_OBJECTS: usize = 10_000;
 
@@ -290,6 +293,9 @@ pub struct AgentReport {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
     pub update: AgentUpdate,
+    /// What it does whatever the hub says; none of an agent that has no such limits yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limits: Option<AgentLimits>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

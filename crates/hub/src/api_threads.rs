@@ -7,11 +7,17 @@ use tokio::{
     task::JoinHandle,
 };
 
+/// Of each thread that answers requests. Parsers and what walks a value call themselves once for each level of it, and an unoptimized
+/// build takes up to 20 KiB for each: a body may have 127 levels. Memory is taken as it is used.
+pub const STACK: usize = 8 << 20;
+
 pub struct ApiThreads(Option<Runtime>);
 
 impl ApiThreads {
     pub fn start() -> io::Result<Self> {
-        let runtime = Builder::new_multi_thread().thread_name("api").enable_all().on_thread_start(give_way).build()?;
+        let mut threads = Builder::new_multi_thread();
+        threads.thread_name("api").thread_stack_size(STACK).enable_all().on_thread_start(give_way);
+        let runtime = threads.build()?;
         Ok(Self(Some(runtime)))
     }
 

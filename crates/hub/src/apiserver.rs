@@ -16,6 +16,7 @@ mod body;
 mod bundles;
 mod call;
 mod delete;
+mod depth;
 mod discovery;
 mod documents;
 mod expire_events;
@@ -55,22 +56,25 @@ mod write;
 
 use std::sync::Arc;
 
-use axum::{body::Body, response::Response};
+use axum::response::Response;
+use bytes::Bytes;
 use http::{HeaderMap, Method, Request};
 use jiff::Timestamp;
 use serde_json::Value;
 
 use crate::{
     Hub,
-    auth::{Attributes, Decision, ImpersonationError, User},
+    auth::{Attributes, Decision, ImpersonationError, Unauthenticated, User},
+    bodies::BodyError,
     turns::Turn,
 };
-use call::{Call, read_body};
+use call::Call;
 use kinds::{REGISTRY, ResourceKind};
 use request::{Query, RequestInfo};
 use respond::Form;
 use status::ApiError;
 
+pub use body::LIMIT as MAX_BODY;
 pub use delete::ORPHAN;
 pub use expire_events::expire_events;
 pub use garbage::collect_garbage;
@@ -95,14 +99,24 @@ pub fn problems(object: &Value) -> Vec<String> {
 
 /// Answers everything under `/api`, `/apis` and `/openapi`. The turn ends when the answer is made; a watch gives it back
 /// between the pages of its initial state.
-pub async fn serve(hub: Arc<Hub>, user: User, turn: Turn, request: Request<Body>) -> Response {
+pub async fn serve(hub: Arc<Hub>, user: User, turn: Turn, request: Request<Bytes>) -> Response {
     match answer(hub, user, turn, request).await {
         Ok(response) => response,
         Err(error) => respond::error(&error),
     }
 }
 
-async fn answer(hub: Arc<Hub>, user: User, turn: Turn, request: Request<Body>) -> Result<Response, ApiError> {
+/// The answer to a request whose body could not be read.
+pub fn refuse_body(error: BodyError) -> Response {
+    respond::error(&match error {
+        BodyError::TooLarge(limit) => ApiError::too_large(limit),
+        BodyError::Slow => ApiError::new(408, "Timeout", error.to_string()),
+        BodyError::Broken => ApiError::bad_request(format!("the body could not be read: {error}")),
+        BodyError::NoRoom => ApiError::unavailable(error.to_string()),
+    })
+}
+
+async fn answer(hub: Arc<Hub>, user: User, turn: Turn, request: Request<Bytes>) -> Result<Response, ApiError> {
     let query = Query::parse(request.uri())?;
     let info = RequestInfo::parse(request.method(), request.uri(), &query)?;
     let user = impersonate(&hub, user, request.headers()).await?;
@@ -111,8 +125,7 @@ async fn answer(hub: Arc<Hub>, user: User, turn: Turn, request: Request<Body>) -
         return documents::answer(&info, request.headers());
     }
     let kind = REGISTRY.find(&info.group, &info.version, &info.resource).ok_or_else(ApiError::no_such_path)?;
-    // `/api/v1/namespaces/NS/namespaces` and the like are no paths of Kubernetes'.
-    if !kind.namespaced && !info.namespace.is_empty() && kind.plural != "namespaces" {
+    if !info.reaches(kind.namespaced) {
         return Err(ApiError::no_such_path());
     }
     if !info.subresource.is_empty() && kind.subresource(&info.subresource).is_none() {
@@ -127,7 +140,7 @@ async fn answer(hub: Arc<Hub>, user: User, turn: Turn, request: Request<Body>) -
     dispatch(call, turn, &parts.method, body).await
 }
 
-async fn dispatch(call: Call, turn: Turn, method: &Method, body: Body) -> Result<Response, ApiError> {
+async fn dispatch(call: Call, turn: Turn, method: &Method, body: Bytes) -> Result<Response, ApiError> {
     let not_allowed = ApiError::method_not_allowed;
     // One object of a namespaced kind is always asked for in its namespace.
     let needs_namespace = !matches!(call.info.verb.as_str(), "list" | "watch");
@@ -136,7 +149,7 @@ async fn dispatch(call: Call, turn: Turn, method: &Method, body: Body) -> Result
     }
     if !call.kind.stored {
         return if *method == Method::POST && call.info.name.is_empty() {
-            reviews::create(&call, read_body(body).await?).await
+            reviews::create(&call, body).await
         } else {
             Err(not_allowed())
         };
@@ -146,18 +159,18 @@ async fn dispatch(call: Call, turn: Turn, method: &Method, body: Body) -> Result
             return Err(not_allowed());
         }
         if subresource.kind.is_some() {
-            return subresources::answer(&call, read_body(body).await?).await;
+            return subresources::answer(&call, body).await;
         }
     }
     match (call.info.verb.as_str(), call.info.is_collection()) {
         ("list", _) => read::list(&call).await,
         ("watch", _) => watch::watch(call, turn),
         ("get", false) => read::get(&call).await,
-        ("create", true) => write::create(&call, read_body(body).await?).await,
-        ("update", false) => write::update(&call, read_body(body).await?).await,
-        ("patch", false) => write::patch(&call, read_body(body).await?).await,
-        ("delete", false) => delete::delete(&call, read_body(body).await?).await,
-        ("deletecollection", _) => delete::delete_collection(&call, read_body(body).await?).await,
+        ("create", true) => write::create(&call, body).await,
+        ("update", false) => write::update(&call, body).await,
+        ("patch", false) => write::patch(&call, body).await,
+        ("delete", false) => delete::delete(&call, body).await,
+        ("deletecollection", _) => delete::delete_collection(&call, body).await,
         _ => Err(not_allowed()),
     }
 }
@@ -194,6 +207,16 @@ async fn impersonate(hub: &Hub, sender: User, headers: &HeaderMap) -> Result<Use
 async fn authorize(hub: &Hub, user: &User, attributes: &Attributes) -> Result<(), ApiError> {
     let decision = decide(hub, user, attributes).await?;
     if decision.is_allowed() { Ok(()) } else { Err(denied(user, attributes, &decision)) }
+}
+
+/// Decides once more on a request whose answer is still being sent: its token, account or rights may be gone.
+async fn decide_again(call: &Call) -> Result<(), ApiError> {
+    let sender = call.hub.access.authenticate(&call.headers).await.map_err(|error| match error {
+        Unauthenticated::Unavailable(_) => ApiError::unavailable(error.to_string()),
+        _ => ApiError::new(401, "Unauthorized", "Unauthorized"),
+    })?;
+    let user = impersonate(&call.hub, sender, &call.headers).await?;
+    authorize(&call.hub, &user, &attributes(&call.info)).await
 }
 
 fn denied(user: &User, attributes: &Attributes, decision: &Decision) -> ApiError {

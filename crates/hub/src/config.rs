@@ -5,7 +5,7 @@ pub mod environment;
 
 use std::{
     fmt,
-    net::SocketAddr,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -22,7 +22,10 @@ pub use database::{DatabaseError, DatabasePassword, DatabaseUrl, locate, store_l
 
 /// Longest configuration file that is read.
 const MAX_FILE_BYTES: u64 = 1 << 20;
-const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 8443);
+const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8443);
+
+const LOOPBACK: [Network; 2] =
+    [Network::new(IpAddr::V4(Ipv4Addr::new(127, 0, 0, 0)), 8), Network::new(IpAddr::V6(Ipv6Addr::LOCALHOST), 128)];
 
 /// Options of `farwater hub`. Each can also be set by its environment variable, or in the file by its flag's name.
 #[derive(Args, Clone, Debug, Default)]
@@ -103,7 +106,8 @@ pub struct HubArgs {
     #[arg(long, value_name = "N", env = "FARWATER_MAX_CONNECTED_AGENTS", value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
     pub max_connected_agents: Option<u32>,
 
-    /// Networks that are not public and that links in repositories, indexes and charts may lead to all the same [default: none]
+    /// Networks that are not public and that the hub connects to all the same: for links in repositories, indexes and charts, for
+    /// notifications and gates, and for sources on its own machine [default: none]
     #[arg(long, value_name = "NETWORK", env = "FARWATER_ALLOW_PRIVATE_LINKS", value_delimiter = ',')]
     pub allow_private_links: Vec<Network>,
 
@@ -184,6 +188,11 @@ pub struct Advertise {
 }
 
 impl Advertise {
+    fn is_loopback(&self) -> bool {
+        let host = self.host.trim_start_matches('[').trim_end_matches(']');
+        host == "localhost" || host.parse().is_ok_and(|address: IpAddr| address.is_loopback())
+    }
+
     /// What is advertised unless told: the address that is listened on. An unspecified one can't be dialled, so the
     /// loopback stands for it.
     pub fn of_listener(address: SocketAddr) -> Self {
@@ -244,10 +253,17 @@ impl HubArgs {
         let password = set.database_password;
         let database = database::resolve(set.database, password, set.database_password_file.as_deref())?;
         let tls = pair(set.tls_cert, set.tls_key, set.tls_ca)?;
+        let listen = set.listen.unwrap_or(DEFAULT_LISTEN);
+        let mut allowed = set.allow_private_links;
+        // Tried out on somebody's own machine, where the Git server lies too. Behind a proxy it is advertised by another name.
+        let is_tried_out = listen.ip().is_loopback() && set.advertise.as_ref().is_none_or(Advertise::is_loopback);
+        if allowed.is_empty() && is_tried_out {
+            allowed = LOOPBACK.to_vec();
+        }
         Ok(Config {
             data_dir,
             database,
-            listen: set.listen.unwrap_or(DEFAULT_LISTEN),
+            listen,
             advertise: set.advertise,
             tls_san: set.tls_san,
             tls,
@@ -259,7 +275,7 @@ impl HubArgs {
             max_watches: set.max_watches.unwrap_or(10_000) as usize,
             max_agent_requests: set.max_agent_requests.unwrap_or(256) as usize,
             max_connected_agents: set.max_connected_agents.unwrap_or(10_000) as usize,
-            sources: SourceSettings { links: Links::new(set.allow_private_links), programs: set.credential_program },
+            sources: SourceSettings { links: Links::new(allowed), programs: set.credential_program },
             secret_backends: set.secret_backends,
             drain: Duration::from_secs(set.drain_seconds.unwrap_or(10).into()),
             patience: Patience::default(),
@@ -455,8 +471,19 @@ mod tests {
         let networks = ["10.0.0.0/8", "fd00::/8"].map(|text| text.parse().unwrap());
         assert_eq!(config.sources.links, Links::new(networks));
         assert_eq!(config.sources.programs, ["https://dev.example/org /usr/bin/token team-a".parse().unwrap()]);
-        let config = parse("data-dir: /srv\n").unwrap().resolve().unwrap();
-        assert_eq!(config.sources.links, Links::default());
+        let links = |text: &str| parse(&format!("data-dir: /srv\n{text}")).unwrap().resolve().unwrap().sources.links;
+        // Tried out on somebody's own machine, and not.
+        for (text, is_tried_out) in [
+            ("", true),
+            ("advertise: https://localhost:8443\n", true),
+            ("advertise: https://hub.example.com\n", false),
+            ("listen: 0.0.0.0:8443\n", false),
+            ("listen: 10.0.0.1:8443\n", false),
+            ("allow-private-links: [10.0.0.0/8]\n", false),
+        ] {
+            assert_eq!(links(text).allows("127.0.0.1".parse().unwrap()), is_tried_out, "{text}");
+            assert!(!links(text).allows("169.254.169.254".parse().unwrap()), "{text}");
+        }
     }
 
     #[test]

@@ -28,7 +28,12 @@ use std::{
     sync::{Arc, atomic::AtomicU64},
 };
 
-use axum::{Router, extract::DefaultBodyLimit, middleware, response::Response};
+use axum::{
+    Router,
+    extract::DefaultBodyLimit,
+    middleware,
+    response::{IntoResponse as _, Response},
+};
 use farwater_api::protocol::{MAX_STATUS_BYTES, PROTOCOL, PROTOCOL_HEADER};
 use farwater_store::{Store, StoreError, delivery::assignments_of_cluster};
 use http::{HeaderName, HeaderValue};
@@ -37,6 +42,7 @@ use serde_json::Value;
 use tokio::sync::Notify;
 
 use crate::{
+    bodies::BodyError,
     controllers::{
         Counts, WorkQueue,
         fetch_sources::Checks,
@@ -68,7 +74,10 @@ pub use counters::{DeliveryResult, FetchResult};
 use plans::Plans;
 
 /// Longest join request or assertion.
-const MAX_REQUEST_BYTES: usize = 16 << 10;
+pub const MAX_REQUEST_BYTES: usize = 16 << 10;
+/// Longest body of any request of an agent.
+pub const MAX_AGENT_BODY: usize =
+    if MAX_STATUS_BYTES > plans::MAX_REPORT_BYTES { MAX_STATUS_BYTES } else { plans::MAX_REPORT_BYTES };
 
 /// What delivery holds: keys, tags and times, never objects.
 pub struct Delivery {
@@ -259,6 +268,16 @@ pub fn router<S: Clone + Send + Sync + 'static>(delivery: Arc<Delivery>) -> Rout
 async fn name_protocol(mut response: Response) -> Response {
     response.headers_mut().insert(HeaderName::from_static(PROTOCOL_HEADER), HeaderValue::from(PROTOCOL));
     response
+}
+
+/// The answer to an agent's request whose body could not be read.
+pub fn refuse_body(error: BodyError) -> Response {
+    match error {
+        BodyError::TooLarge(_) => Refusal::TooLarge,
+        BodyError::Slow | BodyError::Broken => Refusal::Invalid(error.to_string()),
+        BodyError::NoRoom => Refusal::Unavailable("too many bodies are being read".to_owned()),
+    }
+    .into_response()
 }
 
 pub(crate) fn endpoints() -> Vec<Endpoint<Arc<Delivery>>> {

@@ -13,6 +13,7 @@
 mod api_threads;
 pub mod apiserver;
 pub mod auth;
+mod bodies;
 mod bootstrap;
 pub mod config;
 pub mod controllers;
@@ -40,7 +41,7 @@ use farwater_store::Store;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-pub use api_threads::ApiThreads;
+pub use api_threads::{ApiThreads, STACK};
 pub use auth::Access;
 pub use config::{Advertise, Config, HubArgs};
 pub use delivery::Delivery;
@@ -48,7 +49,9 @@ pub use identity::{DataDir, Identity};
 pub use metrics::Metrics;
 pub use routes::served_paths;
 pub use start::{HubError, Running, run, start};
-pub use turns::{ListTurns, Turns};
+pub use turns::{ListTurns, Shares, Turns};
+
+use bodies::Bodies;
 
 /// What the parts of a running hub share.
 pub struct Hub {
@@ -61,10 +64,18 @@ pub struct Hub {
     pub delivery: Arc<Delivery>,
     /// Of requests to the API.
     pub turns: Turns,
+    /// Of administrators' requests, where all others are taken.
+    pub reserved_turns: Turns,
+    /// Of the requests to the API that one user has under way.
+    pub user_shares: Shares,
+    /// Room for the bodies of requests to the API.
+    pub bodies: Bodies,
     /// Of lists that requests to the API read.
     pub list_turns: ListTurns,
     /// A permit for each watch that may be served.
     pub watches: Arc<Semaphore>,
+    /// Of the watches, by user.
+    pub watch_shares: Shares,
     /// Where agents and people reach this hub.
     pub advertise: Advertise,
     /// Cancelled when the hub stops: watches and controllers end.

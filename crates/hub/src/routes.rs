@@ -2,16 +2,17 @@
 
 mod observe;
 
-use std::{sync::Arc, time::Duration};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use axum::{
     Router,
     body::Body,
-    extract::{Request, State},
+    extract::{ConnectInfo, Request, State},
     middleware::{self, Next},
     response::{IntoResponse as _, Response},
     routing::get,
 };
+use bytes::Bytes;
 use farwater_telemetry::exposition;
 use futures::StreamExt as _;
 use http::{HeaderMap, StatusCode, header};
@@ -19,21 +20,29 @@ use tower_http::timeout::RequestBodyTimeoutLayer;
 
 use crate::{
     Hub, apiserver,
-    auth::Attributes,
+    auth::{Attributes, User},
+    bodies::Bodies,
+    delivery::{self, Delivery},
     endpoint::Endpoint,
     health,
     metrics::Route,
+    server::Known,
     status::{failure, forbidden, not_found, try_later, unauthenticated},
-    turns::{Turn, Turns},
+    turns::{Shares, Turn, Turns},
     web,
 };
 
 /// Longest pause between two pieces of a request's body.
 const BODY_PAUSE: Duration = Duration::from_secs(30);
+/// Bytes of all bodies of agents that are read or worked on, and of those of clients that nobody knows.
+const AGENT_BODIES: usize = 256 << 20;
+const UNKNOWN_BODIES: usize = 4 << 20;
+/// Requests of unknown clients from one address: as many clusters as join at once behind one gateway.
+const PER_PEER: usize = 64;
 
 /// Everything that the hub's address serves.
 pub fn router(hub: &Arc<Hub>) -> Router {
-    let agents = Turns::of_agents(hub.config.max_agent_requests);
+    let agents = AgentDoor::new(hub);
     Endpoint::router(endpoints())
         .merge(
             crate::delivery::router(Arc::clone(&hub.delivery)).layer(middleware::from_fn_with_state(agents, take_turn)),
@@ -86,10 +95,72 @@ pub fn gives_way(path: &str) -> bool {
     matches!(Route::of(path), Route::Api | Route::Discovery | Route::Web | Route::Webhook)
 }
 
-async fn take_turn(State(turns): State<Turns>, request: Request, next: Next) -> Response {
+/// What requests of agents have to take before they are answered.
+#[derive(Clone)]
+struct AgentDoor {
+    delivery: Arc<Delivery>,
+    known: AgentClass,
+    /// Clients without a valid access token: agents that join or ask for one, and all others.
+    unknown: AgentClass,
+    /// Of the requests of unknown clients, by address. Clusters may share one.
+    peers: Arc<Shares>,
+}
+
+#[derive(Clone)]
+struct AgentClass {
+    turns: Turns,
+    bodies: Bodies,
+    max_body: usize,
+}
+
+impl AgentDoor {
+    fn new(hub: &Hub) -> Self {
+        let turns = hub.config.max_agent_requests;
+        let class = |turns: usize, bodies: usize, max_body: usize| AgentClass {
+            turns: Turns::of_agents(turns.max(1)),
+            bodies: Bodies::new(bodies),
+            max_body,
+        };
+        Self {
+            delivery: Arc::clone(&hub.delivery),
+            known: class(turns, AGENT_BODIES, delivery::MAX_AGENT_BODY),
+            unknown: class(turns / 8, UNKNOWN_BODIES, delivery::MAX_REQUEST_BYTES),
+            peers: Arc::new(Shares::new(PER_PEER)),
+        }
+    }
+}
+
+/// The body is read before the request has a turn, and clients that nobody knows have turns of their own.
+async fn take_turn(State(door): State<AgentDoor>, request: Request, next: Next) -> Response {
+    let (parts, body) = request.into_parts();
+    let is_known = delivery::token::has_access(&door.delivery, &parts.headers);
+    let (class, _share) = if is_known {
+        (&door.known, None)
+    } else {
+        let peer = parts.extensions.get::<ConnectInfo<SocketAddr>>();
+        let peer = peer.map(|ConnectInfo(peer)| peer.ip().to_string()).unwrap_or_default();
+        let Some(share) = door.peers.wait(&peer).await else {
+            return try_later(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "ServiceUnavailable",
+                "too many requests from this address",
+            );
+        };
+        (&door.unknown, Some(share))
+    };
+    let body = match class.bodies.read(body, class.max_body).await {
+        Ok(body) => body,
+        Err(error) => return delivery::refuse_body(error),
+    };
     // The turn ends with the answer's head.
-    match turns.begin().await {
-        Ok(_turn) => next.run(request).await,
+    match class.turns.begin().await {
+        Ok(_turn) => {
+            let mut response = next.run(Request::from_parts(parts, Body::from(body.bytes.clone()))).await;
+            if is_known {
+                response.extensions_mut().insert(Known);
+            }
+            response
+        }
         Err(refusal) => refusal,
     }
 }
@@ -103,13 +174,33 @@ async fn serve_api(State(hub): State<Arc<Hub>>, request: Request) -> Response {
     let route = Route::of(request.uri().path());
     let is_watch = is_watch(request.uri().query());
     // Clients take a throttled discovery for a broken server, and it is cheap.
-    let turn = if route == Route::Discovery { Ok(Turn::free()) } else { hub.turns.begin().await };
-    let mut response = match turn {
-        Ok(turn) => apiserver::serve(Arc::clone(&hub), user, turn, request).await,
-        Err(refusal) => refusal,
+    let mut response = if route == Route::Discovery {
+        let (parts, _) = request.into_parts();
+        apiserver::serve(Arc::clone(&hub), user, Turn::free(), Request::from_parts(parts, Bytes::new())).await
+    } else {
+        serve_resource(&hub, user, request).await
     };
     response.extensions_mut().insert(asker);
+    response.extensions_mut().insert(Known);
     if is_watch && response.status().is_success() { end_with_hub(&hub, response) } else { response }
+}
+
+/// The body is read before the request has a turn, so that a client that sends slowly takes none from others.
+async fn serve_resource(hub: &Arc<Hub>, user: User, request: Request) -> Response {
+    let Some(_share) = hub.user_shares.wait(&user.name).await else {
+        let message = "this user has half of all requests that the server works on; try again";
+        return try_later(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests", message);
+    };
+    let (parts, body) = request.into_parts();
+    let body = match hub.bodies.read(body, apiserver::MAX_BODY).await {
+        Ok(body) => body,
+        Err(error) => return apiserver::refuse_body(error),
+    };
+    let turn = if user.is_master() { hub.turns.begin_or(&hub.reserved_turns).await } else { hub.turns.begin().await };
+    match turn {
+        Ok(turn) => apiserver::serve(Arc::clone(hub), user, turn, Request::from_parts(parts, body.bytes.clone())).await,
+        Err(refusal) => refusal,
+    }
 }
 
 /// A stream of events ends when the hub stops; without this it would hold up the end until it is cut off.

@@ -1,17 +1,23 @@
 //! Connections: TLS, HTTP/1.1 and HTTP/2, the limits that hold against slow and many clients, and an orderly end.
 
 use std::{
+    collections::HashMap,
+    convert::Infallible,
     net::SocketAddr,
+    pin::Pin,
     sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
-    time::Duration,
+    task::{Context, Poll},
+    time::{Duration, Instant},
 };
 
 use arc_swap::ArcSwap;
-use axum::{Router, extract::ConnectInfo};
+use axum::{Router, body::Body, extract::ConnectInfo};
+use bytes::Bytes;
 use farwater_api::protocol::CONNECTION_PATH;
+use hyper::body::{Frame, SizeHint};
 use hyper_util::{
     rt::{TokioIo, TokioTimer},
     server::conn::auto,
@@ -28,7 +34,7 @@ use tokio::{
     net::{TcpListener, TcpStream},
     sync::{Notify, OwnedSemaphorePermit, Semaphore},
     task::JoinSet,
-    time::{sleep, timeout},
+    time::{interval, sleep, timeout},
 };
 use tokio_rustls::TlsAcceptor;
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
@@ -49,6 +55,12 @@ const HEAD_BYTES: usize = 32 << 10;
 const HEADERS: usize = 100;
 /// Requests that one HTTP/2 connection may have open: kubectl's and k9s' watches are some dozens.
 const STREAMS: u32 = 256;
+/// How long an HTTP/2 connection may rest, as one of HTTP/1 may.
+const REST: Duration = HEAD;
+const LOOK_FOR_REST: Duration = Duration::from_secs(5);
+/// One that is wanted by others has had this long to send a request.
+const LEAST_REST: Duration = Duration::from_millis(500);
+const LOOK_FOR_PLACE: Duration = Duration::from_millis(200);
 const PING: Duration = Duration::from_secs(30);
 const PONG: Duration = Duration::from_secs(20);
 /// How often the server's certificate is looked at, and the files of one that others renew.
@@ -221,32 +233,159 @@ impl Server {
     }
 }
 
-/// Connections that may be open. One place is always to be free, so that whoever comes gets in: while there is none, the next agent
-/// that polls is answered and gives up its connection. It will not need it for some seconds, and takes another one then.
+/// Put into the answer to a client that was authenticated: its connection stays when others are in want of one.
+#[derive(Clone, Copy)]
+pub struct Known;
+
+/// Connections that may be open. One place is always to be free, so that each client that comes gets in. While there is none, the
+/// connection that has rested for the longest time ends, of those whose client nobody knows. Is there no such one, the next agent that
+/// polls is answered and gives up its connection: it will not need it for some seconds, and takes another one then.
+///
+/// There is no limit for each address: the clusters of a company, or all that comes through a load balancer, may share one.
 struct Places {
     free: Arc<Semaphore>,
     is_wanted: AtomicBool,
+    open: Mutex<HashMap<u64, Arc<Standing>>>,
+    next: AtomicU64,
+}
+
+/// One connection, as others see it.
+struct Standing {
+    /// Requests that are under way, with their answers.
+    requests: AtomicUsize,
+    /// When the last of them ended, or the connection was made.
+    rests_since: Mutex<Instant>,
+    is_known: AtomicBool,
+    /// It is to end behind what is under way.
+    leaves: Notify,
+}
+
+impl Standing {
+    fn begin(self: &Arc<Self>) -> Request {
+        self.requests.fetch_add(1, Ordering::AcqRel);
+        Request(Arc::clone(self))
+    }
+
+    fn note(&self, response: &http::Response<Body>) {
+        if response.extensions().get::<Known>().is_some() {
+            self.is_known.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Since when nothing is under way; absent while something is.
+    fn rests_since(&self) -> Option<Instant> {
+        let since = *self.rests_since.lock().unwrap_or_else(PoisonError::into_inner);
+        (self.requests.load(Ordering::Acquire) == 0).then_some(since)
+    }
+}
+
+/// A request that is under way, until its answer is sent.
+struct Request(Arc<Standing>);
+
+impl Drop for Request {
+    fn drop(&mut self) {
+        *self.0.rests_since.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        self.0.requests.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// An answer's body, until whose end the request is under way.
+struct Answer {
+    body: Body,
+    _under_way: Request,
+}
+
+impl hyper::body::Body for Answer {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
 }
 
 impl Places {
     fn new(count: usize) -> Self {
-        Self { free: Arc::new(Semaphore::new(count)), is_wanted: AtomicBool::new(false) }
+        Self {
+            free: Arc::new(Semaphore::new(count)),
+            is_wanted: AtomicBool::new(false),
+            open: Mutex::default(),
+            next: AtomicU64::new(0),
+        }
     }
 
     /// None: never.
     async fn take(&self) -> Option<OwnedSemaphorePermit> {
-        let taken = Arc::clone(&self.free).try_acquire_owned();
-        self.is_wanted.store(taken.is_err(), Ordering::Relaxed);
-        match taken {
-            Ok(taken) => Some(taken),
-            Err(_) => Arc::clone(&self.free).acquire_owned().await.ok(),
+        if let Ok(taken) = Arc::clone(&self.free).try_acquire_owned() {
+            self.is_wanted.store(false, Ordering::Relaxed);
+            return Some(taken);
         }
+        self.is_wanted.store(!self.end_longest_rest(), Ordering::Relaxed);
+        // An answer may end meanwhile, and make a connection one that rests.
+        let mut looks = interval(LOOK_FOR_PLACE);
+        let acquire = Arc::clone(&self.free).acquire_owned();
+        tokio::pin!(acquire);
+        loop {
+            tokio::select! {
+                taken = &mut acquire => return taken.ok(),
+                _ = looks.tick() => drop(self.end_longest_rest()),
+            }
+        }
+    }
+
+    /// False if there is none that may end.
+    fn end_longest_rest(&self) -> bool {
+        let open = self.open();
+        let unknown = open.values().filter(|standing| !standing.is_known.load(Ordering::Relaxed));
+        let rested = unknown.filter_map(|standing| Some((standing.rests_since()?, standing)));
+        let longest = rested.filter(|(since, _)| since.elapsed() >= LEAST_REST).min_by_key(|(since, _)| *since);
+        longest.map(|(_, standing)| standing.leaves.notify_one()).is_some()
+    }
+
+    fn open(&self) -> MutexGuard<'_, HashMap<u64, Arc<Standing>>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A connection that has a place, until the returned value is dropped.
+    fn enter(self: &Arc<Self>) -> Stay {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let standing = Arc::new(Standing {
+            requests: AtomicUsize::new(0),
+            rests_since: Mutex::new(Instant::now()),
+            is_known: AtomicBool::new(false),
+            leaves: Notify::new(),
+        });
+        self.open().insert(number, Arc::clone(&standing));
+        Stay { places: Arc::clone(self), number, standing }
     }
 
     /// Whether whoever has asked for this path is the one to go.
     fn is_given_up(&self, path: &str) -> bool {
         let is_poll = path.starts_with("/agent/") && path != CONNECTION_PATH;
         is_poll && self.is_wanted.swap(false, Ordering::Relaxed)
+    }
+}
+
+struct Stay {
+    places: Arc<Places>,
+    number: u64,
+    standing: Arc<Standing>,
+}
+
+impl Drop for Stay {
+    fn drop(&mut self) {
+        self.places.open().remove(&self.number);
     }
 }
 
@@ -295,6 +434,8 @@ impl Connection {
 
     async fn serve_http(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, http2: bool) {
         let (asked, leaves) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+        let stay = self.places.enter();
+        let standing = Arc::clone(&stay.standing);
         let builder = builder(self.place.clone());
         let service = {
             let (router, asked, leaves) = (self.router, Arc::clone(&asked), Arc::clone(&leaves));
@@ -306,7 +447,14 @@ impl Connection {
                     leaves.notify_one();
                 }
                 request.extensions_mut().insert(peer);
-                router.clone().oneshot(request)
+                let (router, standing) = (router.clone(), Arc::clone(&standing));
+                let under_way = standing.begin();
+                async move {
+                    let response = router.oneshot(request).await?;
+                    standing.note(&response);
+                    // The answer is under way as long as its body is.
+                    Ok::<_, Infallible>(response.map(|body| Answer { body, _under_way: under_way }))
+                }
             })
         };
         // By what was negotiated: guessing from the first bytes would wait for them for ever.
@@ -316,6 +464,7 @@ impl Connection {
         let mut connection = std::pin::pin!(connection);
         let mut is_first = true;
         let mut is_ending = false;
+        let mut looks = interval(LOOK_FOR_REST);
         loop {
             tokio::select! {
                 ended = connection.as_mut() => {
@@ -328,6 +477,10 @@ impl Connection {
                 () = sleep(self.patience.first_request), if is_first => return,
                 () = self.shutdown.cancelled(), if !is_ending => is_ending = true,
                 () = leaves.notified(), if !is_ending => is_ending = true,
+                () = stay.standing.leaves.notified(), if !is_ending => is_ending = true,
+                _ = looks.tick(), if http2 && !is_ending => {
+                    is_ending = stay.standing.rests_since().is_some_and(|since| since.elapsed() >= REST);
+                }
             }
             if is_ending {
                 // Behind the requests that are under way.
@@ -401,6 +554,13 @@ mod tests {
         answer.rsplit("\r\n").next().unwrap().to_owned()
     }
 
+    async fn is_open(client: &mut TcpStream) -> bool {
+        match timeout(Duration::from_millis(200), client.read_u8()).await {
+            Ok(ended) => ended.is_ok(),
+            Err(_) => true,
+        }
+    }
+
     #[tokio::test]
     async fn a_connection_is_served_by_the_threads_that_give_way_once_it_asked_for_what_does() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -435,7 +595,7 @@ mod tests {
         let server = Server {
             listener,
             tls: None,
-            router: Router::new().fallback(|| async { "answer" }),
+            router: Router::new().fallback(|| async { (axum::Extension(Known), "answer") }),
             max_connections: 3,
             patience: Patience::default(),
             count: Box::new(|| Counted::new(Gauge::default())),
@@ -444,10 +604,6 @@ mod tests {
         let shutdown = CancellationToken::new();
         let serving = tokio::spawn(server.serve(shutdown.clone(), Duration::from_secs(5)));
         let connect = async || TcpStream::connect(address).await.unwrap();
-        let is_open = async |client: &mut TcpStream| match timeout(Duration::from_millis(200), client.read_u8()).await {
-            Ok(ended) => ended.is_ok(),
-            Err(_) => true,
-        };
 
         let (mut one, mut other) = (connect().await, connect().await);
         assert_eq!(ask(&mut one, "/agent/v1/desired").await, "answer");
@@ -462,6 +618,39 @@ mod tests {
         assert!(is_open(&mut other).await && is_open(&mut person).await);
         let mut late = connect().await;
         assert_eq!(ask(&mut late, "/api/v1/configmaps").await, "answer");
+        shutdown.cancel();
+        serving.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn of_those_that_nobody_knows_the_one_that_rested_longest_makes_room() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let known = Router::new().route("/known", axum::routing::get(|| async { (axum::Extension(Known), "answer") }));
+        let server = Server {
+            listener,
+            tls: None,
+            router: known.fallback(|| async { "answer" }),
+            max_connections: 3,
+            patience: Patience::default(),
+            count: Box::new(|| Counted::new(Gauge::default())),
+            yielding: None,
+        };
+        let shutdown = CancellationToken::new();
+        let serving = tokio::spawn(server.serve(shutdown.clone(), Duration::from_secs(5)));
+        let connect = async || TcpStream::connect(address).await.unwrap();
+        let mut known = connect().await;
+        assert_eq!(ask(&mut known, "/known").await, "answer");
+        let mut stranger = connect().await;
+        assert_eq!(ask(&mut stranger, "/healthz").await, "answer");
+        for _ in 0..3 {
+            let mut next = connect().await;
+            assert_eq!(ask(&mut next, "/healthz").await, "answer");
+            // It has rested for longer.
+            assert!(timeout(Duration::from_secs(30), stranger.read_u8()).await.unwrap().is_err());
+            stranger = next;
+        }
+        assert_eq!(ask(&mut known, "/known").await, "answer");
         shutdown.cancel();
         serving.await.unwrap();
     }

@@ -20,6 +20,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     Access, Advertise, ApiThreads, Config, DataDir, Delivery, Hub, HubArgs, Identity, Metrics, apiserver,
+    bodies::Bodies,
     bootstrap::{BootstrapError, KubeconfigError, ensure_admin_kubeconfig, ensure_defaults},
     config::{ConfigError, database::local_file, environment},
     controllers::{
@@ -35,12 +36,14 @@ use crate::{
     logging, routes,
     secret_backends::SecretBackends,
     server::{Certificate, Renewal, Server, Yielding, tls_config},
-    turns::{ListTurns, Turns},
+    turns::{ListTurns, Shares, Turns},
 };
 
 /// How often expired tokens are forgotten.
 const TOKEN_SWEEP: Duration = Duration::from_secs(3600);
 /// Scrapers that may be connected to the loopback listener.
+/// Bytes of all bodies of requests to the API that are read or worked on.
+const API_BODIES: usize = 256 << 20;
 const METRICS_CONNECTIONS: usize = 16;
 
 #[derive(Debug, Error)]
@@ -197,13 +200,20 @@ pub async fn start(config: Config) -> Result<Running, HubError> {
     let metrics = Metrics::new(Arc::clone(&delivery), Arc::clone(&certificate), config.data_dir.clone());
     let admin_kubeconfig = data.admin_kubeconfig();
     let turns = Turns::of_api(config.max_api_requests);
+    let reserved_turns = Turns::of_api((config.max_api_requests / 8).max(1));
+    let user_shares = Shares::new(config.max_api_requests / 2);
+    let watch_shares = Shares::new(config.max_watches / 4);
     let list_turns = if config.database.is_some() { ListTurns::of_a_server() } else { ListTurns::of_a_file() };
     let api_threads = Arc::new(ApiThreads::start().map_err(HubError::Threads)?);
     let watches = Arc::new(Semaphore::new(config.max_watches));
     let hub = Arc::new(Hub {
         turns,
+        reserved_turns,
+        user_shares,
+        bodies: Bodies::new(API_BODIES),
         list_turns,
         watches,
+        watch_shares,
         config,
         data,
         store,

@@ -1,6 +1,11 @@
-//! Turns: how many requests of one class are worked on at once, and how many lists are read.
+//! Turns: how many requests of one class are worked on at once, how many of them are one client's, and how many lists are read.
 
-use std::{sync::Arc, thread, time::Duration};
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError, Weak},
+    thread,
+    time::Duration,
+};
 
 use axum::response::Response;
 use http::StatusCode;
@@ -62,6 +67,14 @@ impl Turns {
         }
     }
 
+    /// A turn of these, or, where there is none at this moment, one of `reserved`.
+    pub async fn begin_or(&self, reserved: &Self) -> Result<Turn, Response> {
+        match Arc::clone(&self.permits).try_acquire_owned() {
+            Ok(permit) => Ok(Turn { _permit: Some(permit) }),
+            Err(_) => reserved.begin().await,
+        }
+    }
+
     /// A further turn of a request that was begun: it waits as long as it takes. Turns come in the order of asking.
     pub async fn next(&self) -> Turn {
         Turn::of(&self.permits).await
@@ -72,6 +85,47 @@ impl Turn {
     async fn of(permits: &Arc<Semaphore>) -> Self {
         // Nobody closes the semaphore; if somebody did, working on would be better than an answer that breaks off.
         Self { _permit: Arc::clone(permits).acquire_owned().await.ok() }
+    }
+}
+
+/// How much of a class one client may have: a user, or the address of a client that is not known yet.
+pub struct Shares {
+    each: usize,
+    known: Mutex<HashMap<String, Weak<Semaphore>>>,
+}
+
+/// What one client holds. It is given back when this is dropped.
+pub struct Share(#[expect(dead_code, reason = "it is held")] OwnedSemaphorePermit);
+
+impl Shares {
+    /// With less than this many clients, those that are gone are not looked for.
+    const FEW: usize = 1024;
+
+    pub fn new(each: usize) -> Self {
+        Self { each: each.max(1), known: Mutex::default() }
+    }
+
+    /// One of a client's places; none while it holds all of them.
+    pub fn take(&self, client: &str) -> Option<Share> {
+        self.of(client).try_acquire_owned().ok().map(Share)
+    }
+
+    /// The same once there is one, in the order of asking; none where that takes too long.
+    pub async fn wait(&self, client: &str) -> Option<Share> {
+        timeout(PATIENCE, self.of(client).acquire_owned()).await.ok()?.ok().map(Share)
+    }
+
+    fn of(&self, client: &str) -> Arc<Semaphore> {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(places) = known.get(client).and_then(Weak::upgrade) {
+            return places;
+        }
+        if known.len() >= Self::FEW {
+            known.retain(|_, places| places.strong_count() > 0);
+        }
+        let places = Arc::new(Semaphore::new(self.each));
+        known.insert(client.to_owned(), Arc::downgrade(&places));
+        places
     }
 }
 
@@ -126,6 +180,23 @@ mod tests {
         assert!(agents.begin().await.is_ok());
         drop(list);
         assert!(api.begin().await.is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_client_has_no_more_than_its_share() {
+        let shares = Shares::new(2);
+        let held = [shares.take("a").unwrap(), shares.take("a").unwrap()];
+        assert!(shares.take("a").is_none() && shares.wait("a").await.is_none() && shares.take("b").is_some());
+        drop(held);
+        assert!(shares.wait("a").await.is_some());
+        assert_eq!(shares.known.lock().unwrap().values().filter(|places| places.strong_count() > 0).count(), 0);
+    }
+
+    #[tokio::test]
+    async fn administrators_have_turns_that_others_can_not_take() {
+        let (api, reserved) = (Turns::of_api(1), Turns::of_api(1));
+        let _taken = api.begin().await.unwrap();
+        assert!(api.begin_or(&reserved).await.is_ok());
     }
 
     #[tokio::test]

@@ -54,10 +54,33 @@ pub struct Agent {
     /// The programs that services may name as renderers, as the agent reads them: YAML. They come by `mounts`.
     pub plugins: Option<String>,
     pub mounts: Mounts,
+    pub limits: Limits,
     /// Further variables: `NO_PROXY`, `FARWATER_LOG`.
     pub environment: Vec<(String, String)>,
     /// Whether services of the administrators' namespace may do anything in the cluster, as they may by default.
     pub bind_administrator: bool,
+}
+
+/// What the agent does whatever its hub says; as its options of these names. Where one is empty, the agent's own default counts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Limits {
+    pub allow_accounts: Vec<String>,
+    pub allow_namespaces: Vec<String>,
+    pub deny_kinds: Vec<String>,
+    pub max_deletions: Option<u32>,
+}
+
+impl Limits {
+    fn environment(&self) -> Vec<(&'static str, String)> {
+        let patterns = [
+            ("FARWATER_ALLOW_ACCOUNTS", &self.allow_accounts),
+            ("FARWATER_ALLOW_NAMESPACES", &self.allow_namespaces),
+            ("FARWATER_DENY_KINDS", &self.deny_kinds),
+        ];
+        let patterns = patterns.into_iter().filter(|(_, patterns)| !patterns.is_empty());
+        let deletions = self.max_deletions.map(|count| ("FARWATER_MAX_DELETIONS", count.to_string()));
+        patterns.map(|(name, patterns)| (name, patterns.join(","))).chain(deletions).collect()
+    }
 }
 
 /// How programs and files of somebody else's get into its pod; as Kubernetes has these fields.
@@ -151,6 +174,7 @@ impl Agent {
         }
         mounts.extend(self.mounts.volume_mounts.iter().cloned());
         volumes.extend(self.mounts.volumes.iter().cloned());
+        variables.extend(environment(self.limits.environment()));
         variables.extend(environment(self.environment.iter().map(|(name, value)| (name.as_str(), value.clone()))));
         let seconds = |period: u64, failures: u64| {
             [("periodSeconds".to_owned(), json!(period)), ("failureThreshold".to_owned(), json!(failures))]

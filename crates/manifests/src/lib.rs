@@ -8,7 +8,7 @@ mod hub;
 mod objects;
 pub mod rules;
 
-pub use agent::{Agent, Mounts};
+pub use agent::{Agent, Limits, Mounts};
 pub use hub::{Database, Exposure, Hub, Tls};
 
 /// Names that other programs look for.

@@ -91,7 +91,22 @@ pub fn page() -> String {
          [ClusterGrant](kinds/clustergrant.md) names, with that account's rights and no others. Services of the hub's namespace\n\
          `farwater-admin` are applied as `farwater-system/farwater-administrator`, which `cluster join` binds to `cluster-admin`; the\n\
          chart leaves that out with `bindAdministrator: false`.\n\n\
-         The hub has no rights in any cluster.\n\n\
+         The hub has no rights in any cluster. But it signs what the agent does, so a hub in wrong hands could have it act as any account of the\n\
+         cluster. Limits of the agent's own hold against that.\n\
+         \n\
+         ## What no hub can widen\n\
+         \n\
+         | option of the agent, and of `farwater cluster join` | value of the chart | without it |\n\
+         |---|---|---|\n\
+         | `--allow-accounts PATTERN,…` | `limits.allowAccounts` | services may act as any account but those of `kube-system`, `kube-public` and `kube-node-lease` |\n\
+         | `--allow-namespaces PATTERN,…` | `limits.allowNamespaces` | services may read and change any namespace but these three |\n\
+         | `--deny-kinds PATTERN,…` | `limits.denyKinds` | services may change each kind that their account may |\n\
+         | `--max-deletions N` | `limits.maxDeletions` | 1000 objects are deleted per minute; further ones wait |\n\
+         \n\
+         A pattern of accounts is `NAMESPACE/NAME`, one of kinds `RESOURCE[.GROUP]`; `*` stands for anything. The three namespaces of the cluster itself\n\
+         are allowed by their full names only, so `*` never means them: a team whose services belong in `kube-system` installs its agent with\n\
+         `--allow-namespaces '*,kube-system'`. What is refused by a limit is reported as a refusal of the object, with the option that did it. A list over all\n\
+         namespaces is not narrowed: RBAC decides that. The limits are in the status of the Cluster (`status.agentLimits`).\n\n\
          ## In the whole cluster (ClusterRole `farwater-agent`)\n\n{}\n\
          Discovery and `/version` are allowed to every authenticated user by Kubernetes' own `system:discovery`.\n\n\
          ## In its namespace, `farwater-system` (Role `farwater-agent`)\n\n{}\n\

@@ -46,7 +46,7 @@ pub enum FetchReason {
     CertificateExpired,
     #[error("the server redirects too often, or from https to http")]
     Redirected,
-    #[error("it leads to an address that links may not lead to")]
+    #[error("it leads to an address that the hub may not connect to")]
     LinkRefused,
     #[error("the proxy refused us")]
     ProxyRefused,
@@ -121,7 +121,7 @@ impl FetchReason {
             Self::CertificateExpired => "have it renewed, or set the clock of the hub or the server right",
             Self::Redirected => "set spec.url to the final address",
             Self::LinkRefused => {
-                "if links may lead there, an administrator allows its network with the hub's option --allow-private-links"
+                "if the hub may connect there, an administrator allows its network with the option --allow-private-links"
             }
             Self::ProxyRefused => "correct the Secret that spec.proxySecretRef names, or what the proxy allows",
             Self::ClearText => "use https",

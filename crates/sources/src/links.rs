@@ -1,14 +1,17 @@
-//! Where links may lead: a host in the public internet never leads the hub into private networks, and none in a private network to
-//! the hub's own machine or its neighbours' link-local addresses.
+//! Where the hub connects to for others: never to its own machine or its neighbours' link-local addresses, where clouds hold credentials,
+//! unless an administrator allows it.
 //!
-//! What somebody states in a source's spec is theirs to state. A link is what is found in an index, a chart or a redirect: whoever
-//! writes those may have no right to anything.
+//! What somebody states in a source's spec may lie in a private network. A link is what is found in an index, a chart or a redirect, and
+//! its author may have no right to anything: a host in the public internet never leads the hub into private networks.
 
 use std::{
     fmt, io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     str::FromStr,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU8, Ordering},
+    },
     task::{Context, Poll},
     time::Duration,
 };
@@ -40,17 +43,43 @@ impl Links {
             || self.allowed.iter().any(|network| network.contains(address))
     }
 
-    /// Where links of a host may lead; absent if anywhere. Of a host that can't be found nothing is known: it counts as public.
-    pub(crate) async fn of_host(&self, host: &str) -> Option<Self> {
+    /// Where what a source states may lie: also in private networks.
+    pub(crate) fn of_stated(&self) -> Self {
+        Self { into_private: true, ..self.clone() }
+    }
+
+    /// Where links of a host may lead. Of several addresses the farthest counts, also of those that were connected to before: otherwise
+    /// the owner of a name could add one that is near. Of a host that can't be found nothing is known: it counts as public.
+    pub(crate) async fn of_host(&self, host: &str, reached: &Reached) -> Self {
         let host = host.trim_start_matches('[').trim_end_matches(']');
         let zone = match host.parse::<IpAddr>() {
             Ok(address) => zone_of(address),
             Err(_) => match tokio::time::timeout(PATIENCE, tokio::net::lookup_host((host, 0))).await {
-                Ok(Ok(found)) => found.map(|address| zone_of(address.ip())).max().unwrap_or(Zone::Public),
+                Ok(Ok(found)) => found.map(|address| zone_of(address.ip())).min().unwrap_or(Zone::Public),
                 _ => Zone::Public,
             },
         };
-        (zone != Zone::Local).then(|| Self { into_private: zone == Zone::Private, ..self.clone() })
+        Self { into_private: zone != Zone::Public && !reached.is_public(), ..self.clone() }
+    }
+}
+
+/// How far away a host was, whenever it was connected to.
+#[derive(Clone, Debug)]
+pub(crate) struct Reached(Arc<AtomicU8>);
+
+impl Default for Reached {
+    fn default() -> Self {
+        Self(Arc::new(AtomicU8::new(Zone::Local as u8)))
+    }
+}
+
+impl Reached {
+    pub fn note(&self, address: IpAddr) {
+        self.0.fetch_min(zone_of(address) as u8, Ordering::AcqRel);
+    }
+
+    fn is_public(&self) -> bool {
+        self.0.load(Ordering::Acquire) == Zone::Public as u8
     }
 }
 
@@ -114,6 +143,11 @@ impl fmt::Display for Network {
 }
 
 impl Network {
+    /// `bits`: at most 32, or 128.
+    pub const fn new(address: IpAddr, bits: u8) -> Self {
+        Self { address, bits }
+    }
+
     fn contains(&self, address: IpAddr) -> bool {
         let same = |ours: u128, theirs: u128, most: u8| {
             let shift = most - self.bits;
@@ -175,9 +209,8 @@ pub(crate) enum ResolveError {
     Refused(#[from] Refused),
 }
 
-/// The addresses of a host, at its port; of one that a link has named only if links may lead to all of them: one that is left out
-/// would be tried at the next look.
-pub(crate) async fn resolve(links: Option<&Links>, host: &str, port: u16) -> Result<Vec<SocketAddr>, ResolveError> {
+/// The addresses of a host, at its port, if all of them are allowed: one that is left out would be tried at the next look.
+pub(crate) async fn resolve(links: &Links, host: &str, port: u16) -> Result<Vec<SocketAddr>, ResolveError> {
     let unresolved = |why: String| ResolveError::Unresolved { host: host.to_owned(), why };
     let mut found: Vec<SocketAddr> = match host.parse::<IpAddr>() {
         Ok(address) => vec![SocketAddr::new(address, port)],
@@ -188,15 +221,14 @@ pub(crate) async fn resolve(links: Option<&Links>, host: &str, port: u16) -> Res
         },
     };
     found.dedup();
-    let refused = links.and_then(|links| found.iter().find(|address| !links.allows(address.ip())));
-    match refused {
+    match found.iter().find(|address| !links.allows(address.ip())) {
         Some(address) => Err(Refused { host: host.to_owned(), address: address.ip() }.into()),
         None if found.is_empty() => Err(unresolved("it has no address".to_owned())),
         None => Ok(found),
     }
 }
 
-/// A name led to an address that links may not lead to.
+/// A name led to an address that the hub may not connect to.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{host} is at {address}, which is not public")]
 pub(crate) struct Refused {
@@ -204,9 +236,9 @@ pub(crate) struct Refused {
     pub address: IpAddr,
 }
 
-/// Looks names up; of one that a link has named, only what links may lead to.
+/// Looks names up that lead to nothing but what these links allow.
 #[derive(Clone, Debug)]
-pub(crate) struct Resolver(pub Option<Links>);
+pub(crate) struct Resolver(pub Links);
 
 impl tower::Service<Name> for Resolver {
     type Response = std::vec::IntoIter<SocketAddr>;
@@ -220,7 +252,7 @@ impl tower::Service<Name> for Resolver {
     fn call(&mut self, name: Name) -> Self::Future {
         let links = self.0.clone();
         Box::pin(async move {
-            let found = resolve(links.as_ref(), name.as_str(), 0).await;
+            let found = resolve(&links, name.as_str(), 0).await;
             found.map(Vec::into_iter).map_err(|error| match error {
                 ResolveError::Refused(refused) => io::Error::other(refused),
                 error => io::Error::other(error),
@@ -277,13 +309,14 @@ mod tests {
     #[tokio::test]
     async fn names_are_judged_by_what_they_stand_for() {
         let nothing = Links::default();
-        let refused = resolve(Some(&nothing), "localhost", 443).await.unwrap_err();
+        let refused = resolve(&nothing, "localhost", 443).await.unwrap_err();
         assert!(refused.to_string().starts_with("localhost is at "), "{refused}");
-        let refused = resolve(Some(&nothing), "127.0.0.1", 443).await.unwrap_err();
+        let refused = resolve(&nothing, "127.0.0.1", 443).await.unwrap_err();
         assert!(matches!(refused, ResolveError::Refused(_)), "{refused}");
-        let found = resolve(None, "localhost", 8443).await.unwrap();
+        let local = Links::new(["127.0.0.0/8", "::1"].map(|text| text.parse().unwrap()));
+        let found = resolve(&local, "localhost", 8443).await.unwrap();
         assert!(found.iter().all(|address| address.ip().is_loopback() && address.port() == 8443));
-        let unknown = resolve(None, "nothing.invalid", 443).await.unwrap_err();
+        let unknown = resolve(&local, "nothing.invalid", 443).await.unwrap_err();
         assert!(matches!(unknown, ResolveError::Unresolved { .. }), "{unknown}");
     }
 
@@ -291,9 +324,9 @@ mod tests {
     async fn links_of_a_private_host_lead_into_private_networks_and_not_to_this_machine() {
         let links = Links::new(["169.254.9.0/24".parse().unwrap()]);
         let check = async |host: &str, expected: [bool; 5]| {
-            let of_host = links.of_host(host).await;
+            let of_host = links.of_host(host, &Reached::default()).await;
             let found = ["1.1.1.1", "10.1.2.3", "127.0.0.1", "169.254.169.254", "169.254.9.1"]
-                .map(|address| of_host.as_ref().is_none_or(|links| links.allows(address.parse().unwrap())));
+                .map(|address| of_host.allows(address.parse().unwrap()));
             assert_eq!(found, expected, "{host}");
         };
         for public in ["1.1.1.1", "[2606:4700::1]", "nothing.invalid", "192.0.2.1", "0.0.0.0"] {
@@ -303,7 +336,36 @@ mod tests {
             check(private, [true, true, false, false, true]).await;
         }
         for local in ["127.0.0.1", "localhost", "[::1]", "169.254.1.1", "[fe80::1]"] {
-            check(local, [true; 5]).await;
+            check(local, [true, true, false, false, true]).await;
+        }
+        // A name that was connected to in the internet, and leads here at the next look.
+        let reached = Reached::default();
+        reached.note("10.1.1.1".parse().unwrap());
+        assert!(links.of_host("localhost", &reached).await.allows("10.1.2.3".parse().unwrap()));
+        reached.note("1.1.1.1".parse().unwrap());
+        reached.note("127.0.0.1".parse().unwrap());
+        assert!(!links.of_host("localhost", &reached).await.allows("10.1.2.3".parse().unwrap()));
+    }
+
+    #[test]
+    fn what_is_stated_may_lie_in_a_private_network_and_not_on_this_machine() {
+        let stated = Links::new(["127.0.0.2".parse().unwrap()]).of_stated();
+        for (address, expected) in [
+            ("1.1.1.1", true),
+            ("10.1.2.3", true),
+            ("100.64.0.1", true),
+            ("fd00::1", true),
+            ("127.0.0.2", true),
+            ("127.0.0.1", false),
+            ("::1", false),
+            ("::ffff:127.0.0.1", false),
+            ("169.254.169.254", false),
+            ("64:ff9b::a9fe:a9fe", false),
+            ("fe80::1", false),
+            ("0.0.0.0", false),
+            ("224.0.0.1", false),
+        ] {
+            assert_eq!(stated.allows(address.parse().unwrap()), expected, "{address}");
         }
     }
 

@@ -7,7 +7,7 @@ use zeroize::Zeroizing;
 use crate::{
     credentials::{Credentials, basic},
     git::{Git, GitError, GitReason, Problem},
-    links::{Links, ResolveError, resolve},
+    links::{Links, Reached, ResolveError, resolve},
     mint::{Fingerprint, fingerprint_of_app},
     remote::{Link, Remote},
     ssh::Identity,
@@ -116,7 +116,7 @@ impl Git {
     pub(crate) async fn open<'r>(&self, remote: &'r Remote, timeout: Duration) -> Result<Session<'r>, GitError> {
         let mut session = Session::of(remote);
         session.links = match remote.link() {
-            Some(Link::Of(host)) => self.web().links().of_host(host).await,
+            Some(Link::Of(host)) => Some(self.web().links().of_host(host, &Reached::default()).await),
             Some(Link::Anybody) => Some(self.web().links().clone()),
             None => None,
         };
@@ -151,14 +151,15 @@ impl Git {
 
     /// The addresses that are connected to: of the remote, or of its proxy, which looks up the remote's name itself.
     async fn resolve_session(&self, session: &Session<'_>) -> Result<Vec<SocketAddr>, ResolveError> {
-        let (remote, links) = (session.remote, session.links.as_ref());
+        let (remote, stated) = (session.remote, self.web().links().of_stated());
+        let links = session.links.as_ref().unwrap_or(&stated);
         let Some(proxy) = remote.proxy() else {
             return resolve(links, remote.address().host(), remote.address().port()).await;
         };
         if remote.address().ip().is_some() {
             resolve(links, remote.address().host(), remote.address().port()).await?;
         }
-        resolve(None, proxy.address.host(), proxy.address.port()).await
+        resolve(&stated, proxy.address.host(), proxy.address.port()).await
     }
 
     /// What was minted and is refused was taken back by whoever gave it.

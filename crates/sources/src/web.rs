@@ -1,7 +1,7 @@
 //! Asking hosts over http and https: bounded in time and size, and careful about whom credentials are shown to.
 //!
 //! A [`Site`] is one host as a source states it. Whatever else an answer leads to is a link: it gets no credentials unless that
-//! was asked for, and leads no nearer to the hub than the site lies itself.
+//! was asked for, and leads no nearer to the hub than the site lies itself. None lies on the hub's own machine.
 
 mod way;
 
@@ -32,7 +32,7 @@ use crate::{
     access::Access,
     credentials::Proxy,
     fetch_error::{FetchError, FetchReason},
-    links::{self, Links, Refused, ResolveError},
+    links::{self, Links, Reached, Refused, ResolveError},
 };
 
 /// Redirects that are followed in one answer: a download's is one or two.
@@ -80,7 +80,7 @@ impl Web {
     /// The addresses of such a host, for what is spoken there beside HTTP; else why there are none, and what was seen.
     pub async fn guarded_addresses(&self, host: &str, port: u16) -> Result<Vec<SocketAddr>, (FetchReason, String)> {
         let host = host.trim_start_matches('[').trim_end_matches(']');
-        links::resolve(Some(&self.0.links), host, port).await.map_err(|error| match error {
+        links::resolve(&self.0.links, host, port).await.map_err(|error| match error {
             ResolveError::Refused(refused) => (FetchReason::LinkRefused, refused.to_string()),
             error => (FetchReason::Unreachable, error.to_string()),
         })
@@ -101,14 +101,19 @@ impl Web {
         let untrusted = |why| fail(FetchReason::Untrusted, why);
         let tls = self.tls(&access).map_err(untrusted)?;
         let Route { links: own, proxy } = route;
+        let near = own.clone().unwrap_or_else(|| self.0.links.of_stated());
         let proxied = match proxy {
             None => None,
             Some(proxy) => {
                 let tls = self.tls(&Access::trusting(proxy.ca.as_deref())).map_err(untrusted)?;
-                Some(Way::through(proxy, tls).map_err(|error| fail(FetchReason::ProxyRefused, error.to_string()))?)
+                Some(
+                    Way::through(proxy, self.0.links.of_stated(), tls)
+                        .map_err(|error| fail(FetchReason::ProxyRefused, error.to_string()))?,
+                )
             }
         };
-        let client = client(&tls, proxied.clone().unwrap_or_else(|| Way::direct(own.clone())));
+        let reached = Reached::default();
+        let client = client(&tls, proxied.clone().unwrap_or_else(|| Way::direct(near.clone(), reached.clone())));
         let tls_abroad = match access.identity {
             Some(_) => self.tls(&Access::trusting(access.ca.as_deref())).map_err(untrusted)?,
             None => tls,
@@ -118,7 +123,9 @@ impl Web {
             access: Arc::new(access),
             passes_credentials: false,
             client,
+            near,
             own,
+            reached,
             tls_abroad,
             proxied,
             links: self.0.links.clone(),
@@ -158,7 +165,7 @@ fn client(tls: &rustls::ClientConfig, way: Way) -> HttpClient {
 /// How a host is reached.
 #[derive(Clone, Default)]
 pub(crate) struct Route<'a> {
-    /// Where it may lie, if nobody states it.
+    /// Where it may lie, if nobody states it but a link.
     pub links: Option<Links>,
     pub proxy: Option<&'a Proxy>,
 }
@@ -169,8 +176,12 @@ pub struct Site {
     access: Arc<Access>,
     passes_credentials: bool,
     client: HttpClient,
-    /// Where the stated host may lie; absent if anywhere.
+    /// Where the stated host may lie.
+    near: Links,
+    /// The same, where nobody states it but a link.
     own: Option<Links>,
+    /// Where the stated host was found to lie.
+    reached: Reached,
     /// For other hosts: they are shown no certificate.
     tls_abroad: rustls::ClientConfig,
     /// The way to all hosts, where a proxy is to be asked.
@@ -182,7 +193,7 @@ pub struct Site {
 /// For hosts that the stated one leads to.
 struct Foreign {
     client: HttpClient,
-    links: Option<Links>,
+    links: Links,
 }
 
 /// One step of a fetch, and until when it may take.
@@ -293,7 +304,7 @@ impl Site {
     /// Another host, that this one leads to. It is shown no credentials.
     pub(crate) async fn lead_to(&self, web: &Web, to: &Url) -> Result<Self, FetchError> {
         let (_, links) = self.ways_to(to).await;
-        web.make_site(to, Access::default(), Route { links: links.cloned(), proxy: None })
+        web.make_site(to, Access::default(), Route { links: Some(links.clone()), proxy: None })
     }
 
     pub(crate) fn access(&self) -> &Access {
@@ -365,7 +376,7 @@ impl Site {
             request.headers_mut().insert(header::AUTHORIZATION, value);
         }
         let (client, links) = self.ways_to(url).await;
-        if let Some(refused) = links.and_then(|links| refuse_written(links, url)) {
+        if let Some(refused) = refuse_written(links, url) {
             return Err(fail(FetchReason::LinkRefused, refused.to_string()));
         }
         client.request(request).await.map_err(|error| {
@@ -375,21 +386,21 @@ impl Site {
     }
 
     /// How a host is asked, and where it may lie.
-    async fn ways_to(&self, url: &Url) -> (&HttpClient, Option<&Links>) {
+    async fn ways_to(&self, url: &Url) -> (&HttpClient, &Links) {
         if self.is_stated(url) {
-            return (&self.client, self.own.as_ref());
+            return (&self.client, &self.near);
         }
         let make = || async {
             let links = match &self.own {
-                Some(links) => Some(links.clone()),
-                None => self.links.of_host(self.stated.host_str().unwrap_or_default()).await,
+                Some(links) => links.clone(),
+                None => self.links.of_host(self.stated.host_str().unwrap_or_default(), &self.reached).await,
             };
             // A proxy looks names up itself.
-            let way = self.proxied.clone().unwrap_or_else(|| Way::direct(links.clone()));
+            let way = self.proxied.clone().unwrap_or_else(|| Way::direct(links.clone(), Reached::default()));
             Foreign { client: client(&self.tls_abroad, way), links }
         };
         let Foreign { client, links } = self.foreign.get_or_init(make).await;
-        (client, links.as_ref())
+        (client, links)
     }
 
     /// What was seen, fit for a status.

@@ -219,10 +219,12 @@ pub async fn clear_garbage(connection: &mut Connection, mark: &GarbageMark) -> R
     Ok(())
 }
 
-/// Resources that name this owner, in order of their keys, behind `after`.
+/// Resources that name this owner, in order of their keys, behind `after`. Those of other namespaces than the owner's are none of its
+/// dependents, whatever uid they name; one without a namespace has them in all.
 pub async fn load_dependents(
     connection: &mut Connection,
     owner_uid: &str,
+    owner_namespace: &str,
     after: Option<&Key>,
     limit: usize,
 ) -> Result<Vec<Dependent>, StoreError> {
@@ -230,13 +232,15 @@ pub async fn load_dependents(
         after.map_or(("", "", ""), |key| (key.kind.as_str(), key.namespace.as_str(), key.name.as_str()));
     let rows = sqlx::query(
         "SELECT kind, namespace, name, blocks FROM owner_references \
-         WHERE owner_uid = $1 AND (kind, namespace, name) > ($2, $3, $4) ORDER BY kind, namespace, name LIMIT $5",
+         WHERE owner_uid = $1 AND (kind, namespace, name) > ($2, $3, $4) AND ($6 = '' OR namespace = $6) \
+         ORDER BY kind, namespace, name LIMIT $5",
     )
     .bind(owner_uid)
     .bind(kind)
     .bind(namespace)
     .bind(name)
     .bind(limit as i64)
+    .bind(owner_namespace)
     .fetch_all(connection)
     .await?;
     let dependent = |row: &Row| -> Result<_, sqlx::Error> {
@@ -246,9 +250,15 @@ pub async fn load_dependents(
 }
 
 /// Whether an owner that is deleted in the foreground still waits for one of its dependents.
-pub async fn blocks_owner(connection: &mut Connection, owner_uid: &str) -> Result<bool, StoreError> {
-    let select = "SELECT 1 FROM owner_references WHERE owner_uid = $1 AND blocks = 1 LIMIT 1";
-    let found: Option<i64> = sqlx::query_scalar(select).bind(owner_uid).fetch_optional(connection).await?;
+pub async fn blocks_owner(
+    connection: &mut Connection,
+    owner_uid: &str,
+    owner_namespace: &str,
+) -> Result<bool, StoreError> {
+    let select = "SELECT 1 FROM owner_references \
+                  WHERE owner_uid = $1 AND blocks = 1 AND ($2 = '' OR namespace = $2) LIMIT 1";
+    let found: Option<i64> =
+        sqlx::query_scalar(select).bind(owner_uid).bind(owner_namespace).fetch_optional(connection).await?;
     Ok(found.is_some())
 }
 

@@ -2,6 +2,18 @@
 
 export type AdoptPolicy = "Always" | "IfNoDifference" | "Never";
 
+/** Limits that an agent was installed with. No hub can widen them. */
+export interface AgentLimits {
+  /** Patterns of the service accounts that services may act as: NAMESPACE/NAME. */
+  accounts: string[];
+  /** Objects that are deleted for services per minute. */
+  deletionsPerMinute: number;
+  /** Patterns of the kinds that services may not change: RESOURCE[.GROUP]. */
+  deniedKinds: string[];
+  /** Patterns of the namespaces that services may touch. kube-system, kube-public and kube-node-lease are matched by their full names only. */
+  namespaces: string[];
+}
+
 /** How the objects of a service are applied. An object's own annotations come before these. */
 export interface ApplyOptions {
   /** Whether objects that exist already and belong to no service become this service's. */
@@ -56,6 +68,8 @@ export interface ClusterStatus {
   ageRecipient?: string;
   /** The image that the agent's Deployment names; absent where the agent was started by hand. */
   agentImage?: string;
+  /** What the agent does whatever the hub says; absent of an agent that is older than these limits. */
+  agentLimits?: AgentLimits;
   agentVersion?: string;
   /** By how many seconds the clock of the agent's machine is ahead of the hub's, negative where it is behind; absent where that is less than a minute. The agent goes by the hub's time; other programs of the cluster don't. */
   clockSkewSeconds?: number;

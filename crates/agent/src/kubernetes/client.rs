@@ -23,6 +23,7 @@ use super::{
 };
 use crate::{
     hub::chain,
+    limits::Limits,
     proxy::{Connector, Proxy, SettingError},
 };
 
@@ -37,10 +38,11 @@ pub struct Server {
     tls: ClientConfig,
     name: Option<ServerName<'static>>,
     credentials: Credentials,
+    limits: Arc<Limits>,
 }
 
 impl Server {
-    pub fn new(access: &Access) -> Result<Self, ConnectError> {
+    pub fn new(access: &Access, limits: Arc<Limits>) -> Result<Self, ConnectError> {
         let Access { cluster, user } = access;
         Ok(Self {
             base: base_of(&cluster.server).ok_or(ConnectError::Address)?,
@@ -48,6 +50,7 @@ impl Server {
             credentials: Credentials::new(user)?,
             name: tls::server_name(cluster)?,
             tls: tls::client_config(cluster, user)?,
+            limits,
         })
     }
 
@@ -117,6 +120,10 @@ impl Client {
         accept: &str,
         body: Option<(&str, Vec<u8>)>,
     ) -> Result<Response<Incoming>, ApiError> {
+        // All that is done for a service comes through here.
+        if let Some(account) = who {
+            self.server.limits.check(account, &method, path)?;
+        }
         let request = self.server.request(who, method, path, accept);
         let request = match body {
             Some((kind, bytes)) => request.header(header::CONTENT_TYPE, kind).body(Full::new(Bytes::from(bytes))),
@@ -146,7 +153,7 @@ mod tests {
     fn requests_go_below_the_servers_path() {
         let uri = |server: &str| {
             let access = access(Cluster { server: server.to_owned(), ..Cluster::default() });
-            let server = Server::new(&access).map_err(|error| error.to_string())?;
+            let server = Server::new(&access, Arc::default()).map_err(|error| error.to_string())?;
             let request = server.request(None, Method::GET, "/version?timeout=1s", "*/*").body(());
             Ok::<_, String>(request.unwrap().uri().to_string())
         };
@@ -160,7 +167,7 @@ mod tests {
     }
 
     async fn ask(cluster: Cluster) -> Result<Value, ApiError> {
-        Kubernetes::new(&access(cluster)).unwrap().get(None, "/version", false).await
+        Kubernetes::new(&access(cluster), Arc::default()).unwrap().get(None, "/version", false).await
     }
 
     #[tokio::test]

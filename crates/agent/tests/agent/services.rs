@@ -185,6 +185,31 @@ async fn an_object_of_another_service_is_refused_and_both_are_told() {
     value(&config_maps(&world.client().await, &place), "shared", "owner").await;
 }
 
+/// A hub that has all its keys, and signs what its agent was installed not to do.
+#[tokio::test]
+async fn the_agents_own_limits_hold_whatever_the_hub_signs() {
+    let world = world().await;
+    let theirs =
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: of-a-hub, namespace: kube-system}\ndata: {value: x}\n";
+    let greedy = Service::new(&world.hub, "greedy", &[("a.yaml", &config_map("a", "1")), ("b.yaml", theirs)]);
+    let entry = world.hub.set(greedy.entry());
+    let refused = outcome(&world.hub, &entry, Outcome::Failed).await;
+    assert_eq!(states(&refused, SyncState::Synced), ["a"]);
+    let message = &object(&refused, "ConfigMap", "of-a-hub").message;
+    assert!(message.contains("this agent may not touch the namespace kube-system"), "{message}");
+
+    let mut borrowed = Service::new(&world.hub, "borrowed", &[("a.yaml", &config_map("a", "1"))]);
+    borrowed.deployment.ceiling.service_account =
+        ServiceAccount { namespace: "kube-system".into(), name: "namespace-controller".into() };
+    let entry = world.hub.set(borrowed.entry());
+    let told = "this agent may not act as the service account kube-system/namespace-controller";
+    report(&world.hub, &entry, |report| format!("{report:?}").contains(told)).await;
+    let client = world.client().await;
+    assert!(config_maps(&client, "kube-system").get_opt("of-a-hub").await.unwrap().is_none());
+    let namespace = api(&client, "", "v1", "Namespace", "").get_opt(&world.hub.place("borrowed")).await.unwrap();
+    assert!(namespace.is_none(), "nothing is done for it");
+}
+
 #[tokio::test]
 async fn a_tenant_gets_no_further_than_its_account() {
     let world = world().await;

@@ -8,7 +8,7 @@ use std::{
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use farwater_api::{Cluster, IDENTITY_SECRET, SECRET_CONTENT, protocol::Keeper};
 use farwater_bundle::yaml::{self, Budget};
-use farwater_manifests::{Agent, Mounts, names::agent as names};
+use farwater_manifests::{Agent, Limits, Mounts, names::agent as names};
 use farwater_render::Plugins;
 use http::Method;
 use serde_json::{Value, json};
@@ -41,7 +41,7 @@ pub struct ClusterArgs {
 enum Action {
     /// Installs the agent into the cluster of --context and waits for its first word; without --context, prints the one-time
     /// command that joins a cluster. Makes the Cluster if it is missing.
-    Join(JoinArgs),
+    Join(Box<JoinArgs>),
     /// Removes the agent from the cluster of --context, and the Cluster from the hub. What services have applied stays.
     Leave(LeaveArgs),
     /// Prints the cluster's age recipient: files that SOPS encrypts to it are opened by its agent alone.
@@ -103,6 +103,20 @@ struct JoinArgs {
     /// YAML file with initContainers, volumes and volumeMounts for the agent's pod: how plugins get into it.
     #[arg(long, value_name = "FILE")]
     mounts: Option<PathBuf>,
+    /// Service accounts that services may act as, whatever the hub says: NAMESPACE/NAME with `*`. Those of kube-system, kube-public and
+    /// kube-node-lease only by the full name of their namespace [default: */*].
+    #[arg(long, value_name = "PATTERN", value_delimiter = ',')]
+    allow_accounts: Vec<String>,
+    /// Namespaces that services may touch, whatever the hub says, with `*`; kube-system, kube-public and kube-node-lease only by their
+    /// full names [default: *].
+    #[arg(long, value_name = "PATTERN", value_delimiter = ',')]
+    allow_namespaces: Vec<String>,
+    /// Kinds that services may not change, whatever the hub says: RESOURCE[.GROUP] with `*`.
+    #[arg(long, value_name = "PATTERN", value_delimiter = ',')]
+    deny_kinds: Vec<String>,
+    /// Objects that the agent deletes for services per minute [default: 1000].
+    #[arg(long, value_name = "N")]
+    max_deletions: Option<u32>,
     /// Print the agent's objects, for Git, and change nothing in the cluster. The Secret in them holds the one-time token.
     #[arg(long)]
     print: bool,
@@ -155,9 +169,9 @@ async fn join(args: &JoinArgs, session: &Session, context: Option<&str>) -> Resu
     let stated = args.stated()?;
     if args.is_for_a_pod() && context.is_none() && !args.print {
         return Err(Failure::usage(
-            "--https-proxy, --ca-file, --plugins and --mounts are for an agent that is installed: give --context or --print",
+            "--https-proxy, --ca-file, --plugins, --mounts and limits are for an agent that is installed: give --context or --print",
         )
-        .next("an agent elsewhere is told by its variable HTTPS_PROXY and its options --ca-file and --plugins"));
+        .next("an agent elsewhere has its variable HTTPS_PROXY and options of its own: --ca-file, --plugins, --allow-accounts"));
     }
     let target = match context {
         Some(context) => Some(Target::open(args.target.cluster_kubeconfig.as_deref(), Some(context)).await?),
@@ -235,14 +249,25 @@ impl JoinArgs {
             authorities: self.ca_file.as_deref().map(read_authorities).transpose()?,
             plugins: self.plugins.as_deref().map(read_plugins).transpose()?,
             mounts: self.mounts.as_deref().map(read_mounts).transpose()?.unwrap_or_default(),
+            limits: self.limits(),
             bind_administrator: true,
             ..Agent::default()
         })
     }
 
+    fn limits(&self) -> Limits {
+        Limits {
+            allow_accounts: self.allow_accounts.clone(),
+            allow_namespaces: self.allow_namespaces.clone(),
+            deny_kinds: self.deny_kinds.clone(),
+            max_deletions: self.max_deletions,
+        }
+    }
+
     fn is_for_a_pod(&self) -> bool {
         let files = [&self.ca_file, &self.plugins, &self.mounts];
-        self.https_proxy.is_some() || files.iter().any(|file| file.is_some())
+        let is_limited = self.limits() != Limits::default();
+        self.https_proxy.is_some() || is_limited || files.iter().any(|file| file.is_some())
     }
 }
 

@@ -11,6 +11,7 @@ use crate::{
 
 pub fn run(args: HubArgs) -> Result<u8> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
+        .thread_stack_size(farwater_hub::STACK)
         .enable_all()
         .build()
         .map_err(|error| Failure::new(exit::INTERNAL, "can't start").evidence(error.to_string()))?;

@@ -22,6 +22,7 @@ pub async fn apply(call: &Call, bytes: Bytes) -> Result<Response, ApiError> {
     if !config.value.is_object() && !config.value.is_null() {
         return Err(ApiError::bad_request("error decoding YAML: a configuration is an object"));
     }
+    intake::check_depth(&config.value, call.kind)?;
     for _ in 0..write::ATTEMPTS {
         let current = call.hub.store.get(&call.key(&call.info.name)).await.map_err(store_failed)?;
         if let Some(response) = apply_once(call, &options, &config, current).await? {

@@ -2,16 +2,12 @@
 
 use std::sync::Arc;
 
-use axum::body::Body;
-use bytes::Bytes;
 use farwater_store::{Key, Resource, StoreError};
 use http::HeaderMap;
-use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use jiff::Timestamp;
 use serde_json::Value;
 
 use super::{
-    body,
     kinds::ResourceKind,
     request::{Query, RequestInfo},
     respond::Form,
@@ -67,15 +63,6 @@ pub fn store_failed(error: StoreError) -> ApiError {
         StoreError::Closed | StoreError::Taken { .. } => ApiError::unavailable(error.to_string()),
         error if error.retry() => ApiError::unavailable(error.to_string()),
         error => ApiError::internal(error),
-    }
-}
-
-/// Reads a body up to the limit.
-pub async fn read_body(body: Body) -> Result<Bytes, ApiError> {
-    match Limited::new(body, body::LIMIT).collect().await {
-        Ok(collected) => Ok(collected.to_bytes()),
-        Err(error) if error.downcast_ref::<LengthLimitError>().is_some() => Err(ApiError::too_large(body::LIMIT)),
-        Err(error) => Err(ApiError::bad_request(format!("the body could not be read: {error}"))),
     }
 }
 

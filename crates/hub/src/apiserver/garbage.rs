@@ -15,7 +15,7 @@ use std::{
 
 use farwater_store::{
     Change, Key, Operation, Resource, Store, StoreError, Tx, WatchEvent, Write,
-    garbage::{GarbageMark, blocks_owner, clear_garbage, load_dependents, load_garbage},
+    garbage::{Dependent, GarbageMark, blocks_owner, clear_garbage, load_dependents, load_garbage},
 };
 use futures::{StreamExt as _, stream};
 use jiff::Timestamp;
@@ -128,7 +128,7 @@ impl Collector {
         let found = self.store.get(&mark.key).await?.filter(|resource| resource.uid == mark.uid);
         let Some(resource) = found else {
             // It is gone for good: uids are never used again.
-            self.for_dependents(&mark.uid, |key| self.judge(key)).await?;
+            self.for_dependents(mark, |key| self.judge(key)).await?;
             return Ok(Outcome::Done);
         };
         if !is_marked(&resource.object) {
@@ -138,24 +138,24 @@ impl Collector {
         }
         let finalizers = meta::finalizers(&resource.object);
         if finalizers.contains(&ORPHAN) {
-            self.for_dependents(&mark.uid, |key| self.orphan(key, &mark.uid)).await?;
+            self.for_dependents(mark, |key| self.orphan(key, &mark.uid)).await?;
             return self.finish(mark, ORPHAN).await;
         }
         if finalizers.contains(&FOREGROUND) {
-            self.for_dependents(&mark.uid, |key| self.judge(key)).await?;
+            self.for_dependents(mark, |key| self.judge(key)).await?;
             return self.finish(mark, FOREGROUND).await;
         }
         Ok(Outcome::Done)
     }
 
     /// All of them are tried, whatever happens to one; the error is the last.
-    async fn for_dependents<F>(&self, uid: &str, act: impl Fn(Key) -> F + Send) -> Result<(), StoreError>
+    async fn for_dependents<F>(&self, owner: &GarbageMark, act: impl Fn(Key) -> F + Send) -> Result<(), StoreError>
     where
         F: Future<Output = Result<(), StoreError>> + Send,
     {
         let (mut after, mut failure) = (None, None);
         loop {
-            let page = load_dependents(&mut *self.store.tables().await?, uid, after.as_ref(), PAGE).await?;
+            let page = self.dependents_page(&owner.uid, &owner.key, after.as_ref()).await?;
             let Some(last) = page.last() else { break };
             after = Some(last.key.clone());
             let acts: Vec<_> = page.into_iter().map(|dependent| act(dependent.key)).collect();
@@ -163,6 +163,10 @@ impl Collector {
             failure = results.into_iter().filter_map(Result::err).last().or(failure);
         }
         failure.map_or(Ok(()), Err)
+    }
+
+    async fn dependents_page(&self, uid: &str, owner: &Key, after: Option<&Key>) -> Result<Vec<Dependent>, StoreError> {
+        load_dependents(&mut *self.store.tables().await?, uid, &owner.namespace, after, PAGE).await
     }
 
     /// Does with one object what its owners say.
@@ -176,7 +180,7 @@ impl Collector {
         }
         let mut dependents = Dependents::default();
         if owners.contains(&Owner::WaitsForDependents) {
-            dependents = self.dependents_of(&resource.uid).await?;
+            dependents = self.dependents_of(&resource).await?;
         }
         if decide(&resource.object, &owners, dependents) == Verdict::Keep {
             return Ok(());
@@ -184,10 +188,10 @@ impl Collector {
         self.store.transact(move |tx| Box::pin(judge_again(tx, key, dependents))).await
     }
 
-    async fn dependents_of(&self, uid: &str) -> Result<Dependents, StoreError> {
+    async fn dependents_of(&self, owner: &Resource) -> Result<Dependents, StoreError> {
         let (mut after, mut found) = (None, Dependents::default());
         loop {
-            let page = load_dependents(&mut *self.store.tables().await?, uid, after.as_ref(), PAGE).await?;
+            let page = self.dependents_page(&owner.uid, &owner.key, after.as_ref()).await?;
             let Some(last) = page.last() else { return Ok(found) };
             after = Some(last.key.clone());
             found.any = true;
@@ -254,7 +258,7 @@ async fn release(tx: &mut Tx, key: Key, owners: BTreeSet<String>) -> Result<(), 
 async fn finish(tx: &mut Tx, key: Key, uid: String, finalizer: &'static str) -> Result<Outcome, StoreError> {
     let found = tx.get(&key).await?.filter(|resource| resource.uid == uid);
     let (Some(resource), Some(kind)) = (found, kind_of(&key)) else { return Ok(Outcome::Done) };
-    if finalizer == FOREGROUND && blocks_owner(tx, &uid).await? {
+    if finalizer == FOREGROUND && blocks_owner(tx, &uid, &key.namespace).await? {
         return Ok(Outcome::Waits);
     }
     let mut object = (*resource.object).clone();
@@ -274,7 +278,7 @@ async fn judge_again(tx: &mut Tx, key: Key, mut dependents: Dependents) -> Resul
         let found = tx.get(lead).await?;
         owners.push(classify(reference, found.as_ref().map(|owner| &*owner.object)));
     }
-    dependents.any = !load_dependents(tx, &resource.uid, None, 1).await?.is_empty();
+    dependents.any = !load_dependents(tx, &resource.uid, &key.namespace, None, 1).await?.is_empty();
     let verdict = decide(&resource.object, &owners, dependents);
     if !delete::is_deletable(kind, &key.name) && !matches!(verdict, Verdict::Release(_)) {
         return Ok(());

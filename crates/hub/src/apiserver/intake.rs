@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use super::{
     body::{self, Body, Encoding},
+    depth,
     kinds::ResourceKind,
     meta,
     options::FieldValidation,
@@ -29,6 +30,7 @@ pub fn read(bytes: &[u8], encoding: Encoding, kind: &ResourceKind, rule: FieldVa
         );
         ApiError::bad_request(message)
     })?;
+    check_depth(&body.value, kind)?;
     check_type(&mut body.value, kind)?;
     let (object, complaints) = shape(body, kind).map_err(|why| cannot_be_handled(kind, &why))?;
     let intake = judge(object, complaints, rule, |list| cannot_be_handled(kind, list))?;
@@ -46,6 +48,7 @@ pub fn read_patched(
         let cause = FieldError::invalid("patch", &json!(""), why);
         ApiError::invalid(&kind.group, &kind.kind, "", vec![cause])
     };
+    check_depth(&object, kind)?;
     let mut body = Body { value: object, duplicates: Vec::new() };
     check_type(&mut body.value, kind)?;
     let (object, found) = shape(body, kind).map_err(|why| invalid(&why))?;
@@ -68,6 +71,15 @@ fn stored(mut intake: Intake, kind: &ResourceKind, when: &str) -> Intake {
         ));
     }
     intake
+}
+
+/// Before anything walks it. Parsers end at 127 levels; what patches make of an object has no such end.
+pub fn check_depth(object: &Value, kind: &ResourceKind) -> Result<(), ApiError> {
+    if depth::fits(object) {
+        return Ok(());
+    }
+    let message = format!("the {} can't be stored: {}", kind.kind, depth::too_deep());
+    Err(ApiError::new(422, "Invalid", message))
 }
 
 fn judge(

@@ -3,12 +3,18 @@
 use json_patch::PatchOperation;
 use serde_json::Value;
 
-use super::{status::ApiError, strategic};
+use super::{
+    depth::{self, Budget},
+    status::ApiError,
+    strategic,
+};
 
 /// Most operations of one JSON patch, as in kube-apiserver.
 const OPERATIONS_LIMIT: usize = 10_000;
 /// Most bytes that `copy` operations may add: a few dozen of them could otherwise double a document to any size.
 const COPY_LIMIT: usize = 3 * 1024 * 1024;
+/// Most values, each with what is in it, that all operations of a patch look at. A patch of the largest size adds about as many.
+const WALK_LIMIT: usize = 3_000_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PatchType {
@@ -86,22 +92,42 @@ impl Patch {
 }
 
 fn apply_operations(object: &mut Value, operations: &[PatchOperation]) -> Result<(), ApiError> {
+    let mut budget = Budget::of(WALK_LIMIT);
     let mut copied = 0;
     for (n, operation) in operations.iter().enumerate() {
-        if let PatchOperation::Copy(copy) = operation {
-            copied += copy.from.resolve(object).map_or(0, |value| value.to_string().len());
-            if copied > COPY_LIMIT {
-                let message = format!("the patch copies more than {COPY_LIMIT} bytes");
-                return Err(ApiError::new(413, "RequestEntityTooLarge", message));
+        let invalid = |why: &str| {
+            let message = format!("the JSON patch's operation {n} ({}) failed: {why}", operation.path());
+            ApiError::new(422, "Invalid", message)
+        };
+        // What is put somewhere, or compared with what is there: nothing walks it before its depth is known.
+        let value = match operation {
+            PatchOperation::Add(add) => Some(&add.value),
+            PatchOperation::Replace(replace) => Some(&replace.value),
+            PatchOperation::Test(test) => Some(&test.value),
+            PatchOperation::Copy(copy) => copy.from.resolve(object).ok(),
+            PatchOperation::Move(moved) => moved.from.resolve(object).ok(),
+            PatchOperation::Remove(_) => None,
+        };
+        if let Some(value) = value {
+            let measured = depth::measure(value, &mut budget).ok_or_else(|| {
+                ApiError::new(
+                    413,
+                    "RequestEntityTooLarge",
+                    "the JSON patch moves, copies and compares too much".to_owned(),
+                )
+            })?;
+            if operation.path().tokens().count() + measured.depth > depth::MAX_DEPTH {
+                return Err(invalid(&depth::too_deep()));
+            }
+            if matches!(operation, PatchOperation::Copy(_)) {
+                copied += measured.bytes;
             }
         }
-        json_patch::patch_unsafe(object, std::slice::from_ref(operation)).map_err(|e| {
-            ApiError::new(
-                422,
-                "Invalid",
-                format!("the JSON patch's operation {n} ({}) failed: {}", operation.path(), e.kind),
-            )
-        })?;
+        if copied > COPY_LIMIT {
+            let message = format!("the patch copies more than {COPY_LIMIT} bytes");
+            return Err(ApiError::new(413, "RequestEntityTooLarge", message));
+        }
+        json_patch::patch_unsafe(object, std::slice::from_ref(operation)).map_err(|e| invalid(&e.kind.to_string()))?;
     }
     Ok(())
 }
@@ -145,6 +171,35 @@ mod tests {
         let copy = json!({"op": "copy", "from": "/list", "path": "/list/-"});
         let error = apply(PatchType::Json, json!(vec![copy; 60])).unwrap_err();
         assert_eq!(error.0, 413);
+    }
+
+    /// Each copy into its own depths doubles them: a few of these once overflowed the stack, which ends the process.
+    #[test]
+    fn copies_can_not_nest_a_document_without_an_end() {
+        let mut nested = json!(1);
+        for _ in 0..100 {
+            nested = json!({"a": nested});
+        }
+        let mut operations = vec![json!({"op": "add", "path": "/x", "value": nested})];
+        let mut path = "/x".to_owned() + &"/a".repeat(100);
+        for _ in 0..6 {
+            operations.push(json!({"op": "copy", "from": "/x", "path": path}));
+            path = format!("{path}{}", &path["/x".len()..]);
+        }
+        let (code, message) = apply(PatchType::Json, json!(operations)).unwrap_err();
+        assert_eq!(code, 422);
+        assert!(message.contains("operation 1") && message.contains("nested more than"), "{message}");
+    }
+
+    #[test]
+    fn a_patch_that_looks_at_much_again_and_again_is_refused() {
+        let large = json!(vec![1; 10_000]);
+        let mut operations = vec![json!({"op": "add", "path": "/x", "value": large})];
+        for n in 0..1000 {
+            let (from, to) = if n % 2 == 0 { ("/x", "/y") } else { ("/y", "/x") };
+            operations.push(json!({"op": "move", "from": from, "path": to}));
+        }
+        assert_eq!(apply(PatchType::Json, json!(operations)).unwrap_err().0, 413);
     }
 
     #[test]

@@ -129,6 +129,10 @@ impl RequestInfo {
             // `namespaces/NAME/status` is a subresource of the namespace, anything else lies in it.
             if rest.len() > 2 && !matches!(rest[2].as_str(), "status" | "finalize") {
                 rest = &rest[2..];
+                // Namespaces lie in no namespace: the one that is authorized would not be the one that is served.
+                if rest[0] == "namespaces" {
+                    return Err(ApiError::no_such_path());
+                }
             }
         }
         // `/watch/...` and `/proxy/...` prefixes were deprecated in Kubernetes 1.11 and aren't served.
@@ -160,6 +164,13 @@ impl RequestInfo {
         }
     }
 
+    /// Whether the objects of a kind can be asked for by this path. What lies in no namespace is not asked for in one, but for a
+    /// namespace in its own. So the namespace that is authorized is the namespace of all that the request touches.
+    pub fn reaches(&self, is_namespaced: bool) -> bool {
+        let is_itself = self.resource == "namespaces" && self.group.is_empty() && self.namespace == self.name;
+        is_namespaced || self.namespace.is_empty() || is_itself
+    }
+
     /// True where the request is for a collection, whatever name a field selector adds.
     pub fn is_collection(&self) -> bool {
         matches!(self.verb.as_str(), "list" | "watch" | "deletecollection") || self.name.is_empty()
@@ -168,7 +179,7 @@ impl RequestInfo {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::kinds::REGISTRY, *};
 
     fn parse(method: Method, uri: &str) -> Result<RequestInfo, ApiError> {
         let uri: Uri = uri.parse().unwrap();
@@ -206,5 +217,51 @@ mod tests {
         }
         assert!(parse(Method::GET, "/api/v1/watch/secrets").is_err());
         assert!(parse(Method::GET, "/api/v1/namespaces/a/pods/b/proxy/c").is_err());
+    }
+
+    /// Each kind × method × prefix, also doubled, foreign and encoded ones: what is served lies in the namespace that is authorized.
+    #[test]
+    fn the_namespace_that_is_authorized_is_the_one_that_is_touched() {
+        let methods = [Method::GET, Method::POST, Method::PUT, Method::PATCH, Method::DELETE];
+        let prefixes = [
+            "",
+            "/namespaces/mine",
+            "/namespaces/namespaces",
+            "/namespaces/mine/namespaces/other",
+            "/namespaces/mine/namespaces",
+            "/namespaces/mine/%6eamespaces",
+            "/%6eamespaces/mine/namespaces",
+            "/namespaces/m%69ne",
+            "/namespaces/mine/status",
+        ];
+        let ends = [
+            "",
+            "/other",
+            "/mine",
+            "/namespaces",
+            "/other/status",
+            "/mine/finalize",
+            "?fieldSelector=metadata.name=mine",
+        ];
+        let mut served = 0;
+        let paths = prefixes.iter().flat_map(|prefix| ends.iter().map(move |end| (prefix, end)));
+        let asked = paths.flat_map(|path| methods.iter().map(move |method| (path, method)));
+        let all = REGISTRY.kinds.iter().flat_map(|kind| asked.clone().map(move |asked| (kind, asked)));
+        for (kind, ((prefix, end), method)) in all {
+            let place =
+                if kind.group.is_empty() { "/api/v1".to_owned() } else { format!("/apis/{}", kind.api_version()) };
+            let path = format!("{place}{prefix}/{}{end}", kind.plural);
+            let Ok(info) = parse(method.clone(), &path) else { continue };
+            let Some(kind) = REGISTRY.find(&info.group, &info.version, &info.resource) else { continue };
+            if !info.reaches(kind.namespaced) {
+                continue;
+            }
+            served += 1;
+            // A key is made of the namespace, where its kind has one, and of the name.
+            let touched = if kind.namespaced { &info.namespace } else { "" };
+            let is_itself = kind.plural == "namespaces" && info.name == info.namespace && !info.is_collection();
+            assert!(info.namespace == touched || is_itself, "{method} {path}: {info:?}");
+        }
+        assert!(served > 1000, "{served}");
     }
 }

@@ -273,6 +273,11 @@ impl ApiError {
             .with(Details { retry_after_seconds: Some(1), ..Details::default() })
     }
 
+    pub fn too_many_watches_of_user() -> Self {
+        let message = "this user has a quarter of all watches of the server already; try again";
+        Self::new(429, "TooManyRequests", message).with(Details { retry_after_seconds: Some(1), ..Details::default() })
+    }
+
     pub fn too_many_watches(limit: usize) -> Self {
         let message = format!("the server serves {limit} watches already, as many as max-watches allows; try again");
         Self::new(429, "TooManyRequests", message).with(Details { retry_after_seconds: Some(1), ..Details::default() })

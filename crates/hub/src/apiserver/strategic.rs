@@ -4,7 +4,7 @@
 //! value where the list holds scalars. Directives: `$patch` (replace, delete), `$retainKeys`,
 //! `$setElementOrder/FIELD`, `$deleteFromPrimitiveList/FIELD`.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, HashSet, VecDeque};
 
 use serde_json::{Map, Value, json};
 
@@ -105,16 +105,11 @@ fn merge_lists(
     let merged = match schema["x-kubernetes-patch-merge-key"].as_str() {
         Some(key) => merge_objects(old, new, key, &schema["items"])?,
         None => {
-            let mut merged: Vec<Value> = old.to_vec();
-            if let Some(dropped) = dropped {
-                merged.retain(|item| !dropped.contains(item));
-            }
-            for item in new {
-                if !merged.contains(item) {
-                    merged.push(item.clone());
-                }
-            }
-            merged
+            let dropped: HashSet<&Value> = dropped.into_iter().flatten().collect();
+            let mut merged: Vec<&Value> = old.iter().filter(|item| !dropped.contains(item)).collect();
+            let mut known: HashSet<&Value> = merged.iter().copied().collect();
+            merged.extend(new.iter().filter(|item| known.insert(item)));
+            merged.into_iter().cloned().collect()
         }
     };
     let key = schema["x-kubernetes-patch-merge-key"].as_str();
@@ -126,39 +121,47 @@ fn merge_objects(old: &[Value], new: &[Value], key: &str, items: &Value) -> Resu
     if new.iter().any(|item| item[DIRECTIVE] == json!("replace")) {
         return Ok(new.iter().filter(|item| item.get(DIRECTIVE).is_none()).cloned().collect());
     }
-    let mut merged: Vec<Value> = old.to_vec();
+    // By its key, the first item that has it. What is deleted leaves a gap, so that the places stay.
+    let mut merged: Vec<Option<Value>> = old.iter().cloned().map(Some).collect();
+    let mut places = first_places(old.iter().map(|item| item.get(key)));
     for item in new {
         let Value::Object(patch) = item else { return Err(format!("expected objects with the key {key:?} in a list")) };
         let identity =
             patch.get(key).ok_or_else(|| format!("map: {item} does not contain declared merge key: {key}"))?;
-        let at = merged.iter().position(|candidate| candidate.get(key) == Some(identity));
+        let at = places.get(identity).copied();
         match (patch.get(DIRECTIVE).and_then(Value::as_str), at) {
             (Some("delete"), Some(at)) => {
-                merged.remove(at);
+                merged[at] = None;
+                places.remove(identity);
             }
             (Some("delete"), None) => {}
-            (_, Some(at)) => merged[at] = merge(&merged[at], item, items)?,
-            (_, None) => merged.push(without_directives(patch).into()),
+            (_, Some(at)) => {
+                let old = merged[at].take().unwrap_or_default();
+                merged[at] = Some(merge(&old, item, items)?);
+            }
+            (_, None) => {
+                places.insert(identity, merged.len());
+                merged.push(Some(without_directives(patch).into()));
+            }
         }
     }
-    Ok(merged)
+    Ok(merged.into_iter().flatten().collect())
 }
 
 /// `normalizeElementOrder`: what the client names is in its order; what only the server has is merged into that by the
 /// order on the server, and behind everything that the server doesn't know.
 fn ordered(list: Vec<Value>, order: &[Value], server: &[Value], key: Option<&str>) -> Vec<Value> {
-    let identity = |item: &Value| key.map_or_else(|| item.clone(), |key| item[key].clone());
-    let wanted: Vec<Value> = order.iter().map(identity).collect();
-    let known: Vec<Value> = server.iter().map(identity).collect();
+    let wanted = first_places(order.iter().map(|item| Some(identity(item, key))));
+    let known = first_places(server.iter().map(|item| Some(identity(item, key))));
     let (mut named, mut rest) = (Vec::new(), VecDeque::new());
     for item in list {
-        match wanted.iter().position(|w| *w == identity(&item)) {
-            Some(rank) => named.push((rank, item)),
+        match wanted.get(identity(&item, key)) {
+            Some(rank) => named.push((*rank, item)),
             None => rest.push_back(item),
         }
     }
     named.sort_by_key(|(rank, _)| *rank);
-    let place = |item: &Value| known.iter().position(|k| *k == identity(item));
+    let place = |item: &Value| known.get(identity(item, key)).copied();
     let mut result = Vec::with_capacity(named.len() + rest.len());
     for (_, item) in named {
         while let (Some(before), Some(at)) = (rest.front().and_then(place), place(&item)) {
@@ -171,6 +174,22 @@ fn ordered(list: Vec<Value>, order: &[Value], server: &[Value], key: Option<&str
     }
     result.extend(rest);
     result
+}
+
+/// What an item is known by: its key, or the item itself where the list holds scalars.
+fn identity<'a>(item: &'a Value, key: Option<&str>) -> &'a Value {
+    key.map_or(item, |key| &item[key])
+}
+
+/// By value, the first place that has it.
+fn first_places<'a>(values: impl Iterator<Item = Option<&'a Value>>) -> HashMap<&'a Value, usize> {
+    let mut places = HashMap::new();
+    for (place, value) in values.enumerate() {
+        if let Some(value) = value {
+            places.entry(value).or_insert(place);
+        }
+    }
+    places
 }
 
 #[cfg(test)]
@@ -220,6 +239,19 @@ mod tests {
         );
         let schema = &REGISTRY.find("", "v1", "serviceaccounts").unwrap().schema;
         assert!(merge(&json!({}), &json!({"secrets": [{"uid": "1"}]}), schema).is_err());
+    }
+
+    /// Four such patches, compared item by item, once held the API for a minute.
+    #[test]
+    fn lists_of_the_largest_size_are_merged_by_an_index() {
+        let list = |from: usize| -> Value { (from..from + 50_000).map(|n| json!({"name": format!("n{n}")})).collect() };
+        let schema = &REGISTRY.find("", "v1", "serviceaccounts").unwrap().schema;
+        let merged = merge(&json!({"secrets": list(0)}), &json!({"secrets": list(25_000)}), schema).unwrap();
+        let (secrets, names) = (merged["secrets"].as_array().unwrap(), ["n0", "n74999"]);
+        assert_eq!(
+            (secrets.len(), [&secrets[0]["name"], &secrets[74_999]["name"]]),
+            (75_000, names.map(|name| json!(name)).each_ref())
+        );
     }
 
     #[test]

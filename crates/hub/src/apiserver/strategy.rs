@@ -175,6 +175,7 @@ pub fn validate(object: &Value, old: Option<&Value>, kind: &ResourceKind, part: 
             validate_provider(object, old, kind, &mut errors);
             validate_pipeline(object, old, kind, &mut errors);
             match kind.plural.as_str() {
+                "agentpolicies" => validate_limit(object, old, &mut errors),
                 "servicesets" => sets::validate(object, old, &mut errors),
                 "managednamespaces" => managed_namespaces::validate(object, old, &mut errors),
                 _ => {}
@@ -200,7 +201,6 @@ pub fn validate(object: &Value, old: Option<&Value>, kind: &ResourceKind, part: 
         "RoleBinding" | "ClusterRoleBinding" => validate_binding(object, old, kind, &mut errors),
         "Event" => events::validate(object, old, kind, &mut errors),
         "Lease" => validate_lease(object, &mut errors),
-        "AgentPolicy" => validate_limit(object, old, &mut errors),
         _ => {}
     }
     errors

@@ -18,11 +18,13 @@ use rand::RngExt as _;
 use serde_json::{Value, json};
 use tokio::{
     sync::{OwnedSemaphorePermit, mpsc},
-    time::{Instant, sleep_until},
+    time::{Instant, sleep, sleep_until},
 };
 
-use super::{admission, call::Call, meta, options::ListOptions, read, respond, selector::Filter, status::ApiError};
-use crate::turns::Turn;
+use super::{
+    admission, call::Call, decide_again, meta, options::ListOptions, read, respond, selector::Filter, status::ApiError,
+};
+use crate::turns::{Share, Turn};
 
 /// How often a watch that asked for bookmarks gets one, as in kube-apiserver.
 const BOOKMARKS: Duration = Duration::from_secs(60);
@@ -31,6 +33,14 @@ const BUFFER: usize = 64;
 /// Objects read at a time for the initial state.
 const PAGE: usize = 500;
 const CATCH_UP: Duration = Duration::from_secs(5);
+/// How long a decision on the sender's token, account and rights counts. With the time that it takes to decide again, a watch ends
+/// within 5 s of the change that ends its right.
+const DECIDED: Duration = Duration::from_secs(3);
+/// A watch that could not be decided upon for so long ends.
+const UNDECIDED: Duration = Duration::from_secs(30);
+const RETRY: Duration = Duration::from_millis(500);
+/// The longest watch, whatever the client asks for; then it begins again where it was.
+const LONGEST: u64 = 3600;
 
 /// How a watch begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,15 +94,19 @@ pub fn watch(call: Call, turn: Turn) -> Result<Response, ApiError> {
     let turn = (start == Start::State).then_some(turn);
     let place = Arc::clone(&call.hub.watches).try_acquire_owned();
     let place = place.map_err(|_| ApiError::too_many_watches(call.hub.config.max_watches))?;
+    let share = call.hub.watch_shares.take(&call.user.name).ok_or_else(ApiError::too_many_watches_of_user)?;
     let (sender, receiver) = mpsc::channel(BUFFER);
     let lasts = options.timeout_seconds.map_or_else(
         // Between half an hour and an hour, so that watches that began together don't end together.
         || Duration::from_secs(rand::rng().random_range(1800..3600)),
-        Duration::from_secs,
+        |seconds| Duration::from_secs(seconds.min(LONGEST)),
     );
     let deadline = Instant::now() + lasts;
     let passes_on = read::passes_on(&call, &options.filter);
-    let feed = Feed { call: Arc::new(call), options, passes_on, sender, columns_sent: false, deadline, _place: place };
+    let decided = Instant::now();
+    let call = Arc::new(call);
+    let feed =
+        Feed { call, options, passes_on, sender, columns_sent: false, deadline, decided, _place: (place, share) };
     tokio::spawn(feed.run(start, turn));
     let lines = stream::unfold(receiver, |mut receiver| async move {
         receiver.recv().await.map(|line: Bytes| (Ok::<_, std::convert::Infallible>(line), receiver))
@@ -111,8 +125,13 @@ struct StateLine {
     line: Bytes,
 }
 
-/// Why a feed stops: the client is gone, or has been told.
-struct Ended;
+/// Why a feed stops.
+enum Ended {
+    /// The client is gone, or its time is over.
+    Silently,
+    /// The client gets the error as an event: the answer has begun.
+    With(ApiError),
+}
 
 struct Feed {
     call: Arc<Call>,
@@ -122,48 +141,44 @@ struct Feed {
     sender: mpsc::Sender<Bytes>,
     columns_sent: bool,
     deadline: Instant,
-    /// One of `max-watches`.
-    _place: OwnedSemaphorePermit,
+    /// When the sender's rights were looked at.
+    decided: Instant,
+    /// One of `max-watches`, and one of its user's.
+    _place: (OwnedSemaphorePermit, Share),
 }
 
 impl Feed {
     async fn run(mut self, start: Start, turn: Option<Turn>) {
-        if let Err(error) = self.follow(start, turn).await.unwrap_or(Ok(())) {
-            // The answer has begun, so an error travels as an event.
+        if let Err(Ended::With(error)) = self.follow(start, turn).await {
             let _ = self.send("ERROR", error.to_value()).await;
         }
     }
 
-    /// `Err(Ended)`: silently. `Ok(Err)`: with an ERROR event.
-    async fn follow(&mut self, start: Start, turn: Option<Turn>) -> Result<Result<(), ApiError>, Ended> {
+    async fn follow(&mut self, start: Start, turn: Option<Turn>) -> Result<(), Ended> {
         let store = self.call.hub.store.clone();
         let mut shown = HashMap::new();
         let mut complete_at = None;
         let from = match start {
             Start::Version(version) => version,
             Start::Now => store.position(),
-            Start::State => match self.send_state(&mut shown, turn).await? {
-                Ok((first, last)) => {
-                    complete_at = Some(last);
-                    first
-                }
-                Err(error) => return Ok(Err(error)),
-            },
+            Start::State => {
+                let (first, last) = self.send_state(&mut shown, turn).await?;
+                complete_at = Some(last);
+                first
+            }
         };
-        let mut watch = match store.watch(Some(self.call.kind.store.clone()), from) {
-            Ok(watch) => watch,
-            Err(error) => return Ok(Err(too_old(&error))),
-        };
+        let watch = store.watch(Some(self.call.kind.store.clone()), from);
+        let mut watch = watch.map_err(|error| Ended::With(too_old(&error)))?;
         if let Some(last) = complete_at {
             // Changes between the first page and the last belong to the state that the bookmark closes.
             if !store.wait_for(last, CATCH_UP).await {
-                return Ok(Err(ApiError::version_too_large(last, store.position())));
+                return Err(Ended::With(ApiError::version_too_large(last, store.position())));
             }
             while watch.position() < last {
                 match watch.next().await {
                     Some(Ok(event)) => self.send_event(&event, &mut shown).await?,
-                    Some(Err(error)) => return Ok(Err(too_old(&error))),
-                    None => return Err(Ended),
+                    Some(Err(error)) => return Err(Ended::With(too_old(&error))),
+                    None => return Err(Ended::Silently),
                 }
             }
             if self.options.send_initial && self.options.bookmarks {
@@ -173,18 +188,19 @@ impl Feed {
         self.stream(watch, shown).await
     }
 
-    async fn stream(&mut self, mut watch: Watch, mut shown: HashMap<Key, u64>) -> Result<Result<(), ApiError>, Ended> {
+    async fn stream(&mut self, mut watch: Watch, mut shown: HashMap<Key, u64>) -> Result<(), Ended> {
         let shutdown = self.call.hub.shutdown.clone();
         let mut bookmark = Instant::now() + BOOKMARKS;
         loop {
             tokio::select! {
                 event = watch.next() => match event {
                     Some(Ok(event)) => self.send_event(&event, &mut shown).await?,
-                    Some(Err(error)) => return Ok(Err(too_old(&error))),
-                    None => return Err(Ended),
+                    Some(Err(error)) => return Err(Ended::With(too_old(&error))),
+                    None => return Err(Ended::Silently),
                 },
-                () = self.sender.closed() => return Err(Ended),
-                () = shutdown.cancelled() => return Err(Ended),
+                () = sleep_until(self.decided + DECIDED) => self.keep_decided().await?,
+                () = self.sender.closed() => return Err(Ended::Silently),
+                () = shutdown.cancelled() => return Err(Ended::Silently),
                 () = sleep_until(bookmark), if self.options.bookmarks => {
                     self.send_bookmark(watch.position(), false).await?;
                     bookmark = Instant::now() + BOOKMARKS;
@@ -193,25 +209,33 @@ impl Feed {
                     if self.options.bookmarks {
                         self.send_bookmark(watch.position(), false).await?;
                     }
-                    return Err(Ended);
+                    return Err(Ended::Silently);
                 }
             }
         }
     }
 
+    /// Decides once more on the watch, if its decision counts no more. While that can't be decided, nothing is sent.
+    async fn keep_decided(&mut self) -> Result<(), Ended> {
+        while self.decided.elapsed() >= DECIDED {
+            match decide_again(&self.call).await {
+                Ok(()) => self.decided = Instant::now(),
+                Err(error) if error.code == 503 && self.decided.elapsed() < UNDECIDED => sleep(RETRY).await,
+                Err(error) => return Err(Ended::With(error)),
+            }
+        }
+        Ok(())
+    }
+
     /// The present state as ADDED events; returns the versions of its first and its last page. The request's own turn is for
     /// the first.
-    async fn send_state(
-        &mut self,
-        shown: &mut HashMap<Key, u64>,
-        mut turn: Option<Turn>,
-    ) -> Result<Result<(u64, u64), ApiError>, Ended> {
+    async fn send_state(&mut self, shown: &mut HashMap<Key, u64>, mut turn: Option<Turn>) -> Result<(u64, u64), Ended> {
         let (mut first, mut after) = (None, None);
         let hub = Arc::clone(&self.call.hub);
         if let Some(version) = self.options.version.filter(|v| *v > hub.store.position())
             && !hub.store.wait_for(version, CATCH_UP).await
         {
-            return Ok(Err(ApiError::version_too_large(version, hub.store.position())));
+            return Err(Ended::With(ApiError::version_too_large(version, hub.store.position())));
         }
         loop {
             let turns = async {
@@ -223,12 +247,10 @@ impl Feed {
             };
             let held = tokio::select! {
                 held = turns => held,
-                () = self.sender.closed() => return Err(Ended),
+                () = self.sender.closed() => return Err(Ended::Silently),
             };
-            let page = match self.state_page(after).await {
-                Ok(page) => page,
-                Err(error) => return Ok(Err(error)),
-            };
+            self.keep_decided().await?;
+            let page = self.state_page(after).await.map_err(Ended::With)?;
             drop(held);
             let start = *first.get_or_insert(page.version);
             for StateLine { key, version, line } in page.items {
@@ -239,7 +261,7 @@ impl Feed {
             }
             match page.next {
                 Some(next) => after = Some(next),
-                None => return Ok(Ok((start, page.version))),
+                None => return Ok((start, page.version)),
             }
         }
     }
@@ -275,6 +297,8 @@ impl Feed {
             }
             shown.remove(&event.key);
         }
+        // A client that reads slowly keeps this one waiting for as long as it likes.
+        self.keep_decided().await?;
         match event_type(event, &self.options.filter) {
             Some(kind) if self.passes_on => self.send_line(line(kind, event.json().as_bytes())).await,
             Some(kind) => {
@@ -313,7 +337,7 @@ impl Feed {
     }
 
     async fn send_line(&self, line: Bytes) -> Result<(), Ended> {
-        self.sender.send(line).await.map_err(|_| Ended)
+        self.sender.send(line).await.map_err(|_| Ended::Silently)
     }
 }
 

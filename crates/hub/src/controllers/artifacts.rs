@@ -103,11 +103,13 @@ pub async fn fetch_charts(mirrors: &Mirrors, source: Helm<'_>, with: &Credential
             Some((site, digest))
         }
     };
+    // Of another address nothing that was found before counts: it would be taken for what the new one serves.
+    let moved = source.origin.as_ref().is_some_and(|origin| !origin.root.is_empty() && origin.root != source.spec.url);
     let mut charts = Vec::new();
     let (mut failure, mut found) = (None, 0);
     for (name, version) in &source.wanted {
         let wanted = WantedChart { name: name.clone(), version: version.clone() };
-        let known = source.known.iter().find(|row| row.chart == *name && row.wanted == *version);
+        let known = source.known.iter().find(|row| row.chart == *name && row.wanted == *version).filter(|_| !moved);
         match find_chart(mirrors, &source, with, index.as_ref().map(|(site, _)| site), &artifacts, &wanted, known).await
         {
             Ok(chart) => {
@@ -123,6 +125,9 @@ pub async fn fetch_charts(mirrors: &Mirrors, source: Helm<'_>, with: &Credential
                 break;
             }
         }
+    }
+    if moved {
+        charts.extend(forgotten_charts(&source, &charts));
     }
     let unwanted = source
         .known
@@ -223,6 +228,19 @@ fn moved_chart(uid: &str, wanted: &WantedChart, known: Option<&ChartRow>, found:
         problem: String::new(),
         fetched: Timestamp::now().as_second(),
     })
+}
+
+/// Charts that were found at another address, and not at the present one.
+fn forgotten_charts(source: &Helm<'_>, found: &[ChartRow]) -> Vec<ChartRow> {
+    let is_found = |row: &ChartRow| found.iter().any(|new| (&new.chart, &new.wanted) == (&row.chart, &row.wanted));
+    let forget = |row: &ChartRow| ChartRow {
+        source_uid: row.source_uid.clone(),
+        chart: row.chart.clone(),
+        wanted: row.wanted.clone(),
+        problem: format!("chart {} {} was found at another address than spec.url has now", row.chart, row.wanted),
+        ..ChartRow::default()
+    };
+    source.known.iter().filter(|row| !is_found(row)).map(forget).collect()
 }
 
 /// What was served goes on being served, and why nothing newer is, is said.

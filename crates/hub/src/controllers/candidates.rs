@@ -100,6 +100,19 @@ impl FoundSource {
         matches!(self.object.spec, SourceSpec::BuiltIn)
     }
 
+    /// Where what is served of it came from. The address that its spec has now may be another one, that was not asked yet: what a grant
+    /// forbids to fetch stays forbidden whatever is written there later.
+    fn address(&self) -> &str {
+        let fetched = match &self.object.spec {
+            SourceSpec::Git(_) => self.revision.as_ref().and_then(|revision| revision.taken.address.as_deref()),
+            SourceSpec::Helm(_) | SourceSpec::Oci(_) | SourceSpec::File(_) => {
+                self.origin.as_ref().map(|origin| origin.root.as_str()).filter(|root| !root.is_empty())
+            }
+            SourceSpec::BuiltIn => None,
+        };
+        fetched.unwrap_or(&self.object.any.url)
+    }
+
     /// As it is now.
     pub async fn load(
         delivery: &Delivery,
@@ -213,7 +226,7 @@ impl Ingredient {
             kind: *kind,
             name: name.clone(),
             source_uid: found.object.uid.clone(),
-            url: found.object.any.url.clone(),
+            url: found.address().to_owned(),
             chart: self.chart.clone(),
             revision,
             reads: found.revision.as_ref().map(|revision| word_of(reads_of(revision))).unwrap_or_default(),
@@ -366,7 +379,7 @@ fn want(source_uid: &str, chart: Option<&ChartReference>, url: &str) -> ServiceS
     ServiceSource { source_uid: source_uid.to_owned(), chart, wanted, url: url.to_owned() }
 }
 
-/// A candidate that is still made of exactly what is served now; its addresses as they are now.
+/// A candidate that is still made of exactly what is served now; its addresses as it was fetched from last.
 async fn is_current(delivery: &Delivery, known: &Known, taken: &[Taken]) -> Result<Option<Candidate>, StoreError> {
     let Known { candidate: known, is_untouched } = known;
     let stated: Vec<&Part> = known.parts.iter().filter(|part| !part.dependency).collect();

@@ -313,7 +313,8 @@ async fn complete(
     let origin = find_origin(delivery, source_uid, known, &commit)
         .await
         .map_err(|error| SourceFailure::passing("MirrorFailed", format!("read the history of {commit}: {error}")))?;
-    let taken = Taken { submodules: spec.recurse_submodules, lfs: spec.lfs, verified, ..Taken::default() };
+    let address = Some(spec.url.clone());
+    let taken = Taken { submodules: spec.recurse_submodules, lfs: spec.lfs, address, verified, ..Taken::default() };
     Ok(Fetch { reference: revision.name.unwrap_or_default(), commit, origin, taken })
 }
 

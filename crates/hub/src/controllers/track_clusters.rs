@@ -282,6 +282,7 @@ fn resolve_status(
         kubernetes_version: agent.map(|agent| agent.kubernetes_version.clone()),
         agent_version: agent.map(|agent| agent.agent_version.clone()),
         agent_image: report.and_then(|report| report.image.clone()),
+        agent_limits: report.and_then(|report| report.limits.clone()),
         age_recipient: agent
             .and_then(|agent| Some(farwater_sops::recipient(agent.sealing_key.as_slice().try_into().ok()?))),
         last_heard_time: None,

@@ -15,7 +15,8 @@ use farwater_api::{
     hooks::{MAX_JUNIT_BYTES, MAX_LOG_BYTES, MAX_REPORTED_HOOKS},
     objects::{ObjectReport, Outcome, ServiceReport},
     protocol::{
-        AcceptedStatement, AgentReport, AgentUpdate, MAX_REPORTED_OBJECTS, SigningKey, StatusAnswer, StatusReport,
+        AcceptedStatement, AgentReport, AgentUpdate, MAX_REPORTED_OBJECTS, MAX_REPORTED_SERVICES, SigningKey,
+        StatusAnswer, StatusReport,
     },
 };
 use farwater_fleet::conditions::cut;
@@ -45,6 +46,8 @@ use crate::controllers::{
 /// As protocol.rs says of an object's message.
 const MAX_MESSAGE_BYTES: usize = 1024;
 const ZSTD_LEVEL: i32 = 3;
+/// Patterns of each of an agent's own limits that are shown.
+const MAX_LIMITS: usize = 100;
 /// Longest JSON of one stored report.
 const MAX_REPORT_BYTES: usize = 16 << 20;
 
@@ -58,6 +61,9 @@ pub async fn post_status(
     check_versions(&report.agent_version, &report.kubernetes_version)?;
     if report.sequence <= report.base || i64::try_from(report.sequence).is_err() {
         return Err(Refusal::Invalid("a report's sequence must be above its base".to_owned()));
+    }
+    if report.services.len() > MAX_REPORTED_SERVICES {
+        return Err(Refusal::Invalid(format!("a report speaks of more than {MAX_REPORTED_SERVICES} services")));
     }
     if let Some(accepted) = &report.accepted {
         prove_epoch(&delivery, &cluster, accepted).await?;
@@ -105,6 +111,12 @@ fn encode_agent(mut report: AgentReport) -> Result<String, Refusal> {
         *reason = cut(reason, MAX_MESSAGE_BYTES);
     }
     report.image = report.image.map(|image| cut(&image, MAX_MESSAGE_BYTES));
+    if let Some(limits) = &mut report.limits {
+        for patterns in [&mut limits.accounts, &mut limits.namespaces, &mut limits.denied_kinds] {
+            patterns.truncate(MAX_LIMITS);
+            patterns.iter_mut().for_each(|pattern| *pattern = cut(pattern, MAX_MESSAGE_BYTES));
+        }
+    }
     serde_json::to_string(&report).map_err(|error| Refusal::Invalid(error.to_string()))
 }
 
@@ -129,8 +141,10 @@ struct Saved {
 /// Saves what the report says of this cluster's own services; others' and unknown ones are passed over.
 async fn save_services(delivery: &Delivery, cluster: &ClusterState, report: StatusReport) -> Result<Saved, Refusal> {
     let uid = cluster.uid.to_string();
-    let mut rows = Vec::with_capacity(report.services.len());
-    for (service_uid, service) in report.services {
+    // Here and not in the transaction: what an agent makes up must not keep the hub's other writers waiting.
+    let known = services_of(delivery, &uid, report.services.keys()).await?;
+    let mut rows = Vec::with_capacity(known.len());
+    for (service_uid, service) in report.services.into_iter().filter(|(service_uid, _)| known.contains(service_uid)) {
         let removed = service.as_ref().filter(|said| said.outcome == Outcome::Removed).map(|said| said.entry);
         let body = service.map(|mut service| encode(&mut service)).transpose()?;
         rows.push((service_uid, body, removed));
@@ -198,6 +212,19 @@ async fn save_services(delivery: &Delivery, cluster: &ClusterState, report: Stat
         })
     });
     saved.await?
+}
+
+/// Those of these services that are the cluster's, or that it has to let go of.
+async fn services_of(
+    delivery: &Delivery,
+    cluster_uid: &str,
+    reported: impl Iterator<Item = &String>,
+) -> Result<HashSet<String>, StoreError> {
+    let reported: Vec<&str> = reported.map(String::as_str).collect();
+    let mut tables = delivery.store.tables().await?;
+    let own = names_of_services(&mut tables, cluster_uid, &reported).await?;
+    let released = released_of_cluster(&mut tables, cluster_uid).await?;
+    Ok(own.into_iter().map(|(uid, ..)| uid).chain(released.into_iter().map(|row| row.service_uid)).collect())
 }
 
 /// A statement of this hub that is newer than its database proves that the database was restored from a backup: the epoch

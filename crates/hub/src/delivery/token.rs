@@ -99,6 +99,13 @@ pub fn identify<'a>(delivery: &Delivery, headers: &'a HeaderMap) -> Result<(Arc<
     Ok((state, claims.instance))
 }
 
+/// Whether a request has an access token of this hub that counts. It is no heartbeat, and no answer to what else is wrong.
+pub fn has_access(delivery: &Delivery, headers: &HeaderMap) -> bool {
+    let token = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
+    let claims = token.and_then(|token| verify(&delivery.identity, token));
+    claims.is_some_and(|claims| claims.expires > Timestamp::now().as_second())
+}
+
 /// Two processes with one identity, as of a cluster that was copied, would act on one signed state in two places and report over
 /// each other.
 fn check_instance(

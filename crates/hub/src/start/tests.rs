@@ -1,5 +1,6 @@
 //! The hub as its clients see it: over TLS, with the authority of its kubeconfig.
 
+mod slow_clients;
 mod watches;
 
 use std::{fs, os::unix::fs::PermissionsExt as _, path::Path};
@@ -383,8 +384,20 @@ async fn connections_beyond_the_limit_wait() {
     let directory = tempfile::tempdir().unwrap();
     let running = start(Config { max_connections: 2, ..config(directory.path()) }).await.unwrap();
     let client = Client::of(&running);
-    let first = client.connect("127.0.0.1", &[]).await.unwrap();
-    let second = client.connect("127.0.0.1", &[]).await.unwrap();
+    // Of clients that are known: others would make room.
+    let known = async || {
+        let stream = client.connect("127.0.0.1", &["http/1.1"]).await.unwrap();
+        let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.unwrap();
+        tokio::spawn(connection);
+        let request = client.request(Method::GET, "/api/v1/namespaces");
+        let request = request.header("authorization", format!("Bearer {}", client.token));
+        let answer = sender.send_request(request.body(Full::<Bytes>::default()).unwrap()).await.unwrap();
+        assert_eq!(answer.status(), 200);
+        answer.into_body().collect().await.unwrap();
+        sender
+    };
+    let first = known().await;
+    let second = known().await;
     let waits = tokio::time::timeout(Duration::from_millis(300), client.anonymous(Method::GET, "/livez")).await;
     assert!(waits.is_err());
     drop((first, second));

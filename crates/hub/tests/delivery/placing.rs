@@ -134,3 +134,57 @@ async fn a_grant_allows_every_source_of_a_service_or_none() {
         agent.wait_entry(&rig, uid, |entry| matches!(entry.action, Action::Hold { .. })).await;
     }
 }
+
+/// Another address in the source's spec makes what was fetched before no other: it was once assigned under an address that is allowed.
+#[tokio::test(flavor = "multi_thread")]
+async fn content_is_judged_by_the_address_that_it_came_from() {
+    let (server, _git) = repository().await;
+    let (elsewhere, _other) = repository().await;
+    let charts = Repository::start(&[("redis", "7.0.0")]).await;
+    let rig = shop::start().await;
+    let mut granted = grant();
+    granted["spec"]["allowedSources"] = json!([server.origin()]);
+    rig.create("ClusterGrant", "", "team-a", granted).await;
+    rig.repository("team-a", "infra", &elsewhere.url("infra.git")).await;
+    let spec = json!({"spec": {"url": charts.origin.url(), "interval": "1h"}});
+    rig.create("HelmRepository", "team-a", "charts", spec).await;
+    let place = |source: serde_json::Value| {
+        let mut spec = json!({"clusterRef": {"name": "east"}, "targetNamespace": "web"});
+        spec.as_object_mut().unwrap().extend(source.as_object().unwrap().clone());
+        json!({"spec": spec})
+    };
+    let of_git = place(json!({"path": "apps/web", "sourceRef": {"name": "infra"}}));
+    let of_charts = place(json!({
+        "sourceRef": {"kind": "HelmRepository", "name": "charts"}, "chart": {"name": "redis", "version": "*"},
+    }));
+    let agent = Agent::join(&rig, "east").await;
+    let refused = async |name: &str, address: &str| {
+        let is_refused = |service: &serde_json::Value| condition(service, "Stalled") == "True/NotGranted";
+        let told = rig.wait_for("ServiceDeployment", "team-a", name, is_refused).await;
+        assert!(message(&told, "Ready").contains(&format!("does not allow source {address}")), "{told:#}");
+    };
+    let first = rig.create("ServiceDeployment", "team-a", "git-first", of_git.clone()).await;
+    let second = rig.create("ServiceDeployment", "team-a", "chart-first", of_charts.clone()).await;
+    refused("git-first", &elsewhere.url("infra.git")).await;
+    refused("chart-first", &charts.origin.url()).await;
+
+    // An address that is allowed, where nothing answers.
+    let nothing = format!("{}/nothing", server.origin());
+    for (kind, name) in [("GitRepository", "infra"), ("HelmRepository", "charts")] {
+        rig.edit(kind, "team-a", name, |source| source["spec"]["url"] = nothing.clone().into()).await;
+        rig.wait_for(kind, "team-a", name, |source| condition(source, "Ready").starts_with("False")).await;
+    }
+    let third = rig.create("ServiceDeployment", "team-a", "git-later", of_git).await;
+    let fourth = rig.create("ServiceDeployment", "team-a", "chart-later", of_charts).await;
+    refused("git-later", &elsewhere.url("infra.git")).await;
+    refused("chart-later", &charts.origin.url()).await;
+    let state = agent.desired(&rig).await;
+    for uid in [&first, &second, &third, &fourth] {
+        let entry = state.entries.iter().find(|entry| entry.service.uid == *uid);
+        assert!(entry.is_none_or(|entry| applied(entry).is_none()), "{entry:?}");
+    }
+
+    // Once the allowed address has answered, it is served.
+    rig.edit("GitRepository", "team-a", "infra", |source| source["spec"]["url"] = server.url("infra.git").into()).await;
+    agent.wait_entry(&rig, &third, |entry| applied(entry).is_some()).await;
+}

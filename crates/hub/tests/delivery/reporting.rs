@@ -3,7 +3,8 @@
 use farwater_api::{
     ADMIN_NAMESPACE, APPROVE_PRUNE, Digest,
     deletion::Deletion,
-    objects::{Health, Outcome},
+    objects::{Health, Outcome, ServiceReport},
+    protocol::MAX_REPORTED_SERVICES,
     service_deployment::HeldPrune,
 };
 use farwater_hub::delivery::status::load_objects;
@@ -73,6 +74,21 @@ async fn a_cluster_reports_its_own_services_only() {
     west.say(&rig, &uid, said(&entry, Outcome::Applied, &[("web", Health::Current)])).await;
     west.say(&rig, "no such service", said(&entry, Outcome::Applied, &[])).await;
     assert!(load_objects(&rig.delivery, &uid).await.unwrap().is_empty());
+}
+
+/// They are looked up before the transaction: 600,000 of them once held the hub's only writer for seconds.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_report_of_services_that_nobody_knows_has_a_limit_and_saves_nothing() {
+    let rig = Rig::start().await;
+    rig.cluster("east").await;
+    let agent = Agent::join(&rig, "east").await;
+    let uids: Vec<String> = (0..=MAX_REPORTED_SERVICES).map(|n| format!("unknown-{n}")).collect();
+    let unknown: Vec<(&str, Option<ServiceReport>)> = uids.iter().map(|uid| (uid.as_str(), None)).collect();
+    let answer = agent.send_report(&rig, &agent.report(&unknown)).await;
+    assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{}", String::from_utf8_lossy(&answer.body));
+    let answer = agent.send_report(&rig, &agent.report(&unknown[1..])).await;
+    assert_eq!(answer.status, StatusCode::OK, "{}", String::from_utf8_lossy(&answer.body));
+    assert!(load_objects(&rig.delivery, "unknown-1").await.unwrap().is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread")]

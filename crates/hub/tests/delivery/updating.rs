@@ -50,7 +50,7 @@ async fn join_all(rig: &Rig) -> Vec<Agent> {
 /// Has an agent say which settings it runs with, and what comes of those that it is asked for.
 async fn say(rig: &Rig, agent: &mut Agent, runs: Option<Digest>, update: AgentUpdate) {
     let mut report = agent.report(&[]);
-    report.agent = Some(AgentReport { settings: runs, image: None, update });
+    report.agent = Some(AgentReport { settings: runs, update, ..AgentReport::default() });
     let answer = agent.send_report(rig, &report).await;
     assert_eq!(answer.status, StatusCode::OK, "{}", String::from_utf8_lossy(&answer.body));
     agent.sequence = report.sequence;

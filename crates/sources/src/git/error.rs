@@ -57,7 +57,7 @@ pub enum GitReason {
     Untrusted,
     #[error("the server's certificate has expired, or is not valid yet")]
     CertificateExpired,
-    #[error("it leads to an address that links may not lead to")]
+    #[error("it leads to an address that the hub may not connect to")]
     LinkRefused,
     #[error("the proxy refused us")]
     ProxyRefused,
@@ -162,7 +162,7 @@ impl GitReason {
             }
             Self::CertificateExpired => "have it renewed, or set the clock of the hub or the server right",
             Self::LinkRefused => {
-                "if links may lead there, an administrator allows its network with the hub's option --allow-private-links"
+                "if the hub may connect there, an administrator allows its network with the option --allow-private-links"
             }
             Self::ProxyRefused => "correct the Secret that spec.proxySecretRef names, or what the proxy allows",
             Self::HostKeyUnknown => {

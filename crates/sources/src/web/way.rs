@@ -14,7 +14,7 @@ use tokio::net::TcpStream;
 use super::CONNECT;
 use crate::{
     credentials::{Proxy, basic},
-    links::{Links, Resolver},
+    links::{Links, Reached, Resolver},
 };
 
 type Stream = MaybeHttpsStream<TokioIo<TcpStream>>;
@@ -22,23 +22,23 @@ type Error = Box<dyn std::error::Error + Send + Sync>;
 
 #[derive(Clone)]
 pub(super) enum Way {
-    Direct(HttpConnector<Resolver>),
+    Direct(HttpConnector<Resolver>, Reached),
     /// Whose names the proxy looks up.
     Proxy(Box<Tunnel<HttpsConnector<HttpConnector<Resolver>>>>),
 }
 
 impl Way {
-    /// `links`: what names may lead to, where not everything will do.
-    pub fn direct(links: Option<Links>) -> Self {
-        Self::Direct(connector(links))
+    /// `links`: what names may lead to. `reached` gets the addresses that are connected to.
+    pub fn direct(links: Links, reached: Reached) -> Self {
+        Self::Direct(connector(links), reached)
     }
 
-    /// `tls` is for the connection to the proxy itself.
-    pub fn through(proxy: &Proxy, tls: rustls::ClientConfig) -> Result<Self, Error> {
+    /// `links`: where the proxy may lie. `tls` is for the connection to the proxy itself.
+    pub fn through(proxy: &Proxy, links: Links, tls: rustls::ClientConfig) -> Result<Self, Error> {
         let https = hyper_rustls::HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1();
         let (scheme, host, port) = (proxy.address.scheme.as_str(), proxy.address.bracketed(), proxy.address.port());
         let place: Uri = format!("{scheme}://{host}:{port}").parse()?;
-        let mut tunnel = Tunnel::new(place, https.wrap_connector(connector(None)));
+        let mut tunnel = Tunnel::new(place, https.wrap_connector(connector(links)));
         if let Some((username, password)) = &proxy.login {
             tunnel = tunnel.with_auth(HeaderValue::from_str(&basic(username, password))?);
         }
@@ -46,7 +46,7 @@ impl Way {
     }
 }
 
-fn connector(links: Option<Links>) -> HttpConnector<Resolver> {
+fn connector(links: Links) -> HttpConnector<Resolver> {
     let mut http = HttpConnector::new_with_resolver(Resolver(links));
     http.enforce_http(false);
     http.set_nodelay(true);
@@ -61,16 +61,20 @@ impl tower::Service<Uri> for Way {
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Error>> {
         match self {
-            Self::Direct(connector) => connector.poll_ready(context).map_err(Into::into),
+            Self::Direct(connector, _) => connector.poll_ready(context).map_err(Into::into),
             Self::Proxy(tunnel) => tunnel.poll_ready(context).map_err(Into::into),
         }
     }
 
     fn call(&mut self, to: Uri) -> Self::Future {
         match self {
-            Self::Direct(connector) => {
-                let connecting = connector.call(to);
-                Box::pin(async move { Ok(MaybeHttpsStream::Http(connecting.await?)) })
+            Self::Direct(connector, reached) => {
+                let (connecting, reached) = (connector.call(to), reached.clone());
+                Box::pin(async move {
+                    let stream = connecting.await?;
+                    reached.note(stream.inner().peer_addr()?.ip());
+                    Ok(MaybeHttpsStream::Http(stream))
+                })
             }
             Self::Proxy(tunnel) => {
                 let connecting = tunnel.call(to);

@@ -4,7 +4,7 @@ use std::{os::unix::fs::PermissionsExt as _, time::Duration};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use farwater_sources::{
-    Git, GitError, GitLimits, GitReason, Program, ProgramRule, Reference, Remote, Retry, SecretData, Synced, Web,
+    Git, GitError, GitLimits, GitReason, Program, ProgramRule, Reference, Remote, Retry, SecretData, Synced,
 };
 use farwater_testkit::{
     app_api::{APP, AppApi, INSTALLATION},
@@ -25,7 +25,7 @@ impl Bench {
     fn with(server: GitServer) -> Self {
         server.create("r").unwrap().commit("main", &[("a.yaml", "1")]).unwrap();
         let dir = tempfile::tempdir().unwrap();
-        let git = Git::new(GitLimits::default(), Web::default(), &dir.path().join("home")).unwrap();
+        let git = Git::new(GitLimits::default(), crate::near(), &dir.path().join("home")).unwrap();
         Self { server, git, dir }
     }
 

@@ -8,7 +8,7 @@ use std::{
 
 use farwater_api::git_repository::GitReference;
 use farwater_bundle::{Archive, Limits, RelPath};
-use farwater_sources::{Git, GitError, GitLimits, GitReason, Mirror, Named, Reference, Remote, Retry, Synced, Web};
+use farwater_sources::{Git, GitError, GitLimits, GitReason, Mirror, Named, Reference, Remote, Retry, Synced};
 use farwater_testkit::git::{Auth, Fault, GitServer, Repository};
 
 /// For what must work on a machine that is busy with other tests.
@@ -29,7 +29,7 @@ impl Bench {
     fn with(server: GitServer, limits: GitLimits) -> Self {
         let repository = server.create("r").unwrap();
         let dir = tempfile::tempdir().unwrap();
-        Self { server, repository, git: Git::new(limits, Web::default(), &dir.path().join("home")).unwrap(), dir }
+        Self { server, repository, git: Git::new(limits, crate::near(), &dir.path().join("home")).unwrap(), dir }
     }
 
     fn path(&self) -> PathBuf {
@@ -364,7 +364,7 @@ async fn a_repository_huge_in_references_is_followed_by_branch_and_refused_by_ra
     let reference = Reference::parse(Some(&GitReference { semver: Some("*".into()), ..Default::default() })).unwrap();
     assert_eq!(reason(bench.sync(&reference).await), GitReason::TooManyRefs { limit: 500 });
     let limits = GitLimits { refs_bytes: 1000, ..GitLimits::default() };
-    let git = Git::new(limits, Web::default(), &bench.dir.path().join("second")).unwrap();
+    let git = Git::new(limits, crate::near(), &bench.dir.path().join("second")).unwrap();
     let result = git.sync(&bench.remote(), &reference, &bench.path(), TIMEOUT).await;
     assert_eq!(reason(result), GitReason::AnswerTooLarge { limit: 1000 });
 }

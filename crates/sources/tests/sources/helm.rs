@@ -61,7 +61,7 @@ impl Client {
     }
 
     fn with(url: &str, secret: Option<&SecretData>, tls: Option<&SecretData>, passes: bool) -> Self {
-        let web = Web::new(Links::default());
+        let web = crate::near();
         let url = Url::parse(url).unwrap();
         let access = Access::read(url.host_str().unwrap(), secret, tls).unwrap();
         let site = web.site(&url, access).unwrap().passing_credentials(passes);

@@ -9,3 +9,10 @@ mod parts;
 mod push;
 mod signatures;
 mod ssh;
+
+use farwater_sources::{Links, Web};
+
+/// All servers of these tests are on this machine.
+fn near() -> Web {
+    Web::new(Links::new(["127.0.0.0/8".parse().unwrap()]))
+}

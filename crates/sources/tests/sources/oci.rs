@@ -8,7 +8,7 @@ use farwater_api::{
     oci_repository::{LayerOperation, LayerSelector, OCIReference},
 };
 use farwater_sources::{
-    Access, Artifacts, FetchError, FetchReason, FoundChart, Links, SecretData, WantedChart, Web,
+    Access, Artifacts, FetchError, FetchReason, FoundChart, SecretData, WantedChart,
     oci::{self, Follow, Known, Place, Pulled, Registry as Remote, Selection, cosign::Keys},
 };
 use farwater_testkit::{
@@ -36,7 +36,7 @@ fn connect(
 ) -> Result<Remote, FetchError> {
     let place = Place::parse(url).unwrap();
     let access = Access::read(&place.name(), secret, tls).unwrap();
-    Ok(Remote::new(Web::new(Links::default()).site(&place.base(insecure), access)?, &place))
+    Ok(Remote::new(crate::near().site(&place.base(insecure), access)?, &place))
 }
 
 impl Client {

@@ -30,7 +30,7 @@ struct Bench {
 impl Bench {
     async fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let git = Git::new(GitLimits::default(), Web::default(), &dir.path().join("home")).unwrap();
+        let git = Git::new(GitLimits::default(), crate::near(), &dir.path().join("home")).unwrap();
         Self { server: GitServer::start().await.unwrap(), git, dir }
     }
 
@@ -180,19 +180,21 @@ async fn a_repository_in_the_internet_leads_into_no_private_network() {
         address: Address::parse(url).unwrap(),
         commit,
     };
+    let strict = Git::new(GitLimits::default(), Web::default(), &bench.dir.path().join("strict")).unwrap();
     let fetch = async |git: &Git, from: &Address, url: &str| {
         let remote = Remote::new(url, None).unwrap().linked(from);
         git.fetch_module(&remote, &module(url), &bench.mirror(), TIMEOUT).await
     };
     let url = bench.server.url("lib");
     for url in [&url, &url.replace("127.0.0.1", "localhost"), "http://169.254.169.254/latest", "https://[::1]/x"] {
-        let error = fetch(&bench.git, &public, url).await.unwrap_err();
+        let error = fetch(&strict, &public, url).await.unwrap_err();
         assert_eq!(error.reason, GitReason::LinkRefused, "{url}: {error}");
         assert!(error.to_string().contains("--allow-private-links"), "{error}");
     }
     assert_eq!(bench.server.counts().requests, 0);
-    // One that lies there itself does, and whoever was allowed to.
-    fetch(&bench.git, &Address::parse("http://127.0.0.2/r").unwrap(), &url).await.unwrap();
+    // None leads to this machine, also from there, unless that is allowed.
+    let error = fetch(&strict, &Address::parse("http://127.0.0.2/r").unwrap(), &url).await.unwrap_err();
+    assert_eq!(error.reason, GitReason::LinkRefused, "{error}");
     let web = Web::new(Links::new(["127.0.0.0/8".parse().unwrap()]));
     let git = Git::new(GitLimits::default(), web, &bench.dir.path().join("allowed")).unwrap();
     fetch(&git, &public, &url).await.unwrap();
@@ -210,7 +212,8 @@ async fn what_a_kustomization_names_must_be_public() {
     let sync = async |git: &Git, reference: &str| {
         git.sync(&remote, &Reference::of_base(reference).unwrap(), &bench.mirror(), TIMEOUT).await
     };
-    let error = sync(&bench.git, "main").await.unwrap_err();
+    let strict = Git::new(GitLimits::default(), Web::default(), &bench.dir.path().join("strict")).unwrap();
+    let error = sync(&strict, "main").await.unwrap_err();
     assert_eq!(error.reason, GitReason::LinkRefused, "{error}");
     assert_eq!(bench.server.counts().requests, 0);
     let web = Web::new(Links::new(["127.0.0.0/8".parse().unwrap()]));
@@ -296,7 +299,7 @@ async fn submodules_and_large_files_have_limits() {
     let commit = bench.sync("parent").await;
     let modules = bench.modules("parent", commit).await.unwrap();
     let limits = GitLimits { mirror_bytes: 1 << 20, ..GitLimits::default() };
-    let git = Git::new(limits, Web::default(), &bench.dir.path().join("small")).unwrap();
+    let git = Git::new(limits, crate::near(), &bench.dir.path().join("small")).unwrap();
     bench.server.set_fault(Fault::Slow { bytes: 128 << 10, pause: Duration::from_millis(100) });
     let fetched = git.fetch_module(&bench.remote("lib"), &modules[0], &bench.mirror(), TIMEOUT).await;
     assert_eq!(fetched.unwrap_err().reason, GitReason::TooLarge { limit: 1 << 20 });

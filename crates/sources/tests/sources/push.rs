@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
 use farwater_bundle::{ObjectId, RelPath, yaml::edit::FieldValue};
 use farwater_sources::{
-    Edit, FileError, Git, GitError, GitLimits, GitReason, Mirror, Push, PushedBranch, Reference, Remote, Web,
+    Edit, FileError, Git, GitError, GitLimits, GitReason, Mirror, Push, PushedBranch, Reference, Remote,
 };
 use farwater_testkit::git::{Auth, GitServer, Repository};
 
@@ -31,7 +31,7 @@ impl Bench {
             [("username", "bot"), ("password", "hunter2")].map(|(k, v)| (k.to_owned(), v.as_bytes().to_vec())).into();
         let remote = Remote::new(&server.url("r"), Some(&secret)).unwrap();
         let dir = tempfile::tempdir().unwrap();
-        let git = Git::new(GitLimits::default(), Web::default(), &dir.path().join("home")).unwrap();
+        let git = Git::new(GitLimits::default(), crate::near(), &dir.path().join("home")).unwrap();
         let branch = PushedBranch::new("web/production").unwrap();
         Self { _server: server, repository, git, remote, dir, branch }
     }

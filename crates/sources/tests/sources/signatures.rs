@@ -9,9 +9,7 @@ use std::{
 };
 
 use farwater_api::git_repository::GitReference;
-use farwater_sources::{
-    Git, GitLimits, Keys, KeysError, Mirror, Reference, Remote, Revision, SecretData, VerifyMode, Web,
-};
+use farwater_sources::{Git, GitLimits, Keys, KeysError, Mirror, Reference, Remote, Revision, SecretData, VerifyMode};
 use farwater_testkit::{
     git::{GitServer, Repository},
     packages::{Package, require},
@@ -34,7 +32,7 @@ impl Bench {
         let server = GitServer::start().await.unwrap();
         let repository = server.create("r").unwrap();
         let dir = tempfile::tempdir().unwrap();
-        let git = Git::new(GitLimits::default(), Web::default(), &dir.path().join("home")).unwrap();
+        let git = Git::new(GitLimits::default(), crate::near(), &dir.path().join("home")).unwrap();
         repository.commit("main", &[("a.yaml", "1")]).unwrap();
         Self { server, repository, git, dir }
     }

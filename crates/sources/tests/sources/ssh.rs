@@ -4,8 +4,7 @@ use std::{path::Path, time::Duration};
 
 use farwater_bundle::{RelPath, yaml::edit::FieldValue};
 use farwater_sources::{
-    Edit, Git, GitError, GitLimits, GitReason, Mirror, Push, PushedBranch, Reference, Remote, Retry, SecretData,
-    Synced, Web,
+    Edit, Git, GitError, GitLimits, GitReason, Mirror, Push, PushedBranch, Reference, Remote, Retry, SecretData, Synced,
 };
 use farwater_testkit::ssh::{Key, SshServer};
 
@@ -23,7 +22,7 @@ impl Bench {
         let server = SshServer::start(keys).await.unwrap();
         server.create("r").unwrap().commit("main", &[("a.yaml", "1")]).unwrap();
         let dir = tempfile::tempdir().unwrap();
-        let git = Git::new(GitLimits::default(), Web::default(), &dir.path().join("home")).unwrap();
+        let git = Git::new(GitLimits::default(), crate::near(), &dir.path().join("home")).unwrap();
         Self { server, git, dir }
     }
 

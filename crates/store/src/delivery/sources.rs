@@ -20,6 +20,10 @@ use crate::{Connection, StoreError};
 pub struct Taken {
     pub submodules: bool,
     pub lfs: bool,
+    /// The address of the Git repository that it was fetched from. Absent of other sources, whose origin has it, and of what was fetched
+    /// before addresses were kept.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub address: Option<String>,
     /// What it was verified by: mode and keys, in the words of whoever does that. Absent if that was not asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub verified: Option<String>,

@@ -32,7 +32,7 @@ async fn marked(store: &Store) -> Vec<String> {
 }
 
 async fn dependents(store: &Store, uid: &str) -> Vec<(String, bool)> {
-    let found = load_dependents(&mut store.tables().await.unwrap(), uid, None, 100).await.unwrap();
+    let found = load_dependents(&mut store.tables().await.unwrap(), uid, "", None, 100).await.unwrap();
     found.into_iter().map(|Dependent { key, blocks }| (key.name, blocks)).collect()
 }
 
@@ -140,7 +140,7 @@ async fn dependents_come_in_pages(place: Place) {
     }
     let (mut after, mut names) = (None, Vec::new());
     loop {
-        let page = load_dependents(&mut store.tables().await.unwrap(), "o", after.as_ref(), 2).await.unwrap();
+        let page = load_dependents(&mut store.tables().await.unwrap(), "o", "", after.as_ref(), 2).await.unwrap();
         let Some(last) = page.last() else { break };
         after = Some(last.key.clone());
         names.extend(page.into_iter().map(|dependent| dependent.key.name));

@@ -4,7 +4,7 @@
 use std::{collections::BTreeMap, fs, path::Path, process::Output};
 
 use anyhow::{Context as _, Result, ensure};
-use farwater_manifests::{Agent, Database, Exposure, Hub, Tls};
+use farwater_manifests::{Agent, Database, Exposure, Hub, Limits, Tls};
 use farwater_testkit::{
     process::bare_command,
     tools::{Tools, repository_root},
@@ -86,6 +86,15 @@ fn the_agents_chart_gives_what_join_applies() -> Result<()> {
     let environment = [("HTTPS_PROXY", "http://proxy:3128"), ("NO_PROXY", "10.0.0.0/8")];
     let environment = environment.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
     check(proxied, Agent { environment, ..agent() })?;
+    let limits = json!({"allowAccounts": ["team-*/deployer", "x/y"], "allowNamespaces": ["team-*"], "denyKinds": ["secrets"], "maxDeletions": 0});
+    let limited = with(agent_values(), "limits", limits);
+    let limits = Limits {
+        allow_accounts: vec!["team-*/deployer".to_owned(), "x/y".to_owned()],
+        allow_namespaces: vec!["team-*".to_owned()],
+        deny_kinds: vec!["secrets".to_owned()],
+        max_deletions: Some(0),
+    };
+    check(limited, Agent { limits, ..agent() })?;
     let proxy = "http://user:p%40ss@proxy.example.com:3128";
     let behind = with(agent_values(), "httpsProxy", json!(proxy));
     check(behind, Agent { https_proxy: Some(proxy.to_owned()), ..agent() })?;

@@ -8,8 +8,10 @@ fn administrator() -> crate::auth::User {
     crate::auth::User { name: "test".into(), groups: vec!["system:masters".into()], ..Default::default() }
 }
 
-fn watch_request() -> Request<axum::body::Body> {
-    Request::get("/api/v1/configmaps?watch=true").body(axum::body::Body::empty()).unwrap()
+/// A watch is decided upon again while it lasts.
+fn watch_request(client: &Client) -> Request<Bytes> {
+    let request = Request::get("/api/v1/configmaps?watch=true");
+    request.header("authorization", format!("Bearer {}", client.token)).body(Bytes::new()).unwrap()
 }
 
 #[tokio::test]
@@ -18,7 +20,7 @@ async fn watches_beyond_the_limit_are_told_to_come_again() {
     let running = start(Config { max_watches: 1, ..config(directory.path()) }).await.unwrap();
     let client = Client::of(&running);
     let turn = running.hub.turns.next().await;
-    let first = apiserver::serve(Arc::clone(&running.hub), administrator(), turn, watch_request()).await;
+    let first = apiserver::serve(Arc::clone(&running.hub), administrator(), turn, watch_request(&client)).await;
     assert_eq!(first.status(), 200);
 
     let refused = client.get("/api/v1/configmaps?watch=true&timeoutSeconds=1").await;
@@ -56,7 +58,8 @@ async fn a_watchs_initial_state_takes_turns_and_a_slow_reader_holds_none() {
     }
     // Without a connection, so that no buffer of the kernel reads ahead of the test.
     let turn = running.hub.turns.next().await;
-    let answer = apiserver::serve(Arc::clone(&running.hub), administrator(), turn, watch_request()).await;
+    let answer =
+        apiserver::serve(Arc::clone(&running.hub), administrator(), turn, watch_request(&Client::of(&running))).await;
     let mut events = answer.into_body().into_data_stream();
 
     // The first page is read, and nobody takes it: other requests have their turn.
