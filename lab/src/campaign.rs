@@ -72,7 +72,8 @@ struct Campaign {
     engines: &'static [Engine],
     /// Whether it runs our programs, or tests of a crate.
     needs_programs: bool,
-    /// Folders whose changes its record doesn't know. Without any, each round names its own commit, and the record goes on over commits.
+    /// Folders whose later changes make the record out of date. If empty, each round records its commit, and the record continues across
+    /// commits.
     vouches_for: &'static [&'static str],
     /// One round, from its own seed.
     round: fn(u64, Engine) -> LocalBoxFuture<'static, Result<Round>>,
@@ -94,7 +95,7 @@ const CAMPAIGNS: &[Campaign] = &[
         goal: 1,
         engines: &[Engine::Sqlite],
         needs_programs: false,
-        vouches_for: &["crates", "tests"],
+        vouches_for: &["crates", "tests", "xtask/slow.toml"],
         round: |seed, _| Box::pin(async move { steady::round_of_slow_tests(seed) }),
     },
     Campaign {
@@ -359,7 +360,7 @@ fn show_due() -> Result<ExitCode> {
                 continue;
             };
             let record: Record = serde_json::from_slice(&text).with_context(|| format!("read the record of {name}"))?;
-            for fault in faults_of(&record, campaign)? {
+            for fault in faults_of(&record, campaign) {
                 println!("{name:<24} {fault}");
                 are_due = true;
             }
@@ -369,25 +370,34 @@ fn show_due() -> Result<ExitCode> {
 }
 
 /// Why a record doesn't vouch for what is checked out.
-fn faults_of(record: &Record, campaign: &Campaign) -> Result<Vec<String>> {
+fn faults_of(record: &Record, campaign: &Campaign) -> Vec<String> {
     let mut faults = Vec::new();
     if !record.failures.is_empty() {
         faults.push(format!("{} failures", record.failures.len()));
+    }
+    if record.commit.ends_with("-dirty") {
+        faults.push("of uncommitted changes".to_owned());
     }
     if record.count < campaign.goal {
         faults.push(format!("{} of {}", record.count, campaign.goal));
     }
     let commits = match campaign.vouches_for {
         [] => 0,
-        folders => commits_since(record.commit.trim_end_matches("-dirty"), folders)?,
+        folders => match commits_since(record.commit.trim_end_matches("-dirty"), folders) {
+            Ok(commits) => commits,
+            Err(error) => {
+                faults.push(format!("{error:#}"));
+                0
+            }
+        },
     };
     if commits > 0 {
         faults.push(format!("{commits} commits behind"));
     }
-    Ok(faults)
+    faults
 }
 
-/// Those that only one of this commit and the one that is checked out has, so that an older checkout counts, too.
+/// Commits on only one side, so an older checkout counts too.
 fn commits_since(commit: &str, folders: &[&str]) -> Result<usize> {
     let range = format!("{commit}...HEAD");
     let arguments = [&["rev-list", "--count", "--no-merges", &range, "--"], folders].concat();

@@ -50,11 +50,21 @@ async function withPage(run, options = {}) {
     if (new URL(request.url()).origin !== hub.url) complaints.push(`request to ${request.url()}`);
   });
   try {
-    await page.goto(`${hub.url}/ui/`);
+    await open(page);
     await run(page);
     assert.deepEqual(complaints, []);
   } finally {
     await context.close();
+  }
+}
+
+/** Loads the page. A browser drops what it loads when any interface of the machine comes or goes, as those of other tests do. */
+async function open(page, attempts = 3) {
+  try {
+    await page.goto(`${hub.url}/ui/`);
+  } catch (error) {
+    if (attempts <= 1 || !/ERR_NETWORK_CHANGED/.test(error.message)) throw error;
+    await open(page, attempts - 1);
   }
 }
 

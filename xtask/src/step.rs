@@ -68,8 +68,8 @@ fn run_within(limit: Duration, what: &str, command: Command, log: &Path) -> Resu
     })
 }
 
-/// A child with all that it starts, unless that leaves its process group. All of them are killed when this is dropped, and by the watchdog
-/// when this process ends before.
+/// A child and the processes that it starts in its group. They are killed when the child has ended, when this is dropped, and by the
+/// watchdog when this process ends first.
 #[derive(Debug)]
 pub struct Group {
     child: Child,
@@ -87,13 +87,15 @@ impl Group {
     pub fn try_wait(&mut self) -> Result<Option<ExitStatus>> {
         let status = self.child.try_wait()?;
         if status.is_some() && !self.has_ended {
+            // What it left behind. Its number is no other process's as long as the group has members; else this fails.
+            let _ = self.kill();
             self.has_ended = true;
             watchdog::forget(self.child.id());
         }
         Ok(status)
     }
 
-    /// It is waited for as usual.
+    /// The caller still has to wait for it.
     pub fn kill(&mut self) -> Result<()> {
         if let (false, Some(leader)) = (self.has_ended, Pid::from_raw(self.child.id().cast_signed())) {
             rustix::process::kill_process_group(leader, Signal::KILL).context("kill a process group")?;

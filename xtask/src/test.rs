@@ -56,7 +56,7 @@ pub struct Arguments {
     /// One process of tests at a time: what each takes on a machine that does nothing else
     #[arg(long)]
     alone: bool,
-    /// Of the phase `test` only tests that are too slow for every run (xtask/slow.toml), which are left out else
+    /// Of the phase `test` only the tests that are left out of normal runs because they are too slow (xtask/slow.toml)
     #[arg(long)]
     slow: bool,
     /// Keep the record of this run in docs/performance/tests.json, with --alone in tests-alone.json
@@ -119,6 +119,9 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let record = Record::of(outcomes.iter().map(Outcome::record).collect(), time, &report)?;
     record.save(&target.join("xtask/tests.json"))?;
     match (arguments.record, arguments.alone) {
+        (true, true) if record.failed > 0 || report.all_tests.is_empty() => {
+            bail!("nothing is recorded: not all of it ran and passed")
+        }
         (true, true) => slow::Alone::add(&report.times, &report.all_tests)?,
         (true, false) => record.save(&record::kept()?)?,
         (false, _) => {}
@@ -126,7 +129,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(code)
 }
 
-/// Waits until no other run uses the target folder: it would test what the other one built.
+/// Waits for other runs that use this target folder, so that a run tests its own build.
 fn take_turn(target: &Path) -> Result<fs::File> {
     let path = target.join("xtask/run.lock");
     let file = fs::File::create(&path).with_context(|| format!("create {}", path.display()))?;
@@ -248,6 +251,9 @@ fn conclude(outcomes: &[Outcome], time: Duration, report: &Report) -> ExitCode {
         println!("{fault}");
     }
     println!("{} passed, {} failed", total.passed, total.failed);
+    if !report.unmeasured.is_empty() {
+        println!("slow, and not measured alone: {} (CONTRIBUTING.md)", report.unmeasured.join(", "));
+    }
     if !report.shaky.is_empty() {
         println!("{} shaky: {}", report.shaky.len(), report.shaky.join(", "));
     }

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use farwater_api::{cluster::AgentLimits, protocol::ServiceAccount};
+use farwater_api::{AGENT_NAMESPACE, cluster::AgentLimits, protocol::ServiceAccount};
 use http::Method;
 
 use crate::{
@@ -164,17 +164,24 @@ impl Limits {
     pub fn check(&self, account: &ServiceAccount, method: &Method, path: &str) -> Result<(), ApiError> {
         if !self.accounts.iter().any(|pattern| pattern.allows_account(account)) {
             let ServiceAccount { namespace, name } = account;
-            return Err(forbidden(&format!("act as the service account {namespace}/{name}"), "--allow-accounts"));
+            return Err(forbidden(
+                &format!("act as the service account {namespace}/{name}"),
+                "its option --allow-accounts",
+            ));
         }
         let Some(Subject { namespace, group, resource }) = Subject::of(path) else { return Ok(()) };
+        // The limits stand in the agent's own Deployment.
+        if namespace == AGENT_NAMESPACE {
+            return Err(forbidden(&format!("touch its own namespace {namespace} for a service"), "none allows it"));
+        }
         if !namespace.is_empty() && !self.namespaces.iter().any(|pattern| pattern.allows_namespace(namespace)) {
-            return Err(forbidden(&format!("touch the namespace {namespace}"), "--allow-namespaces"));
+            return Err(forbidden(&format!("touch the namespace {namespace}"), "its option --allow-namespaces"));
         }
         if *method == Method::GET {
             return Ok(());
         }
         if self.denied_kinds.iter().any(|pattern| pattern.is_resource(resource, group)) {
-            return Err(forbidden(&format!("change {resource}"), "--deny-kinds"));
+            return Err(forbidden(&format!("change {resource}"), "its option --deny-kinds"));
         }
         if *method == Method::DELETE && !path.contains("dryRun=All") {
             return self.take_deletion(Instant::now());
@@ -209,7 +216,7 @@ fn forbidden(what: &str, option: &str) -> ApiError {
     ApiError::Status {
         code: 403,
         reason: "Forbidden".to_owned(),
-        message: format!("this agent may not {what}, whatever its hub says (its option {option})"),
+        message: format!("this agent may not {what}, whatever its hub says ({option})"),
         retry_after: None,
         fault: Fault::Other,
     }
@@ -243,6 +250,8 @@ mod tests {
             ("/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/n?fieldManager=x", 403),
             ("/apis/rbac.authorization.k8s.io/v1/clusterroles/x", 200),
             ("/version", 200),
+            ("/apis/apps/v1/namespaces/farwater-system/deployments/farwater-agent", 403),
+            ("/api/v1/namespaces/farwater-system/secrets/x", 403),
         ] {
             for method in [Method::PATCH, Method::DELETE, Method::GET] {
                 assert_eq!(code(&limits, &web, method, path), expected, "{path}");

@@ -68,7 +68,7 @@ pub struct ClusterStatus {
     /// The image that the agent's Deployment names; absent where the agent was started by hand.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent_image: Option<String>,
-    /// What the agent does whatever the hub says; absent of an agent that is older than these limits.
+    /// Limits that were set when the agent was installed, and that the hub can't change; absent for older agents.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent_limits: Option<AgentLimits>,
     /// `age1…`: what files are encrypted to with SOPS that this cluster alone shall open. It changes with the agent's keys;

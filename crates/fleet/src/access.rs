@@ -45,6 +45,12 @@ impl User {
         }
     }
 
+    /// What shares are counted by. All service accounts of a namespace share one: whoever may make one there may make many.
+    pub fn share_name(&self) -> &str {
+        let account = self.name.strip_prefix("system:serviceaccount:").and_then(|rest| rest.rsplit_once(':'));
+        account.map_or(&self.name, |(namespace, _)| &self.name[.."system:serviceaccount:".len() + namespace.len()])
+    }
+
     pub fn is_master(&self) -> bool {
         self.groups.iter().any(|group| group == MASTERS_GROUP)
     }

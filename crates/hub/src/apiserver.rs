@@ -110,7 +110,7 @@ pub async fn serve(hub: Arc<Hub>, user: User, turn: Turn, request: Request<Bytes
 pub fn refuse_body(error: BodyError) -> Response {
     respond::error(&match error {
         BodyError::TooLarge(limit) => ApiError::too_large(limit),
-        BodyError::Slow => ApiError::new(408, "Timeout", error.to_string()),
+        BodyError::Slow(_) => ApiError::new(408, "Timeout", error.to_string()),
         BodyError::Broken => ApiError::bad_request(format!("the body could not be read: {error}")),
         BodyError::NoRoom => ApiError::unavailable(error.to_string()),
     })

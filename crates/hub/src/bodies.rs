@@ -8,35 +8,43 @@ use http_body_util::BodyExt as _;
 use hyper::body::Body as _;
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
-    time::{Instant, timeout_at},
+    time::{Instant, timeout, timeout_at},
 };
 
-/// A body may take this long, and a second more for each [`RATE`] bytes that have come.
-const GRACE: Duration = Duration::from_secs(10);
+use crate::turns::Shares;
+
 /// Bytes a second. The largest object of the API takes less than two minutes at this rate.
 const RATE: usize = 32 << 10;
 /// Room is given in pieces of this many bytes.
 const PIECE: usize = 16 << 10;
+/// Longest wait for room. It is not counted as the client's.
+const ROOM: Duration = Duration::from_secs(10);
 
 /// Room for the bodies of one class of requests.
 #[derive(Clone)]
 pub struct Bodies {
     room: Arc<Semaphore>,
+    /// Of each client.
+    shares: Arc<Shares>,
     grace: Duration,
 }
 
 /// A whole body. Its room is given back when this is dropped.
 pub struct Whole {
     pub bytes: Bytes,
-    _room: Option<OwnedSemaphorePermit>,
+    _room: Held,
 }
+
+/// Of all, and of the client.
+#[derive(Default)]
+struct Held([Option<OwnedSemaphorePermit>; 2]);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BodyError {
     #[error("the body is longer than {0} bytes")]
     TooLarge(usize),
-    #[error("the body came too slowly; it has to come within {} s, and a second more for each {} KiB", GRACE.as_secs(), RATE >> 10)]
-    Slow,
+    #[error("the body came too slowly: it takes {} s at most, and a second more for each {} KiB", .0.as_secs(), RATE >> 10)]
+    Slow(Duration),
     #[error("the body ended before its end")]
     Broken,
     #[error("too many bodies are being read; try again")]
@@ -44,40 +52,54 @@ pub enum BodyError {
 }
 
 impl Bodies {
-    /// `bytes`: of all bodies that are read or worked on at the same time.
-    pub fn new(bytes: usize) -> Self {
-        Self { room: Arc::new(Semaphore::new(bytes / PIECE)), grace: GRACE }
+    /// `bytes`: of all bodies that are read or worked on at the same time; one client has a quarter of them. A body takes `grace` at most,
+    /// and a second more for each [`RATE`] bytes that have come.
+    pub fn new(bytes: usize, grace: Duration) -> Self {
+        let pieces = bytes / PIECE;
+        Self { room: Arc::new(Semaphore::new(pieces)), shares: Arc::new(Shares::new(pieces / 4)), grace }
     }
 
     /// Reads a body of up to `limit` bytes to its end.
-    pub async fn read(&self, mut body: Body, limit: usize) -> Result<Whole, BodyError> {
-        let begun = Instant::now();
+    pub async fn read(&self, client: &str, mut body: Body, limit: usize) -> Result<Whole, BodyError> {
+        let mut begun = Instant::now();
         if usize::try_from(body.size_hint().lower()).map_or(true, |least| least > limit) {
             return Err(BodyError::TooLarge(limit));
         }
-        let (mut bytes, mut held) = (BytesMut::new(), None);
+        let (mut bytes, mut held) = (BytesMut::new(), Held::default());
         loop {
             let end = begun + self.grace + Duration::from_secs((bytes.len() / RATE) as u64);
-            let Some(frame) = timeout_at(end, body.frame()).await.map_err(|_| BodyError::Slow)? else { break };
+            let frame = timeout_at(end, body.frame()).await.map_err(|_| BodyError::Slow(self.grace))?;
+            let Some(frame) = frame else { break };
             let Ok(piece) = frame.map_err(|_| BodyError::Broken)?.into_data() else { continue };
             if bytes.len() + piece.len() > limit {
                 return Err(BodyError::TooLarge(limit));
             }
-            self.grow(&mut held, bytes.len() + piece.len(), end).await?;
+            let asked = Instant::now();
+            held.grow(self, client, bytes.len() + piece.len()).await?;
+            begun += asked.elapsed();
             bytes.extend_from_slice(&piece);
         }
         Ok(Whole { bytes: bytes.freeze(), _room: held })
     }
+}
 
+impl Held {
     /// Takes room for so many bytes in all.
-    async fn grow(&self, held: &mut Option<OwnedSemaphorePermit>, bytes: usize, end: Instant) -> Result<(), BodyError> {
-        let lacking = bytes.div_ceil(PIECE).saturating_sub(held.as_ref().map_or(0, OwnedSemaphorePermit::num_permits));
+    async fn grow(&mut self, bodies: &Bodies, client: &str, bytes: usize) -> Result<(), BodyError> {
+        let has = self.0[0].as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
+        let lacking = bytes.div_ceil(PIECE).saturating_sub(has);
         let Some(lacking) = u32::try_from(lacking).ok().filter(|lacking| *lacking > 0) else { return Ok(()) };
-        let more = timeout_at(end, Arc::clone(&self.room).acquire_many_owned(lacking)).await;
-        let more = more.ok().and_then(Result::ok).ok_or(BodyError::NoRoom)?;
-        match held {
-            Some(held) => held.merge(more),
-            none => *none = Some(more),
+        let share = bodies.shares.of(client);
+        let both = async {
+            let share = share.acquire_many_owned(lacking).await?;
+            Ok::<_, tokio::sync::AcquireError>([Arc::clone(&bodies.room).acquire_many_owned(lacking).await?, share])
+        };
+        let more = timeout(ROOM, both).await.ok().and_then(Result::ok).ok_or(BodyError::NoRoom)?;
+        for (held, more) in self.0.iter_mut().zip(more) {
+            match held {
+                Some(held) => held.merge(more),
+                none => *none = Some(more),
+            }
         }
         Ok(())
     }
@@ -91,6 +113,8 @@ mod tests {
 
     use super::*;
 
+    const GRACE: Duration = Duration::from_secs(10);
+
     /// Pieces of so many bytes, one each `pause`.
     fn body(pieces: usize, size: usize, pause: Duration) -> Body {
         let piece = move |_| async move {
@@ -101,27 +125,31 @@ mod tests {
     }
 
     async fn length(bodies: &Bodies, body: Body, limit: usize) -> Result<usize, BodyError> {
-        bodies.read(body, limit).await.map(|whole| whole.bytes.len())
+        bodies.read("a", body, limit).await.map(|whole| whole.bytes.len())
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_body_that_trickles_in_ends_and_one_that_comes_steadily_does_not() {
-        let bodies = Bodies::new(1 << 20);
+        let bodies = Bodies::new(8 << 20, GRACE);
         let second = Duration::from_secs(1);
         assert_eq!(length(&bodies, Body::empty(), 10).await, Ok(0));
-        assert_eq!(length(&bodies, body(1000, 1, second), 1000).await, Err(BodyError::Slow));
+        assert_eq!(length(&bodies, body(1000, 1, second), 1000).await, Err(BodyError::Slow(GRACE)));
         assert_eq!(length(&bodies, body(30, RATE, second), 1 << 20).await, Ok(30 * RATE));
         assert_eq!(length(&bodies, body(30, 100, Duration::ZERO), 1000).await, Err(BodyError::TooLarge(1000)));
         assert_eq!(length(&bodies, Body::from(vec![0; 1001]), 1000).await, Err(BodyError::TooLarge(1000)));
-        assert_eq!(bodies.room.available_permits(), (1 << 20) / PIECE, "room is given back");
+        assert_eq!(bodies.room.available_permits(), (8 << 20) / PIECE, "room is given back");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_finds_no_room_is_refused_in_time() {
-        let bodies = Bodies::new(2 * PIECE);
-        let held = bodies.read(body(2, PIECE, Duration::ZERO), 1 << 20).await.unwrap();
-        assert_eq!(length(&bodies, body(1, 1, Duration::ZERO), 10).await, Err(BodyError::NoRoom));
-        drop(held);
+    async fn a_client_has_a_share_of_the_room_and_what_finds_none_is_refused_in_time() {
+        let bodies = Bodies::new(8 * PIECE, GRACE);
+        let full = async |client: &str| bodies.read(client, body(2, PIECE, Duration::ZERO), 1 << 20).await;
+        let first = full("a").await.unwrap();
+        assert_eq!(length(&bodies, body(1, 1, Duration::ZERO), 10).await, Err(BodyError::NoRoom), "its share");
+        let others = [full("b").await.unwrap(), full("c").await.unwrap(), full("d").await.unwrap()];
+        assert_eq!(full("e").await.err(), Some(BodyError::NoRoom), "all of it");
+        drop(first);
         assert_eq!(length(&bodies, body(1, 1, Duration::ZERO), 10).await, Ok(1));
+        drop(others);
     }
 }

@@ -36,7 +36,7 @@ use axum::{
 };
 use farwater_api::protocol::{MAX_STATUS_BYTES, PROTOCOL, PROTOCOL_HEADER};
 use farwater_store::{Store, StoreError, delivery::assignments_of_cluster};
-use http::{HeaderName, HeaderValue};
+use http::{HeaderMap, HeaderName, HeaderValue, header};
 use jiff::Timestamp;
 use serde_json::Value;
 use tokio::sync::Notify;
@@ -271,10 +271,15 @@ async fn name_protocol(mut response: Response) -> Response {
 }
 
 /// The answer to an agent's request whose body could not be read.
-pub fn refuse_body(error: BodyError) -> Response {
+pub fn refuse_body(error: BodyError, headers: &HeaderMap) -> Response {
     match error {
+        // An agent whose token has ended sends what only known ones may: it needs another token, and nothing is wrong with its report.
+        BodyError::TooLarge(MAX_REQUEST_BYTES) if headers.contains_key(header::AUTHORIZATION) => {
+            Refusal::AccessTokenUnknown
+        }
         BodyError::TooLarge(_) => Refusal::TooLarge,
-        BodyError::Slow | BodyError::Broken => Refusal::Invalid(error.to_string()),
+        // Nor with one that came slowly.
+        BodyError::Slow(_) | BodyError::Broken => Refusal::Unavailable(error.to_string()),
         BodyError::NoRoom => Refusal::Unavailable("too many bodies are being read".to_owned()),
     }
     .into_response()

@@ -70,6 +70,8 @@ pub struct Hub {
     pub user_shares: Shares,
     /// Room for the bodies of requests to the API.
     pub bodies: Bodies,
+    /// The same of administrators.
+    pub reserved_bodies: Bodies,
     /// Of lists that requests to the API read.
     pub list_turns: ListTurns,
     /// A permit for each watch that may be served.

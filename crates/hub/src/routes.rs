@@ -2,7 +2,11 @@
 
 mod observe;
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
 
 use axum::{
     Router,
@@ -37,8 +41,12 @@ const BODY_PAUSE: Duration = Duration::from_secs(30);
 /// Bytes of all bodies of agents that are read or worked on, and of those of clients that nobody knows.
 const AGENT_BODIES: usize = 256 << 20;
 const UNKNOWN_BODIES: usize = 4 << 20;
-/// Requests of unknown clients from one address: as many clusters as join at once behind one gateway.
-const PER_PEER: usize = 64;
+/// For the first part of a body: agents may have slow lines. Others send a few hundred bytes.
+const AGENT_GRACE: Duration = Duration::from_secs(30);
+const UNKNOWN_GRACE: Duration = Duration::from_secs(5);
+/// Requests of unauthenticated clients from one address that are worked on at a time. Their bodies have come by then, so that they take
+/// milliseconds: all agents of a company may come from one address.
+const PER_PEER: usize = 16;
 
 /// Everything that the hub's address serves.
 pub fn router(hub: &Arc<Hub>) -> Router {
@@ -102,7 +110,7 @@ struct AgentDoor {
     known: AgentClass,
     /// Clients without a valid access token: agents that join or ask for one, and all others.
     unknown: AgentClass,
-    /// Of the requests of unknown clients, by address. Clusters may share one.
+    /// Of unauthenticated requests, by address. Clusters may share one.
     peers: Arc<Shares>,
 }
 
@@ -116,41 +124,51 @@ struct AgentClass {
 impl AgentDoor {
     fn new(hub: &Hub) -> Self {
         let turns = hub.config.max_agent_requests;
-        let class = |turns: usize, bodies: usize, max_body: usize| AgentClass {
+        let class = |turns: usize, bodies: Bodies, max_body: usize| AgentClass {
             turns: Turns::of_agents(turns.max(1)),
-            bodies: Bodies::new(bodies),
+            bodies,
             max_body,
         };
         Self {
             delivery: Arc::clone(&hub.delivery),
-            known: class(turns, AGENT_BODIES, delivery::MAX_AGENT_BODY),
-            unknown: class(turns / 8, UNKNOWN_BODIES, delivery::MAX_REQUEST_BYTES),
+            known: class(turns, Bodies::new(AGENT_BODIES, AGENT_GRACE), delivery::MAX_AGENT_BODY),
+            unknown: class(turns / 8, Bodies::new(UNKNOWN_BODIES, UNKNOWN_GRACE), delivery::MAX_REQUEST_BYTES),
             peers: Arc::new(Shares::new(PER_PEER)),
         }
     }
 }
 
-/// The body is read before the request has a turn, and clients that nobody knows have turns of their own.
+/// Who an address is counted as. A client of IPv6 has a network of 64 bits.
+fn peer_name(address: IpAddr) -> String {
+    match address.to_canonical() {
+        IpAddr::V4(address) => address.to_string(),
+        IpAddr::V6(address) => format!("{:x?}", &address.segments()[..4]),
+    }
+}
+
+/// The body is read before the request has a turn, and unauthenticated clients have turns of their own.
 async fn take_turn(State(door): State<AgentDoor>, request: Request, next: Next) -> Response {
     let (parts, body) = request.into_parts();
-    let is_known = delivery::token::has_access(&door.delivery, &parts.headers);
-    let (class, _share) = if is_known {
-        (&door.known, None)
-    } else {
-        let peer = parts.extensions.get::<ConnectInfo<SocketAddr>>();
-        let peer = peer.map(|ConnectInfo(peer)| peer.ip().to_string()).unwrap_or_default();
-        let Some(share) = door.peers.wait(&peer).await else {
-            return try_later(
-                StatusCode::SERVICE_UNAVAILABLE,
-                "ServiceUnavailable",
-                "too many requests from this address",
-            );
-        };
-        (&door.unknown, Some(share))
+    let cluster = delivery::token::cluster_of(&door.delivery, &parts.headers);
+    let is_known = cluster.is_some();
+    let peer = parts.extensions.get::<ConnectInfo<SocketAddr>>().map(|ConnectInfo(peer)| peer_name(peer.ip()));
+    let (class, client) = match cluster {
+        Some(cluster) => (&door.known, cluster),
+        None => (&door.unknown, peer.unwrap_or_default()),
     };
-    let body = match class.bodies.read(body, class.max_body).await {
+    let body = match class.bodies.read(&client, body, class.max_body).await {
         Ok(body) => body,
-        Err(error) => return delivery::refuse_body(error),
+        Err(error) => return delivery::refuse_body(error, &parts.headers),
+    };
+    let _share = match is_known {
+        true => None,
+        false => match door.peers.wait(&client).await {
+            Some(share) => Some(share),
+            None => {
+                let message = "too many requests from this address";
+                return try_later(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", message);
+            }
+        },
     };
     // The turn ends with the answer's head.
     match class.turns.begin().await {
@@ -187,12 +205,14 @@ async fn serve_api(State(hub): State<Arc<Hub>>, request: Request) -> Response {
 
 /// The body is read before the request has a turn, so that a client that sends slowly takes none from others.
 async fn serve_resource(hub: &Arc<Hub>, user: User, request: Request) -> Response {
-    let Some(_share) = hub.user_shares.wait(&user.name).await else {
+    let client = user.share_name();
+    let Some(_share) = hub.user_shares.wait(client).await else {
         let message = "this user has half of all requests that the server works on; try again";
         return try_later(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests", message);
     };
     let (parts, body) = request.into_parts();
-    let body = match hub.bodies.read(body, apiserver::MAX_BODY).await {
+    let bodies = if user.is_master() { &hub.reserved_bodies } else { &hub.bodies };
+    let body = match bodies.read(client, body, apiserver::MAX_BODY).await {
         Ok(body) => body,
         Err(error) => return apiserver::refuse_body(error),
     };

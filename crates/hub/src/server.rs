@@ -60,6 +60,8 @@ const REST: Duration = HEAD;
 const LOOK_FOR_REST: Duration = Duration::from_secs(5);
 /// One that is wanted by others has had this long to send a request.
 const LEAST_REST: Duration = Duration::from_millis(500);
+/// One that was chosen to end is closed after so long, whatever is under way.
+const LAST_WORDS: Duration = Duration::from_secs(2);
 const LOOK_FOR_PLACE: Duration = Duration::from_millis(200);
 const PING: Duration = Duration::from_secs(30);
 const PONG: Duration = Duration::from_secs(20);
@@ -237,9 +239,9 @@ impl Server {
 #[derive(Clone, Copy)]
 pub struct Known;
 
-/// Connections that may be open. One place is always to be free, so that each client that comes gets in. While there is none, the
-/// connection that has rested for the longest time ends, of those whose client nobody knows. Is there no such one, the next agent that
-/// polls is answered and gives up its connection: it will not need it for some seconds, and takes another one then.
+/// Connections that may be open. One place is kept free, so that each new client gets in. If none is free, the unauthenticated connection
+/// that has been idle the longest is closed. If there is none, the next agent that polls is answered and gives up its connection: it will
+/// not need it for some seconds, and opens another one then.
 ///
 /// There is no limit for each address: the clusters of a company, or all that comes through a load balancer, may share one.
 struct Places {
@@ -253,15 +255,18 @@ struct Places {
 struct Standing {
     /// Requests that are under way, with their answers.
     requests: AtomicUsize,
-    /// When the last of them ended, or the connection was made.
-    rests_since: Mutex<Instant>,
+    /// When one of them began or ended, or the connection was made.
+    moved: Mutex<Instant>,
     is_known: AtomicBool,
-    /// It is to end behind what is under way.
+    /// It was chosen to end, and does.
+    is_told: AtomicBool,
+    /// It closes when its current requests end.
     leaves: Notify,
 }
 
 impl Standing {
     fn begin(self: &Arc<Self>) -> Request {
+        self.touch();
         self.requests.fetch_add(1, Ordering::AcqRel);
         Request(Arc::clone(self))
     }
@@ -274,8 +279,21 @@ impl Standing {
 
     /// Since when nothing is under way; absent while something is.
     fn rests_since(&self) -> Option<Instant> {
-        let since = *self.rests_since.lock().unwrap_or_else(PoisonError::into_inner);
-        (self.requests.load(Ordering::Acquire) == 0).then_some(since)
+        (self.requests.load(Ordering::Acquire) == 0).then(|| self.last_moved())
+    }
+
+    fn tell(&self) {
+        self.is_told.store(true, Ordering::Relaxed);
+        self.leaves.notify_one();
+    }
+
+    /// When a request began or ended.
+    fn last_moved(&self) -> Instant {
+        *self.moved.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn touch(&self) {
+        *self.moved.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
     }
 }
 
@@ -284,7 +302,7 @@ struct Request(Arc<Standing>);
 
 impl Drop for Request {
     fn drop(&mut self) {
-        *self.0.rests_since.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        self.0.touch();
         self.0.requests.fetch_sub(1, Ordering::AcqRel);
     }
 }
@@ -348,9 +366,11 @@ impl Places {
     fn end_longest_rest(&self) -> bool {
         let open = self.open();
         let unknown = open.values().filter(|standing| !standing.is_known.load(Ordering::Relaxed));
-        let rested = unknown.filter_map(|standing| Some((standing.rests_since()?, standing)));
+        // Also while an answer is under way: those to clients that are not known are short, unless they aren't read.
+        let waiting = unknown.filter(|standing| !standing.is_told.load(Ordering::Relaxed));
+        let rested = waiting.map(|standing| (standing.last_moved(), standing));
         let longest = rested.filter(|(since, _)| since.elapsed() >= LEAST_REST).min_by_key(|(since, _)| *since);
-        longest.map(|(_, standing)| standing.leaves.notify_one()).is_some()
+        longest.map(|(_, standing)| standing.tell()).is_some()
     }
 
     fn open(&self) -> MutexGuard<'_, HashMap<u64, Arc<Standing>>> {
@@ -362,8 +382,9 @@ impl Places {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let standing = Arc::new(Standing {
             requests: AtomicUsize::new(0),
-            rests_since: Mutex::new(Instant::now()),
+            moved: Mutex::new(Instant::now()),
             is_known: AtomicBool::new(false),
+            is_told: AtomicBool::new(false),
             leaves: Notify::new(),
         });
         self.open().insert(number, Arc::clone(&standing));
@@ -465,6 +486,9 @@ impl Connection {
         let mut is_first = true;
         let mut is_ending = false;
         let mut looks = interval(LOOK_FOR_REST);
+        let mut first_request = std::pin::pin!(sleep(self.patience.first_request));
+        // Of one that was chosen to end, and of which nobody reads the answer.
+        let mut end = std::pin::pin!(sleep(Duration::MAX));
         loop {
             tokio::select! {
                 ended = connection.as_mut() => {
@@ -474,10 +498,14 @@ impl Connection {
                     return;
                 }
                 () = asked.notified(), if is_first => is_first = false,
-                () = sleep(self.patience.first_request), if is_first => return,
+                () = first_request.as_mut(), if is_first => return,
+                () = end.as_mut(), if is_ending => return,
                 () = self.shutdown.cancelled(), if !is_ending => is_ending = true,
                 () = leaves.notified(), if !is_ending => is_ending = true,
-                () = stay.standing.leaves.notified(), if !is_ending => is_ending = true,
+                () = stay.standing.leaves.notified(), if !is_ending => {
+                    is_ending = true;
+                    end.as_mut().reset(tokio::time::Instant::now() + LAST_WORDS);
+                }
                 _ = looks.tick(), if http2 && !is_ending => {
                     is_ending = stay.standing.rests_since().is_some_and(|since| since.elapsed() >= REST);
                 }

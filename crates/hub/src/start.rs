@@ -41,9 +41,13 @@ use crate::{
 
 /// How often expired tokens are forgotten.
 const TOKEN_SWEEP: Duration = Duration::from_secs(3600);
-/// Scrapers that may be connected to the loopback listener.
 /// Bytes of all bodies of requests to the API that are read or worked on.
 const API_BODIES: usize = 256 << 20;
+/// Of administrators' own.
+const RESERVED_BODIES: usize = 64 << 20;
+/// For the first part of a body.
+const API_GRACE: Duration = Duration::from_secs(10);
+/// Scrapers that may be connected to the loopback listener.
 const METRICS_CONNECTIONS: usize = 16;
 
 #[derive(Debug, Error)]
@@ -210,7 +214,8 @@ pub async fn start(config: Config) -> Result<Running, HubError> {
         turns,
         reserved_turns,
         user_shares,
-        bodies: Bodies::new(API_BODIES),
+        bodies: Bodies::new(API_BODIES, API_GRACE),
+        reserved_bodies: Bodies::new(RESERVED_BODIES, API_GRACE),
         list_turns,
         watches,
         watch_shares,

@@ -115,7 +115,8 @@ impl Shares {
         timeout(PATIENCE, self.of(client).acquire_owned()).await.ok()?.ok().map(Share)
     }
 
-    fn of(&self, client: &str) -> Arc<Semaphore> {
+    /// The client's places.
+    pub fn of(&self, client: &str) -> Arc<Semaphore> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(places) = known.get(client).and_then(Weak::upgrade) {
             return places;

@@ -103,10 +103,21 @@ pub fn page() -> String {
          | `--deny-kinds PATTERN,…` | `limits.denyKinds` | services may change each kind that their account may |\n\
          | `--max-deletions N` | `limits.maxDeletions` | 1000 objects are deleted per minute; further ones wait |\n\
          \n\
-         A pattern of accounts is `NAMESPACE/NAME`, one of kinds `RESOURCE[.GROUP]`; `*` stands for anything. The three namespaces of the cluster itself\n\
-         are allowed by their full names only, so `*` never means them: a team whose services belong in `kube-system` installs its agent with\n\
-         `--allow-namespaces '*,kube-system'`. What is refused by a limit is reported as a refusal of the object, with the option that did it. A list over all\n\
-         namespaces is not narrowed: RBAC decides that. The limits are in the status of the Cluster (`status.agentLimits`).\n\n\
+         A pattern of accounts is `NAMESPACE/NAME`, one of kinds `RESOURCE[.GROUP]`; `*` stands for anything, but for none of the three namespaces\n\
+         of the cluster itself: these are allowed by their full names. Services in `kube-system` need `--allow-namespaces '*,kube-system'`, and also\n\
+         `--allow-accounts '*/*,kube-system/*'` if their grant names an account of `kube-system`. No option allows the agent's own namespace. An object\n\
+         that a limit refuses is reported as refused, with the option. The status of the Cluster shows the limits (`status.agentLimits`).\n\
+         \n\
+         **These limits narrow what the agent asks for, not what follows from it:**\n\
+         \n\
+         - An account that may create Pods and cluster role bindings can do anything through a Pod of its own. The account of the administrators,\n\
+         \x20 `farwater-system/farwater-administrator`, is one. Against a hub in wrong hands, install with `bindAdministrator: false` (or without that\n\
+         \x20 account in `--allow-accounts`), and deploy by accounts of narrower rights.\n\
+         - A Namespace or a CustomResourceDefinition counts as one deletion, with all that goes with it: `--deny-kinds\n\
+         \x20 namespaces,customresourcedefinitions.apiextensions.k8s.io` has the agent neither change nor delete them.\n\
+         - An AgentPolicy may install another version of the agent, also one without limits. If the hub must not\n\
+         \x20 choose it, take `patch` on Deployments out of the Role below, and update agents yourself.\n\
+         - A list over all namespaces is not narrowed: RBAC decides that.\n\n\
          ## In the whole cluster (ClusterRole `farwater-agent`)\n\n{}\n\
          Discovery and `/version` are allowed to every authenticated user by Kubernetes' own `system:discovery`.\n\n\
          ## In its namespace, `farwater-system` (Role `farwater-agent`)\n\n{}\n\

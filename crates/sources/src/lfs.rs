@@ -23,7 +23,6 @@ use crate::{
     address::Scheme,
     fetch_error::{FetchError, FetchReason},
     git::{Git, GitError, GitReason, Problem},
-    links::Reached,
     remote::Remote,
     secret::Secret,
     session::Session,
@@ -248,9 +247,7 @@ impl Git {
         // Of a repository that is reached by ssh, the other host is a link.
         let host = remote.address().bracketed();
         let links = match &session.links {
-            None if endpoint.url.host_str() != Some(&host) => {
-                Some(self.web().links().of_host(&host, &Reached::default()).await)
-            }
+            None if endpoint.url.host_str() != Some(&host) => Some(self.web().links_of(&host).await),
             links => links.clone(),
         };
         let route = Route { links, proxy: remote.proxy() };

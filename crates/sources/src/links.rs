@@ -5,11 +5,12 @@
 //! its author may have no right to anything: a host in the public internet never leads the hub into private networks.
 
 use std::{
+    collections::HashMap,
     fmt, io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     str::FromStr,
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicU8, Ordering},
     },
     task::{Context, Poll},
@@ -48,8 +49,8 @@ impl Links {
         Self { into_private: true, ..self.clone() }
     }
 
-    /// Where links of a host may lead. Of several addresses the farthest counts, also of those that were connected to before: otherwise
-    /// the owner of a name could add one that is near. Of a host that can't be found nothing is known: it counts as public.
+    /// Where links of a host may lead. If a host has several addresses, the most distant one counts, including those that were connected
+    /// to before: otherwise the owner of a name could add one that is near. Of a host that can't be found nothing is known: it counts as public.
     pub(crate) async fn of_host(&self, host: &str, reached: &Reached) -> Self {
         let host = host.trim_start_matches('[').trim_end_matches(']');
         let zone = match host.parse::<IpAddr>() {
@@ -60,6 +61,23 @@ impl Links {
             },
         };
         Self { into_private: zone != Zone::Public && !reached.is_public(), ..self.clone() }
+    }
+}
+
+/// How far away hosts were, whenever they were connected to, by name.
+#[derive(Debug, Default)]
+pub(crate) struct Hosts(Mutex<HashMap<String, Reached>>);
+
+impl Hosts {
+    /// With more, names that nobody asks for any more are forgotten.
+    const MANY: usize = 10_000;
+
+    pub fn reached(&self, host: &str) -> Reached {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.len() >= Self::MANY {
+            known.retain(|_, reached| Arc::strong_count(&reached.0) > 1);
+        }
+        known.entry(host.to_ascii_lowercase()).or_default().clone()
     }
 }
 
@@ -93,7 +111,17 @@ enum Zone {
     Local,
 }
 
+/// Services of clouds that give credentials to each machine that asks, at addresses that are not link-local: AWS, Azure, Alibaba.
+const METADATA: [IpAddr; 3] = [
+    IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)),
+    IpAddr::V4(Ipv4Addr::new(168, 63, 129, 16)),
+    IpAddr::V4(Ipv4Addr::new(100, 100, 100, 200)),
+];
+
 fn zone_of(address: IpAddr) -> Zone {
+    if METADATA.contains(&address.to_canonical()) {
+        return Zone::Local;
+    }
     let (local, private) = match address.to_canonical() {
         IpAddr::V4(address) => {
             let [a, b, ..] = address.octets();
@@ -164,6 +192,9 @@ impl Network {
 /// By the IANA's registries of special-purpose addresses: what is not reachable from everywhere, and what holds another
 /// address that isn't.
 pub fn is_public(address: IpAddr) -> bool {
+    if METADATA.contains(&address.to_canonical()) {
+        return false;
+    }
     match address.to_canonical() {
         IpAddr::V4(address) => is_public_v4(address),
         IpAddr::V6(address) => is_public_v6(address),
@@ -360,6 +391,9 @@ mod tests {
             ("::1", false),
             ("::ffff:127.0.0.1", false),
             ("169.254.169.254", false),
+            ("168.63.129.16", false),
+            ("fd00:ec2::254", false),
+            ("100.100.100.200", false),
             ("64:ff9b::a9fe:a9fe", false),
             ("fe80::1", false),
             ("0.0.0.0", false),

@@ -7,7 +7,7 @@ use zeroize::Zeroizing;
 use crate::{
     credentials::{Credentials, basic},
     git::{Git, GitError, GitReason, Problem},
-    links::{Links, Reached, ResolveError, resolve},
+    links::{Links, ResolveError, resolve},
     mint::{Fingerprint, fingerprint_of_app},
     remote::{Link, Remote},
     ssh::Identity,
@@ -116,12 +116,16 @@ impl Git {
     pub(crate) async fn open<'r>(&self, remote: &'r Remote, timeout: Duration) -> Result<Session<'r>, GitError> {
         let mut session = Session::of(remote);
         session.links = match remote.link() {
-            Some(Link::Of(host)) => Some(self.web().links().of_host(host, &Reached::default()).await),
+            Some(Link::Of(host)) => Some(self.web().links_of(host).await),
             Some(Link::Anybody) => Some(self.web().links().clone()),
             None => None,
         };
         let resolved = self.resolve_session(&session).await;
         session.addresses = resolved.map_err(|error| Problem::from(error).at("reach", remote))?;
+        if remote.proxy().is_none() {
+            let reached = self.web().reached(remote.address().host());
+            session.addresses.iter().for_each(|address| reached.note(address.ip()));
+        }
         let minted = match remote.credentials() {
             Some(Credentials::App(app)) => {
                 let minted = self.mint().of_app(app, self.web(), remote, timeout).await;

@@ -32,7 +32,7 @@ use crate::{
     access::Access,
     credentials::Proxy,
     fetch_error::{FetchError, FetchReason},
-    links::{self, Links, Reached, Refused, ResolveError},
+    links::{self, Hosts, Links, Reached, Refused, ResolveError},
 };
 
 /// Redirects that are followed in one answer: a download's is one or two.
@@ -53,13 +53,14 @@ pub struct Web(Arc<Inner>);
 #[derive(Debug, Default)]
 struct Inner {
     links: Links,
+    hosts: Hosts,
     /// The machine's authorities, read when they are first needed.
     roots: OnceLock<Vec<CertificateDer<'static>>>,
 }
 
 impl Web {
     pub fn new(links: Links) -> Self {
-        Self(Arc::new(Inner { links, roots: OnceLock::new() }))
+        Self(Arc::new(Inner { links, hosts: Hosts::default(), roots: OnceLock::new() }))
     }
 
     /// A host as a source states it.
@@ -84,6 +85,16 @@ impl Web {
             ResolveError::Refused(refused) => (FetchReason::LinkRefused, refused.to_string()),
             error => (FetchReason::Unreachable, error.to_string()),
         })
+    }
+
+    /// Where links of a host may lead.
+    pub(crate) async fn links_of(&self, host: &str) -> Links {
+        self.0.links.of_host(host, &self.0.hosts.reached(host)).await
+    }
+
+    /// How far away a host is, as far as that is known.
+    pub(crate) fn reached(&self, host: &str) -> Reached {
+        self.0.hosts.reached(host)
     }
 
     pub(crate) fn links(&self) -> &Links {
@@ -112,7 +123,7 @@ impl Web {
                 )
             }
         };
-        let reached = Reached::default();
+        let reached = self.reached(stated.host_str().unwrap_or_default());
         let client = client(&tls, proxied.clone().unwrap_or_else(|| Way::direct(near.clone(), reached.clone())));
         let tls_abroad = match access.identity {
             Some(_) => self.tls(&Access::trusting(access.ca.as_deref())).map_err(untrusted)?,

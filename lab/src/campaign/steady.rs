@@ -1,12 +1,14 @@
 //! The tests again and again, as every change runs them: none may be red.
 
-use std::fs;
+use std::{fs, time::Duration};
 
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
-use xtask::repository;
+use xtask::{repository, step::Group};
 
 use super::Round;
+
+const LOOK: Duration = Duration::from_millis(200);
 
 /// One run of what is built.
 pub fn round(seed: u64) -> Result<Round> {
@@ -31,10 +33,21 @@ fn run(seed: u64, arguments: &[&str]) -> Result<Round> {
     if path.exists() {
         fs::remove_file(&path).with_context(|| format!("remove {}", path.display()))?;
     }
-    let status = cargo.status().context("run cargo xtask test")?;
+    // Its progress is shown as if it ran here, and it ends with this process.
+    let mut group = Group::spawn(&mut cargo).context("run cargo xtask test")?;
+    let status = loop {
+        match group.try_wait()? {
+            Some(status) => break status,
+            None => std::thread::sleep(LOOK),
+        }
+    };
     let text = fs::read(&path).with_context(|| format!("read {}", path.display()))?;
     let record: Value = serde_json::from_slice(&text).with_context(|| format!("read {}", path.display()))?;
-    let failures = if status.success() { Vec::new() } else { vec![format!("{}: {}", status, record["failedTests"])] };
+    let failures = if status.success() {
+        Vec::new()
+    } else {
+        vec![format!("{status}: {}, {}", record["failedTests"], record["faults"])]
+    };
     let figures = json!({
         "seed": seed,
         "commit": record["commit"],

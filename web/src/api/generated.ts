@@ -68,7 +68,7 @@ export interface ClusterStatus {
   ageRecipient?: string;
   /** The image that the agent's Deployment names; absent where the agent was started by hand. */
   agentImage?: string;
-  /** What the agent does whatever the hub says; absent of an agent that is older than these limits. */
+  /** Limits that were set when the agent was installed, and that the hub can't change; absent for older agents. */
   agentLimits?: AgentLimits;
   agentVersion?: string;
   /** By how many seconds the clock of the agent's machine is ahead of the hub's, negative where it is behind; absent where that is less than a minute. The agent goes by the hub's time; other programs of the cluster don't. */

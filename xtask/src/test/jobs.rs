@@ -14,7 +14,7 @@ use super::{
 const HUB: &str = "hub";
 /// Those of e2e and of the agent are counted by their module, all others by their program.
 const BY_MODULE: [&str; 2] = ["e2e", "agent"];
-/// Variables with which tests are run by hand; here they would change silently what is tested.
+/// Variables for running tests by hand; here they would silently change what is tested.
 const BY_HAND: [&str; 5] =
     [postgres::CHOICE, "FARWATER_WRITE", "FARWATER_BIN_DIR", "JUDGE_COURSES", "FARWATER_ORDER_EVENTS"];
 /// Expected of a test of which no record says how long it took.
@@ -108,7 +108,7 @@ pub struct Selection {
     pub parts: Vec<String>,
     /// Tests of the hub that run on one engine run on the other one, and no others.
     pub swapped_engines: bool,
-    /// Only tests that took as long when they were last recorded; with one of a process all of that process.
+    /// Only tests that took at least this long when they were last recorded. One such test selects its whole process.
     pub at_least_seconds: f64,
     /// One process at a time.
     pub alone: bool,
@@ -166,7 +166,11 @@ pub fn plan(
                 together.entry(module(test)).or_insert_with(|| (Vec::new(), needs)).0.push(test.clone());
                 continue;
             }
-            let engines = if is_of_hub { book.engines(&id, selection.swapped_engines) } else { vec![Engine::Sqlite] };
+            let engines = match is_of_hub {
+                true if selection.slow => book.all_engines(&id),
+                true => book.engines(&id, selection.swapped_engines),
+                false => vec![Engine::Sqlite],
+            };
             jobs.extend(
                 engines
                     .into_iter()

@@ -32,6 +32,9 @@ pub struct Record {
     pub failed_tests: Vec<String>,
     /// Tests that failed once and then passed alone.
     pub shaky: Vec<String>,
+    /// Why the run is red although each test passed in the end.
+    #[serde(default)]
+    pub faults: Vec<String>,
     pub seconds: f64,
     pub processor_seconds: f64,
     pub memory_gib: f64,
@@ -73,6 +76,7 @@ impl Record {
             failed: phases.iter().map(|phase| phase.failed).sum(),
             failed_tests: report.failed.clone(),
             shaky: report.shaky.clone(),
+            faults: report.faults.clone(),
             seconds: rounded(time.as_secs_f64()),
             processor_seconds: rounded(phases.iter().map(|phase| phase.processor_seconds).sum()),
             memory_gib: phases.iter().map(|phase| phase.memory_gib).fold(0.0, f64::max),

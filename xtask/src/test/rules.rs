@@ -157,6 +157,13 @@ impl Book {
     }
 }
 
+impl Book {
+    /// All engines on which a test of the hub can run: slow ones run on no other occasion.
+    pub fn all_engines(&self, id: &str) -> Vec<Engine> {
+        if matches(&self.engines.sqlite, id) { vec![Engine::Sqlite] } else { vec![Engine::Sqlite, Engine::Postgres] }
+    }
+}
+
 /// Half of all names, by the last bit of their FNV-1a hash after its halves were folded.
 fn is_odd(name: &str) -> bool {
     let hash = name

@@ -164,7 +164,7 @@ impl<'a> Runner<'a> {
             return;
         }
         let busy = busy_seconds();
-        // Where that can't be read, it is 0: no more are started then.
+        // 0 if it can't be read; then no extra test starts.
         let idle = if busy <= 0.0 { 0.0 } else { 1.0 - (busy - before) / (time.as_secs_f64() * self.processors) };
         self.more_load = if idle >= IDLE { self.processors * LOAD_PER_PROCESSOR } else { 0.0 };
         self.busy = (Instant::now(), busy);

@@ -20,9 +20,9 @@ use crate::{
 
 /// Seconds, on a machine that does nothing else: a test that takes longer, or works for longer, is listed.
 const SLOW: f64 = 5.0;
-/// Processor seconds of all that are listed for every run. While a test waits, others run beside it.
+/// Limit for the processor seconds of all that are listed for every run. While a test waits, others run beside it.
 const ALL: f64 = 120.0;
-/// A test that took as many seconds beside others has to be measured alone.
+/// A test that takes longer beside others must be measured alone.
 const MEASURED: f64 = 12.0;
 /// What an id ends with where a test runs on both engines.
 const ENGINE: &str = " on PostgreSQL";
@@ -49,6 +49,10 @@ struct Campaign {
     tests: Vec<Pattern>,
     #[expect(dead_code, reason = "for people")]
     shown_below: String,
+    /// What no test of every run shows.
+    #[serde(default)]
+    #[expect(dead_code, reason = "for people")]
+    only_here: String,
 }
 
 /// What tests take on a machine that does nothing else: `docs/performance/tests-alone.json`.
@@ -62,7 +66,7 @@ pub struct Alone {
 #[serde(rename_all = "camelCase")]
 pub struct Time {
     pub seconds: f64,
-    /// Of its process and all that it waited for; of a process with several tests a share.
+    /// Includes the children that it waited for. Tests that share a process get a share.
     pub processor_seconds: f64,
 }
 
@@ -82,6 +86,14 @@ impl Slow {
     pub fn patterns(&self) -> impl Iterator<Item = &Pattern> {
         let every_run = self.every_run.iter().flat_map(|group| &group.tests);
         every_run.chain(self.campaign.iter().flat_map(|group| &group.tests))
+    }
+
+    /// Tests of a run that were slow beside others, and that nobody has measured alone.
+    pub fn unmeasured<'a>(&self, beside: &'a BTreeMap<String, f64>) -> Vec<&'a str> {
+        let alone = Alone::load().map(|alone| alone.tests).unwrap_or_default();
+        let is_new = |id: &str| !alone.contains_key(id) && !self.is_in_campaign(id.trim_end_matches(ENGINE));
+        let slow = beside.iter().filter(|(id, seconds)| **seconds > MEASURED && is_new(id));
+        slow.map(|(id, _)| id.as_str()).collect()
     }
 
     /// `beside`: seconds by test, of a run of all of them.
@@ -137,7 +149,7 @@ impl Alone {
         serde_json::from_slice(&text).with_context(|| format!("read {}", path.display()))
     }
 
-    /// Keeps what was measured before of other tests, as far as they are among `all`.
+    /// Keeps earlier times of tests that still exist.
     pub fn add(measured: &BTreeMap<String, Time>, all: &BTreeSet<String>) -> Result<()> {
         let mut tests = Self::load().map(|alone| alone.tests).unwrap_or_default();
         tests.retain(|id, _| all.contains(id.trim_end_matches(ENGINE)));

@@ -42,6 +42,8 @@ pub struct Report {
     pub shaky: Vec<String>,
     /// Why the run is red although each test passed in the end.
     pub faults: Vec<String>,
+    /// Slow tests that were never measured alone: the next record makes them a fault.
+    pub unmeasured: Vec<String>,
 }
 
 /// A program, or a module of one.
@@ -73,9 +75,11 @@ pub fn run(servers: &Servers, log: &Path, selection: &Selection) -> Result<(Coun
     }
     let shaky = if first.len() > MAX_SECOND_CHANCES { Vec::new() } else { second_chances(&mut runner, &book, &first)? };
 
+    let tests_of_run = seconds_by_test(&ended, &programs);
     let report = Report {
         groups: groups(&ended, &programs),
-        tests: seconds_by_test(&ended, &programs),
+        unmeasured: book.slow.unmeasured(&tests_of_run).into_iter().map(str::to_owned).collect(),
+        tests: tests_of_run,
         times: times_by_test(&ended, &programs),
         all_tests: jobs::ids(&programs, &tests).collect(),
         failed: first.iter().map(|failed| failed.id.clone()).filter(|id| !shaky.contains(id)).collect(),

@@ -1,6 +1,6 @@
 //! Bodies to JSON: JSON, YAML and Kubernetes' protobuf, with duplicate fields noted on the way.
 
-use std::fmt;
+use std::{collections::HashSet, fmt};
 
 use serde::{
     Deserialize, Deserializer,
@@ -80,29 +80,77 @@ enum Node {
 
 impl Node {
     fn into_body(self) -> Body {
-        let mut duplicates = Vec::new();
-        let value = self.into_value("", &mut duplicates);
-        Body { value, duplicates }
+        let mut duplicates = Duplicates::default();
+        let value = self.into_value(None, &mut duplicates);
+        Body { value, duplicates: duplicates.in_order }
     }
 
-    fn into_value(self, path: &str, duplicates: &mut Vec<String>) -> Value {
+    fn into_value(self, place: Option<&Place<'_>>, duplicates: &mut Duplicates) -> Value {
         match self {
             Self::Scalar(value) => value,
             Self::List(items) => {
                 let items = items.into_iter().enumerate();
-                items.map(|(n, item)| item.into_value(&format!("{path}[{n}]"), duplicates)).collect()
+                items
+                    .map(|(n, item)| item.into_value(Some(&Place { above: place, step: Step::Item(n) }), duplicates))
+                    .collect()
             }
             Self::Fields(fields) => {
                 let mut map = Map::new();
                 for (name, node) in fields {
-                    let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
-                    let value = node.into_value(&path, duplicates);
-                    if map.insert(name, value).is_some() && !duplicates.contains(&path) {
-                        duplicates.push(path);
+                    let place = Place { above: place, step: Step::Field(&name) };
+                    let value = node.into_value(Some(&place), duplicates);
+                    if map.contains_key(&name) {
+                        duplicates.note(&place);
                     }
+                    map.insert(name, value);
                 }
                 map.into()
             }
+        }
+    }
+}
+
+/// Where a value is. It is written down for duplicates alone: a name may be as long as a body, and a body has a million values.
+struct Place<'a> {
+    above: Option<&'a Self>,
+    step: Step<'a>,
+}
+
+enum Step<'a> {
+    Field(&'a str),
+    Item(usize),
+}
+
+impl fmt::Display for Place<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(above) = self.above {
+            above.fmt(f)?;
+        }
+        match self.step {
+            Step::Field(name) if self.above.is_some() => write!(f, ".{name}"),
+            Step::Field(name) => f.write_str(name),
+            Step::Item(n) => write!(f, "[{n}]"),
+        }
+    }
+}
+
+/// Paths of fields that were given twice, each once, up to a number that nobody reads.
+#[derive(Default)]
+struct Duplicates {
+    in_order: Vec<String>,
+    known: HashSet<String>,
+}
+
+impl Duplicates {
+    const MOST: usize = 256;
+
+    fn note(&mut self, place: &Place<'_>) {
+        if self.in_order.len() >= Self::MOST {
+            return;
+        }
+        let path = place.to_string();
+        if self.known.insert(path.clone()) {
+            self.in_order.push(path);
         }
     }
 }
@@ -199,6 +247,17 @@ mod tests {
         assert_eq!(body.value, json!({"a": true, "b": 420, "c": 1, "d": "1", "e": null}));
         let body = decode(b"a: 1\nb: {c: 1, c: 2}\na: 2\n", Encoding::Yaml).unwrap();
         assert_eq!((body.value, body.duplicates), (json!({"a": 2, "b": {"c": 2}}), vec!["b.c".into(), "a".into()]));
+    }
+
+    /// Written down for each value, these paths would be a terabyte.
+    #[test]
+    fn long_names_and_many_values_cost_no_more_than_they_are_long() {
+        let name = "n".repeat(1_000_000);
+        let body = format!("{{\"{name}\":[{}0],\"{name}\":1}}", "0,".repeat(500_000));
+        let body = decode(body.as_bytes(), Encoding::Json).unwrap();
+        assert_eq!((body.value[&name].clone(), body.duplicates), (json!(1), vec![name]));
+        let many = format!("{{{}\"a\":1}}", "\"a\":1,".repeat(100_000));
+        assert_eq!(decode(many.as_bytes(), Encoding::Json).unwrap().duplicates, ["a"]);
     }
 
     #[test]

@@ -18,6 +18,12 @@ impl Budget {
     pub fn of(values: usize) -> Self {
         Self(values)
     }
+
+    /// None where there are not as many left.
+    pub fn spend(&mut self, values: usize) -> Option<()> {
+        self.0 = self.0.checked_sub(values)?;
+        Some(())
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -33,7 +39,7 @@ pub fn measure(value: &Value, budget: &mut Budget) -> Option<Measured> {
     let mut measured = Measured::default();
     let mut open = vec![(value, 0)];
     while let Some((value, above)) = open.pop() {
-        budget.0 = budget.0.checked_sub(1)?;
+        budget.spend(1)?;
         measured.bytes += match value {
             Value::String(text) => text.len() + 2,
             Value::Object(fields) => fields.keys().map(|name| name.len() + 4).sum::<usize>() + 2,

@@ -108,14 +108,21 @@ fn apply_operations(object: &mut Value, operations: &[PatchOperation]) -> Result
             PatchOperation::Move(moved) => moved.from.resolve(object).ok(),
             PatchOperation::Remove(_) => None,
         };
+        let too_much = || {
+            let message = "the JSON patch moves, copies and compares too much";
+            ApiError::new(413, "RequestEntityTooLarge", message.to_owned())
+        };
+        // What is put into a list, or taken out of it, moves all items behind it.
+        let from = match operation {
+            PatchOperation::Move(moved) => Some(&moved.from),
+            _ => None,
+        };
+        for pointer in from.into_iter().map(|from| from.as_ptr()).chain([operation.path()]) {
+            let list = pointer.parent().and_then(|parent| parent.resolve(object).ok()).and_then(Value::as_array);
+            budget.spend(list.map_or(0, Vec::len)).ok_or_else(too_much)?;
+        }
         if let Some(value) = value {
-            let measured = depth::measure(value, &mut budget).ok_or_else(|| {
-                ApiError::new(
-                    413,
-                    "RequestEntityTooLarge",
-                    "the JSON patch moves, copies and compares too much".to_owned(),
-                )
-            })?;
+            let measured = depth::measure(value, &mut budget).ok_or_else(too_much)?;
             if operation.path().tokens().count() + measured.depth > depth::MAX_DEPTH {
                 return Err(invalid(&depth::too_deep()));
             }
@@ -199,6 +206,10 @@ mod tests {
             let (from, to) = if n % 2 == 0 { ("/x", "/y") } else { ("/y", "/x") };
             operations.push(json!({"op": "move", "from": from, "path": to}));
         }
+        assert_eq!(apply(PatchType::Json, json!(operations)).unwrap_err().0, 413);
+        // Each of these moves the whole list.
+        let mut operations = vec![json!({"op": "add", "path": "/x", "value": large})];
+        operations.extend((0..1000).map(|_| json!({"op": "add", "path": "/x/0", "value": 1})));
         assert_eq!(apply(PatchType::Json, json!(operations)).unwrap_err().0, 413);
     }
 

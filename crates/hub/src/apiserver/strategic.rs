@@ -15,14 +15,19 @@ const DELETE_SCALARS: &str = "$deleteFromPrimitiveList/";
 
 /// The object after the patch, or why the patch makes no sense.
 pub fn merge(object: &Value, patch: &Value, schema: &Value) -> Result<Value, String> {
-    let (Value::Object(object), Value::Object(patch)) = (object, patch) else {
-        return Ok(patch.clone());
-    };
-    merge_maps(object, patch, schema).map(Value::Object)
+    merge_into(object.clone(), patch, schema)
+}
+
+/// The object is not copied: one item of a list may be patched again and again.
+fn merge_into(object: Value, patch: &Value, schema: &Value) -> Result<Value, String> {
+    match (object, patch) {
+        (Value::Object(object), Value::Object(patch)) => merge_maps(object, patch, schema).map(Value::Object),
+        _ => Ok(patch.clone()),
+    }
 }
 
 fn merge_maps(
-    original: &Map<String, Value>,
+    mut merged: Map<String, Value>,
     patch: &Map<String, Value>,
     schema: &Value,
 ) -> Result<Map<String, Value>, String> {
@@ -32,10 +37,10 @@ fn merge_maps(
         Some("delete") => return Ok(Map::new()),
         Some(other) => return Err(format!("unknown patch type: {other:?}")),
     }
-    let mut merged = original.clone();
     if let Some(keep) = patch.get(RETAIN_KEYS) {
         let keep = keep.as_array().ok_or("$retainKeys must be a list")?;
-        merged.retain(|field, _| keep.iter().any(|k| k == field));
+        let keep: HashSet<&str> = keep.iter().filter_map(Value::as_str).collect();
+        merged.retain(|field, _| keep.contains(field.as_str()));
     }
     for (field, value) in patch.iter().filter(|(field, _)| !field.starts_with('$')) {
         let field_schema = property(schema, field);
@@ -43,11 +48,11 @@ fn merge_maps(
             merged.remove(field);
             continue;
         }
-        let result = match (merged.get(field), value) {
+        let result = match (merged.get_mut(field).map(Value::take), value) {
             (Some(Value::Object(old)), Value::Object(new)) => merge_maps(old, new, field_schema)?.into(),
-            (None, Value::Object(new)) => merge_maps(&Map::new(), new, field_schema)?.into(),
+            (None, Value::Object(new)) => merge_maps(Map::new(), new, field_schema)?.into(),
             (old, Value::Array(new)) if merges(field_schema) => {
-                let old = old.and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+                let old = old.as_ref().and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
                 let order = patch.get(&format!("{ORDER}{field}")).and_then(Value::as_array);
                 let dropped = patch.get(&format!("{DELETE_SCALARS}{field}")).and_then(Value::as_array);
                 merge_lists(old, new, field_schema, order, dropped)?.into()
@@ -137,7 +142,7 @@ fn merge_objects(old: &[Value], new: &[Value], key: &str, items: &Value) -> Resu
             (Some("delete"), None) => {}
             (_, Some(at)) => {
                 let old = merged[at].take().unwrap_or_default();
-                merged[at] = Some(merge(&old, item, items)?);
+                merged[at] = Some(merge_into(old, item, items)?);
             }
             (_, None) => {
                 places.insert(identity, merged.len());

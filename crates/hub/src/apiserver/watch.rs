@@ -18,7 +18,7 @@ use rand::RngExt as _;
 use serde_json::{Value, json};
 use tokio::{
     sync::{OwnedSemaphorePermit, mpsc},
-    time::{Instant, sleep, sleep_until},
+    time::{Instant, sleep, sleep_until, timeout_at},
 };
 
 use super::{
@@ -39,6 +39,8 @@ const DECIDED: Duration = Duration::from_secs(3);
 /// A watch that could not be decided upon for so long ends.
 const UNDECIDED: Duration = Duration::from_secs(30);
 const RETRY: Duration = Duration::from_millis(500);
+/// How long a client may read nothing.
+const STALLED: Duration = Duration::from_secs(300);
 /// The longest watch, whatever the client asks for; then it begins again where it was.
 const LONGEST: u64 = 3600;
 
@@ -94,7 +96,7 @@ pub fn watch(call: Call, turn: Turn) -> Result<Response, ApiError> {
     let turn = (start == Start::State).then_some(turn);
     let place = Arc::clone(&call.hub.watches).try_acquire_owned();
     let place = place.map_err(|_| ApiError::too_many_watches(call.hub.config.max_watches))?;
-    let share = call.hub.watch_shares.take(&call.user.name).ok_or_else(ApiError::too_many_watches_of_user)?;
+    let share = call.hub.watch_shares.take(call.user.share_name()).ok_or_else(ApiError::too_many_watches_of_user)?;
     let (sender, receiver) = mpsc::channel(BUFFER);
     let lasts = options.timeout_seconds.map_or_else(
         // Between half an hour and an hour, so that watches that began together don't end together.
@@ -217,10 +219,15 @@ impl Feed {
 
     /// Decides once more on the watch, if its decision counts no more. While that can't be decided, nothing is sent.
     async fn keep_decided(&mut self) -> Result<(), Ended> {
+        let shutdown = self.call.hub.shutdown.clone();
         while self.decided.elapsed() >= DECIDED {
             match decide_again(&self.call).await {
                 Ok(()) => self.decided = Instant::now(),
-                Err(error) if error.code == 503 && self.decided.elapsed() < UNDECIDED => sleep(RETRY).await,
+                Err(error) if error.code == 503 && self.decided.elapsed() < UNDECIDED => tokio::select! {
+                    () = sleep(RETRY) => {}
+                    () = self.sender.closed() => return Err(Ended::Silently),
+                    () = shutdown.cancelled() => return Err(Ended::Silently),
+                },
                 Err(error) => return Err(Ended::With(error)),
             }
         }
@@ -337,7 +344,9 @@ impl Feed {
     }
 
     async fn send_line(&self, line: Bytes) -> Result<(), Ended> {
-        self.sender.send(line).await.map_err(|_| Ended::Silently)
+        // One that reads nothing holds its place no longer than others.
+        let sent = timeout_at(self.deadline.min(Instant::now() + STALLED), self.sender.send(line)).await;
+        if matches!(sent, Ok(Ok(()))) { Ok(()) } else { Err(Ended::Silently) }
     }
 }
 

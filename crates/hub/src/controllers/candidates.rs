@@ -124,12 +124,18 @@ impl FoundSource {
             return Ok(None);
         };
         let mut tables = delivery.store.tables().await?;
-        let (origin, revision) = load_served(&mut tables, &object.uid).await?;
-        let chart = match chart {
-            Some(chart) => load_chart(&mut tables, &object.uid, (&chart.name, &chart.version)).await?,
-            None => None,
-        };
-        Ok(Some(Self { object, revision, chart, origin }))
+        loop {
+            let (origin, revision) = load_served(&mut tables, &object.uid).await?;
+            let chart = match chart {
+                Some(chart) => load_chart(&mut tables, &object.uid, (&chart.name, &chart.version)).await?,
+                None => return Ok(Some(Self { object, revision, chart: None, origin })),
+            };
+            // Both are written together: where the origin is still the same, the chart is of it.
+            let (again, _) = load_served(&mut tables, &object.uid).await?;
+            if again == origin {
+                return Ok(Some(Self { object, revision, chart, origin }));
+            }
+        }
     }
 }
 

@@ -99,11 +99,11 @@ pub fn identify<'a>(delivery: &Delivery, headers: &'a HeaderMap) -> Result<(Arc<
     Ok((state, claims.instance))
 }
 
-/// Whether a request has an access token of this hub that counts. It is no heartbeat, and no answer to what else is wrong.
-pub fn has_access(delivery: &Delivery, headers: &HeaderMap) -> bool {
-    let token = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
-    let claims = token.and_then(|token| verify(&delivery.identity, token));
-    claims.is_some_and(|claims| claims.expires > Timestamp::now().as_second())
+/// The cluster whose access token a request has, if that counts. It is no heartbeat, and no answer to what else is wrong.
+pub fn cluster_of(delivery: &Delivery, headers: &HeaderMap) -> Option<String> {
+    let token = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "))?;
+    let claims = verify(&delivery.identity, token).filter(|claims| claims.expires > Timestamp::now().as_second())?;
+    delivery.clusters.get(claims.cluster_uid).map(|state| state.uid.to_string())
 }
 
 /// Two processes with one identity, as of a cluster that was copied, would act on one signed state in two places and report over

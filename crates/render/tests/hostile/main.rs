@@ -78,7 +78,7 @@ async fn some_of_each_kind_end_with_an_error_or_harmlessly() {
     let _alone = others::ALONE.lock().await;
     let limits = Limits { cpu: Duration::from_secs(1), ..strict().limits };
     let bench = Bench::with(Program { limits, ..strict() }, "");
-    for cases in [
+    let lists = [
         charts::loops(),
         charts::memory(),
         charts::output(),
@@ -90,7 +90,6 @@ async fn some_of_each_kind_end_with_an_error_or_harmlessly() {
         overlays::patches(),
         values::bombs(),
         values::schemas(),
-    ] {
-        run_all(&bench, some(cases)).await;
-    }
+    ];
+    run_all(&bench, lists.into_iter().flat_map(some).collect()).await;
 }
