@@ -244,17 +244,25 @@ impl Look {
         self.wanted.is_none() || self.wanted != self.track.released
     }
 
+    /// Whether another spec than `own` counts. It is the same where the service was written between its reading and the row's: then the
+    /// row holds what was looked at.
+    fn holds_other(&self, own: &Value) -> Result<bool, StoreError> {
+        let held: Option<Value> = read_some(&self.row, "held spec", &self.row.held_spec)?;
+        Ok(held.is_some_and(|held| template_digest(&held) != template_digest(own)))
+    }
+
     /// What comes of it, after what was decided. `object`: the service that was looked at.
     pub fn end(self, why: &Why, pinned: bool, object: &Value) -> Result<Looked, StoreError> {
         let held = self.is_held();
         let is_settled = *why == Why::Current && !pinned;
         let generation = object["metadata"]["generation"].as_i64().unwrap_or_default();
         let row = &self.row;
-        let own = || object["spec"].to_string();
         let release = match &self.back {
             // What is taken back is not gone back to.
             Some(back) if is_settled && row.held_spec != back.spec => Some(Specs::Back(back.spec.clone())),
-            None if is_settled && !held && !row.held_spec.is_empty() => Some(Specs::Own { generation, spec: own() }),
+            None if is_settled && !held && self.holds_other(&object["spec"])? => {
+                Some(Specs::Own { generation, spec: object["spec"].to_string() })
+            }
             _ => None,
         };
         let documents = self.next_documents(is_settled);

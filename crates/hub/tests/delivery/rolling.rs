@@ -493,8 +493,9 @@ async fn what_is_stated_while_a_set_is_paused_reaches_nobody_however_often() {
             fleet.rig.edit("ServiceSet", ADMIN_NAMESPACE, SET, place(name)).await;
             fleet.rig.wait_until("it is stated", async || stated(&fleet, name).await).await;
             for (cluster, agent) in &fleet.agents {
-                let news = agent.news(&fleet.rig, fleet.last.get(cluster)).await;
-                assert!(news.is_none(), "{n}: {cluster} got {news:?}");
+                let last = fleet.last.get(cluster);
+                let news = agent.news(&fleet.rig, last).await;
+                assert!(news.is_none(), "{n}: {cluster} got {news:?} and had {last:?}");
             }
         }
     }

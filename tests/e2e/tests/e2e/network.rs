@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use farwater_api::Cluster;
+use farwater_api::{AGENT_NAMESPACE, Cluster, IDENTITY_SECRET};
 use farwater_e2e::{Fleet, PATIENCE, condition, config_map};
 use farwater_testkit::{
     Agent, Hub, Launch, Plane,
@@ -18,8 +18,8 @@ use farwater_testkit::{
     squid::{Options, Squid},
     wait_for,
 };
-use k8s_openapi::api::core::v1::ConfigMap;
-use kube::Api;
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use kube::{Api, api::DeleteParams};
 
 /// Resolves for the proxy alone.
 const NAME: &str = "hub.corp.test";
@@ -151,8 +151,12 @@ async fn a_company_that_looks_into_tls_is_trusted_only_when_it_is_named() -> Res
     let url = format!("https://{NAME}:{}", fleet.hub.port());
     let environment = [("HTTPS_PROXY".to_owned(), squid.url(""))];
 
-    // The hub's pin alone: a person must act, so it ends.
+    // The hub's pin alone: a person must act, so it ends. With an identity it would go on, and another test may have left one.
     fleet.take_turn(plane).await?;
+    let secrets: Api<Secret> = Api::namespaced(plane.client().await?, AGENT_NAMESPACE);
+    if secrets.get_opt(IDENTITY_SECRET).await?.is_some() {
+        secrets.delete(IDENTITY_SECRET, &DeleteParams::default()).await?;
+    }
     let token = fleet.invite("west").await?;
     let told = JoinToken { hub: url.clone(), ..token };
     let launch = Launch { environment: environment.to_vec(), ..Launch::default() };

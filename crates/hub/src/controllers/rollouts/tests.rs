@@ -240,3 +240,28 @@ fn of_a_set_those_clusters_count_that_are_heard() {
     assert_eq!(lacks(3, 2, 1).as_deref(), Some("is healthy on 1 of 2 clusters that are heard"));
     assert_eq!(lacks(3, 0, 0).as_deref(), Some("has no cluster that is heard"));
 }
+
+/// As where the set was written after its service was read, and before its row was.
+#[test]
+fn a_row_that_holds_what_was_looked_at_lets_nothing_go() {
+    let World { spec, candidate, parameters, .. } = World::new();
+    let spec = serde_json::to_value(spec).unwrap();
+    let mut older = spec.clone();
+    older["path"] = "apps/older".into();
+    for (held, is_released) in [(&spec, false), (&older, true)] {
+        let wanted =
+            Some(change(&serde_json::from_value(spec.clone()).unwrap(), &candidate, Some(parameters)).unwrap());
+        let look = Look {
+            row: MemberRollout { held_spec: held.to_string(), ..MemberRollout::default() },
+            rollout: 1,
+            wanted,
+            track: Track { released: wanted, ..Track::default() },
+            looked_at: String::new(),
+            newest: Newest::Own,
+            documents: Documents::default(),
+            back: None,
+        };
+        let looked = look.end(&Why::Current, false, &json!({"metadata": {"generation": 2}, "spec": spec})).unwrap();
+        assert_eq!((looked.released, looked.release.is_some()), (is_released, is_released));
+    }
+}
