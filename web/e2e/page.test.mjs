@@ -58,7 +58,7 @@ async function withPage(run, options = {}) {
   }
 }
 
-/** Loads the page. A browser drops what it loads when any interface of the machine comes or goes, as those of other tests do. */
+/** Loads the page. Chromium aborts a load when a network interface of the machine is added or removed, which other tests do. */
 async function open(page, attempts = 3) {
   try {
     await page.goto(`${hub.url}/ui/`);

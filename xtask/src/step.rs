@@ -87,7 +87,7 @@ impl Group {
     pub fn try_wait(&mut self) -> Result<Option<ExitStatus>> {
         let status = self.child.try_wait()?;
         if status.is_some() && !self.has_ended {
-            // What it left behind. Its number is no other process's as long as the group has members; else this fails.
+            // Ends the processes that it left. While the group has members its number isn't reused; without members this fails.
             let _ = self.kill();
             self.has_ended = true;
             watchdog::forget(self.child.id());

@@ -1,6 +1,6 @@
-//! What this agent does whatever its hub signs: limits that are set where it is installed, and that no hub can widen.
+//! Limits of the agent's own: they are set at installation, and no hub can widen them.
 //!
-//! They hold for all that is done for services, at the one place through which each request goes to the API server.
+//! They are checked at one place, through which each request for a service goes to the API server.
 
 use std::{
     fmt,
@@ -19,7 +19,7 @@ use crate::{
 
 /// Namespaces of the cluster itself: only their own names allow them, and no pattern.
 const PROTECTED: [&str; 3] = ["kube-system", "kube-public", "kube-node-lease"];
-/// Objects that are deleted in a minute, unless something else is set. A prune of more goes on in the next minute.
+/// Default for the objects that are deleted per minute. A larger prune continues in the next minute.
 pub const DELETIONS_PER_MINUTE: u32 = 1000;
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -94,7 +94,7 @@ impl Default for Limits {
     }
 }
 
-/// What a path of the API server is about.
+/// The object or collection that a path of the API server names.
 struct Subject<'a> {
     namespace: &'a str,
     group: &'a str,

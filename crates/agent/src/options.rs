@@ -110,7 +110,7 @@ impl fmt::Debug for JoinToken {
 }
 
 impl Options {
-    /// What no hub can widen.
+    /// The agent's own limits.
     pub fn limits(&self) -> Limits {
         let Self { allow_accounts, allow_namespaces, deny_kinds, max_deletions, .. } = self;
         Limits::new(allow_accounts.clone(), allow_namespaces.clone(), deny_kinds.clone(), *max_deletions)

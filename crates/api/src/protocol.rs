@@ -293,7 +293,7 @@ pub struct AgentReport {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
     pub update: AgentUpdate,
-    /// What it does whatever the hub says; none of an agent that has no such limits yet.
+    /// The agent's own limits; absent if its version has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits: Option<AgentLimits>,
 }

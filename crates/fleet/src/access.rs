@@ -45,7 +45,7 @@ impl User {
         }
     }
 
-    /// What shares are counted by. All service accounts of a namespace share one: whoever may make one there may make many.
+    /// The name that shares are counted by. All service accounts of a namespace have one share, because a user that may create one may create many.
     pub fn share_name(&self) -> &str {
         let account = self.name.strip_prefix("system:serviceaccount:").and_then(|rest| rest.rsplit_once(':'));
         account.map_or(&self.name, |(namespace, _)| &self.name[.."system:serviceaccount:".len() + namespace.len()])

@@ -7,8 +7,8 @@ use tokio::{
     task::JoinHandle,
 };
 
-/// Of each thread that answers requests. Parsers and what walks a value call themselves once for each level of it, and an unoptimized
-/// build takes up to 20 KiB for each: a body may have 127 levels. Memory is taken as it is used.
+/// Bytes of stack of each thread that answers requests. Parsers recurse once for each level of a value, and an unoptimized build takes up
+/// to 20 KiB for each level: a body may have 127 levels. Unused stack takes no memory.
 pub const STACK: usize = 8 << 20;
 
 pub struct ApiThreads(Option<Runtime>);

@@ -255,7 +255,7 @@ impl HubArgs {
         let tls = pair(set.tls_cert, set.tls_key, set.tls_ca)?;
         let listen = set.listen.unwrap_or(DEFAULT_LISTEN);
         let mut allowed = set.allow_private_links;
-        // Tried out on somebody's own machine, where the Git server lies too. Behind a proxy it is advertised by another name.
+        // A hub on a developer's machine, beside its Git server. A hub behind a proxy is advertised by the proxy's name.
         let is_tried_out = listen.ip().is_loopback() && set.advertise.as_ref().is_none_or(Advertise::is_loopback);
         if allowed.is_empty() && is_tried_out {
             allowed = LOOPBACK.to_vec();
@@ -472,7 +472,7 @@ mod tests {
         assert_eq!(config.sources.links, Links::new(networks));
         assert_eq!(config.sources.programs, ["https://dev.example/org /usr/bin/token team-a".parse().unwrap()]);
         let links = |text: &str| parse(&format!("data-dir: /srv\n{text}")).unwrap().resolve().unwrap().sources.links;
-        // Tried out on somebody's own machine, and not.
+        // On a developer's machine, and elsewhere.
         for (text, is_tried_out) in [
             ("", true),
             ("advertise: https://localhost:8443\n", true),

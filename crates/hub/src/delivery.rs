@@ -273,12 +273,12 @@ async fn name_protocol(mut response: Response) -> Response {
 /// The answer to an agent's request whose body could not be read.
 pub fn refuse_body(error: BodyError, headers: &HeaderMap) -> Response {
     match error {
-        // An agent whose token has ended sends what only known ones may: it needs another token, and nothing is wrong with its report.
+        // An agent whose token expired may send a long report: the report is fine, and the agent needs a new token.
         BodyError::TooLarge(MAX_REQUEST_BYTES) if headers.contains_key(header::AUTHORIZATION) => {
             Refusal::AccessTokenUnknown
         }
         BodyError::TooLarge(_) => Refusal::TooLarge,
-        // Nor with one that came slowly.
+        // The agent sends it again.
         BodyError::Slow(_) | BodyError::Broken => Refusal::Unavailable(error.to_string()),
         BodyError::NoRoom => Refusal::Unavailable("too many bodies are being read".to_owned()),
     }

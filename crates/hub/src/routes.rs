@@ -38,7 +38,7 @@ use crate::{
 
 /// Longest pause between two pieces of a request's body.
 const BODY_PAUSE: Duration = Duration::from_secs(30);
-/// Bytes of all bodies of agents that are read or worked on, and of those of clients that nobody knows.
+/// Bytes of all bodies that are read or worked on, of agents and of unauthenticated clients.
 const AGENT_BODIES: usize = 256 << 20;
 const UNKNOWN_BODIES: usize = 4 << 20;
 /// For the first part of a body: agents may have slow lines. Others send a few hundred bytes.
@@ -103,7 +103,7 @@ pub fn gives_way(path: &str) -> bool {
     matches!(Route::of(path), Route::Api | Route::Discovery | Route::Web | Route::Webhook)
 }
 
-/// What requests of agents have to take before they are answered.
+/// The limits that a request of an agent passes before it is answered.
 #[derive(Clone)]
 struct AgentDoor {
     delivery: Arc<Delivery>,
@@ -138,7 +138,7 @@ impl AgentDoor {
     }
 }
 
-/// Who an address is counted as. A client of IPv6 has a network of 64 bits.
+/// The name that requests from an address are counted by: an IPv4 address, or the /64 network of an IPv6 address.
 fn peer_name(address: IpAddr) -> String {
     match address.to_canonical() {
         IpAddr::V4(address) => address.to_string(),

@@ -34,7 +34,7 @@ use tokio::{
     net::{TcpListener, TcpStream},
     sync::{Notify, OwnedSemaphorePermit, Semaphore},
     task::JoinSet,
-    time::{interval, sleep, timeout},
+    time::{interval, interval_at, sleep, timeout},
 };
 use tokio_rustls::TlsAcceptor;
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
@@ -58,9 +58,9 @@ const STREAMS: u32 = 256;
 /// How long an HTTP/2 connection may rest, as one of HTTP/1 may.
 const REST: Duration = HEAD;
 const LOOK_FOR_REST: Duration = Duration::from_secs(5);
-/// One that is wanted by others has had this long to send a request.
+/// A connection whose place others need has had this long to send a request.
 const LEAST_REST: Duration = Duration::from_millis(500);
-/// One that was chosen to end is closed after so long, whatever is under way.
+/// A connection that was chosen to close is cut off after this long, even if a request is under way.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 const LOOK_FOR_PLACE: Duration = Duration::from_millis(200);
 const PING: Duration = Duration::from_secs(30);
@@ -235,7 +235,7 @@ impl Server {
     }
 }
 
-/// Put into the answer to a client that was authenticated: its connection stays when others are in want of one.
+/// Added to the answer to an authenticated client: its connection stays open when others need a place.
 #[derive(Clone, Copy)]
 pub struct Known;
 
@@ -258,8 +258,8 @@ struct Standing {
     /// When one of them began or ended, or the connection was made.
     moved: Mutex<Instant>,
     is_known: AtomicBool,
-    /// It was chosen to end, and does.
-    is_told: AtomicBool,
+    /// It was chosen to close.
+    is_leaving: AtomicBool,
     /// It closes when its current requests end.
     leaves: Notify,
 }
@@ -282,8 +282,8 @@ impl Standing {
         (self.requests.load(Ordering::Acquire) == 0).then(|| self.last_moved())
     }
 
-    fn tell(&self) {
-        self.is_told.store(true, Ordering::Relaxed);
+    fn close(&self) {
+        self.is_leaving.store(true, Ordering::Relaxed);
         self.leaves.notify_one();
     }
 
@@ -350,8 +350,8 @@ impl Places {
             return Some(taken);
         }
         self.is_wanted.store(!self.end_longest_rest(), Ordering::Relaxed);
-        // An answer may end meanwhile, and make a connection one that rests.
-        let mut looks = interval(LOOK_FOR_PLACE);
+        // If the chosen connection doesn't close, or none could be chosen, another one may rest by then.
+        let mut looks = interval_at(tokio::time::Instant::now() + LOOK_FOR_PLACE, LOOK_FOR_PLACE);
         let acquire = Arc::clone(&self.free).acquire_owned();
         tokio::pin!(acquire);
         loop {
@@ -366,11 +366,11 @@ impl Places {
     fn end_longest_rest(&self) -> bool {
         let open = self.open();
         let unknown = open.values().filter(|standing| !standing.is_known.load(Ordering::Relaxed));
-        // Also while an answer is under way: those to clients that are not known are short, unless they aren't read.
-        let waiting = unknown.filter(|standing| !standing.is_told.load(Ordering::Relaxed));
+        // Also while an answer is being sent: answers to unauthenticated clients are short, unless the client doesn't read.
+        let waiting = unknown.filter(|standing| !standing.is_leaving.load(Ordering::Relaxed));
         let rested = waiting.map(|standing| (standing.last_moved(), standing));
         let longest = rested.filter(|(since, _)| since.elapsed() >= LEAST_REST).min_by_key(|(since, _)| *since);
-        longest.map(|(_, standing)| standing.tell()).is_some()
+        longest.map(|(_, standing)| standing.close()).is_some()
     }
 
     fn open(&self) -> MutexGuard<'_, HashMap<u64, Arc<Standing>>> {
@@ -384,7 +384,7 @@ impl Places {
             requests: AtomicUsize::new(0),
             moved: Mutex::new(Instant::now()),
             is_known: AtomicBool::new(false),
-            is_told: AtomicBool::new(false),
+            is_leaving: AtomicBool::new(false),
             leaves: Notify::new(),
         });
         self.open().insert(number, Arc::clone(&standing));
@@ -487,7 +487,7 @@ impl Connection {
         let mut is_ending = false;
         let mut looks = interval(LOOK_FOR_REST);
         let mut first_request = std::pin::pin!(sleep(self.patience.first_request));
-        // Of one that was chosen to end, and of which nobody reads the answer.
+        // For a connection that was chosen to close, in case its client doesn't read the answer.
         let mut end = std::pin::pin!(sleep(Duration::MAX));
         loop {
             tokio::select! {
@@ -582,6 +582,19 @@ mod tests {
         answer.rsplit("\r\n").next().unwrap().to_owned()
     }
 
+    /// Without TLS.
+    fn server(listener: TcpListener, router: Router, max_connections: usize) -> Server {
+        Server {
+            listener,
+            tls: None,
+            router,
+            max_connections,
+            patience: Patience::default(),
+            count: Box::new(|| Counted::new(Gauge::default())),
+            yielding: None,
+        }
+    }
+
     async fn is_open(client: &mut TcpStream) -> bool {
         match timeout(Duration::from_millis(200), client.read_u8()).await {
             Ok(ended) => ended.is_ok(),
@@ -594,15 +607,8 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let threads = Arc::new(ApiThreads::start().unwrap());
-        let server = Server {
-            listener,
-            tls: None,
-            router: Router::new().fallback(name_of_thread),
-            max_connections: 8,
-            patience: Patience::default(),
-            count: Box::new(|| Counted::new(Gauge::default())),
-            yielding: Some(Yielding { gives_way: |path| path.starts_with("/api"), threads }),
-        };
+        let yielding = Some(Yielding { gives_way: |path| path.starts_with("/api"), threads });
+        let server = Server { yielding, ..server(listener, Router::new().fallback(name_of_thread), 8) };
         let shutdown = CancellationToken::new();
         let serving = tokio::spawn(server.serve(shutdown.clone(), Duration::from_secs(5)));
 
@@ -620,15 +626,8 @@ mod tests {
     async fn who_polls_gives_its_place_up_to_who_waits_for_one_and_nobody_else_does() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let server = Server {
-            listener,
-            tls: None,
-            router: Router::new().fallback(|| async { (axum::Extension(Known), "answer") }),
-            max_connections: 3,
-            patience: Patience::default(),
-            count: Box::new(|| Counted::new(Gauge::default())),
-            yielding: None,
-        };
+        let router = Router::new().fallback(|| async { (axum::Extension(Known), "answer") });
+        let server = server(listener, router, 3);
         let shutdown = CancellationToken::new();
         let serving = tokio::spawn(server.serve(shutdown.clone(), Duration::from_secs(5)));
         let connect = async || TcpStream::connect(address).await.unwrap();
@@ -651,19 +650,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn of_those_that_nobody_knows_the_one_that_rested_longest_makes_room() {
+    async fn the_unauthenticated_connection_that_rested_longest_makes_room() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let known = Router::new().route("/known", axum::routing::get(|| async { (axum::Extension(Known), "answer") }));
-        let server = Server {
-            listener,
-            tls: None,
-            router: known.fallback(|| async { "answer" }),
-            max_connections: 3,
-            patience: Patience::default(),
-            count: Box::new(|| Counted::new(Gauge::default())),
-            yielding: None,
-        };
+        let server = server(listener, known.fallback(|| async { "answer" }), 3);
         let shutdown = CancellationToken::new();
         let serving = tokio::spawn(server.serve(shutdown.clone(), Duration::from_secs(5)));
         let connect = async || TcpStream::connect(address).await.unwrap();

@@ -61,7 +61,7 @@ pub struct Agent {
     pub bind_administrator: bool,
 }
 
-/// What the agent does whatever its hub says; as its options of these names. Where one is empty, the agent's own default counts.
+/// The agent's own limits, as its options of these names. An empty one means the agent's default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
     pub allow_accounts: Vec<String>,

@@ -50,7 +50,7 @@ impl Links {
     }
 
     /// Where links of a host may lead. If a host has several addresses, the most distant one counts, including those that were connected
-    /// to before: otherwise the owner of a name could add one that is near. Of a host that can't be found nothing is known: it counts as public.
+    /// to before: otherwise the owner of a name could add a nearer address. A host that can't be resolved counts as public.
     pub(crate) async fn of_host(&self, host: &str, reached: &Reached) -> Self {
         let host = host.trim_start_matches('[').trim_end_matches(']');
         let zone = match host.parse::<IpAddr>() {
@@ -69,7 +69,7 @@ impl Links {
 pub(crate) struct Hosts(Mutex<HashMap<String, Reached>>);
 
 impl Hosts {
-    /// With more, names that nobody asks for any more are forgotten.
+    /// With more, names that are no longer in use are forgotten.
     const MANY: usize = 10_000;
 
     pub fn reached(&self, host: &str) -> Reached {

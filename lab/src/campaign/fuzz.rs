@@ -1,5 +1,5 @@
-//! Requests to the API that nobody would write: patches of each type, selectors, protobuf and applied configurations, generated and then
-//! damaged. Whatever is sent is answered, with no error of the hub's own, and the process goes on.
+//! Patches of each type, selectors, protobuf and applied configurations, generated and then damaged. The hub answers each request without
+//! an internal error, and keeps running.
 
 use std::time::{Duration, Instant};
 

@@ -223,10 +223,10 @@ async fn measure(agents: &mut [Poller], admin: &Client) -> Seen {
 
 #[derive(Clone, Copy, Debug)]
 enum Attack {
-    /// Bodies that never end, of clients that nobody knows and of an account without rights.
+    /// Bodies that never end, from unauthenticated clients and from an account without rights.
     SlowBodies,
     IdleConnections,
-    /// Streams that nobody reads.
+    /// Streams that the client doesn't read.
     StalledWatches,
     /// Requests that are taken back at once.
     RapidResets,
@@ -255,7 +255,7 @@ impl Attack {
         let (stop, mut tasks) = (Arc::new(AtomicBool::new(false)), JoinSet::new());
         let many = async |count: usize, text: String| -> Result<Vec<TlsStream<TcpStream>>> {
             let text = &text;
-            // Those that the hub has closed meanwhile are gone: that is what it is for.
+            // The hub may have closed some meanwhile, as it should.
             let opened = stream::iter(0..count).map(|number| async move { door.send(number, text).await.ok() });
             Ok(opened.buffer_unordered(32).filter_map(std::future::ready).collect().await)
         };

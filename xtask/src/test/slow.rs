@@ -49,7 +49,7 @@ struct Campaign {
     tests: Vec<Pattern>,
     #[expect(dead_code, reason = "for people")]
     shown_below: String,
-    /// What no test of every run shows.
+    /// The behaviour that only the campaign shows.
     #[serde(default)]
     #[expect(dead_code, reason = "for people")]
     only_here: String,
@@ -88,7 +88,7 @@ impl Slow {
         every_run.chain(self.campaign.iter().flat_map(|group| &group.tests))
     }
 
-    /// Tests of a run that were slow beside others, and that nobody has measured alone.
+    /// Tests that were slow in a run, and have not been measured alone.
     pub fn unmeasured<'a>(&self, beside: &'a BTreeMap<String, f64>) -> Vec<&'a str> {
         let alone = Alone::load().map(|alone| alone.tests).unwrap_or_default();
         let is_new = |id: &str| !alone.contains_key(id) && !self.is_in_campaign(id.trim_end_matches(ENGINE));

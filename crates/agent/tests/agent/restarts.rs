@@ -30,7 +30,11 @@ impl Ground {
     async fn versions(&self) -> BTreeMap<String, String> {
         let client = self.plane.client().await.unwrap();
         let namespaces = api(&client, "", "v1", "Namespace", "").list(&ListParams::default()).await.unwrap();
-        let going = namespaces.into_iter().filter(|namespace| namespace.metadata.deletion_timestamp.is_some());
+        // The hub's judge, which shares the plane, makes namespaces with this prefix meanwhile.
+        let is_judges = |name: &str| name.starts_with("judge-");
+        let going = namespaces.into_iter().filter(|namespace| {
+            namespace.metadata.deletion_timestamp.is_some() || namespace.metadata.name.as_deref().is_some_and(is_judges)
+        });
         let going: BTreeSet<Option<String>> = going.map(|namespace| namespace.metadata.name).collect();
         let mut versions = BTreeMap::new();
         for (group, kind) in [

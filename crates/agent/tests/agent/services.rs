@@ -185,7 +185,7 @@ async fn an_object_of_another_service_is_refused_and_both_are_told() {
     value(&config_maps(&world.client().await, &place), "shared", "owner").await;
 }
 
-/// A hub that has all its keys, and signs what its agent was installed not to do.
+/// A hub with valid keys signs changes that the agent's installation forbids.
 #[tokio::test]
 async fn the_agents_own_limits_hold_whatever_the_hub_signs() {
     let world = world().await;

@@ -134,7 +134,7 @@ impl fmt::Display for Place<'_> {
     }
 }
 
-/// Paths of fields that were given twice, each once, up to a number that nobody reads.
+/// Paths of duplicate fields, each once, up to a limit.
 #[derive(Default)]
 struct Duplicates {
     in_order: Vec<String>,

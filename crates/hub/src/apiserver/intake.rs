@@ -73,7 +73,7 @@ fn stored(mut intake: Intake, kind: &ResourceKind, when: &str) -> Intake {
     intake
 }
 
-/// Before anything walks it. Parsers end at 127 levels; what patches make of an object has no such end.
+/// Called before anything walks the object. Parsers stop at 127 levels, but a patch may nest an object more deeply.
 pub fn check_depth(object: &Value, kind: &ResourceKind) -> Result<(), ApiError> {
     if depth::fits(object) {
         return Ok(());

@@ -13,7 +13,7 @@ use super::{
 const OPERATIONS_LIMIT: usize = 10_000;
 /// Most bytes that `copy` operations may add: a few dozen of them could otherwise double a document to any size.
 const COPY_LIMIT: usize = 3 * 1024 * 1024;
-/// Most values, each with what is in it, that all operations of a patch look at. A patch of the largest size adds about as many.
+/// Most values, nested ones included, that all operations of one patch read. A patch of the largest size adds about as many.
 const WALK_LIMIT: usize = 3_000_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,7 +99,7 @@ fn apply_operations(object: &mut Value, operations: &[PatchOperation]) -> Result
             let message = format!("the JSON patch's operation {n} ({}) failed: {why}", operation.path());
             ApiError::new(422, "Invalid", message)
         };
-        // What is put somewhere, or compared with what is there: nothing walks it before its depth is known.
+        // The value that the operation writes or compares. Its depth is known before anything walks it.
         let value = match operation {
             PatchOperation::Add(add) => Some(&add.value),
             PatchOperation::Replace(replace) => Some(&replace.value),
@@ -112,7 +112,7 @@ fn apply_operations(object: &mut Value, operations: &[PatchOperation]) -> Result
             let message = "the JSON patch moves, copies and compares too much";
             ApiError::new(413, "RequestEntityTooLarge", message.to_owned())
         };
-        // What is put into a list, or taken out of it, moves all items behind it.
+        // Inserting into a list, or removing from it, moves all later items.
         let from = match operation {
             PatchOperation::Move(moved) => Some(&moved.from),
             _ => None,

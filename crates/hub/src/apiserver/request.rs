@@ -164,8 +164,8 @@ impl RequestInfo {
         }
     }
 
-    /// Whether the objects of a kind can be asked for by this path. What lies in no namespace is not asked for in one, but for a
-    /// namespace in its own. So the namespace that is authorized is the namespace of all that the request touches.
+    /// Whether this path can name objects of a kind. Objects of cluster-scoped kinds have no namespace in their path, except a Namespace, whose
+    /// own name is there. So the authorized namespace is the namespace of every object that the request touches.
     pub fn reaches(&self, is_namespaced: bool) -> bool {
         let is_itself = self.resource == "namespaces" && self.group.is_empty() && self.namespace == self.name;
         is_namespaced || self.namespace.is_empty() || is_itself

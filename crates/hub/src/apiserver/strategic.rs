@@ -126,7 +126,7 @@ fn merge_objects(old: &[Value], new: &[Value], key: &str, items: &Value) -> Resu
     if new.iter().any(|item| item[DIRECTIVE] == json!("replace")) {
         return Ok(new.iter().filter(|item| item.get(DIRECTIVE).is_none()).cloned().collect());
     }
-    // By its key, the first item that has it. What is deleted leaves a gap, so that the places stay.
+    // Maps each key to the first item that has it. A deleted item leaves a gap, so that the positions stay valid.
     let mut merged: Vec<Option<Value>> = old.iter().cloned().map(Some).collect();
     let mut places = first_places(old.iter().map(|item| item.get(key)));
     for item in new {
@@ -181,7 +181,7 @@ fn ordered(list: Vec<Value>, order: &[Value], server: &[Value], key: Option<&str
     result
 }
 
-/// What an item is known by: its key, or the item itself where the list holds scalars.
+/// Identifies an item: by its key, or by the item itself if the list holds scalars.
 fn identity<'a>(item: &'a Value, key: Option<&str>) -> &'a Value {
     key.map_or(item, |key| &item[key])
 }

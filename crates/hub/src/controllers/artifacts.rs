@@ -103,7 +103,7 @@ pub async fn fetch_charts(mirrors: &Mirrors, source: Helm<'_>, with: &Credential
             Some((site, digest))
         }
     };
-    // Of another address nothing that was found before counts: it would be taken for what the new one serves.
+    // Artifacts that were found at the old address don't count: the new address may serve others.
     let moved = source.origin.as_ref().is_some_and(|origin| !origin.root.is_empty() && origin.root != source.spec.url);
     let mut charts = Vec::new();
     let (mut failure, mut found) = (None, 0);

@@ -244,8 +244,8 @@ impl Look {
         self.wanted.is_none() || self.wanted != self.track.released
     }
 
-    /// Whether another spec than `own` counts. It is the same where the service was written between its reading and the row's: then the
-    /// row holds what was looked at.
+    /// Whether the held spec differs from `own`. They are equal if the service was written after it was read and before its row was: then the
+    /// row holds the very spec that was read.
     fn holds_other(&self, own: &Value) -> Result<bool, StoreError> {
         let held: Option<Value> = read_some(&self.row, "held spec", &self.row.held_spec)?;
         Ok(held.is_some_and(|held| template_digest(&held) != template_digest(own)))

@@ -141,7 +141,7 @@ struct Saved {
 /// Saves what the report says of this cluster's own services; others' and unknown ones are passed over.
 async fn save_services(delivery: &Delivery, cluster: &ClusterState, report: StatusReport) -> Result<Saved, Refusal> {
     let uid = cluster.uid.to_string();
-    // Here and not in the transaction: what an agent makes up must not keep the hub's other writers waiting.
+    // Outside of the transaction: invented services must not keep the hub's other writers waiting.
     let known = services_of(delivery, &uid, report.services.keys()).await?;
     let mut rows = Vec::with_capacity(known.len());
     for (service_uid, service) in report.services.into_iter().filter(|(service_uid, _)| known.contains(service_uid)) {

@@ -384,7 +384,7 @@ async fn connections_beyond_the_limit_wait() {
     let directory = tempfile::tempdir().unwrap();
     let running = start(Config { max_connections: 2, ..config(directory.path()) }).await.unwrap();
     let client = Client::of(&running);
-    // Of clients that are known: others would make room.
+    // Authenticated connections: others would be closed to make room.
     let known = async || {
         let stream = client.connect("127.0.0.1", &["http/1.1"]).await.unwrap();
         let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.unwrap();

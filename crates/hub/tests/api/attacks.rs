@@ -1,4 +1,4 @@
-//! What an attacker found open: each way in, asked as it was found.
+//! Attacks that once worked, each as it was found.
 
 use std::time::Duration;
 
@@ -163,7 +163,7 @@ async fn ends_with(world: &World, change: impl AsyncFnOnce(), token: &str, code:
             seen.extend_from_slice(&frame.unwrap().into_data().unwrap_or_default());
         }
     };
-    tokio::time::timeout(PATIENCE, ending).await.expect("the watch goes on");
+    tokio::time::timeout(PATIENCE, ending).await.expect("the watch ends");
     let took = begun.elapsed();
     world.make(secrets, json!({"metadata": {"generateName": "later-"}})).await;
     let last = seen.split(|byte| *byte == b'\n').rfind(|line| !line.is_empty()).unwrap();

@@ -135,7 +135,7 @@ async fn a_grant_allows_every_source_of_a_service_or_none() {
     }
 }
 
-/// Another address in the source's spec makes what was fetched before no other: it was once assigned under an address that is allowed.
+/// Content was once assigned under an allowed address that the source's spec had got after the fetch.
 #[tokio::test(flavor = "multi_thread")]
 async fn content_is_judged_by_the_address_that_it_came_from() {
     let (server, _git) = repository().await;

@@ -78,7 +78,7 @@ async fn a_cluster_reports_its_own_services_only() {
 
 /// They are looked up before the transaction: 600,000 of them once held the hub's only writer for seconds.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_report_of_services_that_nobody_knows_has_a_limit_and_saves_nothing() {
+async fn a_report_of_unknown_services_has_a_limit_and_saves_nothing() {
     let rig = Rig::start().await;
     rig.cluster("east").await;
     let agent = Agent::join(&rig, "east").await;

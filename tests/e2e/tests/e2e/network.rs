@@ -151,7 +151,8 @@ async fn a_company_that_looks_into_tls_is_trusted_only_when_it_is_named() -> Res
     let url = format!("https://{NAME}:{}", fleet.hub.port());
     let environment = [("HTTPS_PROXY".to_owned(), squid.url(""))];
 
-    // The hub's pin alone: a person must act, so it ends. With an identity it would go on, and another test may have left one.
+    // With the hub's pin alone the agent ends, because a person must act. An agent with an identity keeps running, and an earlier test may
+    // have left one.
     fleet.take_turn(plane).await?;
     let secrets: Api<Secret> = Api::namespaced(plane.client().await?, AGENT_NAMESPACE);
     if secrets.get_opt(IDENTITY_SECRET).await?.is_some() {

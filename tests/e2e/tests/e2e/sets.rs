@@ -86,7 +86,7 @@ async fn take_orders(fleet: &Fleet, repository: &Repository, (east, west): (&Pla
     fleet.until_value(west, "good").await
 }
 
-/// A set of one service on two clusters, of which the first is the canary; both have its first commit.
+/// A set of one service on two clusters; the first is the canary, and both have the first commit.
 async fn set_on(east: &Plane, west: &Plane) -> Result<(Fleet, Repository)> {
     let mut fleet = Fleet::start().await?;
     for (name, plane) in [("east", east), ("west", west)] {

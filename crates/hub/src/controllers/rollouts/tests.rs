@@ -241,7 +241,7 @@ fn of_a_set_those_clusters_count_that_are_heard() {
     assert_eq!(lacks(3, 0, 0).as_deref(), Some("has no cluster that is heard"));
 }
 
-/// As where the set was written after its service was read, and before its row was.
+/// The set was written after its service was read, and before its row was.
 #[test]
 fn a_row_that_holds_what_was_looked_at_lets_nothing_go() {
     let World { spec, candidate, parameters, .. } = World::new();

@@ -148,7 +148,7 @@ async fn a_watch_list_ends_its_state_with_a_bookmark() {
             let events = answer.value.as_array().cloned().unwrap_or_else(|| vec![answer.value.clone()]);
             let end = events.iter().position(|event| event["type"] == "BOOKMARK").expect("no bookmark");
             let mut events = normalized(events[..=end].to_vec().into());
-            // Go writes an empty spec of what has none.
+            // Go writes an empty spec for an object without one.
             events[end]["object"].as_object_mut().unwrap().remove("spec");
             events
         };
