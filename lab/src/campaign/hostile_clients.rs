@@ -19,11 +19,8 @@ use http::Request;
 use http_body_util::Full;
 use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
-use kube::{
-    Api, Client,
-    api::{ListParams, PostParams},
-};
+use k8s_openapi::api::core::v1::Namespace;
+use kube::{Api, Client, api::ListParams};
 use rustls::{
     ClientConfig, RootCertStore,
     pki_types::{CertificateDer, ServerName, pem::PemObject as _},
@@ -47,6 +44,11 @@ const MEASURED: Duration = Duration::from_secs(40);
 const SLOW: usize = 256;
 const CONNECTIONS: usize = 10_000;
 const WATCHES: usize = 500;
+/// Each second, of so many bytes.
+const EVENTS: u64 = 2;
+const EVENT: usize = 256 << 10;
+const TENANT: &str = "attackers";
+const MAPS: &str = "/api/v1/namespaces/attackers/configmaps";
 /// Each second: what an attacker sends on this machine takes the hub's processors too.
 const RESETS: u64 = 500;
 const HEADS: u64 = 100;
@@ -113,7 +115,7 @@ pub async fn round(seed: u64) -> Result<Round> {
     let peers = if seed.is_multiple_of(2) { 1 } else { 100 };
     let door = Door::new(&hub, peers)?;
     let admin = hub.client().await?;
-    let token = account_without_rights(&admin).await?;
+    let token = account_of_a_tenant(&admin).await?;
     let names: Vec<String> = (0..AGENTS).map(|n| format!("cluster-{n}")).collect();
     let mut agents: Vec<Poller> =
         stream::iter(&names).map(|name| Poller::join(&hub, name)).buffered(16).try_collect().await?;
@@ -152,11 +154,24 @@ pub async fn round(seed: u64) -> Result<Round> {
     Ok(Round { count: Attack::ALL.len() as u64, failures, figures })
 }
 
-async fn account_without_rights(admin: &Client) -> Result<String> {
-    let account: ServiceAccount = serde_json::from_value(json!({"metadata": {"name": "none"}}))?;
-    let api = Api::<ServiceAccount>::namespaced(admin.clone(), "farwater-admin");
-    api.create(&PostParams::default(), &account).await?;
-    let path = "/api/v1/namespaces/farwater-admin/serviceaccounts/none/token";
+/// It may edit its own namespace.
+async fn account_of_a_tenant(admin: &Client) -> Result<String> {
+    for (path, object) in [
+        ("/api/v1/namespaces".to_owned(), json!({"metadata": {"name": TENANT}})),
+        (format!("/api/v1/namespaces/{TENANT}/serviceaccounts"), json!({"metadata": {"name": "attacker"}})),
+        (
+            format!("/apis/rbac.authorization.k8s.io/v1/namespaces/{TENANT}/rolebindings"),
+            json!({
+                "metadata": {"name": "attacker"},
+                "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "edit"},
+                "subjects": [{"kind": "ServiceAccount", "name": "attacker", "namespace": TENANT}],
+            }),
+        ),
+    ] {
+        let request = Request::post(path).header("content-type", "application/json");
+        admin.request_text(request.body(serde_json::to_vec(&object)?)?).await.context("prepare the tenant")?;
+    }
+    let path = format!("/api/v1/namespaces/{TENANT}/serviceaccounts/attacker/token");
     let request = Request::post(path).header("content-type", "application/json");
     let answer: Value = admin.request(request.body(b"{\"spec\":{}}".to_vec())?).await?;
     answer["status"]["token"].as_str().map(str::to_owned).context("no token")
@@ -273,10 +288,17 @@ impl Attack {
             }
             Self::IdleConnections => many(CONNECTIONS, "GET /healthz HTTP/1.1\r\nhost: hub\r\n\r\n".to_owned()).await?,
             Self::StalledWatches => {
-                let watch = format!(
-                    "GET /api/v1/namespaces/farwater-admin/serviceaccounts?watch=true HTTP/1.1\r\nhost: hub\r\n\
-                     authorization: Bearer {token}\r\n\r\n"
-                );
+                let watch =
+                    format!("GET {MAPS}?watch=true HTTP/1.1\r\nhost: hub\r\nauthorization: Bearer {token}\r\n\r\n");
+                let (door, stop, token) = (door.clone(), Arc::clone(&stop), token.to_owned());
+                tasks.spawn(async move {
+                    let mut number = 0;
+                    while !stop.load(Ordering::Relaxed) {
+                        let _ = write_map(&door, number, &token).await;
+                        number += 1;
+                        tokio::time::sleep(Duration::from_millis(1000 / EVENTS)).await;
+                    }
+                });
                 many(WATCHES, watch).await?
             }
             Self::RapidResets => {
@@ -309,6 +331,19 @@ impl Attack {
         };
         Ok(Held { _streams: streams, tasks, stop })
     }
+}
+
+/// Makes an event for the tenant's watches that fills what a socket buffers soon.
+async fn write_map(door: &Door, number: usize, token: &str) -> Result<()> {
+    let body = json!({"metadata": {"name": format!("map-{number}")}, "data": {"a": "a".repeat(EVENT)}}).to_string();
+    let head = format!(
+        "POST {MAPS} HTTP/1.1\r\nhost: hub\r\ncontent-type: application/json\r\nauthorization: Bearer {token}\r\n\
+         content-length: {}\r\n\r\n",
+        body.len()
+    );
+    let mut stream = door.send(number, &(head + &body)).await?;
+    stream.read(&mut [0; 64]).await?;
+    Ok(())
 }
 
 /// Requests of one connection that are taken back before they are answered, until the connection ends.
