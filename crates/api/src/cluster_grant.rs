@@ -1,5 +1,7 @@
 //! ClusterGrant: which tenants may place what on which clusters, and as whom.
 
+use std::str::FromStr;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube_derive::CustomResource;
 use schemars::JsonSchema;
@@ -52,6 +54,46 @@ pub struct ClusterGrantSpec {
     /// `NAMESPACE/NAME`.
     #[schemars(length(min = 1, max = 507))]
     pub service_account_name: String,
+    /// How many people approve what their services on these clusters do. Absent: one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub approvals: Option<Approvals>,
+}
+
+/// Numbers of people. The first of two proposes by an annotation, and the second approves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Approvals {
+    /// For a prune that is held: `farwater.dev/propose-prune`, then `farwater.dev/approve-prune`. Absent: 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 2))]
+    pub prunes: Option<u8>,
+    /// For changes in spite of a ChangeWindow: `farwater.dev/propose-override`, then `farwater.dev/override-freeze`. Absent: 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 2))]
+    pub freeze_overrides: Option<u8>,
+}
+
+/// As an annotation states it: `prunes=2,freezeOverrides=1`.
+impl FromStr for Approvals {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        const FORM: &str = "must be prunes=N, freezeOverrides=N or both with a comma between them, where N is 1 or 2";
+        let mut approvals = Self::default();
+        for part in text.split(',') {
+            let (name, number) = part.split_once('=').ok_or(FORM)?;
+            let field = match name.trim() {
+                "prunes" => &mut approvals.prunes,
+                "freezeOverrides" => &mut approvals.freeze_overrides,
+                _ => return Err(FORM),
+            };
+            let people = number.trim().parse().ok().filter(|people| (1..=2).contains(people)).ok_or(FORM)?;
+            if field.replace(people).is_some() {
+                return Err(FORM);
+            }
+        }
+        Ok(approvals)
+    }
 }
 
 /// One for each thing that a grant has an effect on: a right without one would promise what nobody holds to.
@@ -59,4 +101,19 @@ pub struct ClusterGrantSpec {
 #[serde(rename_all = "lowercase")]
 pub enum GrantVerb {
     Deploy,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn approvals_are_read_from_an_annotation() {
+        let read = |text: &str| text.parse::<Approvals>().ok().map(|read| (read.prunes, read.freeze_overrides));
+        assert_eq!(read("prunes=2"), Some((Some(2), None)));
+        assert_eq!(read("freezeOverrides=1, prunes=2"), Some((Some(2), Some(1))));
+        for text in ["", "prunes", "prunes=0", "prunes=3", "prunes=2,prunes=1", "overrides=2", "prunes=2,"] {
+            assert_eq!(read(text), None, "{text}");
+        }
+    }
 }

@@ -92,6 +92,14 @@ pub const APPROVE_PRUNE: &str = "farwater.dev/approve-prune";
 pub const FREEZE_PRUNES: &str = "farwater.dev/freeze-prunes";
 /// Annotation on a ServiceDeployment or a ServiceSet: what a closed ChangeWindow holds of it may begin, for a day. Its value says why.
 pub const OVERRIDE_FREEZE: &str = "farwater.dev/override-freeze";
+/// Annotation on a ServiceDeployment that proposes the approval of one held prune, where [`APPROVALS`] or a grant asks for two people; its
+/// value is the plan's digest.
+pub const PROPOSE_PRUNE: &str = "farwater.dev/propose-prune";
+/// The same of [`OVERRIDE_FREEZE`], on a ServiceDeployment or a ServiceSet; its value says why.
+pub const PROPOSE_OVERRIDE: &str = "farwater.dev/propose-override";
+/// Annotation on a Namespace of the hub: how many people approve what is done to its services, for example `prunes=2,freezeOverrides=2`;
+/// see [`Approvals`](cluster_grant::Approvals).
+pub const APPROVALS: &str = "farwater.dev/approvals";
 /// Annotation on a ServiceDeployment that asks for what its last deletion took; see [`deletion::undo_request`].
 pub const UNDO: &str = "farwater.dev/undo";
 /// Annotation on a Cluster whose agent has proven that the hub was restored from an older backup: its value, the epoch that

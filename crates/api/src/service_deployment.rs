@@ -260,6 +260,18 @@ pub struct ServiceDeploymentStatus {
     /// When. It counts for a day, and is taken off then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub overridden_at: Option<Time>,
+    /// Who set the annotation `farwater.dev/propose-prune` that stands.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prune_proposed_by: Option<String>,
+    /// When. Another person can approve it for a day.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prune_proposed_at: Option<Time>,
+    /// Who set the annotation `farwater.dev/propose-override` that stands.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub override_proposed_by: Option<String>,
+    /// When. Another person can approve it for a day.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub override_proposed_at: Option<Time>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub objects: Option<ObjectCounts>,
     /// Of the version that is assigned: hooks and tests that the agent has begun. `farwater hooks` tells of each.

@@ -245,6 +245,12 @@ pub struct ServiceSetStatus {
     /// When. It counts for a day, and is taken off then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub overridden_at: Option<Time>,
+    /// Who set the annotation `farwater.dev/propose-override` that stands.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub override_proposed_by: Option<String>,
+    /// When. Another person can approve it for a day.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub override_proposed_at: Option<Time>,
 }
 
 /// How far the last change has come.

@@ -61,7 +61,8 @@ pub const EFFECTS: &[(&str, Effect)] = &[
         "freeze",
         Effect::Writes(&[
             "ChangeWindow, made",
-            "with --override: ServiceDeployment or ServiceSet, annotation `farwater.dev/override-freeze`",
+            "with --override: ServiceDeployment or ServiceSet, annotation `farwater.dev/override-freeze`, or \
+             `farwater.dev/propose-override` with --propose",
         ]),
     ),
     ("unfreeze", Effect::Writes(&["ChangeWindow, deleted"])),

@@ -5,6 +5,7 @@
 
 pub mod access;
 pub mod agents;
+pub mod approvals;
 pub mod assignment;
 pub mod conditions;
 pub mod dependencies;

@@ -4,7 +4,7 @@
 //! order and the first that is not in order is the answer: everything behind it is a consequence, or yesterday's news.
 
 use farwater_api::{
-    APPROVE_PRUNE, AnySource, Cluster, Condition, RolloutPhase, ServiceDeployment,
+    APPROVE_PRUNE, AnySource, Cluster, Condition, PROPOSE_PRUNE, RolloutPhase, ServiceDeployment,
     objects::{Health, ObjectRef, ObjectReport, SyncState},
     service_deployment::{Contents, HeldPrune},
     service_set::{Member, Progress, RolloutStatus},
@@ -510,6 +510,12 @@ fn judge_prune(evidence: &Evidence<'_>) -> Option<Finding> {
         ),
     });
     let finding = objects.iter().fold(finding, |f, o| f.because(format!("would delete {o}")));
+    let proposed = evidence.service.metadata.annotations.as_ref().and_then(|all| all.get(PROPOSE_PRUNE));
+    let by = evidence.service.status.as_ref().and_then(|status| status.prune_proposed_by.as_ref());
+    let finding = match by.filter(|_| proposed.is_some_and(|proposed| *proposed == digest.to_string())) {
+        Some(by) => finding.because(format!("{by} proposed to approve it")),
+        None => finding,
+    };
     Some(contents.iter().fold(finding, |f, contents| f.because(describe_contents(contents))).next(next))
 }
 

@@ -360,6 +360,9 @@ fn a_held_prune_comes_with_the_command_that_approves_it() {
     assert_eq!(finding.evidence, ["would delete Namespace web"]);
     let Some(NextStep::Kubectl(command)) = finding.next else { panic!("no command") };
     assert!(command.ends_with(&format!("web -n team-a farwater.dev/approve-prune={digest}")), "{command}");
+    world.service["metadata"]["annotations"] = json!({"farwater.dev/propose-prune": digest});
+    world.service["status"]["pruneProposedBy"] = "ada".into();
+    assert_eq!(judge(&world).evidence, ["would delete Namespace web", "ada proposed to approve it"]);
     // Nothing goes anywhere: an approval would change nothing.
     world.service["status"]["conditions"] = json!([condition("PruneHeld", "True", "FleetFrozen", "")]);
     let finding = judge(&world);

@@ -42,6 +42,7 @@ mod request;
 mod respond;
 mod reviews;
 mod schema;
+mod second_person;
 mod selector;
 mod sets;
 mod stamped;

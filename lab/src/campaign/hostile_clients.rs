@@ -342,7 +342,8 @@ async fn write_map(door: &Door, number: usize, token: &str) -> Result<()> {
         body.len()
     );
     let mut stream = door.send(number, &(head + &body)).await?;
-    stream.read(&mut [0; 64]).await?;
+    // Its head says that the map was made.
+    stream.read_exact(&mut [0; 12]).await?;
     Ok(())
 }
 

@@ -713,8 +713,16 @@ export interface ServiceDeploymentStatus {
   overriddenAt?: Time;
   /** Who set the annotation `farwater.dev/override-freeze` that stands. */
   overriddenBy?: string;
+  /** When. Another person can approve it for a day. */
+  overrideProposedAt?: Time;
+  /** Who set the annotation `farwater.dev/propose-override` that stands. */
+  overrideProposedBy?: string;
   /** Who set the pin that stands. */
   pinnedBy?: string;
+  /** When. Another person can approve it for a day. */
+  pruneProposedAt?: Time;
+  /** Who set the annotation `farwater.dev/propose-prune` that stands. */
+  pruneProposedBy?: string;
   /** Who set the suspension that stands. */
   suspendedBy?: string;
   /** The first objects that are failed, in progress or refused; never more than five. */
@@ -754,6 +762,10 @@ export interface ServiceSetStatus {
   overriddenAt?: Time;
   /** Who set the annotation `farwater.dev/override-freeze` that stands. */
   overriddenBy?: string;
+  /** When. Another person can approve it for a day. */
+  overrideProposedAt?: Time;
+  /** Who set the annotation `farwater.dev/propose-override` that stands. */
+  overrideProposedBy?: string;
   /** Who has set the pin. */
   pinnedBy?: string;
   rollout?: RolloutStatus;

@@ -6,7 +6,8 @@ use std::{
 };
 
 use farwater_api::{
-    ADMIN_NAMESPACE, ChangeWindow, GROUP, OVERRIDE_FREEZE, SET_LABEL, ServiceDeployment, ServiceSet, VERSION,
+    ADMIN_NAMESPACE, ChangeWindow, GROUP, OVERRIDE_FREEZE, PROPOSE_OVERRIDE, SET_LABEL, ServiceDeployment, ServiceSet,
+    VERSION,
 };
 use farwater_fleet::stamping::set_label;
 use http::Method;
@@ -65,6 +66,9 @@ pub struct FreezeArgs {
         conflicts_with_all = ["until", "duration", "indefinitely", "from", "clusters", "services", "name"]
     )]
     let_through: Option<String>,
+    /// With --override, where two people are needed: proposes it, and another person gives the same command without this.
+    #[arg(long, requires = "let_through")]
+    propose: bool,
 }
 
 #[derive(Debug, clap::Args)]
@@ -206,12 +210,13 @@ fn describe(namespace: &str, spec: &Value) -> String {
 
 async fn let_through(named: &str, args: &FreezeArgs, session: &Session) -> Result<u8> {
     let default = args.namespace.or_default(session);
+    let annotation = if args.propose { PROPOSE_OVERRIDE } else { OVERRIDE_FREEZE };
     let (plural, singular, (namespace, name), standing) = match set_name(named, default) {
         Some(set) => {
             let named = set?;
             let (namespace, name) = named.names();
             let set: ServiceSet = session.get(namespace, name).await?;
-            let standing = set.annotations().get(OVERRIDE_FREEZE).cloned();
+            let standing = set.annotations().get(annotation).cloned();
             ("servicesets", "serviceset", (namespace.to_owned(), name.to_owned()), standing)
         }
         None => {
@@ -226,20 +231,28 @@ async fn let_through(named: &str, args: &FreezeArgs, session: &Session) -> Resul
                     format!("{{program}} freeze --override serviceset/{} -n {namespace} --reason TEXT", set.name);
                 return Err(Failure::new(exit::CONFLICT, told).next(next));
             }
-            let standing = service.annotations().get(OVERRIDE_FREEZE).cloned();
+            let standing = service.annotations().get(annotation).cloned();
             ("servicedeployments", "servicedeployment", (namespace.to_owned(), name.to_owned()), standing)
         }
     };
     let reason = args.reason.trim();
-    if standing.as_deref() == Some(reason) {
+    // A proposal counts from when it was made, and is made again.
+    if !args.propose && standing.as_deref() == Some(reason) {
         print(&format!("{singular}.{GROUP}/{name} unchanged: this counts already\n"))?;
         return Ok(exit::YES);
     }
     let path = format!("{}/{name}?fieldManager=farwater-cli&fieldValidation=Strict", path(&namespace, plural));
-    let patch = json!({"metadata": {"annotations": {OVERRIDE_FREEZE: reason}}});
-    let attempt = format!("let changes of {namespace}/{name} begin");
+    let patch = json!({"metadata": {"annotations": {annotation: reason}}});
+    let attempt = match args.propose {
+        true => format!("propose that changes of {namespace}/{name} begin"),
+        false => format!("let changes of {namespace}/{name} begin"),
+    };
     session.ask(&attempt, Method::PATCH, &path, "application/json", Some(&patch)).await?;
-    print(&format!("{singular}.{GROUP}/{name} overridden: its changes begin, for a day\n"))?;
+    let told = match args.propose {
+        true => "proposed: within a day another person can give the same command without --propose",
+        false => "overridden: its changes begin, for a day",
+    };
+    print(&format!("{singular}.{GROUP}/{name} {told}\n"))?;
     Ok(exit::YES)
 }
 

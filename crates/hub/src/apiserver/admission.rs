@@ -3,7 +3,8 @@
 use std::{borrow::Cow, collections::BTreeSet};
 
 use farwater_api::{
-    APPROVE_PRUNE, Cluster, ClusterGrantSpec, OVERRIDE_FREEZE, ServiceDeployment, ServiceDeploymentSpec,
+    APPROVE_PRUNE, Cluster, ClusterGrantSpec, OVERRIDE_FREEZE, PROPOSE_OVERRIDE, PROPOSE_PRUNE, ServiceDeployment,
+    ServiceDeploymentSpec,
 };
 use farwater_fleet::{conditions::cut, placement::selects};
 use farwater_store::{Key, Kind};
@@ -13,14 +14,17 @@ use serde_json::Value;
 use super::{
     call::{Call, store_failed, timestamp},
     kinds::ResourceKind,
-    managed_namespaces, meta, sets,
+    managed_namespaces, meta, second_person, sets,
     status::{ApiError, FieldError},
     views,
 };
 use crate::{
     Hub,
     auth::{Attributes, Escalation, EscalationError},
-    controllers::resources::{AUTHORS, Name, list_pages},
+    controllers::resources::{
+        APPROVED_AT, APPROVED_BY, CHANGED_BY, Name, OVERRIDDEN_AT, OVERRIDDEN_BY, OVERRIDE_PROPOSED_AT,
+        OVERRIDE_PROPOSED_BY, PINNED_BY, PRUNE_PROPOSED_AT, PRUNE_PROPOSED_BY, SUSPENDED_BY, list_pages,
+    },
     delivery::admission::{Inadmissible, check_dependencies, check_pin, check_service},
 };
 
@@ -31,6 +35,7 @@ pub async fn admit(call: &Call, object: &Value, old: Option<&Value>) -> Result<(
     }
     if call.kind.group == farwater_api::GROUP {
         check_named(call, object, old).await?;
+        second_person::check(call, object, old).await?;
         if let Some(old) = old {
             sets::check_change(call, object, old).await?;
         }
@@ -42,7 +47,7 @@ pub async fn admit(call: &Call, object: &Value, old: Option<&Value>) -> Result<(
             sets::check_dependencies(call, object, old).await?;
             return sets::check_pin(call, object, old).await;
         }
-        if call.kind.plural == "servicedeployments" {
+        if is_service(call) {
             return check_placement(call, object, old).await;
         }
     }
@@ -243,48 +248,53 @@ async fn check_all(
     check_pin(&hub.delivery, namespace, meta::text(object, "uid"), spec, old).await
 }
 
-/// Who says what a service runs, pins or suspends it, approves its prune, or lets a change begin in spite of windows, is recorded with
-/// it: nobody writes that of somebody else.
+/// Who says what a service runs, pins or suspends it, proposes or approves its prune, or lets a change begin in spite of windows, is
+/// recorded with it: nobody writes that of somebody else.
 pub fn sign(call: &Call, object: &mut Value, old: Option<&Value>) {
-    /// A status is small, and names of users are not bounded.
-    const LONGEST: usize = 128;
-    let author = Value::from(cut(&call.user.name, LONGEST));
-    let [changed_by, pinned_by, suspended_by, approved_by, approved_at, overridden_by, overridden_at] = AUTHORS;
-    let annotation =
-        |object: &Value, name: &str| object["metadata"]["annotations"].get(name).cloned().unwrap_or(Value::Bool(false));
-    let overriding = |object: &Value| annotation(object, OVERRIDE_FREEZE);
-    if sets::is_set(call) {
-        sign_field(&author, object, old, overridden_by, overriding);
-        sign_field(&timestamp(call.now), object, old, overridden_at, overriding);
-        sign_field(&author, object, old, changed_by, |set| set["spec"].clone());
-        return sign_field(&author, object, old, pinned_by, |set| {
-            set["spec"].get("pin").cloned().unwrap_or(Value::Bool(false))
-        });
-    }
+    let (author, time) = (Value::from(author(call)), timestamp(call.now));
     if managed_namespaces::is_managed(call) {
-        return sign_field(&author, object, old, changed_by, |namespace| namespace["spec"].clone());
+        return sign_field(&author, object, old, CHANGED_BY, |namespace| namespace["spec"].clone());
     }
-    if call.kind.group != farwater_api::GROUP || call.kind.plural != "servicedeployments" {
+    let is_service = is_service(call);
+    if !is_service && !sets::is_set(call) {
         return;
     }
+    let pin = |object: &Value| object["spec"].get("pin").cloned().unwrap_or(Value::Bool(false));
+    sign_field(&author, object, old, PINNED_BY, pin);
+    let mut sign_annotation = |name: &str, by: &str, at: &str| {
+        let stated =
+            |object: &Value| object["metadata"]["annotations"].get(name).cloned().unwrap_or(Value::Bool(false));
+        sign_field(&author, object, old, by, stated);
+        sign_field(&time, object, old, at, stated);
+    };
+    sign_annotation(OVERRIDE_FREEZE, OVERRIDDEN_BY, OVERRIDDEN_AT);
+    sign_annotation(PROPOSE_OVERRIDE, OVERRIDE_PROPOSED_BY, OVERRIDE_PROPOSED_AT);
+    if !is_service {
+        return sign_field(&author, object, old, CHANGED_BY, |set| set["spec"].clone());
+    }
+    sign_annotation(APPROVE_PRUNE, APPROVED_BY, APPROVED_AT);
+    sign_annotation(PROPOSE_PRUNE, PRUNE_PROPOSED_BY, PRUNE_PROPOSED_AT);
     let suspension = |object: &Value| match object["spec"]["suspend"].as_bool() {
         Some(true) => object["spec"].get("suspension").cloned().unwrap_or_default(),
         // Unlike anything that is stated.
         _ => Value::Bool(false),
     };
-    let pin = |object: &Value| object["spec"].get("pin").cloned().unwrap_or(Value::Bool(false));
-    let approval = |object: &Value| annotation(object, APPROVE_PRUNE);
     let version = |object: &Value| {
         let spec = &object["spec"];
         serde_json::json!([spec["sourceRef"], spec["path"], spec["pin"], spec["chart"], spec["sources"]])
     };
-    sign_field(&author, object, old, changed_by, version);
-    sign_field(&author, object, old, pinned_by, pin);
-    sign_field(&author, object, old, suspended_by, suspension);
-    sign_field(&author, object, old, approved_by, approval);
-    sign_field(&timestamp(call.now), object, old, approved_at, approval);
-    sign_field(&author, object, old, overridden_by, overriding);
-    sign_field(&timestamp(call.now), object, old, overridden_at, overriding);
+    sign_field(&author, object, old, CHANGED_BY, version);
+    sign_field(&author, object, old, SUSPENDED_BY, suspension);
+}
+
+/// The name that is recorded of the sender: a status is small, and names of users are not bounded.
+pub fn author(call: &Call) -> String {
+    const LONGEST: usize = 128;
+    cut(&call.user.name, LONGEST)
+}
+
+pub fn is_service(call: &Call) -> bool {
+    call.kind.group == farwater_api::GROUP && call.kind.plural == "servicedeployments"
 }
 
 /// Sets a field to `said` where what is `stated` is another thing than before, and takes it away where nothing is.

@@ -2,7 +2,8 @@
 //! `k8s.io/kubernetes/pkg/registry/*/strategy.go` and `pkg/apis/*/validation`.
 
 use farwater_api::{
-    ChangeWindowSpec, HealthRuleSpec, OVERRIDE_FREEZE, SOURCE_CREDENTIALS, URL_PREFIX,
+    APPROVALS, ChangeWindowSpec, HealthRuleSpec, OVERRIDE_FREEZE, SOURCE_CREDENTIALS, URL_PREFIX,
+    cluster_grant::Approvals,
     health_rule::MAX_OWN_BYTES,
     parameters::{MAX_METADATA_BYTES, check_free_form},
     renderer::{self, MAX_RENDER_BYTES, Renderer},
@@ -187,7 +188,7 @@ pub fn validate(object: &Value, old: Option<&Value>, kind: &ResourceKind, part: 
         return errors;
     }
     match kind.kind.as_str() {
-        "Namespace" => validate_namespace(object, part, old.is_none(), &mut errors),
+        "Namespace" => validate_namespace(object, old, part, &mut errors),
         "ConfigMap" => validate_config_map(object, old, &mut errors),
         "Secret" => validate_secret(object, old, &mut errors),
         "Role" => validate_rules(object, true, &mut errors),
@@ -462,11 +463,18 @@ fn check_immutable(object: &Value, old: &Value, fields: &[&str], errors: &mut Ve
     }
 }
 
-fn validate_namespace(object: &Value, part: Part, new: bool, errors: &mut Vec<FieldError>) {
+fn validate_namespace(object: &Value, old: Option<&Value>, part: Part, errors: &mut Vec<FieldError>) {
+    let approvals = |object: &Value| object["metadata"]["annotations"][APPROVALS].clone();
+    let stated = approvals(object);
+    if let Some(Err(why)) = stated.as_str().map(str::parse::<Approvals>)
+        && old.is_none_or(|old| approvals(old) != stated)
+    {
+        errors.push(FieldError::invalid(format!("metadata.annotations[{APPROVALS}]"), &stated, why));
+    }
     // Kubernetes says which one only where nothing else can be written.
     let path =
         |n: usize| if part == Part::Finalize { format!("spec.finalizers[{n}]") } else { "spec.finalizers".into() };
-    if new || part == Part::Finalize {
+    if old.is_none() || part == Part::Finalize {
         for (n, finalizer) in object["spec"]["finalizers"].as_array().into_iter().flatten().enumerate() {
             meta::check_finalizer(finalizer, path(n), true, errors);
         }

@@ -9,7 +9,7 @@ use farwater_store::{Resource, StoreError};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
-use super::resources::{self, APPROVED_AT, Name, OVERRIDDEN_AT, Stored};
+use super::resources::{self, APPROVED_AT, APPROVED_BY, Name, OVERRIDDEN_AT, OVERRIDDEN_BY, Stored};
 use crate::delivery::Delivery;
 
 /// Timers and the clock are two: what is due is looked at this late.
@@ -28,14 +28,14 @@ pub struct Word {
 
 pub const APPROVAL: Word = Word {
     annotation: APPROVE_PRUNE,
-    by: "approvedBy",
+    by: APPROVED_BY,
     at: APPROVED_AT,
     lasts: APPROVAL_LASTS,
     what: "an approval of a prune",
 };
 pub const OVERRIDE: Word = Word {
     annotation: OVERRIDE_FREEZE,
-    by: "overriddenBy",
+    by: OVERRIDDEN_BY,
     at: OVERRIDDEN_AT,
     lasts: OVERRIDE_LASTS,
     what: "a word against change windows",

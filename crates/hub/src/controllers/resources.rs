@@ -199,11 +199,31 @@ pub async fn change<T: Stored>(
 }
 
 /// What the API server says in a status, in the write that it speaks of: who said what is to run, who pinned and who suspended a
-/// service, who approved a prune, and who let changes begin in spite of windows, and when.
-pub const AUTHORS: [&str; 7] =
-    ["changedBy", "pinnedBy", "suspendedBy", "approvedBy", APPROVED_AT, "overriddenBy", OVERRIDDEN_AT];
+/// service, who approved a prune, and who let changes begin in spite of windows, and when; and who proposed the last two, and when.
+pub const AUTHORS: [&str; 11] = [
+    CHANGED_BY,
+    PINNED_BY,
+    SUSPENDED_BY,
+    APPROVED_BY,
+    APPROVED_AT,
+    OVERRIDDEN_BY,
+    OVERRIDDEN_AT,
+    PRUNE_PROPOSED_BY,
+    PRUNE_PROPOSED_AT,
+    OVERRIDE_PROPOSED_BY,
+    OVERRIDE_PROPOSED_AT,
+];
+pub const CHANGED_BY: &str = "changedBy";
+pub const PINNED_BY: &str = "pinnedBy";
+pub const SUSPENDED_BY: &str = "suspendedBy";
+pub const APPROVED_BY: &str = "approvedBy";
 pub const APPROVED_AT: &str = "approvedAt";
+pub const OVERRIDDEN_BY: &str = "overriddenBy";
 pub const OVERRIDDEN_AT: &str = "overriddenAt";
+pub const PRUNE_PROPOSED_BY: &str = "pruneProposedBy";
+pub const PRUNE_PROPOSED_AT: &str = "pruneProposedAt";
+pub const OVERRIDE_PROPOSED_BY: &str = "overrideProposedBy";
+pub const OVERRIDE_PROPOSED_AT: &str = "overrideProposedAt";
 
 /// Sets the status, but for what the API server says there. One that is equal to the stored one is not written.
 pub async fn write_status<T: Stored>(

@@ -757,6 +757,8 @@ async fn write_status(
         pinned_by: None,
         overridden_by: None,
         overridden_at: None,
+        override_proposed_by: None,
+        override_proposed_at: None,
     };
     let is_news = dependencies::standing_of_set(&status) != dependencies::standing_of_set(&previous);
     resources::write_status::<ServiceSet>(&delivery.store, name, &resource.uid, &status).await?;

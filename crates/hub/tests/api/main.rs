@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that can't go on should say where")]
 
 mod access;
+mod approvals;
 mod attacks;
 mod judge;
 mod k9s;

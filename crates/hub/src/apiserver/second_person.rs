@@ -1,0 +1,97 @@
+//! Approvals of prunes and overrides of freezes that need two people, by a ClusterGrant or by the Namespace.
+
+use std::collections::BTreeMap;
+
+use farwater_api::{Cluster, GROUP};
+use farwater_fleet::approvals::{self, Approved, Lacking, Proposal};
+use farwater_store::StoreError;
+use jiff::Timestamp;
+use serde_json::Value;
+
+use super::{
+    admission,
+    call::{Call, store_failed},
+    meta, sets,
+    status::ApiError,
+};
+use crate::controllers::{
+    resources::{
+        Name, OVERRIDE_PROPOSED_AT, OVERRIDE_PROPOSED_BY, PRUNE_PROPOSED_AT, PRUNE_PROPOSED_BY, Stored as _,
+        namespace_key,
+    },
+    services::load_grants,
+};
+
+/// Refuses an approval that lacks the proposal of another person. One that stands already is not checked again.
+pub async fn check(call: &Call, object: &Value, old: Option<&Value>) -> Result<(), ApiError> {
+    if !admission::is_service(call) && !sets::is_set(call) {
+        return Ok(());
+    }
+    for approved in Approved::ALL {
+        let stated = |object: &'_ Value| annotation(object, approved.annotation()).map(str::to_owned);
+        let Some(text) = stated(object).filter(|text| old.and_then(stated).as_ref() != Some(text)) else { continue };
+        let Some(asker) = asks_for_two(call, object, approved).await.map_err(store_failed)? else { continue };
+        // A proposal of this very write is none of another person.
+        let proposal = old.and_then(|old| proposal(old, approved));
+        let checked = approvals::check(&text, &admission::author(call), proposal, Timestamp::now());
+        checked.map_err(|lacking| refuse(call, object, approved, (&text, &asker), &lacking))?;
+    }
+    Ok(())
+}
+
+fn annotation<'a>(object: &'a Value, name: &str) -> Option<&'a str> {
+    object["metadata"]["annotations"][name].as_str()
+}
+
+async fn asks_for_two(call: &Call, object: &Value, approved: Approved) -> Result<Option<String>, StoreError> {
+    let (store, namespace) = (&call.hub.store, meta::text(object, "namespace"));
+    let found = store.get(&namespace_key(namespace)).await?;
+    let annotations = found.map(|found| strings(&found.object["metadata"]["annotations"])).unwrap_or_default();
+    let reference = &object["spec"]["clusterRef"];
+    let labels = match reference["name"].as_str() {
+        Some(name) => {
+            let namespace = reference["namespace"].as_str().unwrap_or(namespace);
+            let cluster = store.get(&Cluster::key(&Name::new(namespace, name))).await?;
+            cluster.map(|cluster| strings(&cluster.object["metadata"]["labels"]))
+        }
+        None => None,
+    };
+    let grants = load_grants(store).await?;
+    Ok(approvals::asks_for_two(approved, (namespace, &annotations), labels.as_ref(), &grants))
+}
+
+fn strings(map: &Value) -> BTreeMap<String, String> {
+    let entries = map.as_object().into_iter().flatten();
+    entries.filter_map(|(name, value)| Some((name.clone(), value.as_str()?.to_owned()))).collect()
+}
+
+fn proposal(object: &Value, approved: Approved) -> Option<Proposal<'_>> {
+    let (by, at) = match approved {
+        Approved::Prune => (PRUNE_PROPOSED_BY, PRUNE_PROPOSED_AT),
+        Approved::FreezeOverride => (OVERRIDE_PROPOSED_BY, OVERRIDE_PROPOSED_AT),
+    };
+    let status = &object["status"];
+    Some(Proposal {
+        by: status[by].as_str()?,
+        at: status[at].as_str()?.parse().ok()?,
+        text: annotation(object, approved.proposal())?,
+    })
+}
+
+fn refuse(call: &Call, object: &Value, approved: Approved, said: (&str, &str), lacking: &Lacking) -> ApiError {
+    let ((text, asker), name) = (said, meta::text(object, "name"));
+    let what = match approved {
+        Approved::Prune => "the approval of a prune",
+        Approved::FreezeOverride => "the override of a freeze",
+    };
+    let next = match lacking {
+        Lacking::SamePerson { .. } | Lacking::NoPerson { .. } => String::new(),
+        Lacking::Proposal | Lacking::OtherText { .. } | Lacking::Old { .. } => format!(
+            "; propose it with `kubectl annotate --overwrite {}.{GROUP} {name} -n {} {}={text:?}`",
+            call.kind.plural,
+            meta::text(object, "namespace"),
+            approved.proposal()
+        ),
+    };
+    call.forbidden(name, &format!("{what} needs two people, by {asker}: {lacking}{next}"))
+}
