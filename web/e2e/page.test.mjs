@@ -50,21 +50,11 @@ async function withPage(run, options = {}) {
     if (new URL(request.url()).origin !== hub.url) complaints.push(`request to ${request.url()}`);
   });
   try {
-    await open(page);
+    await page.goto(`${hub.url}/ui/`);
     await run(page);
     assert.deepEqual(complaints, []);
   } finally {
     await context.close();
-  }
-}
-
-/** Loads the page. Chromium aborts a load when a network interface of the machine is added or removed, which other tests do. */
-async function open(page, attempts = 3) {
-  try {
-    await page.goto(`${hub.url}/ui/`);
-  } catch (error) {
-    if (attempts <= 1 || !/ERR_NETWORK_CHANGED/.test(error.message)) throw error;
-    await open(page, attempts - 1);
   }
 }
 

@@ -83,6 +83,7 @@ pub use managed::manage;
 pub use meta::labels;
 pub use remove_namespaces::remove_namespaces;
 pub use stamped::{check_template, complete as complete_service, complete_set, mark_deleted};
+pub use strategy::rules;
 
 /// What whoever creates this object of ours would be told is wrong with it in itself: a sentence each, beginning with the field.
 pub fn problems(object: &Value) -> Vec<String> {

@@ -1,31 +1,24 @@
 //! Bodies of requests, read before the request takes a turn: a client that sends slowly keeps only itself waiting.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use axum::body::Body;
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt as _;
 use hyper::body::Body as _;
-use tokio::{
-    sync::{OwnedSemaphorePermit, Semaphore},
-    time::{Instant, timeout, timeout_at},
-};
+use tokio::time::{Instant, timeout, timeout_at};
 
-use crate::turns::Shares;
+use crate::room::{Held, Room};
 
 /// Bytes a second. The largest object of the API takes less than two minutes at this rate.
 const RATE: usize = 32 << 10;
-/// Room is given in pieces of this many bytes.
-const PIECE: usize = 16 << 10;
 /// Longest wait for room. It is not counted as the client's.
 const ROOM: Duration = Duration::from_secs(10);
 
 /// Room for the bodies of one class of requests.
 #[derive(Clone)]
 pub struct Bodies {
-    room: Arc<Semaphore>,
-    /// Of each client.
-    shares: Arc<Shares>,
+    room: Room,
     grace: Duration,
 }
 
@@ -34,10 +27,6 @@ pub struct Whole {
     pub bytes: Bytes,
     _room: Held,
 }
-
-/// Of all, and of the client.
-#[derive(Default)]
-struct Held([Option<OwnedSemaphorePermit>; 2]);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BodyError {
@@ -55,8 +44,7 @@ impl Bodies {
     /// `bytes`: of all bodies that are read or worked on at the same time; one client has a quarter of them. A body takes `grace` at most,
     /// and a second more for each [`RATE`] bytes that have come.
     pub fn new(bytes: usize, grace: Duration) -> Self {
-        let pieces = bytes / PIECE;
-        Self { room: Arc::new(Semaphore::new(pieces)), shares: Arc::new(Shares::new(pieces / 4)), grace }
+        Self { room: Room::new(bytes), grace }
     }
 
     /// Reads a body of up to `limit` bytes to its end.
@@ -75,33 +63,12 @@ impl Bodies {
                 return Err(BodyError::TooLarge(limit));
             }
             let asked = Instant::now();
-            held.grow(self, client, bytes.len() + piece.len()).await?;
+            let grown = timeout(ROOM, self.room.grow(&mut held, client, bytes.len() + piece.len())).await;
+            grown.ok().and_then(Result::ok).ok_or(BodyError::NoRoom)?;
             begun += asked.elapsed();
             bytes.extend_from_slice(&piece);
         }
         Ok(Whole { bytes: bytes.freeze(), _room: held })
-    }
-}
-
-impl Held {
-    /// Takes room for so many bytes in all.
-    async fn grow(&mut self, bodies: &Bodies, client: &str, bytes: usize) -> Result<(), BodyError> {
-        let has = self.0[0].as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
-        let lacking = bytes.div_ceil(PIECE).saturating_sub(has);
-        let Some(lacking) = u32::try_from(lacking).ok().filter(|lacking| *lacking > 0) else { return Ok(()) };
-        let share = bodies.shares.of(client);
-        let both = async {
-            let share = share.acquire_many_owned(lacking).await?;
-            Ok::<_, tokio::sync::AcquireError>([Arc::clone(&bodies.room).acquire_many_owned(lacking).await?, share])
-        };
-        let more = timeout(ROOM, both).await.ok().and_then(Result::ok).ok_or(BodyError::NoRoom)?;
-        for (held, more) in self.0.iter_mut().zip(more) {
-            match held {
-                Some(held) => held.merge(more),
-                none => *none = Some(more),
-            }
-        }
-        Ok(())
     }
 }
 
@@ -112,6 +79,7 @@ mod tests {
     use futures::{StreamExt as _, stream};
 
     use super::*;
+    use crate::room::PIECE;
 
     const GRACE: Duration = Duration::from_secs(10);
 
@@ -137,7 +105,7 @@ mod tests {
         assert_eq!(length(&bodies, body(30, RATE, second), 1 << 20).await, Ok(30 * RATE));
         assert_eq!(length(&bodies, body(30, 100, Duration::ZERO), 1000).await, Err(BodyError::TooLarge(1000)));
         assert_eq!(length(&bodies, Body::from(vec![0; 1001]), 1000).await, Err(BodyError::TooLarge(1000)));
-        assert_eq!(bodies.room.available_permits(), (8 << 20) / PIECE, "room is given back");
+        assert!(!bodies.room.is_short("a"), "room is given back");
     }
 
     #[tokio::test(start_paused = true)]

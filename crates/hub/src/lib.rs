@@ -27,6 +27,8 @@ mod logging;
 mod metrics;
 pub mod notify;
 pub mod receivers;
+mod refusals;
+mod room;
 mod routes;
 pub mod secret_backends;
 mod server;
@@ -52,6 +54,7 @@ pub use start::{HubError, Running, run, start};
 pub use turns::{ListTurns, Shares, Turns};
 
 use bodies::Bodies;
+use room::Room;
 
 /// What the parts of a running hub share.
 pub struct Hub {
@@ -78,8 +81,21 @@ pub struct Hub {
     pub watches: Arc<Semaphore>,
     /// Of the watches, by user.
     pub watch_shares: Shares,
+    /// Room for answers and events that their clients have not read yet.
+    pub(crate) answers: Room,
+    /// The same of administrators.
+    pub(crate) reserved_answers: Room,
+    /// Of requests and connections, by client.
+    pub(crate) refusals: Arc<refusals::Refusals>,
     /// Where agents and people reach this hub.
     pub advertise: Advertise,
     /// Cancelled when the hub stops: watches and controllers end.
     pub shutdown: CancellationToken,
+}
+
+impl Hub {
+    /// Room for what is sent to a user.
+    pub(crate) fn answers(&self, user: &auth::User) -> &Room {
+        if user.is_master() { &self.reserved_answers } else { &self.answers }
+    }
 }

@@ -2,11 +2,7 @@
 
 mod observe;
 
-use std::{
-    net::{IpAddr, SocketAddr},
-    sync::Arc,
-    time::Duration,
-};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use axum::{
     Router,
@@ -20,6 +16,9 @@ use bytes::Bytes;
 use farwater_telemetry::exposition;
 use futures::StreamExt as _;
 use http::{HeaderMap, StatusCode, header};
+use http_body_util::BodyExt as _;
+use hyper::body::Body as _;
+use tokio::time::timeout;
 use tower_http::timeout::RequestBodyTimeoutLayer;
 
 use crate::{
@@ -30,9 +29,10 @@ use crate::{
     endpoint::Endpoint,
     health,
     metrics::Route,
+    room::{Held, Room},
     server::Known,
     status::{failure, forbidden, not_found, try_later, unauthenticated},
-    turns::{Shares, Turn, Turns},
+    turns::{Shares, Turn, Turns, peer_name},
     web,
 };
 
@@ -47,6 +47,11 @@ const UNKNOWN_GRACE: Duration = Duration::from_secs(5);
 /// Requests of unauthenticated clients from one address that are worked on at a time. Their bodies have come by then, so that they take
 /// milliseconds: all agents of a company may come from one address.
 const PER_PEER: usize = 16;
+
+/// Bytes from which on an answer takes room.
+const LONG_ANSWER: usize = 64 << 10;
+/// Longest wait for room.
+const ANSWER_ROOM: Duration = Duration::from_secs(10);
 
 /// Everything that the hub's address serves.
 pub fn router(hub: &Arc<Hub>) -> Router {
@@ -138,14 +143,6 @@ impl AgentDoor {
     }
 }
 
-/// The name that requests from an address are counted by: an IPv4 address, or the /64 network of an IPv6 address.
-fn peer_name(address: IpAddr) -> String {
-    match address.to_canonical() {
-        IpAddr::V4(address) => address.to_string(),
-        IpAddr::V6(address) => format!("{:x?}", &address.segments()[..4]),
-    }
-}
-
 /// The body is read before the request has a turn, and unauthenticated clients have turns of their own.
 async fn take_turn(State(door): State<AgentDoor>, request: Request, next: Next) -> Response {
     let (parts, body) = request.into_parts();
@@ -217,9 +214,31 @@ async fn serve_resource(hub: &Arc<Hub>, user: User, request: Request) -> Respons
         Err(error) => return apiserver::refuse_body(error),
     };
     let turn = if user.is_master() { hub.turns.begin_or(&hub.reserved_turns).await } else { hub.turns.begin().await };
-    match turn {
-        Ok(turn) => apiserver::serve(Arc::clone(hub), user, turn, Request::from_parts(parts, body.bytes.clone())).await,
-        Err(refusal) => refusal,
+    let turn = match turn {
+        Ok(turn) => turn,
+        Err(refusal) => return refusal,
+    };
+    let room = hub.answers(&user).clone();
+    let client = client.to_owned();
+    let response = apiserver::serve(Arc::clone(hub), user, turn, Request::from_parts(parts, body.bytes.clone())).await;
+    hold_room(&room, &client, response).await
+}
+
+/// A long answer takes room until its client has read it.
+async fn hold_room(room: &Room, client: &str, response: Response) -> Response {
+    let (parts, body) = response.into_parts();
+    let length = body.size_hint().exact().and_then(|length| usize::try_from(length).ok());
+    let Some(length) = length.filter(|length| *length >= LONG_ANSWER) else {
+        return Response::from_parts(parts, body);
+    };
+    let mut held = Held::default();
+    if !matches!(timeout(ANSWER_ROOM, room.grow(&mut held, client, length)).await, Ok(Ok(()))) {
+        let message = "too much that was sent to this user is not read yet; try again";
+        return try_later(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests", message);
+    }
+    match body.collect().await {
+        Ok(body) => Response::from_parts(parts, Body::from(held.with(body.to_bytes()))),
+        Err(_) => failure(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", "the answer could not be made"),
     }
 }
 

@@ -3,7 +3,7 @@
 use std::{
     collections::HashMap,
     convert::Infallible,
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     pin::Pin,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -45,6 +45,7 @@ use crate::{
     config::Patience,
     identity::{Mounted, ServerNames, end_of},
     metrics::Counted,
+    refusals::Refusals,
 };
 
 /// The time for a request's head, and how long an HTTP/1 connection may rest: hyper counts both by one timer. Longer
@@ -176,6 +177,7 @@ pub struct Server {
     pub max_connections: usize,
     pub patience: Patience,
     pub count: Box<dyn Fn() -> Counted + Send + Sync>,
+    pub refusals: Arc<Refusals>,
     /// Where connections are served from their first request on that gives way to others.
     pub yielding: Option<Yielding>,
 }
@@ -190,7 +192,7 @@ pub struct Yielding {
 impl Server {
     /// Serves until `shutdown`; then lets open requests end for at most `drain` and closes the rest.
     pub async fn serve(self, shutdown: CancellationToken, drain: Duration) {
-        let places = Arc::new(Places::new(self.max_connections));
+        let places = Arc::new(Places::new(self.max_connections, self.refusals));
         let mut connections = JoinSet::new();
         loop {
             // Beyond the limit clients wait in the kernel's queue: no memory is spent on them.
@@ -249,10 +251,12 @@ struct Places {
     is_wanted: AtomicBool,
     open: Mutex<HashMap<u64, Arc<Standing>>>,
     next: AtomicU64,
+    refusals: Arc<Refusals>,
 }
 
 /// One connection, as others see it.
 struct Standing {
+    peer: IpAddr,
     /// Requests that are under way, with their answers.
     requests: AtomicUsize,
     /// When one of them began or ended, or the connection was made.
@@ -334,12 +338,13 @@ impl hyper::body::Body for Answer {
 }
 
 impl Places {
-    fn new(count: usize) -> Self {
+    fn new(count: usize, refusals: Arc<Refusals>) -> Self {
         Self {
             free: Arc::new(Semaphore::new(count)),
             is_wanted: AtomicBool::new(false),
             open: Mutex::default(),
             next: AtomicU64::new(0),
+            refusals,
         }
     }
 
@@ -370,7 +375,10 @@ impl Places {
         let waiting = unknown.filter(|standing| !standing.is_leaving.load(Ordering::Relaxed));
         let rested = waiting.map(|standing| (standing.last_moved(), standing));
         let longest = rested.filter(|(since, _)| since.elapsed() >= LEAST_REST).min_by_key(|(since, _)| *since);
-        longest.map(|(_, standing)| standing.close()).is_some()
+        let Some((_, standing)) = longest else { return false };
+        standing.close();
+        self.refusals.note(standing.peer);
+        true
     }
 
     fn open(&self) -> MutexGuard<'_, HashMap<u64, Arc<Standing>>> {
@@ -378,9 +386,10 @@ impl Places {
     }
 
     /// A connection that has a place, until the returned value is dropped.
-    fn enter(self: &Arc<Self>) -> Stay {
+    fn enter(self: &Arc<Self>, peer: IpAddr) -> Stay {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let standing = Arc::new(Standing {
+            peer,
             requests: AtomicUsize::new(0),
             moved: Mutex::new(Instant::now()),
             is_known: AtomicBool::new(false),
@@ -455,7 +464,7 @@ impl Connection {
 
     async fn serve_http(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, http2: bool) {
         let (asked, leaves) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
-        let stay = self.places.enter();
+        let stay = self.places.enter(self.peer.ip());
         let standing = Arc::clone(&stay.standing);
         let builder = builder(self.place.clone());
         let service = {
@@ -591,6 +600,7 @@ mod tests {
             max_connections,
             patience: Patience::default(),
             count: Box::new(|| Counted::new(Gauge::default())),
+            refusals: Arc::default(),
             yielding: None,
         }
     }

@@ -33,7 +33,9 @@ use crate::{
         DataDirError, FileError, IdentityError, Mounted, MountedError, ServerNames, end_of, finish_seal_key,
         is_valid_for,
     },
-    logging, routes,
+    logging,
+    room::Room,
+    routes,
     secret_backends::SecretBackends,
     server::{Certificate, Renewal, Server, Yielding, tls_config},
     turns::{ListTurns, Shares, Turns},
@@ -45,6 +47,9 @@ const TOKEN_SWEEP: Duration = Duration::from_secs(3600);
 const API_BODIES: usize = 256 << 20;
 /// Of administrators' own.
 const RESERVED_BODIES: usize = 64 << 20;
+/// Bytes of answers and events that clients have not read yet.
+const ANSWERS: usize = 256 << 20;
+const RESERVED_ANSWERS: usize = 256 << 20;
 /// For the first part of a body.
 const API_GRACE: Duration = Duration::from_secs(10);
 /// Scrapers that may be connected to the loopback listener.
@@ -217,6 +222,9 @@ pub async fn start(config: Config) -> Result<Running, HubError> {
         bodies: Bodies::new(API_BODIES, API_GRACE),
         reserved_bodies: Bodies::new(RESERVED_BODIES, API_GRACE),
         list_turns,
+        answers: Room::new(ANSWERS),
+        reserved_answers: Room::new(RESERVED_ANSWERS),
+        refusals: Arc::default(),
         watches,
         watch_shares,
         config,
@@ -285,6 +293,7 @@ impl Running {
             max_connections: self.hub.config.max_connections,
             patience: self.hub.config.patience,
             count: Box::new(move || hub.metrics.connection()),
+            refusals: Arc::clone(&self.hub.refusals),
             yielding: Some(Yielding { gives_way: routes::gives_way, threads }),
         };
         self.servers.push(tokio::spawn(server.serve(self.hub.shutdown.clone(), self.hub.config.drain)));
@@ -299,6 +308,7 @@ impl Running {
             max_connections: METRICS_CONNECTIONS,
             patience: self.hub.config.patience,
             count: Box::new(move || hub.metrics.connection()),
+            refusals: Arc::clone(&self.hub.refusals),
             yielding: None,
         };
         self.servers.push(tokio::spawn(server.serve(self.hub.shutdown.clone(), self.hub.config.drain)));

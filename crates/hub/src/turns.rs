@@ -2,6 +2,7 @@
 
 use std::{
     collections::HashMap,
+    net::IpAddr,
     sync::{Arc, Mutex, PoisonError, Weak},
     thread,
     time::Duration,
@@ -92,6 +93,16 @@ impl Turn {
 pub struct Shares {
     each: usize,
     known: Mutex<HashMap<String, Weak<Semaphore>>>,
+}
+
+/// The name that requests from an address are counted by: an IPv4 address, or the /64 network of an IPv6 address.
+pub fn peer_name(address: IpAddr) -> String {
+    match address.to_canonical() {
+        IpAddr::V4(address) => address.to_string(),
+        IpAddr::V6(address) => {
+            address.segments()[..4].iter().map(|part| format!("{part:x}:")).collect::<String>() + ":/64"
+        }
+    }
 }
 
 /// What one client holds. It is given back when this is dropped.

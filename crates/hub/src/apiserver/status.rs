@@ -278,6 +278,11 @@ impl ApiError {
         Self::new(429, "TooManyRequests", message).with(Details { retry_after_seconds: Some(1), ..Details::default() })
     }
 
+    pub fn too_many_unread() -> Self {
+        let message = "too much that was sent to this user is not read yet; try again";
+        Self::new(429, "TooManyRequests", message).with(Details { retry_after_seconds: Some(1), ..Details::default() })
+    }
+
     pub fn too_many_watches(limit: usize) -> Self {
         let message = format!("the server serves {limit} watches already, as many as max-watches allows; try again");
         Self::new(429, "TooManyRequests", message).with(Details { retry_after_seconds: Some(1), ..Details::default() })

@@ -6,7 +6,7 @@
 //! Each page is read in a turn like any list, and the turn is given back before the page is sent: what a slow client keeps
 //! waiting is its own watch and nothing else.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{collections::HashMap, pin::pin, sync::Arc, time::Duration};
 
 use axum::{body::Body, response::Response};
 use bytes::Bytes;
@@ -24,7 +24,10 @@ use tokio::{
 use super::{
     admission, call::Call, decide_again, meta, options::ListOptions, read, respond, selector::Filter, status::ApiError,
 };
-use crate::turns::{Share, Turn};
+use crate::{
+    room::Held,
+    turns::{Share, Turn},
+};
 
 /// How often a watch that asked for bookmarks gets one, as in kube-apiserver.
 const BOOKMARKS: Duration = Duration::from_secs(60);
@@ -39,7 +42,9 @@ const DECIDED: Duration = Duration::from_secs(3);
 /// A watch that could not be decided upon for so long ends.
 const UNDECIDED: Duration = Duration::from_secs(30);
 const RETRY: Duration = Duration::from_millis(500);
-/// How long a client may read nothing.
+/// How long a client may read nothing while there is little room for what is not read yet.
+const SHORT: Duration = Duration::from_secs(10);
+/// The same while there is.
 const STALLED: Duration = Duration::from_secs(300);
 /// The longest watch, whatever the client asks for; then it begins again where it was.
 const LONGEST: u64 = 3600;
@@ -252,19 +257,25 @@ impl Feed {
                 };
                 (own, hub.list_turns.next(PAGE).await)
             };
-            let held = tokio::select! {
-                held = turns => held,
+            let turns = tokio::select! {
+                turns = turns => turns,
                 () = self.sender.closed() => return Err(Ended::Silently),
             };
             self.keep_decided().await?;
             let page = self.state_page(after).await.map_err(Ended::With)?;
-            drop(held);
+            drop(turns);
+            // All of them hold their page until their clients have read it.
+            let (mut held, bytes) = (Held::default(), page.items.iter().map(|item| item.line.len()).sum());
+            if !hub.answers(&self.call.user).try_grow(&mut held, self.call.user.share_name(), bytes) {
+                return Err(Ended::With(ApiError::too_many_unread()));
+            }
             let start = *first.get_or_insert(page.version);
             for StateLine { key, version, line } in page.items {
                 if version > start {
                     shown.insert(key, version);
                 }
-                self.send_line(line).await?;
+                let of_line = held.split(line.len());
+                self.send_line(line, of_line).await?;
             }
             match page.next {
                 Some(next) => after = Some(next),
@@ -307,10 +318,10 @@ impl Feed {
         // A client that reads slowly keeps this one waiting for as long as it likes.
         self.keep_decided().await?;
         match event_type(event, &self.options.filter) {
-            Some(kind) if self.passes_on => self.send_line(line(kind, event.json().as_bytes())).await,
+            Some(kind) if self.passes_on => self.send_line(line(kind, event.json().as_bytes()), Held::default()).await,
             Some(kind) => {
                 let line = self.object_line(kind, &event.object);
-                self.send_line(line).await
+                self.send_line(line, Held::default()).await
             }
             None => Ok(()),
         }
@@ -340,13 +351,31 @@ impl Feed {
     }
 
     async fn send(&self, event: &str, object: Value) -> Result<(), Ended> {
-        self.send_line(line(event, object.to_string().as_bytes())).await
+        self.send_line(line(event, object.to_string().as_bytes()), Held::default()).await
     }
 
-    async fn send_line(&self, line: Bytes) -> Result<(), Ended> {
-        // One that reads nothing holds its place no longer than others.
-        let sent = timeout_at(self.deadline.min(Instant::now() + STALLED), self.sender.send(line)).await;
-        if matches!(sent, Ok(Ok(()))) { Ok(()) } else { Err(Ended::Silently) }
+    /// `held`: room that the line has already.
+    async fn send_line(&self, line: Bytes, mut held: Held) -> Result<(), Ended> {
+        // One that reads nothing holds its place no longer than others, and memory only while there is enough of it.
+        let client = self.call.user.share_name();
+        let answers = self.call.hub.answers(&self.call.user);
+        let room = async {
+            let slot = self.sender.reserve().await.ok()?;
+            answers.grow(&mut held, client, line.len()).await.ok().map(|()| slot)
+        };
+        let end = self.deadline.min(Instant::now() + STALLED);
+        let slot = {
+            let mut room = pin!(room);
+            loop {
+                match timeout_at(end.min(Instant::now() + SHORT), &mut room).await {
+                    Ok(slot) => break slot.ok_or(Ended::Silently)?,
+                    Err(_) if Instant::now() >= end || answers.is_short(client) => return Err(Ended::Silently),
+                    Err(_) => {}
+                }
+            }
+        };
+        slot.send(held.with(line));
+        Ok(())
     }
 }
 

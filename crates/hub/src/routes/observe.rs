@@ -51,6 +51,9 @@ pub async fn observe(State(hub): State<Arc<Hub>>, mut request: Request, next: Ne
     drop(in_flight);
 
     let (code, took) = (response.status().as_u16(), started.elapsed());
+    if let (408 | 413 | 429 | 503, Some(peer)) = (code, peer) {
+        hub.refusals.note(peer.ip());
+    }
     hub.metrics.count_request(route, &method, code, took);
     let user = response.extensions_mut().remove::<Asker>().map(|Asker(name)| name).unwrap_or_default();
     let shown = id.to_str().unwrap_or_default();

@@ -13,6 +13,7 @@ mod notifications;
 mod parameters;
 mod pipelines;
 mod receivers;
+mod refusals;
 mod rendering;
 mod rules;
 mod server_side;
