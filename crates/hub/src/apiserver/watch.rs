@@ -275,7 +275,7 @@ impl Feed {
                     shown.insert(key, version);
                 }
                 let of_line = held.split(line.len());
-                self.send_line(line, of_line).await?;
+                self.place(line.len(), of_line).await?.send(line);
             }
             match page.next {
                 Some(next) => after = Some(next),
@@ -317,14 +317,14 @@ impl Feed {
         }
         // A client that reads slowly keeps this one waiting for as long as it likes.
         self.keep_decided().await?;
-        match event_type(event, &self.options.filter) {
-            Some(kind) if self.passes_on => self.send_line(line(kind, event.json().as_bytes()), Held::default()).await,
-            Some(kind) => {
-                let line = self.object_line(kind, &event.object);
-                self.send_line(line, Held::default()).await
-            }
-            None => Ok(()),
-        }
+        let Some(kind) = event_type(event, &self.options.filter) else { return Ok(()) };
+        // Before the line is made: what waits for a client is one object for all.
+        let place = self.place(event.json().len(), Held::default()).await?;
+        place.send(match self.passes_on {
+            true => line(kind, event.json().as_bytes()),
+            false => self.object_line(kind, &event.object),
+        });
+        Ok(())
     }
 
     fn object_line(&mut self, event: &str, object: &Value) -> Bytes {
@@ -351,17 +351,19 @@ impl Feed {
     }
 
     async fn send(&self, event: &str, object: Value) -> Result<(), Ended> {
-        self.send_line(line(event, object.to_string().as_bytes()), Held::default()).await
+        let line = line(event, object.to_string().as_bytes());
+        self.place(line.len(), Held::default()).await?.send(line);
+        Ok(())
     }
 
-    /// `held`: room that the line has already.
-    async fn send_line(&self, line: Bytes, mut held: Held) -> Result<(), Ended> {
+    /// A place for a line of so many bytes. `held`: room that it has already.
+    async fn place(&self, bytes: usize, mut held: Held) -> Result<Place, Ended> {
         // One that reads nothing holds its place no longer than others, and memory only while there is enough of it.
         let client = self.call.user.share_name();
         let answers = self.call.hub.answers(&self.call.user);
         let room = async {
-            let slot = self.sender.reserve().await.ok()?;
-            answers.grow(&mut held, client, line.len()).await.ok().map(|()| slot)
+            let slot = self.sender.clone().reserve_owned().await.ok()?;
+            answers.grow(&mut held, client, bytes).await.ok().map(|()| slot)
         };
         let end = self.deadline.min(Instant::now() + STALLED);
         let slot = {
@@ -374,8 +376,19 @@ impl Feed {
                 }
             }
         };
-        slot.send(held.with(line));
-        Ok(())
+        Ok(Place { slot, held })
+    }
+}
+
+/// Where a line is sent once it is made.
+struct Place {
+    slot: mpsc::OwnedPermit<Bytes>,
+    held: Held,
+}
+
+impl Place {
+    fn send(self, line: Bytes) {
+        self.slot.send(self.held.with(line));
     }
 }
 
