@@ -18,7 +18,7 @@ use serde_json::json;
 
 pub use self::{
     delete::Deleted,
-    hook::{HookError, Output, Way},
+    hook::{HookError, Output, Way, time_to_live},
     rehearse::{Inspected, Rehearsed},
 };
 use crate::{

@@ -199,6 +199,15 @@ impl Agent {
         lock(&self.services).clone()
     }
 
+    /// Has services look again at what they keep.
+    fn retry(&self, uids: &BTreeSet<String>) {
+        for uid in uids {
+            if let Some(mailbox) = self.watches.mailbox(&farwater_fleet::ownership::service_label(uid)) {
+                mailbox.retry();
+            }
+        }
+    }
+
     fn claims_on(&self, owner: &str) -> BTreeMap<ObjectKey, String> {
         self.claims.on(owner)
     }

@@ -9,6 +9,8 @@ use serde_json::{Map, Value, json};
 /// Managers of tools that apply on the client side: what they wrote becomes ours when a service adopts the object.
 const CLIENT_SIDE: [&str; 4] = ["kubectl-client-side-apply", "kubectl", "argocd-controller", "helm"];
 
+const STRING_DATA: &str = "f:stringData";
+
 /// Reads the metadata of an object or of a PartialObjectMetadata.
 pub fn live_object(object: &Value) -> LiveObject {
     let metadata = &object["metadata"];
@@ -25,10 +27,17 @@ pub fn live_object(object: &Value) -> LiveObject {
             let finalizers = finalizers.filter_map(|finalizer| finalizer.as_str().map(str::to_owned)).collect();
             Box::new(Ending { since: since.to_owned(), finalizers })
         }),
-        client_side: metadata["managedFields"].as_array().is_some_and(|entries| entries.iter().any(is_client_side)),
+        moves: metadata["managedFields"].as_array().is_some_and(|entries| entries.iter().any(moves)),
         protection: Box::new(options::read_protection(metadata)),
         wave: options::read_wave(metadata).unwrap_or_default(),
     }
+}
+
+/// Whether an entry's fields are to become those of our applies.
+fn moves(entry: &Value) -> bool {
+    let is_ours = entry["manager"] == FIELD_MANAGER && entry["subresource"].is_null();
+    let is_misplaced = entry["operation"] == "Update" || entry["fieldsV1"].get(STRING_DATA).is_some();
+    is_client_side(entry) || (is_ours && is_misplaced)
 }
 
 fn is_client_side(entry: &Value) -> bool {
@@ -74,8 +83,8 @@ fn time_of(entry: &Value) -> Option<&str> {
     entry["time"].as_str()
 }
 
-/// A JSON patch that hands the fields of client-side tools to our field manager, bound to the object's version. As
-/// `k8s.io/client-go/util/csaupgrade` does it.
+/// A JSON patch that hands the fields of client-side tools, and what we wrote otherwise than by an apply, to our applies, bound to the object's
+/// version. As `k8s.io/client-go/util/csaupgrade` does it. Earlier agents applied `stringData`, whose values live in `data`.
 pub fn migration(object: &Value) -> Option<Value> {
     let metadata = &object["metadata"];
     let entries = metadata["managedFields"].as_array()?;
@@ -86,7 +95,7 @@ pub fn migration(object: &Value) -> Option<Value> {
         let ours = entry["manager"] == farwater_api::FIELD_MANAGER
             && entry["operation"] == "Apply"
             && entry["subresource"].is_null();
-        if ours || is_client_side(entry) {
+        if ours || moves(entry) {
             merge(&mut fields, &entry["fieldsV1"]);
             if api_version.is_none() || ours {
                 api_version = Some(entry["apiVersion"].clone());
@@ -94,6 +103,9 @@ pub fn migration(object: &Value) -> Option<Value> {
         } else {
             rest.push(entry.clone());
         }
+    }
+    if let Some(texts) = fields.as_object_mut().and_then(|fields| fields.remove(STRING_DATA)) {
+        merge(&mut fields["f:data"], &texts);
     }
     rest.push(json!({
         "manager": farwater_api::FIELD_MANAGER,
@@ -186,12 +198,28 @@ mod tests {
             {"manager": "kube-controller-manager", "operation": "Update", "subresource": "status", "apiVersion": "v1"},
             {"manager": "farwater-agent", "operation": "Apply", "apiVersion": "v1", "fieldsV1": {"f:data": {"f:b": {}}}},
         ]}});
-        assert!(live_object(&object).client_side);
+        assert!(live_object(&object).moves);
         let patch = migration(&object).unwrap();
         let entries = patch[0]["value"].as_array().unwrap();
         assert_eq!(entries.len(), 2);
         assert_eq!(entries[0]["manager"], "kube-controller-manager");
         assert_eq!(entries[1]["fieldsV1"], json!({"f:data": {".": {}, "f:a": {}, "f:b": {}}}));
         assert_eq!(patch[1]["value"], "7");
+    }
+
+    #[test]
+    fn what_we_wrote_otherwise_becomes_that_of_our_applies() {
+        let of_us = |operation: &str, fields: Value| json!({"manager": FIELD_MANAGER, "operation": operation, "apiVersion": "v1", "fieldsV1": fields});
+        let check = |entries: &[Value], expected: Option<Value>| {
+            let object = json!({"metadata": {"resourceVersion": "7", "managedFields": entries}});
+            let moved =
+                live_object(&object).moves.then(|| migration(&object).unwrap()[0]["value"][0]["fieldsV1"].clone());
+            assert_eq!(moved, expected, "{entries:?}");
+        };
+        let applied = of_us("Apply", json!({"f:data": {"f:a": {}}}));
+        check(std::slice::from_ref(&applied), None);
+        let both = json!({"f:data": {"f:a": {}, "f:b": {}}});
+        check(&[of_us("Update", json!({"f:data": {"f:b": {}}})), applied], Some(both.clone()));
+        check(&[of_us("Apply", json!({"f:data": {"f:a": {}}, "f:stringData": {"f:b": {}}}))], Some(both));
     }
 }

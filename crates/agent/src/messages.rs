@@ -30,25 +30,20 @@ pub fn explain_status(status: &Value, about_secret: bool) -> String {
     let reason = status["reason"].as_str().filter(|r| !r.is_empty()).unwrap_or("Error");
     let message = status["message"].as_str().unwrap_or_default();
     let webhook = split_webhook(message);
-    let causes: Vec<String> = status["details"]["causes"]
-        .as_array()
-        .into_iter()
-        .flatten()
+    let causes = causes(status)
         .filter(|cause| cause["field"].as_str().is_some_and(|f| !f.is_empty()))
-        .take(MAX_CAUSES)
-        .map(|cause| explain_cause(cause, about_secret))
-        .collect();
-    if !causes.is_empty() {
+        .map(|cause| explain_cause(cause, about_secret));
+    if let Some(causes) = list(causes) {
         let webhook = webhook.map_or_else(String::new, |(webhook, _)| format!("{webhook}: "));
-        return shorten(&format!("{reason}: {webhook}{}", causes.join("; ")));
+        return shorten(&format!("{reason}: {webhook}{causes}"));
     }
     if let Some((webhook, rest)) = webhook {
         // Whose words the rest is nobody knows: harmless sentences are the API server's own.
         let rest = if about_secret { "" } else { rest.split(", got ").next().unwrap_or_default() };
         return shorten(&format!("{reason}: {webhook}{}", without_quotes(rest, false)));
     }
-    if let Some(field) = mistyped_field(message) {
-        return shorten(&format!("{reason}: {field}"));
+    if let Some(fields) = mistyped_fields(message) {
+        return shorten(&format!("{reason}: {fields}"));
     }
     // The sentence of the authorizer names who may not do what, no values.
     let names_fields = message.contains("strict decoding error") && !message.contains(" value");
@@ -138,38 +133,77 @@ pub fn is_immutable(status: &Value) -> bool {
     status["code"] == 422 && causes(status).next().is_some() && causes(status).all(is_rule)
 }
 
-/// `… (…; v1, Kind=Secret): .data.a: expected string, got &value.valueUnstructured{Value:5}`: the field and what was
-/// expected.
-fn mistyped_field(message: &str) -> Option<String> {
-    let (before, _) = message.split_once(", got ")?;
-    let start = before.rfind(": .").map_or_else(|| before.rfind(' ').unwrap_or(0), |at| at + 2);
-    let text = before[start..].trim();
-    (!text.is_empty()).then(|| text.to_owned())
+/// The first of them, and how many more there are; none where there is none.
+fn list(texts: impl Iterator<Item = String>) -> Option<String> {
+    let texts: Vec<String> = texts.collect();
+    let more = texts.len().saturating_sub(MAX_CAUSES);
+    let told = texts[..texts.len() - more].join("; ");
+    match (told.is_empty(), more) {
+        (true, _) => None,
+        (false, 0) => Some(told),
+        (false, more) => Some(format!("{told}; and {more} more")),
+    }
 }
 
-/// Replaces quoted text, which may be a value, unless the sentence is known to quote names only.
+/// `… (…; v1, Kind=Secret): .data.a: expected string, got &value.valueUnstructured{Value:5}`, or `errors:` and one such line for each field:
+/// the fields and what was expected.
+fn mistyped_fields(message: &str) -> Option<String> {
+    if !message.contains(", got ") {
+        return None;
+    }
+    let fields = message.lines().filter_map(|line| {
+        let (before, _) = line.split_once(", got ")?;
+        let start = before.rfind(": .").map_or_else(|| before.rfind(" .").unwrap_or(0), |at| at + 2);
+        let text = before[start..].trim();
+        (!text.is_empty()).then(|| text.to_owned())
+    });
+    list(fields)
+}
+
+/// Replaces quoted text, which may be a value, unless the sentence is known to quote names only. The keys of a list's elements are names:
+/// `env[name="A"]`.
 fn without_quotes(message: &str, harmless: bool) -> String {
     if harmless {
         return message.to_owned();
     }
     let mut out = String::with_capacity(message.len());
-    let mut quoted = false;
+    let (mut rest, mut follows_key) = (message, false);
+    while let Some((before, quoted)) = rest.split_once('"') {
+        out.push_str(before);
+        let end = end_of_quote(quoted);
+        let (text, after) = quoted.split_at(end);
+        follows_key = is_of_key(before, follows_key);
+        out.push('"');
+        out.push_str(if follows_key { text } else { "…" });
+        out.push('"');
+        rest = after.strip_prefix('"').unwrap_or_default();
+    }
+    out + rest
+}
+
+/// Where a text ends that began behind a quote.
+fn end_of_quote(text: &str) -> usize {
     let mut escaped = false;
-    for c in message.chars() {
-        if quoted && escaped {
-            escaped = false;
-        } else if quoted && c == '\\' {
-            escaped = true;
-        } else if c == '"' {
-            if !quoted {
-                out.push_str("\"…\"");
-            }
-            quoted = !quoted;
-        } else if !quoted {
-            out.push(c);
+    for (at, c) in text.char_indices() {
+        match c {
+            _ if escaped => escaped = false,
+            '\\' => escaped = true,
+            '"' => return at,
+            _ => {}
         }
     }
-    out
+    text.len()
+}
+
+/// Whether what comes before a quote is the key of a list's element: `[name=`, `[containerPort=80,protocol=`, or `,protocol=` behind one.
+fn is_of_key(before: &str, follows_key: bool) -> bool {
+    let Some(before) = before.strip_suffix('=') else { return false };
+    let keys = match before.rsplit_once('[') {
+        Some((_, keys)) => keys,
+        None if follows_key => before.trim_start_matches(','),
+        None => return false,
+    };
+    !keys.is_empty() && keys.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'=' | b',' | b'-' | b'.'))
 }
 
 #[cfg(test)]
@@ -194,6 +228,29 @@ mod tests {
     fn a_mistyped_field_loses_its_value() {
         let message = "failed to create typed patch object (web/a; /v1, Kind=Secret): .stringData.a: expected string, got &value.valueUnstructured{Value:12345}";
         check(json!({"reason": "", "message": message}), true, "Error: .stringData.a: expected string");
+    }
+
+    #[test]
+    fn all_fields_of_an_answer_are_named() {
+        let got = "expected string, got &value.valueUnstructured{Value:1.1}";
+        let message = format!(
+            "failed to create typed patch object (web/a; /v1, Kind=ConfigMap): errors:\n  .metadata.labels.version: {got}\n  \
+             .metadata.annotations.x: {got}\n  .data.port: {got}"
+        );
+        let expected = "Error: .metadata.labels.version: expected string; .metadata.annotations.x: expected string; .data.port: expected string";
+        check(json!({"message": message}), false, expected);
+        let cause = |n: usize| json!({"field": format!("spec.f{n}"), "message": "must be short"});
+        let causes: Vec<Value> = (0..7).map(cause).collect();
+        let told = explain_status(&json!({"reason": "Invalid", "details": {"causes": causes}}), false);
+        assert!(told.starts_with("Invalid: spec.f0: must be short; ") && told.ends_with("; and 2 more"), "{told}");
+    }
+
+    #[test]
+    fn keys_of_lists_are_names() {
+        let message = ".spec.template.spec.containers[name=\"web\"].env: duplicate entries for key [name=\"A\"], value \"hunter2\", \
+                       ports[containerPort=80,protocol=\"TCP\"]";
+        check(json!({"message": message}), false, &format!("Error: {}", message.replace("hunter2", "…")));
+        check(json!({"message": "password=\"hunter2\""}), false, "Error: password=\"…\"");
     }
 
     #[test]

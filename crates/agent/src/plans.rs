@@ -107,8 +107,8 @@ async fn make(agent: &Agent, request: &PlanRequest) -> Result<ServicePlan, Stopp
         Action::Remove { policy: DeletionPolicy::Delete, approved_prune } => {
             let Some(deployment) = &snapshot.deployment else { return Ok(ServicePlan::default()) };
             let live = basis.look_up_all(&deployment.ceiling.service_account, &snapshot.inventory).await;
-            let claimed = basis.transfers().claimed;
-            let plan = plan_removal(&service.uid, &snapshot.inventory, &live, *approved_prune, &claimed);
+            let transfers = basis.transfers();
+            let plan = plan_removal(&service.uid, &snapshot.inventory, &live, *approved_prune, &transfers);
             let held = plan.prune.held().map(|held| held.reason);
             let record = snapshot.hooks.as_ref();
             let hooks = record.map_or_else(Vec::new, |record| foresee_farewell(record, deployment, held.as_deref()));

@@ -21,6 +21,7 @@ use farwater_render::{
 };
 use tokio::time::Instant;
 
+use self::capabilities::{Found, KnownKinds};
 pub use self::lookup::ClusterAsker;
 use crate::{
     handed::Handed,
@@ -55,7 +56,8 @@ pub enum RendererError {
 /// What services are rendered with.
 pub struct Renderers {
     engine: Engine,
-    known: Mutex<Option<(Instant, Capabilities)>>,
+    known: Mutex<Option<(Instant, Found)>>,
+    kinds: tokio::sync::Mutex<KnownKinds>,
 }
 
 impl Renderers {
@@ -87,6 +89,7 @@ impl Renderers {
                 limits,
             },
             known: Mutex::default(),
+            kinds: tokio::sync::Mutex::default(),
         })
     }
 
@@ -105,8 +108,8 @@ impl Renderers {
             Ok(folder) => folder,
             Err(error) => return nothing(&error.to_string()),
         };
-        let capabilities = match self.capabilities(archive, &folder, deployment, cluster.kubernetes).await {
-            Ok(capabilities) => capabilities,
+        let Found { capabilities, unknown } = match self.find(archive, &folder, deployment, cluster.kubernetes).await {
+            Ok(found) => found,
             Err(error) => return nothing(&format!("ask which APIs the cluster has: {}", chain(&error))),
         };
         let input = Input {
@@ -127,32 +130,51 @@ impl Renderers {
         for warning in &output.warnings {
             tracing::debug!(service = name, warning = handed.veil.conceal(warning), "rendered");
         }
-        let errors = output.errors.iter().map(|error| shorten(&handed.veil.conceal(&chain(error))));
+        let away = (!unknown.is_empty() && may_ask_versions(archive)).then(|| explain_away(&unknown));
+        let errors = output.errors.iter().map(|error| shorten(&handed.veil.conceal(&chain(error)))).chain(away);
         let objects = output.objects.into_iter();
         let objects = objects.map(|m| RenderedObject { origin: m.origin.to_string(), manifest: m.value });
         Render { objects: objects.collect(), errors: errors.collect() }
     }
 
     /// Raw manifests alone ask for nothing.
-    async fn capabilities(
+    async fn find(
         &self,
         archive: &Archive,
         folder: &RelPath,
         deployment: &Deployment,
         kubernetes: &Kubernetes,
-    ) -> Result<Capabilities, ApiError> {
+    ) -> Result<Found, ApiError> {
         if is_raw(archive, folder, deployment) {
-            return Ok(Capabilities::default());
+            return Ok(Found { capabilities: Capabilities::default(), unknown: Vec::new() });
         }
         if let Some((since, known)) = &*lock(&self.known)
             && since.elapsed() < KNOWN_FOR
         {
             return Ok(known.clone());
         }
-        let found = capabilities::read(kubernetes).await?;
+        let found = capabilities::read(kubernetes, &mut *self.kinds.lock().await).await?;
         *lock(&self.known) = Some((Instant::now(), found.clone()));
         Ok(found)
     }
+}
+
+/// Whether a chart may look at the API versions of the cluster. What lies packed in it isn't read for that.
+fn may_ask_versions(archive: &Archive) -> bool {
+    const NAME: &[u8] = b"APIVersions";
+    archive
+        .files()
+        .any(|(path, bytes)| path.as_str().ends_with(".tgz") || bytes.windows(NAME.len()).any(|window| window == NAME))
+}
+
+/// An error of a render: what was rendered may lack objects, and proves nothing about those that are missing.
+fn explain_away(unknown: &[String]) -> String {
+    let message = format!(
+        "the API server of {} does not answer, so that it isn't known which kinds it has, and a template asks for .Capabilities.APIVersions: \
+         nothing is pruned until it answers",
+        unknown.join(", ")
+    );
+    shorten(&message)
 }
 
 /// Whether a deployment's objects can't depend on whether it is the first one.

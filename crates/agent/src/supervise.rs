@@ -2,8 +2,11 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use farwater_api::protocol::{Action, DesiredState, Entry, Verbatim};
-use farwater_fleet::ownership::service_label;
+use farwater_api::{
+    protocol::{Action, DesiredState, Entry, Verbatim},
+    service_deployment::DeletionPolicy,
+};
+use farwater_fleet::{ownership::service_label, transfer::Holdings};
 use tokio::{sync::watch, task::AbortHandle};
 
 use crate::{
@@ -31,6 +34,10 @@ impl Supervisor {
         let bundle = |stored: &Stored| stored.deployment.as_ref().map(|deployment| deployment.bundle);
         let running = inventories.iter().filter_map(|(uid, stored)| Some((uid.clone(), bundle(stored)?)));
         lock(&agent.running).extend(running);
+        for (uid, stored) in &inventories {
+            let name = format!("{}/{}", stored.service.namespace, stored.service.name);
+            agent.leaving.hold(uid, &name, Holdings::of(stored.inventory.entries.keys()));
+        }
         Self { agent, services: BTreeMap::new(), inventories }
     }
 
@@ -52,6 +59,11 @@ impl Supervisor {
             if is_news {
                 let name = format!("{}/{}", entry.service.namespace, entry.service.name);
                 self.agent.leaving.expect(uid, &name, entry.digest());
+            }
+        }
+        for (uid, entry) in &listed {
+            if matches!(entry.action, Action::Remove { policy: DeletionPolicy::Delete, .. }) {
+                self.agent.retry(&self.agent.leaving.mark_leaving(uid));
             }
         }
         for (uid, entry) in listed {
@@ -101,6 +113,7 @@ impl Supervisor {
             self.agent.watches.unregister(&service_label(uid));
             self.agent.reports.forget(uid);
             self.agent.leaving.forget(uid);
+            self.agent.retry(&self.agent.leaving.release(uid));
             lock(&self.agent.running).remove(uid);
             lock(&self.agent.services).remove(uid);
             return;

@@ -5,11 +5,16 @@ use std::fmt;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::{Digest, objects::ObjectRef};
 
 /// Annotation on an object of a source: the phases in which it runs, separated by commas.
 pub const HOOK: &str = "farwater.dev/hook";
+/// The same of Argo CD.
+pub const ARGO_HOOK: &str = "argocd.argoproj.io/hook";
+/// The same of Helm.
+pub const HELM_HOOK: &str = "helm.sh/hook";
 /// Annotation on a hook: when it is deleted, `HookSucceeded` or `HookFailed`, separated by commas.
 pub const HOOK_DELETE_POLICY: &str = "farwater.dev/hook-delete-policy";
 /// Annotation of the agent's on a hook in the cluster: which run it is of.
@@ -25,6 +30,33 @@ pub const MAX_JUNIT_BYTES: usize = 128 << 10;
 pub const MAX_REPORTED_HOOKS: usize = 64;
 /// Logs and JUnit files of one service in a report, in bytes.
 pub const MAX_OUTPUT_BYTES: usize = 512 << 10;
+
+/// Hexadecimal digits after a prefix, in the name of a hook.
+pub const SUFFIX: usize = 8;
+
+/// Whether annotations make a hook of an object. Helm's definitions are ordinary objects here, as in Argo CD.
+pub fn is_hook(annotations: &Value) -> bool {
+    let is_hook = |name: &str| annotations[name].is_string();
+    is_hook(HOOK)
+        || is_hook(ARGO_HOOK)
+        || annotations[HELM_HOOK]
+            .as_str()
+            .is_some_and(|words| words.split(',').map(str::trim).any(|word| !word.is_empty() && word != "crd-install"))
+}
+
+/// Names a hook that has only a `generateName`. The same manifest has the same name each time.
+pub fn name_generated(manifest: &mut Value) {
+    let hash = Digest::of_json(manifest).to_hex();
+    let metadata = &mut manifest["metadata"];
+    let Some(prefix) = metadata["generateName"].as_str().filter(|prefix| !prefix.is_empty()) else { return };
+    if metadata["name"].is_string() {
+        return;
+    }
+    metadata["name"] = format!("{prefix}{}", &hash[..SUFFIX]).into();
+    if let Some(metadata) = metadata.as_object_mut() {
+        metadata.remove("generateName");
+    }
+}
 
 /// When a hook runs. In the order in which a delivery comes to them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]

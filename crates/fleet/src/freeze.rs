@@ -8,8 +8,10 @@ use crate::conditions::cut;
 
 /// Services whose prunes came to be held within this time are counted together.
 pub const WINDOW: SignedDuration = SignedDuration::from_mins(10);
-/// As many as this are what teams do in parallel: services whose prunes are held, or clusters that one set loses.
-pub const FEW: u64 = 2;
+/// As many services whose prunes are held are one bad commit, or what teams do in parallel. Each of them is held by itself anyway.
+pub const FEW_HELD: u64 = 4;
+/// As many clusters one set may lose.
+pub const FEW_LOST: u64 = 2;
 /// One in this many: 2 %. In a large fleet more than a few are held on any day.
 const SHARE: u64 = 50;
 /// Of what somebody wrote into the annotation, as it is repeated in each status.
@@ -17,12 +19,12 @@ const MAX_SHOWN_BYTES: usize = 160;
 
 /// Whether so many services of all are too many to go on.
 pub fn is_flood(held: u64, services: u64) -> bool {
-    held > FEW.max(services / SHARE)
+    held > FEW_HELD.max(services / SHARE)
 }
 
 /// Whether a set that has lost so many clusters within [`WINDOW`] has lost them by a slip of somebody's: `all` it had before.
 pub fn is_mass_loss(lost: u64, all: u64) -> bool {
-    lost > FEW.max(all / SHARE)
+    lost > FEW_LOST.max(all / SHARE)
 }
 
 /// The value of the annotation, where a set is the reason. It does not name it: every tenant reads it.
@@ -54,14 +56,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn three_held_prunes_are_too_many_and_more_than_two_percent_of_many() {
+    fn five_held_prunes_are_too_many_and_more_than_two_percent_of_many() {
         for (held, services, expected) in [
             (0, 0, false),
-            (2, 2, false),
-            (3, 3, true),
-            (3, 149, true),
-            (3, 150, false),
-            (4, 150, true),
+            (3, 5, false),
+            (4, 4, false),
+            (5, 5, true),
+            (5, 249, true),
+            (5, 250, false),
+            (6, 250, true),
             (20, 1000, false),
             (21, 1000, true),
         ] {

@@ -5,12 +5,15 @@
 
 mod foresee;
 
+use std::time::Duration;
+
 use farwater_api::{
     Digest,
     hooks::{HookPhase, HookState},
     objects::ObjectRef,
     protocol::Deployment,
 };
+use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -70,6 +73,10 @@ pub struct Run {
     pub exit_code: Option<i32>,
     #[serde(default)]
     pub delete: DeletePolicy,
+    /// Seconds from its end until its object goes, as `ttlSecondsAfterFinished` of its manifest says. The object is made without that field:
+    /// the cluster would delete it before anybody has seen how it ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ttl: Option<u32>,
     /// Whether its object is known to be gone.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub removed: bool,
@@ -84,14 +91,23 @@ impl Run {
         self.state == HookState::Running
     }
 
-    /// Whether its policy has its object deleted now.
-    pub fn is_to_go(&self) -> bool {
-        !self.removed
-            && match self.state {
-                HookState::Succeeded => self.delete.succeeded,
-                HookState::Failed => self.delete.failed,
-                HookState::Running | HookState::Unknown => false,
-            }
+    /// How long until its object is to be deleted, by its policy or its time to live. None: it stays.
+    pub fn goes_in(&self, now: Timestamp) -> Option<Duration> {
+        let by_policy = match self.state {
+            HookState::Succeeded => self.delete.succeeded,
+            HookState::Failed => self.delete.failed,
+            HookState::Running | HookState::Unknown => return None,
+        };
+        let lives = match (by_policy, self.ttl) {
+            (true, _) => Duration::ZERO,
+            (false, Some(seconds)) => Duration::from_secs(seconds.into()),
+            (false, None) => return None,
+        };
+        let age = self
+            .ended
+            .as_ref()
+            .map_or(Duration::ZERO, |ended| Duration::try_from(now.duration_since(ended.0)).unwrap_or_default());
+        (!self.removed).then(|| lives.saturating_sub(age))
     }
 
     /// What people call it.
@@ -198,6 +214,7 @@ impl Record {
                 fields: None,
                 adopted: false,
                 doomed: false,
+                arrived: false,
                 overruled: Vec::new(),
             });
         }

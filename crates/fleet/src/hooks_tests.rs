@@ -41,8 +41,24 @@ pub(super) fn run(record: &Record, hook: &ResolvedHook, state: HookState) -> Run
         ended: None,
         exit_code: None,
         delete: hook.delete,
+        ttl: None,
         removed: false,
     }
+}
+
+#[test]
+fn an_object_goes_by_its_policy_or_its_time_to_live_once_its_end_is_known() {
+    let now: Timestamp = "2026-12-24T12:00:30Z".parse().unwrap();
+    let ended = Some(Time("2026-12-24T12:00:00Z".parse().unwrap()));
+    let (record, hook) = (first("1"), hook("a", HookPhase::PreSync, None, 0));
+    let check = |state: HookState, ttl: Option<u32>, expected: Option<u64>| {
+        let run = Run { ttl, ended: ended.clone(), delete: DeletePolicy::default(), ..run(&record, &hook, state) };
+        assert_eq!(run.goes_in(now).map(|left| left.as_secs()), expected, "{state:?} {ttl:?}");
+    };
+    check(HookState::Running, Some(0), None);
+    check(HookState::Succeeded, None, None);
+    check(HookState::Succeeded, Some(0), Some(0));
+    check(HookState::Failed, Some(100), Some(70));
 }
 
 fn first(version: &str) -> Record {

@@ -30,12 +30,12 @@ pub use crate::ownership::ObjectKey;
 use crate::{
     origin::Origin,
     ownership::proven_owner,
-    prune::{self, ApprovedPrune, Candidate, Guards, HoldReason, PrunePlan, Purpose},
+    prune::{self, ApprovedPrune, Candidate, Guards, HoldReason, Kinds, PrunePlan, Purpose},
     transfer::Transfers,
 };
 use options::{Guard, Protection};
 pub use reasons::{Forget, Keep, Left, Refusal, Skip, SkipReason, Wait, Writer};
-pub use resolve::{Resolved, ResolvedObject, Scopes, Terms, check_ceiling, resolve, stage_of};
+pub use resolve::{Resolved, ResolvedObject, Scopes, Terms, check_ceiling, fold_string_data, resolve, stage_of};
 
 /// Manifests of one folder of a bundle.
 #[derive(Clone, Debug)]
@@ -93,6 +93,9 @@ pub struct InventoryEntry {
     /// half-way is finished instead of being judged anew on what it left.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub doomed: bool,
+    /// It came since the service was last in sync.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub arrived: bool,
     /// See [`differences::overruled`]. Kept because nothing tells it again while the object stays as it is.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub overruled: Vec<String>,
@@ -112,6 +115,24 @@ pub struct Inventory {
 }
 
 impl Inventory {
+    /// The service is in sync: this is what the guards count against from now on.
+    pub fn settle(&mut self) {
+        self.baseline = self.entries.len();
+        self.entries.values_mut().for_each(|entry| entry.arrived = false);
+    }
+
+    /// Objects that the source states and that have come, or will come, since the service was last in sync, by kind. Before the first time
+    /// all have come since, and count only where they are to come.
+    pub fn arriving(&self, resolved: &Resolved) -> Kinds {
+        let mut arriving = Kinds::new();
+        for object in &resolved.objects {
+            if self.entries.get(&object.key()).is_none_or(|entry| entry.arrived && self.baseline > 0) {
+                *arriving.entry(prune::kind_of(&object.object)).or_default() += 1;
+            }
+        }
+        arriving
+    }
+
     /// What the source states again is no part of a prune that was approved when it did not.
     pub fn state_again(&mut self, key: &ObjectKey) {
         let Some(entry) = self.entries.get_mut(key) else { return };
@@ -161,8 +182,9 @@ pub struct LiveObject {
     pub deleting: bool,
     /// What is known of a deletion under way.
     pub ending: Option<Box<Ending>>,
-    /// A client-side tool applied it: its fields must become ours first, or fields that leave the source stay for ever.
-    pub client_side: bool,
+    /// A client-side tool applied it, or we wrote it otherwise than by an apply: these fields must become those of our applies first, or
+    /// what leaves the source stays for ever.
+    pub moves: bool,
     /// From its annotations as they are now: people protect objects where they are.
     pub protection: Box<Protection>,
     /// The wave that its annotations name; 0 where they name none that can be read.
@@ -341,6 +363,7 @@ pub fn plan(input: &PlanInput<'_>) -> Plan {
     let held = hold_reasons(input.inventory, input.origin, input.hold_prune);
     let leaving = judge_leaving(input, !held.is_empty());
     let guards = Guards {
+        arriving: &input.inventory.arriving(input.resolved),
         purpose: Purpose::Sync,
         desired: input.resolved.stated(),
         inventory: baseline(input.inventory),
@@ -369,11 +392,12 @@ pub fn plan_removal(
     inventory: &Inventory,
     live: &BTreeMap<ObjectKey, Live>,
     approved_prune: Option<Digest>,
-    claimed: &BTreeMap<ObjectKey, String>,
+    transfers: &Transfers,
 ) -> Plan {
-    let leaving =
-        sort_leaving(service_uid, inventory, live, inventory.entries.keys(), Purpose::Removal, (None, claimed));
+    let staying = Staying { keep: None, stated: BTreeSet::new(), transfers };
+    let leaving = sort_leaving(service_uid, inventory, live, inventory.entries.keys(), Purpose::Removal, &staying);
     let guards = Guards {
+        arriving: &Kinds::new(),
         purpose: Purpose::Removal,
         desired: 0,
         inventory: baseline(inventory),
@@ -464,14 +488,14 @@ fn judge(input: &PlanInput<'_>, object: &ResolvedObject) -> Judgement {
     }
     let Some(entry) = entry else {
         return match object.options.adopt {
-            _ if ours => change(Cause::Update, live.client_side, recreate),
-            AdoptPolicy::Always => change(Cause::Adopt, live.client_side, None),
-            AdoptPolicy::IfNoDifference => change(Cause::AdoptUnchanged, live.client_side, None),
+            _ if ours => change(Cause::Update, live.moves, recreate),
+            AdoptPolicy::Always => change(Cause::Adopt, live.moves, None),
+            AdoptPolicy::IfNoDifference => change(Cause::AdoptUnchanged, live.moves, None),
             AdoptPolicy::Never => Judgement::Skip(SkipReason::Refused(Refusal::Unowned)),
         };
     };
     if entry.hash != Some(object.hash) {
-        change(Cause::Update, live.client_side, recreate)
+        change(Cause::Update, live.moves, recreate)
     } else if !ours || live.fields.is_none() || live.fields != entry.fields {
         judge_drift(input, object, &key).unwrap_or_else(|| change(Cause::Drift, false, recreate))
     } else {
@@ -513,23 +537,31 @@ fn judge_leaving(input: &PlanInput<'_>, is_held: bool) -> Leaving {
     } else {
         None
     };
-    let staying = (keep, &input.transfers.claimed);
-    let mut leaving = sort_leaving(input.service_uid, input.inventory, input.live, leaving, Purpose::Sync, staying);
+    let staying = Staying { keep, stated: stays.clone(), transfers: input.transfers };
+    let mut leaving = sort_leaving(input.service_uid, input.inventory, input.live, leaving, Purpose::Sync, &staying);
     if is_held {
         leaving.candidates.append(&mut leaving.doomed);
     }
     leaving
 }
 
-/// Sorts what leaves: only an object with our uid and our proof is deleted; `keep` keeps what would be, and so does another
-/// service that states it.
+/// What is not deleted although it leaves.
+struct Staying<'a> {
+    /// Why nothing is.
+    keep: Option<Keep>,
+    /// What the service states.
+    stated: BTreeSet<&'a ObjectKey>,
+    transfers: &'a Transfers,
+}
+
+/// Sorts what leaves: only an object with our uid and our proof is deleted, and none that another service states.
 fn sort_leaving<'a>(
     service_uid: &str,
     inventory: &Inventory,
     live: &BTreeMap<ObjectKey, Live>,
     keys: impl Iterator<Item = &'a ObjectKey>,
     purpose: Purpose,
-    (keep, claimed): (Option<Keep>, &BTreeMap<ObjectKey, String>),
+    staying: &Staying<'_>,
 ) -> Leaving {
     let mut out = Leaving::default();
     for key in keys {
@@ -566,15 +598,15 @@ fn sort_leaving<'a>(
             out.going.push(candidate);
         } else if let Guard::Keep(annotation) = guard {
             out.kept.push((key.clone(), Keep::Protected(annotation.clone())));
-        } else if let Some(keep) = &keep {
+        } else if let Some(keep) = &staying.keep {
             out.kept.push((key.clone(), keep.clone()));
-        } else if let Some(service) = claimed.get(key).filter(|_| !entry.doomed) {
+        } else if let Some(service) = staying.transfers.claimed.get(key).filter(|_| !entry.doomed) {
             out.kept.push((key.clone(), Keep::Claimed(service.clone())));
         } else {
             if entry.doomed { &mut out.doomed } else { &mut out.candidates }.push(candidate);
         }
     }
-    keep_holders(&mut out);
+    keep_holders(&mut out, staying);
     out
 }
 
@@ -583,27 +615,53 @@ fn is_of_namespace(key: &ObjectKey) -> bool {
     key.group().is_empty() && key.kind() == "ServiceAccount" && key.name() == "default"
 }
 
-/// A namespace or a definition takes what it holds with it: it stays while that is protected.
-fn keep_holders(leaving: &mut Leaving) {
+/// A namespace or a definition takes what it holds with it: it stays while any of that is protected, or stated by a service.
+fn keep_holders(leaving: &mut Leaving, staying: &Staying<'_>) {
     let protected: Vec<ObjectKey> = leaving
         .kept
         .iter()
         .filter(|(key, keep)| matches!(keep, Keep::Protected(_)) && !is_of_namespace(key))
         .map(|(key, _)| key.clone())
         .collect();
-    if protected.is_empty() {
-        return;
-    }
+    let keep = |key: &ObjectKey| {
+        let held = protected.iter().find(|held| waves::holds(key, held));
+        held.map(|held| Keep::Holds(held.clone())).or_else(|| find_stated(key, staying))
+    };
     for list in [&mut leaving.doomed, &mut leaving.candidates] {
         list.retain(|candidate| {
             let key = ObjectKey::from(&candidate.object);
-            let held = protected.iter().find(|held| waves::holds(&key, held));
-            if let Some(held) = held {
-                leaving.kept.push((key.clone(), Keep::Holds(held.clone())));
-            }
-            held.is_none()
+            let kept = keep(&key);
+            let goes = kept.is_none();
+            leaving.kept.extend(kept.map(|keep| (key, keep)));
+            goes
         });
     }
+}
+
+/// A namespace or a definition stays for what is stated and would be deleted with it.
+fn find_stated(holder: &ObjectKey, staying: &Staying<'_>) -> Option<Keep> {
+    /// Objects, or services, that are named.
+    const NAMED: usize = 3;
+    let own: Vec<&&ObjectKey> = staying.stated.iter().filter(|key| waves::holds(holder, key)).collect();
+    let mut told: Vec<String> = own.iter().take(NAMED).map(ToString::to_string).collect();
+    if own.len() > NAMED {
+        told.push(format!("{} more objects of this service", own.len() - NAMED));
+    }
+    let others = |is_leaving: bool| {
+        let others = staying.transfers.others.iter().filter(move |(_, holdings)| holdings.is_leaving == is_leaving);
+        let holding = others.map(|(service, holdings)| (service, holdings.within(holder)));
+        let told = holding.filter(|(_, count)| *count > 0).map(|(service, count)| {
+            let noun = if count == 1 { "object" } else { "objects" };
+            format!("{count} {noun} of service {service}")
+        });
+        told.take(NAMED).collect::<Vec<_>>()
+    };
+    told.extend(others(false));
+    if !told.is_empty() {
+        return Some(Keep::HoldsStated(told.join(", ")));
+    }
+    let leaving = others(true);
+    (!leaving.is_empty()).then(|| Keep::HoldsLeaving(leaving.join(", ")))
 }
 
 fn namespace_to_create(input: &PlanInput<'_>) -> Option<String> {

@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use farwater_api::{
     apply_options::ApplyOptions,
     protocol::{Ceiling, ServiceAccount},
@@ -5,7 +7,7 @@ use farwater_api::{
 use proptest::prelude::*;
 
 use super::*;
-use crate::{ownership::owner_annotation, prune::Verdict};
+use crate::{ownership::owner_annotation, prune::Verdict, transfer::Holdings};
 
 #[path = "plan/engine_tests.rs"]
 mod engine;
@@ -90,6 +92,7 @@ impl Cluster {
                 fields,
                 adopted: false,
                 doomed: false,
+                arrived: false,
                 overruled: Vec::new(),
             };
             cluster.inventory.entries.insert(key.clone(), entry);
@@ -255,6 +258,7 @@ fn an_unknown_kind_waits_and_its_objects_are_not_pruned() {
         fields: None,
         adopted: false,
         doomed: false,
+        arrived: false,
         overruled: Vec::new(),
     };
     cluster.inventory.entries.insert(ObjectKey::from(&boat), entry);
@@ -285,6 +289,19 @@ fn what_is_stated_again_is_no_part_of_an_approved_prune() {
     cluster.inventory.state_again(&again);
     assert!(!cluster.inventory.entries[&again].doomed);
     assert!(matches!(verdict(&cluster), Verdict::Hold(_)), "one of them was wanted in between");
+}
+
+#[test]
+fn texts_of_a_secret_are_sent_as_the_api_server_stores_them() {
+    let sent = |fields: &str| -> serde_json::Value {
+        let manifest = format!("{{apiVersion: v1, kind: Secret, metadata: {{name: a}}, {fields}}}");
+        let body: serde_json::Value = serde_json::from_slice(&resolved(&[&manifest]).objects[0].body).unwrap();
+        serde_json::json!([body["data"], body["stringData"]])
+    };
+    let texts = r#"data: {a: YQ==}, stringData: {b: hunter2, a: b}"#;
+    assert_eq!(sent(texts), serde_json::json!([{"a": "Yg==", "b": "aHVudGVyMg=="}, null]));
+    // The API server says what is wrong.
+    assert_eq!(sent("stringData: {a: 1}"), serde_json::json!([null, {"a": 1}]));
 }
 
 #[test]
@@ -562,7 +579,7 @@ fn what_another_service_of_the_tenant_states_is_left_to_it() {
     assert!(left.prune.candidates.is_empty() && left.forgotten.is_empty());
     // What it states itself is nobody else's.
     assert!(cluster.plan(&source).kept.is_empty());
-    let removal = plan_removal(UID, &cluster.inventory, &cluster.live, None, &cluster.transfers.claimed);
+    let removal = plan_removal(UID, &cluster.inventory, &cluster.live, None, &cluster.transfers);
     assert_eq!((removal.kept.len(), removal.prune.candidates.len()), (1, 9));
     // Once the other one has applied it, it is forgotten.
     cluster.object("m9").owner = Some(owner_annotation("uid-2", &key));

@@ -3,7 +3,10 @@
 //! The delete set is the service's own inventory minus a complete render, never "everything with our label". A set
 //! that is unusual waits for an approval that names exactly this set; creates and updates go on meanwhile.
 
-use std::{collections::BTreeSet, fmt};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
 
 use farwater_api::{Digest, objects::ObjectRef, service_deployment::HeldPrune};
 use jiff::SignedDuration;
@@ -20,6 +23,13 @@ const SHARE: usize = 5;
 const LISTED: usize = 10;
 /// What somebody looked at is another thing a day later.
 pub const APPROVAL_LASTS: SignedDuration = SignedDuration::from_hours(24);
+
+/// Numbers of objects, by group and kind.
+pub type Kinds = BTreeMap<(String, String), usize>;
+
+pub fn kind_of(object: &ObjectRef) -> (String, String) {
+    (object.group.clone(), object.kind.clone())
+}
 
 /// An object that would go.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,6 +80,9 @@ pub struct Guards<'a> {
     pub desired: usize,
     /// Objects of the inventory when the service was last in sync: what the share is a share of.
     pub inventory: usize,
+    /// Objects that have come since then. One that goes where another of its kind comes has another name, and is not lost: generators of
+    /// Kustomize put a hash of the content into names.
+    pub arriving: &'a Kinds,
     /// Objects of the render that are not applied. While a replacement is missing, what it replaces stays.
     pub unapplied: usize,
     /// The digest that was approved.
@@ -93,6 +106,8 @@ pub enum HoldReason {
     EmptyRender,
     TooMany {
         deletes: usize,
+        /// So many of them by others of their kinds.
+        replaced: usize,
         inventory: usize,
     },
     /// Of a kind whose deletion is always approved first.
@@ -110,7 +125,15 @@ impl fmt::Display for HoldReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::EmptyRender => f.write_str("the source holds no objects any more"),
-            Self::TooMany { deletes, inventory } => write!(f, "{deletes} of {inventory} objects would be deleted"),
+            Self::TooMany { deletes, replaced: 0, inventory } => {
+                write!(f, "{deletes} of {inventory} objects would be deleted")
+            }
+            Self::TooMany { deletes, replaced, inventory } => {
+                write!(
+                    f,
+                    "{deletes} of {inventory} objects would be deleted, and {replaced} of them replaced by others of their kinds"
+                )
+            }
             Self::Protected(object) => write!(f, "{object} is of a protected kind"),
             Self::Confirm(object) => write!(f, "{object} has an annotation that asks for an approval"),
             Self::Swapped(swap) => swap.fmt(f),
@@ -215,15 +238,24 @@ pub fn decide(mut candidates: Vec<Candidate>, guards: &Guards<'_>) -> PrunePlan 
     PrunePlan { digest, candidates, verdict }
 }
 
+/// Objects for which no other one of their kind comes.
+fn count_lost(candidates: &[Candidate], arriving: &Kinds) -> usize {
+    let mut leaving = Kinds::new();
+    for candidate in candidates {
+        *leaving.entry(kind_of(&candidate.object)).or_default() += 1;
+    }
+    leaving.iter().map(|(kind, count)| count.saturating_sub(arriving.get(kind).copied().unwrap_or_default())).sum()
+}
+
 fn hold_reasons(candidates: &[Candidate], guards: &Guards<'_>) -> Vec<HoldReason> {
     let mut reasons = guards.held.to_vec();
     if guards.purpose == Purpose::Sync {
-        let deletes = candidates.len();
-        let inventory = guards.inventory;
+        let (deletes, inventory) = (candidates.len(), guards.inventory);
+        let lost = count_lost(candidates, guards.arriving);
         if guards.desired == 0 {
             reasons.push(HoldReason::EmptyRender);
-        } else if deletes * 2 > inventory || (deletes > FEW && deletes * SHARE > inventory) {
-            reasons.push(HoldReason::TooMany { deletes, inventory });
+        } else if lost * 2 > inventory || (lost > FEW && lost * SHARE > inventory) {
+            reasons.push(HoldReason::TooMany { deletes, replaced: deletes - lost, inventory });
         }
         if guards.unapplied > 0 {
             reasons.push(HoldReason::Unapplied(guards.unapplied));

@@ -27,7 +27,10 @@ fn maps(count: usize) -> Vec<Candidate> {
     (0..count).map(|n| candidate("ConfigMap", &format!("m{n}"))).collect()
 }
 
+static NOTHING: Kinds = Kinds::new();
+
 const GUARDS: Guards<'_> = Guards {
+    arriving: &NOTHING,
     purpose: Purpose::Sync,
     desired: 100,
     inventory: 100,
@@ -67,6 +70,16 @@ fn many_objects_wait() {
     // More than half, however few.
     check(maps(2), Guards { inventory: 3, desired: 1, ..GUARDS }, &["2 of 3"]);
     check(maps(1), Guards { inventory: 1, desired: 1, ..GUARDS }, &["1 of 1"]);
+}
+
+#[test]
+fn what_is_replaced_by_others_of_its_kind_is_not_lost() {
+    let maps_come = |count: usize| Kinds::from([(kind_of(&maps(1)[0].object), count)]);
+    check(maps(3), Guards { inventory: 4, desired: 4, arriving: &maps_come(3), ..GUARDS }, &[]);
+    let reason = "4 of 4 objects would be deleted, and 1 of them replaced";
+    check(maps(4), Guards { inventory: 4, desired: 1, arriving: &maps_come(1), ..GUARDS }, &[reason]);
+    let others = Kinds::from([((String::new(), "Secret".to_owned()), 3)]);
+    check(maps(3), Guards { inventory: 4, desired: 4, arriving: &others, ..GUARDS }, &["3 of 4"]);
 }
 
 #[test]

@@ -25,6 +25,18 @@ const LOG_LINES: usize = 20_000;
 /// What the Job controller puts on its pods.
 const JOB_UID: &str = "batch.kubernetes.io/controller-uid";
 
+const TIME_TO_LIVE: &str = "ttlSecondsAfterFinished";
+
+fn is_job(object: &ObjectRef) -> bool {
+    (object.group.as_str(), object.kind.as_str()) == ("batch", "Job")
+}
+
+/// See [`Run::ttl`].
+pub fn time_to_live(hook: &ResolvedHook) -> Option<u32> {
+    let manifest: Value = serde_json::from_str(&hook.body).ok().filter(|_| is_job(&hook.object))?;
+    manifest["spec"][TIME_TO_LIVE].as_u64().and_then(|seconds| u32::try_from(seconds).ok())
+}
+
 /// What stands where a hook is to be made.
 #[derive(Debug)]
 pub enum Way {
@@ -100,6 +112,10 @@ impl Executor<'_> {
         let path = self.hook_resource(&hook.object).await?.path_of(&hook.object);
         let mut manifest = from_bytes(hook.body.as_bytes())?;
         manifest["metadata"]["annotations"][HOOK_RUN] = id.to_string().into();
+        // It goes when its end was seen: see `Run::ttl`.
+        if let Some(Value::Object(spec)) = manifest.get_mut("spec").filter(|_| is_job(&hook.object)) {
+            spec.remove(TIME_TO_LIVE);
+        }
         let body = to_bytes(&manifest)?;
         let mode = ApplyMode { force: false, dry_run: false };
         Ok(self.persist(|| self.kubernetes.apply(Some(self.account), &path, body.clone(), mode)).await?)

@@ -15,7 +15,6 @@ use crate::{
         add_time, live_object, migration,
         versions::{Move, move_fields},
     },
-    plans::redact::{fold_string_data, is_secret},
 };
 
 impl Executor<'_> {
@@ -123,8 +122,13 @@ impl Executor<'_> {
                 body = to_bytes(&manifest)?;
             }
         }
-        let (applied, taken) = self.send(path, &body, options.conflicts, false).await?;
-        let overruled = find_overruled(object, &body, &applied);
+        let (mut applied, taken) = self.send(path, &body, options.conflicts, false).await?;
+        if exists && options.replace && live_object(&applied).moves {
+            // Or what leaves the source later would stay.
+            self.migrate(path).await?;
+            applied = self.kubernetes.get(Some(self.account), path, false).await?;
+        }
+        let overruled = find_overruled(&body, &applied);
         Ok((applied, Notice { taken, overruled }))
     }
 
@@ -162,7 +166,7 @@ impl Executor<'_> {
                 Err(e) if e.is_not_found() => return Ok(()),
                 other => other?,
             };
-            if !live_object(&object).client_side {
+            if !live_object(&object).moves {
                 return Ok(());
             }
             let Some(patch) = migration(&object) else { return Ok(()) };
@@ -229,11 +233,8 @@ pub(super) fn explain_refusal(error: &ApiError, live: Option<&Value>) -> String 
 }
 
 /// Of what was just applied, so that nothing is read for it.
-fn find_overruled(object: &ResolvedObject, sent: &[u8], answer: &Value) -> Vec<String> {
-    let Ok(mut sent) = from_bytes(sent) else { return Vec::new() };
-    if is_secret(&object.key()) {
-        fold_string_data(&mut sent);
-    }
+fn find_overruled(sent: &[u8], answer: &Value) -> Vec<String> {
+    let Ok(sent) = from_bytes(sent) else { return Vec::new() };
     overruled(&sent, answer)
 }
 

@@ -1,9 +1,8 @@
 //! Values of Secrets as something that tells them apart, and nothing else of them.
 
 use aws_lc_rs::{hmac, rand};
-use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use farwater_fleet::plan::ObjectKey;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 /// Enough that two values of one service are never taken for each other.
 const SHOWN_BYTES: usize = 8;
@@ -31,18 +30,6 @@ pub fn is_secret(object: &ObjectKey) -> bool {
     object.group().is_empty() && object.kind() == "Secret"
 }
 
-/// `stringData` as the API server stores it.
-pub fn fold_string_data(manifest: &mut Value) {
-    let Some(Value::Object(texts)) = manifest.as_object_mut().and_then(|map| map.remove("stringData")) else { return };
-    let data = &mut manifest["data"];
-    if !data.is_object() {
-        *data = Value::Object(Map::new());
-    }
-    for (name, text) in texts {
-        data[&name] = BASE64.encode(text.as_str().unwrap_or_default()).into();
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -64,12 +51,5 @@ mod tests {
         ] {
             assert_ne!(hash, other);
         }
-    }
-
-    #[test]
-    fn texts_become_data_as_in_the_api_server() {
-        let mut manifest = json!({"data": {"a": "YQ=="}, "stringData": {"b": "hunter2", "a": "b"}});
-        fold_string_data(&mut manifest);
-        assert_eq!(manifest, json!({"data": {"a": "Yg==", "b": "aHVudGVyMg=="}}));
     }
 }

@@ -14,6 +14,7 @@ use farwater_fleet::{
     plan::{
         Cause, Change, Inventory, ObjectKey, Plan, ResolvedObject, SkipReason, Stage,
         fields::{Sides, Veiled, compare},
+        fold_string_data,
         veil::Veil,
     },
     prune::Verdict,
@@ -21,7 +22,7 @@ use farwater_fleet::{
 use futures::{StreamExt as _, stream};
 use serde_json::Value;
 
-use super::redact::{Redactor, fold_string_data, is_secret};
+use super::redact::{Redactor, is_secret};
 use crate::{
     execute::{Executor, Inspected, Rehearsed},
     messages::shorten,

@@ -1,41 +1,62 @@
 //! What charts are told of the cluster: its version, and every API that it serves.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use farwater_render::Capabilities;
 use serde_json::Value;
 
 use crate::kubernetes::{ApiError, Kubernetes};
 
+/// The kinds of each API version, as the API server answered last.
+pub type KnownKinds = BTreeMap<String, BTreeSet<String>>;
+
+/// What the cluster has.
+#[derive(Clone, Debug)]
+pub struct Found {
+    pub capabilities: Capabilities,
+    /// Versions of aggregated API servers that don't answer, and whose kinds were not seen before: which kinds they have isn't known.
+    pub unknown: Vec<String>,
+}
+
 /// As `.Capabilities` has them after `helm install`: versions, and each with each of its kinds.
-pub async fn read(kubernetes: &Kubernetes) -> Result<Capabilities, ApiError> {
+pub async fn read(kubernetes: &Kubernetes, known: &mut KnownKinds) -> Result<Found, ApiError> {
     // One that starts serves lists of APIs to which not all were added yet: what a chart makes for those that lack would be pruned.
     kubernetes.check_ready().await?;
     let version = kubernetes.get(None, "/version", false).await?;
-    let mut api_versions = BTreeSet::new();
+    let (mut api_versions, mut unknown) = (BTreeSet::new(), Vec::new());
     for path in ["/api", "/apis"] {
-        take(&kubernetes.discover(path).await?, &mut api_versions);
+        unknown.extend(take(&kubernetes.discover(path).await?, known, &mut api_versions));
     }
     let kube_version = version["gitVersion"].as_str().unwrap_or_default().to_owned();
-    Ok(Capabilities { kube_version, api_versions: api_versions.into_iter().collect(), complete: true })
+    let capabilities = Capabilities { kube_version, api_versions: api_versions.into_iter().collect(), complete: true };
+    Ok(Found { capabilities, unknown })
 }
 
-/// From an APIGroupDiscoveryList. A version whose API server is away is there, with the kinds that it had or, if it never answered,
-/// with none.
-fn take(list: &Value, found: &mut BTreeSet<String>) {
+/// From an APIGroupDiscoveryList. A version whose API server is away is listed as stale, by newer API servers without its kinds: it has those
+/// that it had. Returns the versions of which that isn't known.
+fn take(list: &Value, known: &mut KnownKinds, found: &mut BTreeSet<String>) -> Vec<String> {
+    let mut unknown = Vec::new();
     for group in list["items"].as_array().into_iter().flatten() {
         let name = group["metadata"]["name"].as_str().unwrap_or_default();
         for version in group["versions"].as_array().into_iter().flatten() {
             let Some(version_name) = version["version"].as_str() else { continue };
             let full = if name.is_empty() { version_name.to_owned() } else { format!("{name}/{version_name}") };
-            for resource in version["resources"].as_array().into_iter().flatten() {
-                if let Some(kind) = resource["responseKind"]["kind"].as_str() {
-                    found.insert(format!("{full}/{kind}"));
+            let resources = version["resources"].as_array().into_iter().flatten();
+            let kinds = resources.filter_map(|resource| resource["responseKind"]["kind"].as_str().map(str::to_owned));
+            let mut kinds: BTreeSet<String> = kinds.collect();
+            if version["freshness"] == "Stale" && kinds.is_empty() {
+                match known.get(&full) {
+                    Some(before) => kinds.clone_from(before),
+                    None => unknown.push(full.clone()),
                 }
+            } else {
+                known.insert(full.clone(), kinds.clone());
             }
+            found.extend(kinds.into_iter().map(|kind| format!("{full}/{kind}")));
             found.insert(full);
         }
     }
+    unknown
 }
 
 #[cfg(test)]
@@ -53,10 +74,15 @@ mod tests {
             {"version": "v1", "resources": [{"resource": "deployments", "responseKind": {"kind": "Deployment"}}]},
             {"version": "v1beta1", "freshness": "Stale"},
         ]}]});
-        let mut found = BTreeSet::new();
-        take(&core, &mut found);
-        take(&groups, &mut found);
+        let (mut known, mut found) = (KnownKinds::new(), BTreeSet::new());
+        assert!(take(&core, &mut known, &mut found).is_empty());
+        assert_eq!(take(&groups, &mut known, &mut found), ["apps/v1beta1"], "it never answered");
         let expected = ["apps/v1", "apps/v1/Deployment", "apps/v1beta1", "v1", "v1/Pod"];
         assert_eq!(found.into_iter().collect::<Vec<_>>(), expected);
+        let away =
+            json!({"items": [{"metadata": {"name": "apps"}, "versions": [{"version": "v1", "freshness": "Stale"}]}]});
+        let mut found = BTreeSet::new();
+        assert!(take(&away, &mut known, &mut found).is_empty());
+        assert_eq!(found.into_iter().collect::<Vec<_>>(), ["apps/v1", "apps/v1/Deployment"], "as before it was away");
     }
 }

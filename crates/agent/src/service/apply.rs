@@ -17,7 +17,7 @@ use farwater_fleet::{
         Cause, Change, GroupVersionKind, InventoryEntry, Keep, ObjectKey, Plan, Resolved, SkipReason, Stage, baseline,
         hold_reasons, options::ObjectOptions,
     },
-    prune::{self, ApprovedPrune, Candidate, Guards, HoldReason, PrunePlan, Purpose, Verdict},
+    prune::{self, ApprovedPrune, Candidate, Guards, HoldReason, Kinds, PrunePlan, Purpose, Verdict},
 };
 use tokio::time::Instant;
 
@@ -69,7 +69,7 @@ impl ServiceTask {
         }
         let looked_up = start.elapsed();
         let mut plan = self.make_plan(deployment, &resolved).await;
-        self.declare(digest, &plan);
+        self.declare(digest, &resolved, &plan);
         if !plan.prune.candidates.is_empty() {
             self.hear_others().await;
             if self.superseded() {
@@ -217,7 +217,8 @@ impl ServiceTask {
         let held = hold_reasons(&self.stored.inventory, Some(&origin(deployment)), deployment.hold_prune.as_deref());
         // What replaces must stand before what it replaced goes.
         let leaving = if self.barrier.is_none() { plan.prune.candidates.clone() } else { Vec::new() };
-        let prune = prune::decide(leaving, &self.guards(deployment, resolved, plan, &results, &held));
+        let arriving = self.stored.inventory.arriving(resolved);
+        let prune = prune::decide(leaving, &self.guards(deployment, resolved, plan, &results, (&held, &arriving)));
         if !self.prune(&executor, plan, &prune, deployment.approved_prune, Purpose::Sync).await? {
             return Ok(false);
         }
@@ -245,6 +246,7 @@ impl ServiceTask {
                 fields: None,
                 adopted: change.cause.is_adoption(),
                 doomed: false,
+                arrived: true,
                 overruled: Vec::new(),
             });
             // Its kind may be stated in another version now.
@@ -291,11 +293,12 @@ impl ServiceTask {
         resolved: &Resolved,
         plan: &Plan,
         results: &BTreeMap<ObjectKey, Applied>,
-        held: &'a [HoldReason],
+        (held, arriving): (&'a [HoldReason], &'a Kinds),
     ) -> Guards<'a> {
         let skipped = plan.skipped.iter().filter(|s| s.reason.is_unapplied()).count();
         let failed = results.values().filter(|r| !matches!(r, Applied::Done { .. })).count();
         Guards {
+            arriving,
             purpose: Purpose::Sync,
             desired: resolved.stated(),
             inventory: baseline_before(self, plan, results),

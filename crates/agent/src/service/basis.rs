@@ -226,7 +226,8 @@ impl Basis<'_> {
         let name = self.name();
         let claims = self.agent.claims_on(&self.service.uid);
         let claimed = claims.into_iter().filter(|(_, contender)| may_transfer(&name, contender)).collect();
-        Transfers { offered: self.agent.leaving.offered_to(&name), claimed }
+        let others = self.agent.leaving.others(&self.service.uid);
+        Transfers { offered: self.agent.leaving.offered_to(&name), claimed, others }
     }
 
     pub fn name(&self) -> String {

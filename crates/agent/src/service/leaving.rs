@@ -2,15 +2,15 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::Mutex,
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
 use farwater_api::Digest;
 use farwater_fleet::{
     ownership::service_label,
-    plan::{Keep, ObjectKey, Plan, Refusal, SkipReason, Wait},
-    transfer::{Transfers, may_transfer},
+    plan::{Keep, ObjectKey, Plan, Refusal, Resolved, SkipReason, Wait},
+    transfer::{Holdings, Transfers, may_transfer},
 };
 use tokio::sync::Notify;
 
@@ -26,6 +26,10 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub struct Leaving {
     /// Owner's uid → object → who may take it, by name.
     offers: Mutex<BTreeMap<String, BTreeMap<ObjectKey, String>>>,
+    /// Uid → name, and what it states or has applied.
+    holdings: Mutex<BTreeMap<String, (String, Arc<Holdings>)>>,
+    /// Services that keep a namespace or a definition for the objects of others in it, by uid.
+    keepers: Mutex<BTreeSet<String>>,
     /// Uid → name, and the digest of the entry that it has not planned yet.
     unplanned: Mutex<BTreeMap<String, (String, Digest)>>,
     planned: Notify,
@@ -50,7 +54,46 @@ impl Leaving {
     pub fn forget(&self, uid: &str) {
         lock(&self.unplanned).remove(uid);
         lock(&self.offers).remove(uid);
+        lock(&self.keepers).remove(uid);
         self.planned.notify_waiters();
+    }
+
+    /// Replaces what a service states or has applied; gives the services that may delete now what they kept for it.
+    pub fn hold(&self, uid: &str, name: &str, holdings: Holdings) -> BTreeSet<String> {
+        let mut all = lock(&self.holdings);
+        let before = all.insert(uid.to_owned(), (name.to_owned(), Arc::new(holdings)));
+        let is_news = before.is_none_or(|(_, before)| all.get(uid).is_none_or(|(_, now)| *now != before));
+        if is_news { lock(&self.keepers).clone() } else { BTreeSet::new() }
+    }
+
+    /// A service is being removed with its objects; gives the same.
+    pub fn mark_leaving(&self, uid: &str) -> BTreeSet<String> {
+        let known = lock(&self.holdings).get(uid).cloned();
+        let Some((name, holdings)) = known.filter(|(_, holdings)| !holdings.is_leaving) else { return BTreeSet::new() };
+        self.hold(uid, &name, Holdings::clone(&holdings).leaving(true))
+    }
+
+    /// A service is gone; gives the same.
+    pub fn release(&self, uid: &str) -> BTreeSet<String> {
+        let held = lock(&self.holdings).remove(uid);
+        held.map_or_else(BTreeSet::new, |_| lock(&self.keepers).clone())
+    }
+
+    pub(super) fn others(&self, uid: &str) -> Vec<(String, Arc<Holdings>)> {
+        let all = lock(&self.holdings);
+        all.iter()
+            .filter(|(other, _)| *other != uid)
+            .map(|(_, (name, held))| (name.clone(), Arc::clone(held)))
+            .collect()
+    }
+
+    fn keep(&self, uid: &str, keeps: bool) {
+        let mut keepers = lock(&self.keepers);
+        if keeps {
+            keepers.insert(uid.to_owned())
+        } else {
+            keepers.remove(uid)
+        };
     }
 
     /// Until every other service of the tenant has said what it states.
@@ -95,13 +138,28 @@ impl ServiceTask {
     }
 
     /// Says what this service states of others' objects, before any of them decides on a deletion.
-    pub(super) fn declare(&self, entry: Digest, plan: &Plan) {
+    pub(super) fn declare(&self, entry: Digest, resolved: &Resolved, plan: &Plan) {
         self.set_claims(claims(plan, &self.transfers().offered));
+        self.announce(resolved.stated_keys(), false);
+        self.note_kept(plan);
         let is_open = |reason: &SkipReason| matches!(reason, SkipReason::Waiting(Wait::Lookup(_)));
         // Whose an object is that can't be looked up shows later.
         if !plan.skipped.iter().any(|skip| is_open(&skip.reason)) {
             self.agent.leaving.note_planned(self.uid(), entry);
         }
+    }
+
+    /// Says what is stated, and what was applied and may still be there.
+    pub(super) fn announce<'a>(&'a self, stated: impl Iterator<Item = &'a ObjectKey>, is_leaving: bool) {
+        let keys: BTreeSet<&ObjectKey> = stated.chain(self.stored.inventory.entries.keys()).collect();
+        let holdings = Holdings::of(keys.into_iter()).leaving(is_leaving);
+        self.agent.retry(&self.agent.leaving.hold(self.uid(), &self.name(), holdings));
+    }
+
+    /// Whether something is kept until other services state what is in it no more.
+    pub(super) fn note_kept(&self, plan: &Plan) {
+        let is_kept = |(_, keep): &(ObjectKey, Keep)| matches!(keep, Keep::HoldsStated(_) | Keep::HoldsLeaving(_));
+        self.agent.leaving.keep(self.uid(), plan.kept.iter().any(is_kept));
     }
 
     /// Before a deletion: until the services beside this one have said what they state.

@@ -214,7 +214,7 @@ impl ServiceTask {
         let unfinished = self.statuses.values().any(|s| !matches!(s.sync, SyncState::Synced | SyncState::Drifted));
         if resolved.complete && !leaving && !unfinished {
             let inventory = &mut self.stored.inventory;
-            inventory.baseline = inventory.entries.len();
+            inventory.settle();
             inventory.origin = Some(origin(deployment).or(inventory.origin.as_ref()));
         }
     }

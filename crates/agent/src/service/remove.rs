@@ -31,8 +31,8 @@ impl ServiceTask {
         if self.superseded() {
             return Ended::Superseded;
         }
-        let claimed = self.transfers().claimed;
-        let plan = plan_removal(self.uid(), &self.stored.inventory, &self.live, approved, &claimed);
+        let transfers = self.transfers();
+        let plan = plan_removal(self.uid(), &self.stored.inventory, &self.live, approved, &transfers);
         let (agent, service) = (self.agent.clone(), self.stored.service.clone());
         let basis = Basis { agent: &agent, service: &service };
         let executor = basis.executor(&account, self.supersession());
@@ -51,6 +51,8 @@ impl ServiceTask {
             }
         }
         self.record_removal(&plan);
+        self.announce(std::iter::empty(), true);
+        self.note_kept(&plan);
         self.release_protected(&plan, &account).await;
         self.offer(&plan);
         self.held = prune.held();
@@ -179,7 +181,11 @@ impl ServiceTask {
         plan: &farwater_fleet::plan::Plan,
         account: &farwater_api::protocol::ServiceAccount,
     ) {
-        for (key, keep) in plan.kept.iter().filter(|(_, keep)| matches!(keep, Keep::Protected(_) | Keep::Holds(_))) {
+        for (key, keep) in plan
+            .kept
+            .iter()
+            .filter(|(_, keep)| matches!(keep, Keep::Protected(_) | Keep::Holds(_) | Keep::HoldsStated(_)))
+        {
             match self.release(key, account).await {
                 Ok(stays) => {
                     tracing::warn!(service = %self.name(), object = %key, why = %keep, "stays without its service");

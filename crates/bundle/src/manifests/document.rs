@@ -1,6 +1,6 @@
 //! From a file's bytes to objects: documents, lists, and what every object must have.
 
-use farwater_api::objects::ObjectRef;
+use farwater_api::{hooks, objects::ObjectRef};
 use serde_json::Value;
 
 use super::{DocumentReason, MAX_DOCUMENT_BYTES, json};
@@ -174,6 +174,9 @@ impl FileReader {
                 }
             }
             return;
+        }
+        if hooks::is_hook(&value["metadata"]["annotations"]) {
+            hooks::name_generated(&mut value);
         }
         match identify(&value) {
             Ok(object) => self.out.push(Ok(FoundObject { object, value, line, document: self.document })),

@@ -86,6 +86,12 @@ fn unfinished_merges_and_templates_are_called_what_they_are() {
 }
 
 #[test]
+fn a_hook_with_a_generated_name_has_the_same_one_each_time() {
+    let hook = "apiVersion: batch/v1\nkind: Job\nmetadata:\n  generateName: migrate-\n  annotations: {argocd.argoproj.io/hook: PreSync}\n";
+    check(&[("hook.yaml", hook)], &["hook.yaml:1 (document 1) Job.batch migrate-879592bc"]);
+}
+
+#[test]
 fn what_an_object_must_have_is_named_with_file_and_line() {
     let bad = "metadata: {name: a}\n---\nkind: A\n---\nkind: A\napiVersion: v1\n---\nkind: A\napiVersion: v1\nmetadata: {generateName: a-}\n---\n- x\n---\njust text\n---\nkind: 5\n---\nkind: A\napiVersion: a/b/c\nmetadata: {name: x}\n---\nkind: A\napiVersion: v1\nmetadata: {name: 007}\n";
     check(

@@ -165,14 +165,49 @@ fn what_an_annotation_protects_stays_and_so_does_what_holds_it() {
             "Namespace web left the source and stays: ConfigMap web/a, which is protected, would go with it"
         ]
     );
-    let removal = plan_removal(UID, &cluster.inventory, &cluster.live, None, &BTreeMap::new());
+    let removal = plan_removal(UID, &cluster.inventory, &cluster.live, None, &Transfers::default());
     assert_eq!((removal.kept.len(), removal.prune.candidates.len()), (2, 3));
     // Argo CD's options tell the two apart.
     *cluster.object("a").protection = Protection { removal: Guard::None, ..keep(Guard::Keep("x".into())) };
-    assert!(plan_removal(UID, &cluster.inventory, &cluster.live, None, &BTreeMap::new()).kept.is_empty());
+    assert!(plan_removal(UID, &cluster.inventory, &cluster.live, None, &Transfers::default()).kept.is_empty());
     *cluster.object("a").protection = keep(Guard::Confirm);
     let plan = cluster.plan(&resolved(&[namespace, &map("b"), &map("c"), &map("d")]));
     assert!(plan.prune.held().unwrap().reason.contains("asks for an approval"));
+}
+
+#[test]
+fn a_namespace_or_definition_that_holds_what_is_stated_stays_whoever_approved_its_deletion() {
+    let namespace = "{apiVersion: v1, kind: Namespace, metadata: {name: web}}";
+    let mut cluster = Cluster::after(&resolved(&[namespace, &map("a"), &map("b")]));
+    let next = resolved(&[&map("a"), &map("b")]);
+    let check = |cluster: &Cluster, next: &Resolved, expected: &[&str]| {
+        let plan = cluster.plan(next);
+        let kept: Vec<String> = plan.kept.iter().map(|(key, why)| format!("{key} {why}")).collect();
+        assert_eq!(kept, expected);
+        plan.prune.candidates.iter().map(|candidate| candidate.object.to_string()).collect::<Vec<_>>()
+    };
+    let kept = "Namespace web left the source and stays: ConfigMap web/a, ConfigMap web/b would be deleted with it";
+    assert!(check(&cluster, &next, &[kept]).is_empty());
+    for entry in cluster.inventory.entries.values_mut() {
+        entry.doomed = true;
+    }
+    assert!(check(&cluster, &next, &[kept]).is_empty(), "also where its deletion was approved and begun");
+    // What other services state.
+    let elsewhere = resolved(&["{apiVersion: v1, kind: ConfigMap, metadata: {name: a, namespace: other}}"]);
+    let maps = [ObjectKey::new("", "ConfigMap", "web", "c"), ObjectKey::new("", "ConfigMap", "web", "d")];
+    let holdings = |is_leaving| Arc::new(Holdings::of(maps.iter()).leaving(is_leaving));
+    let mut cluster = Cluster::after(&resolved(&[namespace]));
+    cluster.transfers.others = vec![("team/shop".to_owned(), holdings(false))];
+    let kept = "Namespace web left the source and stays: 2 objects of service team/shop would be deleted with it";
+    assert!(check(&cluster, &elsewhere, &[kept]).is_empty());
+    cluster.transfers.others = vec![("team/shop".to_owned(), holdings(true))];
+    let kept = "Namespace web left the source and waits until 2 objects of service team/shop are gone";
+    assert!(check(&cluster, &elsewhere, &[kept]).is_empty());
+    cluster.transfers.others = vec![("team/shop".to_owned(), Arc::default())];
+    assert_eq!(check(&cluster, &elsewhere, &[]), ["Namespace web"]);
+    let definition = ObjectKey::new("apiextensions.k8s.io", "CustomResourceDefinition", "", "boats.example.com");
+    let boat = ObjectKey::new("example.com", "Boat", "sea", "a");
+    assert_eq!(Holdings::of([&boat, &definition].into_iter()).within(&definition), 1);
 }
 
 #[test]
@@ -188,7 +223,7 @@ fn the_account_that_comes_with_a_namespace_does_not_keep_it() {
             *object.protection = keep.clone();
         }
     }
-    let removal = plan_removal(UID, &cluster.inventory, &cluster.live, None, &BTreeMap::new());
+    let removal = plan_removal(UID, &cluster.inventory, &cluster.live, None, &Transfers::default());
     assert_eq!((removal.kept.len(), removal.prune.candidates.len()), (1, 2));
     assert!(removal.prune.held().unwrap().reason.contains("Namespace"), "{:?}", removal.prune.held());
 }
@@ -215,6 +250,7 @@ fn carried_out(cluster: &Cluster, source: &Resolved, plan: &Plan) -> Cluster {
             fields,
             adopted: false,
             doomed: false,
+            arrived: false,
             overruled: Vec::new(),
         };
         after.inventory.entries.insert(change.object.clone(), entry);
@@ -239,7 +275,7 @@ fn meddle(cluster: &mut Cluster, name: &str, state: u8) {
         3 => cluster.object(name).uid = "another".into(),
         4 => cluster.object(name).owner = None,
         5 => cluster.object(name).protection.prune = Guard::Keep("x".into()),
-        6 => cluster.object(name).client_side = true,
+        6 => cluster.object(name).moves = true,
         _ => {}
     }
 }
@@ -319,7 +355,7 @@ proptest! {
         let documents: Vec<String> =
             options.iter().enumerate().filter(|(n, _)| stated[*n]).map(|(n, option)| document(n, *option)).collect();
         let source = under(&ApplyOptions::default(), &documents);
-        let plan = if removal { plan_removal(UID, &cluster.inventory, &cluster.live, None, &BTreeMap::new()) } else { cluster.plan(&source) };
+        let plan = if removal { plan_removal(UID, &cluster.inventory, &cluster.live, None, &Transfers::default()) } else { cluster.plan(&source) };
         for candidate in plan.prune.candidates.iter().chain(&plan.doomed) {
             let key = ObjectKey::from(&candidate.object);
             prop_assert_eq!(cluster.inventory.entries[&key].uid.as_deref(), Some(candidate.uid.as_str()));

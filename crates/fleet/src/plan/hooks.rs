@@ -4,7 +4,7 @@
 use farwater_api::{
     Digest,
     apply_options::{ApplyOptions, WAVE},
-    hooks::{HOOK, HOOK_DELETE_POLICY, HookPhase, TEST},
+    hooks::{ARGO_HOOK, HELM_HOOK, HOOK, HOOK_DELETE_POLICY, HookPhase, TEST, is_hook, name_generated},
     objects::ObjectRef,
 };
 use serde::{Deserialize, Serialize};
@@ -17,16 +17,12 @@ use super::{
     resolve::{check_ceiling, finish, nameless, object_ref},
 };
 
-const ARGO_HOOK: &str = "argocd.argoproj.io/hook";
 const ARGO_DELETE_POLICY: &str = "argocd.argoproj.io/hook-delete-policy";
 const ARGO_WAVE: &str = "argocd.argoproj.io/sync-wave";
-const HELM_HOOK: &str = "helm.sh/hook";
 const HELM_DELETE_POLICY: &str = "helm.sh/hook-delete-policy";
 const HELM_WEIGHT: &str = "helm.sh/hook-weight";
 /// Manifests of hooks of a deletion are kept in the cluster with the inventory, where a Secret has a megabyte.
 const MAX_KEPT_BYTES: usize = 64 << 10;
-/// Of a name that is made from `generateName`.
-const SUFFIX: usize = 8;
 
 /// Whether a version is a service's first one: Helm's charts have hooks for either.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -89,14 +85,6 @@ struct HookOptions {
 pub(super) fn take_hooks(objects: &mut Vec<RenderedObject>) -> Vec<RenderedObject> {
     let is_hook = |object: &mut RenderedObject| is_hook(&object.manifest["metadata"]["annotations"]);
     objects.extract_if(.., is_hook).collect()
-}
-
-/// Helm's definitions are ordinary objects here, as in Argo CD.
-fn is_hook(annotations: &Value) -> bool {
-    let is_hook = |name: &str| annotations[name].is_string();
-    is_hook(HOOK)
-        || is_hook(ARGO_HOOK)
-        || annotations[HELM_HOOK].as_str().is_some_and(|words| list(words).any(|word| word != "crd-install"))
 }
 
 fn list(words: &str) -> impl Iterator<Item = &str> {
@@ -198,17 +186,6 @@ pub(super) fn skip_hook(object: ObjectRef, reason: SkipReason, steps: &[Step]) -
 
 pub fn is_of_deletion(phase: HookPhase) -> bool {
     matches!(phase, HookPhase::PreDelete | HookPhase::PostDelete)
-}
-
-/// The same manifest has the same name each time.
-fn name_generated(manifest: &mut Value) {
-    let hash = Digest::of_json(manifest).to_hex();
-    let metadata = &mut manifest["metadata"];
-    let Some(prefix) = metadata["generateName"].as_str().filter(|_| !metadata["name"].is_string()) else { return };
-    metadata["name"] = format!("{prefix}{}", &hash[..SUFFIX]).into();
-    if let Some(metadata) = metadata.as_object_mut() {
-        metadata.remove("generateName");
-    }
 }
 
 fn read_hook(annotations: &Value) -> Result<HookOptions, BadOption> {

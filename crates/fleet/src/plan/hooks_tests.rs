@@ -1,6 +1,8 @@
 use farwater_api::protocol::{Ceiling, ServiceAccount};
 use serde_json::json;
 
+use farwater_api::hooks::SUFFIX;
+
 use super::*;
 use crate::plan::{Render, resolve};
 

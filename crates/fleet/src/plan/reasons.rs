@@ -161,6 +161,10 @@ pub enum Keep {
     Protected(String),
     /// An object that is protected would go with it.
     Holds(ObjectKey),
+    /// Objects that are stated would be deleted with it: some of them, or how many of which service.
+    HoldsStated(String),
+    /// The same of services that are being removed with their objects.
+    HoldsLeaving(String),
     /// It is being deleted already.
     Deleting,
     Lookup(String),
@@ -174,6 +178,8 @@ impl fmt::Display for Keep {
             Self::PruneOff => f.write_str("left the source and stays: prune is off"),
             Self::Protected(annotation) => write!(f, "left the source and stays: its annotation {annotation} says so"),
             Self::Holds(held) => write!(f, "left the source and stays: {held}, which is protected, would go with it"),
+            Self::HoldsStated(what) => write!(f, "left the source and stays: {what} would be deleted with it"),
+            Self::HoldsLeaving(what) => write!(f, "left the source and waits until {what} are gone"),
             Self::IncompleteRender => f.write_str("not in the source as far as it could be read: stays"),
             Self::Deleting => f.write_str("left the source and is being deleted"),
             Self::Lookup(message) => write!(f, "left the source and stays until it can be looked up: {message}"),

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use farwater_api::{
     Digest, OWNER_ANNOTATION, SERVICE_LABEL, apply_options::ApplyOptions, objects::ObjectRef, protocol::Ceiling,
 };
@@ -266,6 +267,20 @@ pub fn check_ceiling(ceiling: &Ceiling, object: &ObjectRef) -> Option<Refusal> {
     (!namespace.is_empty() && !allowed.iter().any(matches)).then(|| Refusal::NamespaceNotAllowed(namespace.clone()))
 }
 
+/// Writes `stringData` of a Secret as the API server stores it. Otherwise we would own the fields under a name that nothing lives under: a
+/// key that leaves the source would stay, and a value that others change would not be noticed. What the API server refuses stays as it is.
+pub fn fold_string_data(manifest: &mut Value) {
+    let is_text = |texts: &Value| texts.as_object().is_some_and(|texts| texts.values().all(Value::is_string));
+    if !manifest.get("stringData").is_some_and(is_text) || !matches!(manifest["data"], Value::Null | Value::Object(_)) {
+        return;
+    }
+    let Some(Value::Object(texts)) = manifest.as_object_mut().and_then(|map| map.remove("stringData")) else { return };
+    let data = entry_object(manifest, "data");
+    for (name, text) in texts {
+        data.insert(name, BASE64.encode(text.as_str().unwrap_or_default()).into());
+    }
+}
+
 /// Adds the namespace and our marks, and drops what an export of a live object holds and an apply must not.
 pub(super) fn finish(
     mut manifest: Value,
@@ -274,6 +289,9 @@ pub(super) fn finish(
     key: &ObjectKey,
     (service, ignores): (&ApplyOptions, &mut Ignores<'_>),
 ) -> Result<(Value, ObjectOptions), BadOption> {
+    if (object.group.as_str(), object.kind.as_str()) == ("", "Secret") {
+        fold_string_data(&mut manifest);
+    }
     let metadata = entry_object(&mut manifest, "metadata");
     for server_side in ["managedFields", "resourceVersion", "uid", "creationTimestamp", "generation", "selfLink"] {
         metadata.remove(server_side);

@@ -188,16 +188,16 @@ pub(super) fn holds(holder: &ObjectKey, object: &ObjectKey) -> bool {
         || (is_definition(holder) && !is_definition(object) && object.group() == group_of(holder))
 }
 
-fn is_definition(key: &ObjectKey) -> bool {
+pub fn is_definition(key: &ObjectKey) -> bool {
     key.group() == "apiextensions.k8s.io" && key.kind() == "CustomResourceDefinition"
 }
 
-fn is_namespace(key: &ObjectKey) -> bool {
+pub fn is_namespace(key: &ObjectKey) -> bool {
     key.group().is_empty() && key.kind() == "Namespace"
 }
 
 /// A definition is called `plural.group`.
-fn group_of(definition: &ObjectKey) -> &str {
+pub fn group_of(definition: &ObjectKey) -> &str {
     definition.name().split_once('.').map_or("", |(_, group)| group)
 }
 

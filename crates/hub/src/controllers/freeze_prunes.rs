@@ -12,7 +12,7 @@ use farwater_api::{
 };
 use farwater_fleet::{
     conditions::cut,
-    freeze::{FEW, WINDOW, describe, explain, is_flood, release},
+    freeze::{FEW_HELD, WINDOW, describe, explain, is_flood, release},
 };
 use farwater_store::{
     Change, Store, StoreError, Tx, Write,
@@ -119,7 +119,7 @@ pub async fn note_report(delivery: &Delivery, standing: Standing<'_>) -> Result<
 /// Says why, if it did.
 async fn freeze_if_needed(tx: &mut Tx, now: Timestamp) -> Result<Option<String>, StoreError> {
     let held = count_prune_holds(tx, now.as_second() - WINDOW.as_secs()).await?;
-    if held <= FEW {
+    if held <= FEW_HELD {
         return Ok(None);
     }
     let services = count_assignments(tx).await?;

@@ -172,7 +172,7 @@ async fn many_new_holds_stop_all_deletions_of_the_fleet_until_somebody_has_looke
         rig.cluster(cluster).await;
     }
     rig.repository(ADMIN_NAMESPACE, "infra", &server.url("infra.git")).await;
-    let names = ["a", "b", "c", "d", "e"];
+    let names = ["a", "b", "c", "d", "e", "f"];
     let mut uids = Vec::new();
     for name in names {
         uids.push(rig.service(ADMIN_NAMESPACE, name, "east", "apps/web").await);
@@ -182,17 +182,17 @@ async fn many_new_holds_stop_all_deletions_of_the_fleet_until_somebody_has_looke
     let held = |reason: &'static str| move |service: &Value| condition(service, "PruneHeld") == reason;
     let frozen = |namespace: &Value| namespace["metadata"]["annotations"][FREEZE_PRUNES].is_string();
 
-    // Two are no flood, and what passes by itself doesn't count.
-    for (n, name) in [(0, "a"), (1, "b"), (4, "e")] {
-        hold(&rig, &mut agent, &uids[n], n == 4).await;
+    // Four are no flood, and what passes by itself doesn't count.
+    for (n, name) in [(0, "a"), (1, "b"), (2, "c"), (3, "d"), (5, "f")] {
+        hold(&rig, &mut agent, &uids[n], n == 5).await;
         rig.wait_for("ServiceDeployment", ADMIN_NAMESPACE, name, held("True/ApprovalNeeded")).await;
     }
     let rig = rig.restart().await;
     rig.wait_loaded().await;
     assert!(!frozen(&rig.get("Namespace", "", ADMIN_NAMESPACE).await.unwrap()));
 
-    // The third one is: also for those that hold nothing, and for approved ones.
-    hold(&rig, &mut agent, &uids[2], false).await;
+    // The fifth one is: also for those that hold nothing, and for approved ones.
+    hold(&rig, &mut agent, &uids[4], false).await;
     rig.wait_for("Namespace", "", ADMIN_NAMESPACE, frozen).await;
     let stopped = |entry: &Entry| {
         let reason = applied(entry).and_then(|deployment| deployment.hold_prune.as_deref());
@@ -218,7 +218,7 @@ async fn many_new_holds_stop_all_deletions_of_the_fleet_until_somebody_has_looke
     for (uid, name) in uids.iter().zip(names) {
         agent.wait_entry(&rig, uid, |entry| applied(entry).is_some_and(|deployment| deployment.prune)).await;
         // That one is new, and alone.
-        hold(&rig, &mut agent, uid, name == "e").await;
+        hold(&rig, &mut agent, uid, name == "f").await;
         // A hold is counted before the status tells of it.
         rig.wait_for("ServiceDeployment", ADMIN_NAMESPACE, name, held("True/ApprovalNeeded")).await;
     }

@@ -1,5 +1,7 @@
 //! One run: begun, looked at, and what became of it.
 
+use std::time::Duration;
+
 use farwater_api::{
     Digest,
     hooks::{HookPhase, HookState},
@@ -9,11 +11,12 @@ use farwater_fleet::{
     hooks::{Next, ResolvedHook, Run, judge, next, terms_of},
     junit,
 };
+use jiff::Timestamp;
 use serde_json::Value;
 
 use super::BLIND_PAUSE;
 use crate::{
-    execute::{Executor, HookError, Output, Way},
+    execute::{Executor, HookError, Output, Way, time_to_live},
     messages::shorten,
     service::{Barrier, ServiceTask, basis::Stopped},
 };
@@ -108,6 +111,7 @@ impl ServiceTask {
             ended: None,
             exit_code: None,
             delete: hook.delete,
+            ttl: time_to_live(hook),
             removed: false,
         };
         let run = self.settle(executor, run, &object).await;
@@ -192,7 +196,16 @@ impl ServiceTask {
     /// Deletes the objects of hooks whose policy says so, now that it is remembered how they ended.
     pub(super) async fn remove_ended(&mut self, executor: &Executor<'_>) -> Result<(), Stopped> {
         let runs = self.stored.hooks.iter().flat_map(|record| &record.runs);
-        let due: Vec<Run> = runs.filter(|run| run.is_to_go()).cloned().collect();
+        let now = Timestamp::now();
+        let (mut due, mut later): (Vec<Run>, Vec<Duration>) = Default::default();
+        for run in runs {
+            match run.goes_in(now) {
+                Some(Duration::ZERO) => due.push(run.clone()),
+                Some(left) => later.push(left),
+                None => {}
+            }
+        }
+        later.into_iter().for_each(|left| self.hooks.look_within(left));
         if due.is_empty() {
             return Ok(());
         }
