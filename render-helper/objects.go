@@ -12,14 +12,15 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// The documents of a text as Helm takes it apart, in order.
+// The documents of a text as Helm takes it apart and prints it, in order. Each ends with a newline more than it has: that is seen at the end
+// of a block scalar.
 func documents(text string) []string {
 	split := releaseutil.SplitManifests(text)
 	keys := slices.Collect(maps.Keys(split))
 	sort.Sort(releaseutil.BySplitManifestsOrder(keys))
 	documents := make([]string, 0, len(keys))
 	for _, key := range keys {
-		documents = append(documents, split[key])
+		documents = append(documents, split[key]+"\n")
 	}
 	return documents
 }

@@ -87,6 +87,14 @@ func join(rendered map[string]string) (string, error) {
 				return "", fmt.Errorf("%s: %w", file, err)
 			}
 			for _, node := range parsed {
+				// Elements of a List are written apart, and an anchor may stand in another one. Decoding refuses those that would fill the memory.
+				var decoded any
+				if err := node.YNode().Decode(&decoded); err != nil {
+					return "", fmt.Errorf("%s: %w", file, err)
+				}
+				if err := node.DeAnchor(); err != nil {
+					return "", fmt.Errorf("%s: %w", file, err)
+				}
 				if err := node.PipeE(kyaml.SetAnnotation(filenameAnnotation, file)); err != nil {
 					return "", fmt.Errorf("%s: %w", file, err)
 				}

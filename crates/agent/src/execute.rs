@@ -1,5 +1,6 @@
 //! Carries a plan out. Decides nothing: what the plan doesn't say isn't done.
 
+mod around;
 mod delete;
 mod hook;
 mod rehearse;
@@ -64,6 +65,8 @@ enum Tried {
 pub struct Notice {
     /// Fields that it took from others, and from whom.
     pub taken: Option<String>,
+    /// Why it was written as a whole, and what of others that left out.
+    pub whole: Option<String>,
     /// Fields that the API server keeps with another value than was sent.
     pub overruled: Vec<String>,
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use farwater_api::objects::Health;
 use farwater_fleet::{
     health::{
+        is_done,
         rules::Rules,
         unseen::{GRACE_SECONDS, NEVER_SEEN, UNSEEN, grace_left, is_unseen},
     },
@@ -42,22 +43,25 @@ pub struct Judgement {
     pub message: String,
     /// When time alone makes it another one.
     pub again: Option<Duration>,
+    /// It is done, and goes by itself.
+    pub is_done: bool,
 }
 
 /// `object` is the whole object as the API server returns it.
 pub fn judge(kinds: &Kinds, rules: &Rules, gvk: &GroupVersionKind, object: &Value) -> Judgement {
     let (health, message) = rules.evaluate(object);
+    let is_done = is_done(object);
     // Whoever wrote a rule for the kind has said what counts.
     if rules.cover(&gvk.group, &gvk.kind) || health != Health::Current || !is_unseen(object, kinds.has_status(gvk)) {
-        return Judgement { health, message, again: None };
+        return Judgement { health, message, again: None, is_done };
     }
     // By this machine's clock: it is nearer to the API server's than the hub's is.
     match grace_left(object, kinds.grace_seconds(), Timestamp::now()) {
         Some(left) => {
             let again = Duration::from_secs(left.unsigned_abs() + 1);
-            Judgement { health: Health::InProgress, message: UNSEEN.to_owned(), again: Some(again) }
+            Judgement { health: Health::InProgress, message: UNSEEN.to_owned(), again: Some(again), is_done }
         }
-        None => Judgement { health, message: NEVER_SEEN.to_owned(), again: None },
+        None => Judgement { health, message: NEVER_SEEN.to_owned(), again: None, is_done },
     }
 }
 

@@ -40,7 +40,9 @@ use self::{
 use crate::{
     hub::chain,
     limits::Limits,
-    messages::{explain_status, field_conflicts, is_immutable, is_of_other_version, shorten},
+    messages::{
+        explain_status, field_conflicts, fields_of, is_immutable, is_of_other_version, is_unmergeable, shorten,
+    },
     proxy::SettingError,
     sync::lock,
 };
@@ -115,6 +117,9 @@ pub enum Fault {
     OtherVersion,
     /// Nothing but fields that can't be changed while the object exists.
     Immutable,
+    /// What is applied and what exists are not valid together, or the manifest can't be merged at all; with the fields that the API server
+    /// names. Another way to write the same may be taken.
+    Unmergeable(Vec<String>),
 }
 
 /// How a manifest is applied.
@@ -394,7 +399,13 @@ impl Kubernetes {
     }
 
     pub async fn create(&self, who: As<'_>, collection: &str, object: &Value) -> Result<Value, ApiError> {
-        let path = format!("{collection}?fieldManager={FIELD_MANAGER}");
+        self.make(who, collection, object, false).await
+    }
+
+    /// Makes an object; with `dry_run` it only asks what that would do.
+    pub async fn make(&self, who: As<'_>, collection: &str, object: &Value, dry_run: bool) -> Result<Value, ApiError> {
+        let dry_run = if dry_run { "&dryRun=All" } else { "" };
+        let path = format!("{collection}?fieldManager={FIELD_MANAGER}{dry_run}");
         parse(&self.call(who, Method::POST, &path, JSON, Some((JSON, to_bytes(object)?))).await?)
     }
 
@@ -560,6 +571,7 @@ fn refusal(status: StatusCode, retry_after: Option<Duration>, body: &[u8], about
                 Some(conflicts) => Fault::FieldConflicts(conflicts),
                 None if is_immutable(&value) => Fault::Immutable,
                 None if is_of_other_version(&value) => Fault::OtherVersion,
+                None if is_unmergeable(&value) => Fault::Unmergeable(fields_of(&value)),
                 None => Fault::Other,
             },
         },

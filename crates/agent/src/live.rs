@@ -3,7 +3,7 @@
 pub mod versions;
 
 use farwater_api::{FIELD_MANAGER, OWNER_ANNOTATION, SERVICE_LABEL};
-use farwater_fleet::plan::{Ending, LiveObject, Writer, options, owned_fields};
+use farwater_fleet::plan::{Ending, LiveObject, Writer, around::without, options, owned_fields};
 use serde_json::{Map, Value, json};
 
 /// Managers of tools that apply on the client side: what they wrote becomes ours when a service adopts the object.
@@ -27,17 +27,29 @@ pub fn live_object(object: &Value) -> LiveObject {
             let finalizers = finalizers.filter_map(|finalizer| finalizer.as_str().map(str::to_owned)).collect();
             Box::new(Ending { since: since.to_owned(), finalizers })
         }),
-        moves: metadata["managedFields"].as_array().is_some_and(|entries| entries.iter().any(moves)),
+        moves: metadata["managedFields"].as_array().is_some_and(|entries| {
+            let applied = entries.iter().find(|entry| is_our_apply(entry)).map(|entry| &entry["fieldsV1"]);
+            entries.iter().any(|entry| moves(entry, applied.unwrap_or(&Value::Null)))
+        }),
         protection: Box::new(options::read_protection(metadata)),
         wave: options::read_wave(metadata).unwrap_or_default(),
     }
 }
 
-/// Whether an entry's fields are to become those of our applies.
-fn moves(entry: &Value) -> bool {
-    let is_ours = entry["manager"] == FIELD_MANAGER && entry["subresource"].is_null();
-    let is_misplaced = entry["operation"] == "Update" || entry["fieldsV1"].get(STRING_DATA).is_some();
-    is_client_side(entry) || (is_ours && is_misplaced)
+/// Whether fields of an entry are to become those of our applies, or are twice ours. `applied`: those of our applies.
+fn moves(entry: &Value, applied: &Value) -> bool {
+    let fields = &entry["fieldsV1"];
+    let is_twice_ours = is_our_update(entry) && without(fields, applied) != *fields;
+    is_client_side(entry) || is_twice_ours || (is_our_apply(entry) && fields.get(STRING_DATA).is_some())
+}
+
+fn is_our_apply(entry: &Value) -> bool {
+    entry["manager"] == FIELD_MANAGER && entry["operation"] == "Apply" && entry["subresource"].is_null()
+}
+
+/// What we wrote otherwise than by an apply, or an admission added to that.
+fn is_our_update(entry: &Value) -> bool {
+    entry["manager"] == FIELD_MANAGER && entry["operation"] == "Update" && entry["subresource"].is_null()
 }
 
 fn is_client_side(entry: &Value) -> bool {
@@ -83,32 +95,37 @@ fn time_of(entry: &Value) -> Option<&str> {
     entry["time"].as_str()
 }
 
-/// A JSON patch that hands the fields of client-side tools, and what we wrote otherwise than by an apply, to our applies, bound to the object's
-/// version. As `k8s.io/client-go/util/csaupgrade` does it. Earlier agents applied `stringData`, whose values live in `data`.
-pub fn migration(object: &Value) -> Option<Value> {
+/// A JSON patch that hands the fields of client-side tools to our applies, as `k8s.io/client-go/util/csaupgrade` does it, and ends what is ours
+/// twice; bound to the object's version. Earlier agents applied `stringData`, whose values live in `data`. `with_updates`: all that we wrote
+/// otherwise counts as applied, because it can't be.
+pub fn migration(object: &Value, with_updates: bool) -> Option<Value> {
     let metadata = &object["metadata"];
     let entries = metadata["managedFields"].as_array()?;
     let mut fields = json!({});
     let mut api_version = None;
-    let mut rest = Vec::new();
-    for entry in entries {
-        let ours = entry["manager"] == farwater_api::FIELD_MANAGER
-            && entry["operation"] == "Apply"
-            && entry["subresource"].is_null();
-        if ours || moves(entry) {
-            merge(&mut fields, &entry["fieldsV1"]);
-            if api_version.is_none() || ours {
-                api_version = Some(entry["apiVersion"].clone());
-            }
-        } else {
-            rest.push(entry.clone());
+    let is_taken =
+        |entry: &Value| is_our_apply(entry) || is_client_side(entry) || (with_updates && is_our_update(entry));
+    for entry in entries.iter().filter(|entry| is_taken(entry)) {
+        merge(&mut fields, &entry["fieldsV1"]);
+        if api_version.is_none() || is_our_apply(entry) {
+            api_version = Some(entry["apiVersion"].clone());
         }
     }
     if let Some(texts) = fields.as_object_mut().and_then(|fields| fields.remove(STRING_DATA)) {
         merge(&mut fields["f:data"], &texts);
     }
+    let mut rest = Vec::new();
+    for entry in entries.iter().filter(|entry| !is_taken(entry)) {
+        let mut entry = entry.clone();
+        if is_our_update(&entry) {
+            entry["fieldsV1"] = without(&entry["fieldsV1"], &fields);
+        }
+        if entry["fieldsV1"] != json!({}) {
+            rest.push(entry);
+        }
+    }
     rest.push(json!({
-        "manager": farwater_api::FIELD_MANAGER,
+        "manager": FIELD_MANAGER,
         "operation": "Apply",
         "apiVersion": api_version?,
         "fieldsType": "FieldsV1",
@@ -199,7 +216,7 @@ mod tests {
             {"manager": "farwater-agent", "operation": "Apply", "apiVersion": "v1", "fieldsV1": {"f:data": {"f:b": {}}}},
         ]}});
         assert!(live_object(&object).moves);
-        let patch = migration(&object).unwrap();
+        let patch = migration(&object, false).unwrap();
         let entries = patch[0]["value"].as_array().unwrap();
         assert_eq!(entries.len(), 2);
         assert_eq!(entries[0]["manager"], "kube-controller-manager");
@@ -210,16 +227,27 @@ mod tests {
     #[test]
     fn what_we_wrote_otherwise_becomes_that_of_our_applies() {
         let of_us = |operation: &str, fields: Value| json!({"manager": FIELD_MANAGER, "operation": operation, "apiVersion": "v1", "fieldsV1": fields});
-        let check = |entries: &[Value], expected: Option<Value>| {
+        let moved = |entries: &[Value], with_updates: bool| {
             let object = json!({"metadata": {"resourceVersion": "7", "managedFields": entries}});
-            let moved =
-                live_object(&object).moves.then(|| migration(&object).unwrap()[0]["value"][0]["fieldsV1"].clone());
-            assert_eq!(moved, expected, "{entries:?}");
+            if !live_object(&object).moves {
+                return None;
+            }
+            let patch = migration(&object, with_updates).unwrap();
+            let entries = patch[0]["value"].as_array().unwrap().iter();
+            let told = entries.map(|entry| format!("{} {}", entry["operation"].as_str().unwrap(), entry["fieldsV1"]));
+            Some(told.collect::<Vec<_>>())
         };
-        let applied = of_us("Apply", json!({"f:data": {"f:a": {}}}));
-        check(std::slice::from_ref(&applied), None);
-        let both = json!({"f:data": {"f:a": {}, "f:b": {}}});
-        check(&[of_us("Update", json!({"f:data": {"f:b": {}}})), applied], Some(both.clone()));
-        check(&[of_us("Apply", json!({"f:data": {"f:a": {}}, "f:stringData": {"f:b": {}}}))], Some(both));
+        let applied = of_us("Apply", json!({"f:data": {"f:a": {}, "f:b": {}}}));
+        assert_eq!(moved(std::slice::from_ref(&applied), false), None);
+        // What an admission adds stays apart: an apply would take it away.
+        let update = of_us("Update", json!({"f:data": {"f:b": {}}, "f:metadata": {"f:finalizers": {}}}));
+        let both = [update.clone(), applied];
+        let expected = ["Update {\"f:metadata\":{\"f:finalizers\":{}}}", "Apply {\"f:data\":{\"f:a\":{},\"f:b\":{}}}"];
+        assert_eq!(moved(&both, false).unwrap(), expected);
+        let expected = ["Apply {\"f:data\":{\"f:a\":{},\"f:b\":{}},\"f:metadata\":{\"f:finalizers\":{}}}"];
+        assert_eq!(moved(&both, true).unwrap(), expected);
+        assert_eq!(moved(&[update], false), None);
+        let texts = of_us("Apply", json!({"f:data": {"f:a": {}}, "f:stringData": {"f:b": {}}}));
+        assert_eq!(moved(&[texts], false).unwrap(), ["Apply {\"f:data\":{\"f:a\":{},\"f:b\":{}}}"]);
     }
 }

@@ -120,6 +120,17 @@ pub fn is_of_other_version(status: &Value) -> bool {
         && !message.starts_with("failed to create typed ")
 }
 
+/// Whether an apply failed because it was merged: what came of that is not valid, or a list of the manifest has an element twice.
+pub fn is_unmergeable(status: &Value) -> bool {
+    let message = status["message"].as_str().unwrap_or_default();
+    (status["code"] == 422 && causes(status).next().is_some()) || message.contains("duplicate entries for key")
+}
+
+/// The fields that a refusal names.
+pub fn fields_of(status: &Value) -> Vec<String> {
+    causes(status).filter_map(|cause| cause["field"].as_str().map(str::to_owned)).collect()
+}
+
 /// How API servers say that a field can't be changed once the object exists.
 const IMMUTABLE: [&str; 5] =
     ["immutable", "updates to statefulset spec", "may not change once set", "cannot change", "can not be changed"];

@@ -1,6 +1,7 @@
 //! From a bundle to the objects that a service states.
 
 mod capabilities;
+pub mod kept;
 mod lookup;
 
 use std::{

@@ -11,7 +11,7 @@ use crate::kubernetes::{ApiError, Kubernetes, Propagation, Resource, TRIES};
 
 /// A Secret holds at most 1 MiB; base64 and metadata need room.
 pub const MAX_BYTES: usize = 700 << 10;
-/// What a Secret of ours is: `identity`, `state`, `inventory`, `bundle`, `sealed`, `tombstone`.
+/// What a Secret of ours is: `identity`, `state`, `inventory`, `bundle`, `sealed`, `tombstone`, `rendered`.
 pub const PURPOSE_LABEL: &str = "farwater.dev/agent";
 
 const ZSTD_LEVEL: i32 = 3;

@@ -46,6 +46,12 @@ pub fn evaluate(object: &Value) -> (Health, String) {
         ("", "Pod") => pod::evaluate_pod(object),
         ("", "PersistentVolumeClaim") => evaluate_claim(object),
         ("", "Service") => evaluate_service(object),
+        ("", "PersistentVolume") if object["status"]["phase"] == "Failed" => failed("its reclamation has failed"),
+        ("", "ReplicationController") => evaluate_absence(object, "ReplicaFailure"),
+        ("flowcontrol.apiserver.k8s.io", "FlowSchema") => evaluate_absence(object, "Dangling"),
+        ("apiregistration.k8s.io", "APIService") => evaluate_aggregation(object),
+        ("autoscaling", "HorizontalPodAutoscaler") => evaluate_autoscaler(object),
+        ("batch", "CronJob") if object["spec"]["suspend"] == true => (Health::Current, "suspended".into()),
         ("apiextensions.k8s.io", "CustomResourceDefinition") => evaluate_definition(object),
         (group, kind) if !changes_after_apply(group, kind) => current(),
         _ => evaluate_ready(object),
@@ -144,6 +150,9 @@ fn evaluate_deployment(object: &Value) -> Verdict {
     if wanted > exist {
         return progress(format!("{exist} of {wanted} replicas exist"));
     }
+    if object["spec"]["paused"] == true && ready >= wanted {
+        return (Health::Current, format!("paused: {updated} of {wanted} replicas updated"));
+    }
     if wanted > updated {
         return progress(format!("{updated} of {wanted} replicas updated"));
     }
@@ -165,6 +174,32 @@ fn evaluate_deployment(object: &Value) -> Verdict {
         Some(available) if available.holds => current(),
         Some(available) => progress(available.text()),
         None => progress("not yet available"),
+    }
+}
+
+/// Kinds with a condition that says what is wrong.
+fn evaluate_absence(object: &Value, fault: &str) -> Verdict {
+    match condition(object, fault).filter(|c| c.holds) {
+        Some(fault) => progress(fault.text()),
+        None => current(),
+    }
+}
+
+/// An API that another API server is to answer.
+fn evaluate_aggregation(object: &Value) -> Verdict {
+    match condition(object, "Available") {
+        Some(available) if available.holds => current(),
+        Some(available) => progress(available.text()),
+        None => progress("not yet looked at"),
+    }
+}
+
+fn evaluate_autoscaler(object: &Value) -> Verdict {
+    let faults = ["AbleToScale", "ScalingActive"].map(|kind| condition(object, kind).filter(|c| c.status == "False"));
+    // Scaled to none by somebody.
+    match faults.into_iter().flatten().find(|c| c.reason != "ScalingDisabled") {
+        Some(fault) => progress(fault.text()),
+        None => current(),
     }
 }
 
@@ -215,6 +250,10 @@ fn evaluate_daemon_set(object: &Value) -> Verdict {
         ("numberAvailable", "available"),
         ("numberReady", "ready"),
     ] {
+        // With this strategy pods are updated when somebody deletes them.
+        if field == "updatedNumberScheduled" && object["spec"]["updateStrategy"]["type"] == "OnDelete" {
+            continue;
+        }
         let is = count(object, field);
         if is < wanted {
             return progress(format!("{is} of {wanted} pods {what}"));
@@ -261,6 +300,13 @@ fn evaluate_job(object: &Value) -> Verdict {
         ));
     }
     progress("not yet started")
+}
+
+/// Whether a Job is complete and goes by its time to live: it is done, also when it is gone.
+pub fn is_done(object: &Value) -> bool {
+    (group_of(object), &object["kind"]) == ("batch", &Value::from("Job"))
+        && object["spec"]["ttlSecondsAfterFinished"].is_number()
+        && condition(object, "Complete").is_some_and(|c| c.holds)
 }
 
 fn evaluate_claim(object: &Value) -> Verdict {

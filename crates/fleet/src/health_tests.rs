@@ -48,6 +48,52 @@ fn a_deployment_without_a_deadline_has_no_progressing_condition() {
     check(&deployment(never, &format!("{ALL_THREE}, conditions: [{AVAILABLE}]")), Current, "");
 }
 
+#[test]
+fn what_is_paused_or_updated_by_hand_is_current_and_says_so() {
+    let paused = "replicas: 3, paused: true, progressDeadlineSeconds: 600";
+    let status = "replicas: 3, updatedReplicas: 1, availableReplicas: 3, readyReplicas: 3";
+    check(&deployment(paused, status), Current, "paused: 1 of 3 replicas updated");
+    check(
+        &deployment(paused, "replicas: 3, updatedReplicas: 1, readyReplicas: 2"),
+        InProgress,
+        "1 of 3 replicas updated",
+    );
+    let daemons = "{apiVersion: apps/v1, kind: DaemonSet, spec: {updateStrategy: {type: OnDelete}}, status: {observedGeneration: 1, \
+                   desiredNumberScheduled: 1, currentNumberScheduled: 1, numberAvailable: 1, numberReady: READY}}";
+    check(&daemons.replace("READY", "1"), Current, "");
+    check(&daemons.replace("READY", "0"), InProgress, "0 of 1 pods ready");
+    check("{apiVersion: batch/v1, kind: CronJob, spec: {suspend: true}}", Current, "suspended");
+}
+
+#[test]
+fn built_in_kinds_say_what_is_wrong_with_them_in_conditions() {
+    let object = |version: &str, kind: &str, condition: &str| {
+        format!("{{apiVersion: {version}, kind: {kind}, status: {{conditions: [{{{condition}}}]}}}}")
+    };
+    let aggregated = |condition: &str| object("apiregistration.k8s.io/v1", "APIService", condition);
+    check(&aggregated("type: Available, status: 'True'"), Current, "");
+    check(
+        &aggregated("type: Available, status: 'False', reason: FailedDiscoveryCheck"),
+        InProgress,
+        "FailedDiscoveryCheck",
+    );
+    check("{apiVersion: apiregistration.k8s.io/v1, kind: APIService}", InProgress, "not yet looked at");
+    let scaler = |condition: &str| object("autoscaling/v2", "HorizontalPodAutoscaler", condition);
+    check(
+        &scaler("type: ScalingActive, status: 'False', reason: FailedGetResourceMetric"),
+        InProgress,
+        "FailedGetResourceMetric",
+    );
+    check(&scaler("type: ScalingActive, status: 'False', reason: ScalingDisabled"), Current, "");
+    check(
+        &object("flowcontrol.apiserver.k8s.io/v1", "FlowSchema", "type: Dangling, status: 'True'"),
+        InProgress,
+        "Dangling is True",
+    );
+    check(&object("v1", "ReplicationController", "type: ReplicaFailure, status: 'True'"), InProgress, "ReplicaFailure");
+    check("{apiVersion: v1, kind: PersistentVolume, status: {phase: Failed}}", Failed, "reclamation");
+}
+
 fn stateful_set(spec: &str, status: &str) -> String {
     format!("{{apiVersion: apps/v1, kind: StatefulSet, spec: {{{spec}}}, status: {{{status}}}}}")
 }

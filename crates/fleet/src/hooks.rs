@@ -215,6 +215,7 @@ impl Record {
                 adopted: false,
                 doomed: false,
                 arrived: false,
+                done: false,
                 overruled: Vec::new(),
             });
         }

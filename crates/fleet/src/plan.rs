@@ -3,6 +3,7 @@
 //! [`resolve`] turns rendered manifests into the exact objects to send; the edge looks up what the cluster holds of
 //! them; [`plan`] compares the two with the inventory. The executor decides nothing.
 
+pub mod around;
 pub mod differences;
 pub mod fields;
 pub mod hooks;
@@ -93,6 +94,9 @@ pub struct InventoryEntry {
     /// half-way is finished instead of being judged anew on what it left.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub doomed: bool,
+    /// A Job that was seen complete and goes by its time to live: it is done, also when it is gone.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub done: bool,
     /// It came since the service was last in sync.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub arrived: bool,
@@ -443,6 +447,9 @@ fn judge(input: &PlanInput<'_>, object: &ResolvedObject) -> Judgement {
     };
     let live = match input.live.get(&key) {
         Some(Live::Present(live)) => live,
+        Some(Live::Absent) if entry.is_some_and(|e| e.done && e.hash == Some(object.hash)) => {
+            return Judgement::Unchanged;
+        }
         Some(Live::Absent) if entry.is_some_and(|e| e.uid.is_some() && e.hash == Some(object.hash)) => {
             return match judge_drift(input, object, &key) {
                 None => change(Cause::Restore, false, None),

@@ -93,6 +93,7 @@ impl Cluster {
                 adopted: false,
                 doomed: false,
                 arrived: false,
+                done: false,
                 overruled: Vec::new(),
             };
             cluster.inventory.entries.insert(key.clone(), entry);
@@ -173,6 +174,18 @@ fn what_is_missing_is_created_and_what_differs_is_updated() {
     cluster.set("m0", Live::Absent);
     let changed = resolved(&[&map("m0"), "{apiVersion: v1, kind: ConfigMap, metadata: {name: m1}, data: {a: b}}"]);
     assert_eq!(changes(&cluster.plan(&changed)), [("m0".into(), Cause::Restore), ("m1".into(), Cause::Update)]);
+}
+
+#[test]
+fn a_job_that_is_done_and_gone_is_not_made_again_before_it_changes() {
+    let source = resolved_maps(0..1);
+    let mut cluster = Cluster::after(&source);
+    cluster.set("m0", Live::Absent);
+    cluster.inventory.entries.values_mut().for_each(|entry| entry.done = true);
+    let plan = cluster.plan(&source);
+    assert_eq!((plan.unchanged.len(), changes(&plan).len()), (1, 0));
+    let changed = resolved(&["{apiVersion: v1, kind: ConfigMap, metadata: {name: m0}, data: {a: b}}"]);
+    assert_eq!(changes(&cluster.plan(&changed)), [("m0".into(), Cause::Create)]);
 }
 
 #[test]
@@ -259,6 +272,7 @@ fn an_unknown_kind_waits_and_its_objects_are_not_pruned() {
         adopted: false,
         doomed: false,
         arrived: false,
+        done: false,
         overruled: Vec::new(),
     };
     cluster.inventory.entries.insert(ObjectKey::from(&boat), entry);

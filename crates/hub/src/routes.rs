@@ -15,7 +15,7 @@ use axum::{
 use bytes::Bytes;
 use farwater_telemetry::exposition;
 use futures::StreamExt as _;
-use http::{HeaderMap, StatusCode, header};
+use http::{HeaderMap, Method, StatusCode, header};
 use http_body_util::BodyExt as _;
 use hyper::body::Body as _;
 use tokio::time::timeout;
@@ -218,10 +218,12 @@ async fn serve_resource(hub: &Arc<Hub>, user: User, request: Request) -> Respons
         Ok(turn) => turn,
         Err(refusal) => return refusal,
     };
+    // What was written is not refused by its answer.
+    let is_read = parts.method == Method::GET;
     let room = hub.answers(&user).clone();
     let client = client.to_owned();
     let response = apiserver::serve(Arc::clone(hub), user, turn, Request::from_parts(parts, body.bytes.clone())).await;
-    hold_room(&room, &client, response).await
+    if is_read { hold_room(&room, &client, response).await } else { response }
 }
 
 /// A long answer takes room until its client has read it.

@@ -79,10 +79,11 @@ pub async fn round(seed: u64) -> Result<Round> {
         let Asked { method, path, kind, body, .. } = &asked[number];
         let told = format!("seed {seed}, request {number}: {method} {path} {kind}");
         match answer {
-            Ok(code) => {
+            Ok((code, said)) => {
                 *codes.entry(code).or_default() += 1;
-                if code >= 500 {
-                    failures.push(format!("{told}: {code} for {}", shown(body)));
+                // So Kubernetes answers to a manifest that has another type than its schema.
+                if code >= 500 && !said.contains("failed to create typed patch object") {
+                    failures.push(format!("{told}: {code} {said} for {}", shown(body)));
                 }
             }
             Err(error) => failures.push(format!("{told}: {error:#} for {}", shown(body))),
@@ -117,16 +118,18 @@ async fn prepare(client: &Client) -> Result<()> {
     Ok(())
 }
 
-async fn send(client: &Client, asked: &Asked) -> Result<u16> {
+/// The answer's code, and what it says if it is an error of the server's.
+async fn send(client: &Client, asked: &Asked) -> Result<(u16, String)> {
     let request = Request::builder().method(asked.method).uri(&asked.path);
     let request = request.header("content-type", asked.kind).header("accept", asked.accept);
     // A path that no client could send is no request.
-    let Ok(request) = request.body(Body::from(asked.body.clone())) else { return Ok(0) };
+    let Ok(request) = request.body(Body::from(asked.body.clone())) else { return Ok((0, String::new())) };
     let answer = tokio::time::timeout(ANSWERED, async {
         let answer = client.send(request).await?;
         let code = answer.status().as_u16();
-        answer.into_body().collect().await?;
-        anyhow::Ok(code)
+        let body = answer.into_body().collect().await?.to_bytes();
+        let said = if code >= 500 { shown(&body) } else { String::new() };
+        anyhow::Ok((code, said))
     });
     answer.await.context("it was not answered")?
 }

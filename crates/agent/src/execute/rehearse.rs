@@ -43,8 +43,8 @@ pub enum Rehearsed {
         /// None: it is made.
         live: Option<Box<Value>>,
         planned: Box<Value>,
-        /// Fields that it takes from others.
-        taken: Option<String>,
+        /// Whose fields it takes, or why it is written as a whole.
+        note: Option<String>,
     },
     /// It is deleted and made again.
     Recreated {
@@ -75,11 +75,18 @@ impl Executor<'_> {
             Err(error) if error.is_not_found() => None,
             Err(error) => return Rehearsed::Refused(format!("read what exists: {error}")),
         };
-        match self.rehearse_write(&path, object, live.as_ref()).await {
-            Ok((planned, taken)) => {
-                let taken = taken.map(|fields| add_time(&fields, live.as_ref()));
-                Rehearsed::Done { live: live.map(Box::new), planned: Box::new(planned), taken }
+        let written = self.rehearse_write(&path, object, live.as_ref()).await;
+        let tell = |fields: String| format!("takes fields of others: {}", add_time(&fields, live.as_ref()));
+        let mut written = written.map(|(planned, taken)| (planned, taken.map(tell)));
+        if let Err(error) = &written {
+            match self.write_around(&path, (change, object), error, true).await {
+                Ok(Some((planned, notice))) => written = Ok((planned, notice.whole)),
+                Ok(None) => {}
+                Err(error) => written = Err(error),
             }
+        }
+        match written {
+            Ok((planned, note)) => Rehearsed::Done { live: live.map(Box::new), planned: Box::new(planned), note },
             Err(error) if *error.fault() == Fault::Immutable && change.recreate.is_some() => {
                 let why = error.to_string();
                 match live.as_ref().and_then(|live| forbids(&live_object(live))) {

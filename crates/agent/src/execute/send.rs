@@ -52,6 +52,13 @@ impl Executor<'_> {
                 }
             }
         }
+        if let Err(error) = &sent {
+            match self.write_around(&path, (change, object), error, false).await {
+                Ok(Some(whole)) => sent = Ok(whole),
+                Ok(None) => {}
+                Err(error) => sent = Err(error),
+            }
+        }
         if let (Err(error), Some(uid)) = (&sent, &change.recreate)
             && *error.fault() == Fault::Immutable
         {
@@ -115,21 +122,17 @@ impl Executor<'_> {
             let mut manifest = from_bytes(&object.body)?;
             if options.replace {
                 manifest["metadata"]["resourceVersion"] = live["metadata"]["resourceVersion"].clone();
-                // Its fields become ours by the apply that follows.
                 self.persist(|| self.kubernetes.replace(Some(self.account), path, &manifest, false)).await?;
-            } else {
-                leave_ignored(&mut manifest, &live, &options.ignore, &options.ignore_managers);
-                body = to_bytes(&manifest)?;
+                let applied = self.own_whole(path, &object.body).await?;
+                let overruled = find_overruled(&body, &applied);
+                return Ok((applied, Notice { overruled, ..Notice::default() }));
             }
+            leave_ignored(&mut manifest, &live, &options.ignore, &options.ignore_managers);
+            body = to_bytes(&manifest)?;
         }
-        let (mut applied, taken) = self.send(path, &body, options.conflicts, false).await?;
-        if exists && options.replace && live_object(&applied).moves {
-            // Or what leaves the source later would stay.
-            self.migrate(path).await?;
-            applied = self.kubernetes.get(Some(self.account), path, false).await?;
-        }
+        let (applied, taken) = self.send(path, &body, options.conflicts, false).await?;
         let overruled = find_overruled(&body, &applied);
-        Ok((applied, Notice { taken, overruled }))
+        Ok((applied, Notice { taken, overruled, whole: None }))
     }
 
     /// The object as it is or would be then, and the fields that it takes from others where it may.
@@ -169,7 +172,7 @@ impl Executor<'_> {
             if !live_object(&object).moves {
                 return Ok(());
             }
-            let Some(patch) = migration(&object) else { return Ok(()) };
+            let Some(patch) = migration(&object, false) else { return Ok(()) };
             match self.kubernetes.patch(Some(self.account), path, &patch).await {
                 // Somebody wrote in between: read again.
                 Err(e) if e.code() == 409 => {}

@@ -127,9 +127,9 @@ impl<'a> Teller<'a> {
             Rehearsed::Untried(why) => (Effect::Untried, why),
             Rehearsed::Recreated { why } => (Effect::Recreate, why),
             Rehearsed::Done { live: None, .. } => (Effect::Create, String::new()),
-            Rehearsed::Done { live: Some(live), planned: after, taken } => {
+            Rehearsed::Done { live: Some(live), planned: after, note } => {
                 let effect = self.compare(planned, change, object, (&live, &after));
-                (effect, taken.map(|taken| format!("takes fields of others: {taken}")).unwrap_or_default())
+                (effect, note.unwrap_or_default())
             }
         };
         planned.effect = effect;

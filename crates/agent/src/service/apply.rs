@@ -247,6 +247,7 @@ impl ServiceTask {
                 adopted: change.cause.is_adoption(),
                 doomed: false,
                 arrived: true,
+                done: false,
                 overruled: Vec::new(),
             });
             // Its kind may be stated in another version now.

@@ -23,8 +23,9 @@ use crate::{
     execute::Executor,
     handed::Handed,
     hub::chain,
+    kubernetes::ApiError,
     lookup::{Lookup, Query},
-    render::ClusterAsker,
+    render::{ClusterAsker, kept::key_of},
     sealed::Access,
     tombstones::Tombstones,
 };
@@ -147,7 +148,23 @@ impl Basis<'_> {
             account: &deployment.ceiling.service_account,
         };
         let of = (self.service.name.as_str(), occasion_of(deployment, before));
-        let mut render = agent.renderers.render(&opened, &handed, deployment, of, &cluster).await;
+        let key = key_of(&opened.archive, deployment, handed.values());
+        let explain = |error: ApiError| Stopped(format!("what its charts make up: {}", chain(&error)));
+        let kept = match key {
+            Some(key) => agent.kept_renders.find(&agent.kubernetes, &self.service.uid, key).await.map_err(explain)?,
+            None => None,
+        };
+        let mut render = match kept {
+            Some(kept) => kept,
+            None => {
+                let render = agent.renderers.render(&opened, &handed, deployment, of, &cluster).await;
+                if let (Some(key), Shelf::Kept, true) = (key, shelf, render.errors.is_empty()) {
+                    let keeping = agent.kept_renders.keep(&agent.kubernetes, &self.service.uid, key, &render);
+                    keeping.await.map_err(explain)?;
+                }
+                render
+            }
+        };
         opened.check(&mut render);
         let veil = handed.veil.clone();
         let sees_occasion = !crate::render::is_always_the_same(&opened.archive, deployment);

@@ -17,7 +17,7 @@ use farwater_fleet::{
 
 use super::{ServiceTask, basis::origin, leaving::claims};
 use crate::{
-    execute::{Applied, Executor, Inspected},
+    execute::{Applied, Executor, Inspected, Notice},
     judge::Judgement,
 };
 
@@ -41,12 +41,13 @@ impl ServiceTask {
                 continue;
             };
             match result {
-                Applied::Done { live, health: Judgement { health, message, again }, notice } => {
+                Applied::Done { live, health: Judgement { health, message, again, is_done }, notice } => {
                     tracing::debug!(service = %self.name(), object = %object.object, cause = ?change.cause, "applied");
                     if let Some(entry) = self.stored.inventory.entries.get_mut(&change.object) {
                         entry.uid = Some(live.uid.clone());
                         entry.hash = Some(object.hash);
                         entry.fields = live.fields;
+                        entry.done = *is_done;
                         entry.overruled.clone_from(&notice.overruled);
                     }
                     self.live.insert(change.object.clone(), Live::Present(live.clone()));
@@ -58,7 +59,7 @@ impl ServiceTask {
                         }
                     }
                     self.set_status(&object.object, SyncState::Synced, *health, message);
-                    self.set_note(&change.object, notice.taken.as_deref());
+                    self.set_note(&change.object, Some(notice));
                     if let Some(again) = again {
                         self.health.ask_within(change.object.clone(), *again);
                     }
@@ -83,6 +84,12 @@ impl ServiceTask {
     pub(super) fn record_unchanged(&mut self, objects: &Objects<'_>, plan: &Plan) {
         for key in &plan.unchanged {
             let Some(object) = objects.get(key) else { continue };
+            let is_done = self.stored.inventory.entries.get(key).is_some_and(|entry| entry.done);
+            if is_done && matches!(self.live.get(key), Some(Live::Absent)) {
+                let message = "completed, and gone by its ttlSecondsAfterFinished";
+                self.set_status(&object.object, SyncState::Synced, Health::Current, message);
+                continue;
+            }
             self.set_as_desired(&object.object, true);
         }
     }
@@ -228,12 +235,14 @@ impl ServiceTask {
     }
 
     /// What was noticed when it was applied: whose fields it took, and those that are not as they were applied.
-    fn set_note(&mut self, key: &ObjectKey, taken: Option<&str>) {
+    fn set_note(&mut self, key: &ObjectKey, notice: Option<&Notice>) {
+        let taken = notice.and_then(|notice| notice.taken.as_ref());
         let taken = taken.map(|fields| format!("took fields of others: {fields}"));
+        let whole = notice.and_then(|notice| notice.whole.clone());
         let entry = self.stored.inventory.entries.get(key).filter(|entry| !entry.overruled.is_empty());
         let overruled = entry.map(|entry| explain_overruled(&entry.overruled));
         if let Some(status) = self.statuses.get_mut(key) {
-            status.note = taken.into_iter().chain(overruled).collect::<Vec<_>>().join("; ");
+            status.note = taken.into_iter().chain(whole).chain(overruled).collect::<Vec<_>>().join("; ");
         }
     }
 }

@@ -230,6 +230,10 @@ impl ServiceTask {
             self.set_outcome(digest, Outcome::Failed, crate::hub::chain(&error));
             return Ended::Settled { retry: true };
         }
+        if let Err(error) = agent.kept_renders.discard(&agent.kubernetes, self.uid()).await {
+            self.set_outcome(digest, Outcome::Failed, crate::hub::chain(&error));
+            return Ended::Settled { retry: true };
+        }
         if let Err(error) = agent.sealed.discard(self.uid(), &agent.kubernetes).await {
             self.set_outcome(digest, Outcome::Failed, crate::hub::chain(&error));
             return Ended::Settled { retry: true };

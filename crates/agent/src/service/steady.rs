@@ -281,7 +281,8 @@ impl ServiceTask {
         let synced =
             self.statuses.get(key).is_some_and(|s| s.sync == SyncState::Synced && s.health != Health::Terminating);
         // What can't be read may be there. Who deletes leaves no name.
-        if synced && missing == Live::Absent {
+        let is_done = self.stored.inventory.entries.get(key).is_some_and(|entry| entry.done);
+        if synced && !is_done && missing == Live::Absent {
             self.fights.note(key, Instant::now(), None);
         }
         self.live.insert(key.clone(), missing);
@@ -314,12 +315,17 @@ impl ServiceTask {
             self.health.due.extend(keys.into_iter().map(|key| (key, now)));
             return;
         };
+        let mut done = false;
         for (key, answer) in answers {
             let Some(status) = self.statuses.get_mut(&key) else { continue };
             let before = (status.health, status.message.clone());
             match answer {
-                Ok(Judgement { health, message, again }) => {
+                Ok(Judgement { health, message, again, is_done }) => {
                     status.health = health;
+                    if let Some(entry) = self.stored.inventory.entries.get_mut(&key) {
+                        done |= is_done && !entry.done;
+                        entry.done |= is_done;
+                    }
                     if status.sync == SyncState::Synced {
                         status.message = crate::messages::shorten(&message);
                     }
@@ -339,6 +345,10 @@ impl ServiceTask {
                 self.causes.hasten(&key);
             }
             self.health.note(&key, now, changed);
+        }
+        // Before it goes: nothing else tells that it has run.
+        if done && let Err(error) = self.save_inventory().await {
+            tracing::warn!(service = %self.name(), error = error.0, "what is done could not be remembered");
         }
     }
 }

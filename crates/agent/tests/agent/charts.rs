@@ -2,8 +2,10 @@
 
 use crate::support::{
     Service, api, config_map, config_maps,
-    custom::create,
-    gone, object, outcome,
+    custom::{create, define},
+    gone,
+    ground::Ground,
+    object, outcome,
     pods::{end_job, job, jobs},
     report, states, value,
     world::world,
@@ -232,4 +234,37 @@ async fn patches_and_overlays_are_applied_and_a_change_of_a_patch_alone_too() {
         assert_eq!(object(&applied, "ConfigMap", "k-m").object.namespace, place);
         value(&maps, "k-m", wanted).await;
     }
+}
+
+/// grafana, bitnami's redis and postgresql: a password that changes in place cuts a database off from its clients.
+#[tokio::test]
+async fn what_a_chart_makes_up_stays_for_a_version_whatever_is_lost() {
+    let mut ground = Ground::new().await;
+    let place = ground.hub.place("madeup");
+    let password = template("db", "randAlphaNum 20");
+    let files = [CHART, ("templates/db.yaml", password.as_str()), ("templates/a.yaml", &config_map("a", "1"))];
+    let service = Service::new(&ground.hub, "madeup", &files);
+    ground.applied(&service).await;
+    let client = ground.plane.client().await.unwrap();
+    let maps = config_maps(&client, &place);
+    let made = async || maps.get("db").await.unwrap().data["data"]["value"].as_str().unwrap().to_owned();
+    let first = made().await;
+    // Its state folder is lost, the cluster has other kinds than before, and an object is to be repaired.
+    ground.kill();
+    std::fs::remove_dir_all(ground.state_dir()).unwrap();
+    define(&client, &ground.hub.group("madeup"), "Boat").await;
+    maps.delete("a", &DeleteParams::default()).await.unwrap();
+    ground.start(false);
+    value(&maps, "a", "1").await;
+    assert_eq!(made().await, first);
+    // Another version makes another one.
+    let next = [CHART, ("templates/db.yaml", password.as_str()), ("templates/a.yaml", &config_map("a", "2"))];
+    ground.applied(&service.with(&ground.hub, &next)).await;
+    assert_ne!(made().await, first);
+    let entry = ground.hub.set(service.removal(farwater_api::service_deployment::DeletionPolicy::Delete, None));
+    outcome(&ground.hub, &entry, Outcome::Removed).await;
+    let secrets = api(&client, "", "v1", "Secret", "farwater-system");
+    let kept =
+        secrets.list(&Default::default()).await.unwrap().items.into_iter().filter_map(|secret| secret.metadata.name);
+    assert!(!kept.into_iter().any(|name| name.starts_with("farwater-rendered-")));
 }

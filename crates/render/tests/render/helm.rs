@@ -59,6 +59,25 @@ async fn a_chart_with_everything_is_rendered_as_by_helm() {
     check(&bench, &invalid, &["--set", "replicas=0", "--skip-schema-validation"]).await;
 }
 
+/// prometheus-adapter, loki-distributed, harbor.
+#[tokio::test]
+async fn the_last_newline_of_a_template_is_that_of_helm() {
+    let bench = Bench::new();
+    let map = |name: &str, text: &str| {
+        format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}}}\ndata:\n  a: {text}")
+    };
+    let trimmed =
+        format!("{{{{- if true }}}}\n{}{{{{- end -}}}}", map("trimmed", "|+\n    {{- \"x\\ny\" | nindent 4 }}\n"));
+    let chart = super::support::files([
+        ("Chart.yaml", "apiVersion: v2\nname: a\nversion: 1.0.0\n"),
+        ("templates/trimmed.yaml", &trimmed),
+        ("templates/kept.yaml", &map("kept", "|+\n    x\n")),
+        ("templates/two.yaml", &format!("{}---\n{}", map("one", "|+\n    x\n\n"), map("two", "|\n    x"))),
+        ("templates/stripped.yaml", &map("stripped", "|-\n    x\n")),
+    ]);
+    check(&bench, &Job::new(below("a", &chart)).at("a"), &[]).await;
+}
+
 #[tokio::test]
 async fn definitions_can_be_left_out() {
     let job = with(web(), json!({"skipCrds": true}));

@@ -72,6 +72,20 @@ async fn a_folder_with_a_kustomization_is_a_post_renderer() {
     assert_same(&values(bench.render(&job).await), &helm_with(kustomization, &web()), "folder");
 }
 
+/// helm#32203, zarf#4977: Helm itself fails at this.
+#[tokio::test]
+async fn anchors_of_a_list_are_resolved_before_its_elements_are_taken_apart() {
+    let bench = Bench::new();
+    let list = "apiVersion: v1\nkind: List\nitems:\n- {apiVersion: v1, kind: ConfigMap, metadata: {name: a}, data: &shared {x: y}}\n\
+                - {apiVersion: v1, kind: ConfigMap, metadata: {name: b}, data: *shared}\n";
+    let chart = files([("a/Chart.yaml", "apiVersion: v2\nname: a\nversion: 1.0.0\n"), ("a/templates/list.yaml", list)]);
+    let kustomize =
+        json!({"patches": [{"target": {"kind": "ConfigMap"}, "patch": "- {op: add, path: /data/z, value: w}"}]});
+    let job = Job::new(chart).at("a").renderers(json!([{"helm": {"postRenderers": [{"kustomize": kustomize}]}}]));
+    let data: Vec<Value> = values(bench.render(&job).await).into_iter().map(|object| object["data"].clone()).collect();
+    assert_eq!(data, [json!({"x": "y", "z": "w"}), json!({"x": "y", "z": "w"})]);
+}
+
 #[tokio::test]
 async fn a_post_renderer_that_fails_is_named() {
     let bench = Bench::new();

@@ -1,0 +1,126 @@
+//! Objects that can't be applied, because what an apply merges is not valid: written as a whole, with what others own.
+
+use farwater_api::apply_options::ConflictPolicy;
+use farwater_fleet::plan::{
+    Change, ResolvedObject,
+    around::{Around, around},
+    differences::leave_ignored,
+};
+use serde_json::Value;
+
+use super::{Executor, Notice, TRIES, send::from_bytes};
+use crate::{
+    kubernetes::{ApiError, Fault, to_bytes},
+    live::{live_object, migration},
+};
+
+impl Executor<'_> {
+    /// Writes an object as a whole that could not be applied because of `error`. None where that is not the way, or no way either: then the
+    /// error stands. Nothing is written that the API server has not taken in a dry run.
+    pub(super) async fn write_around(
+        &self,
+        path: &str,
+        (change, object): (&Change, &ResolvedObject),
+        error: &ApiError,
+        dry_run: bool,
+    ) -> Result<Option<(Value, Notice)>, ApiError> {
+        let Fault::Unmergeable(fields) = error.fault() else { return Ok(None) };
+        if change.cause.is_adoption() || object.options.conflicts != ConflictPolicy::Force {
+            return Ok(None);
+        }
+        let mut tries = 1;
+        loop {
+            match self.write_around_once(path, object, (error, fields), dry_run).await {
+                // Somebody wrote in between: read again.
+                Err(error) if error.code() == 409 && tries < TRIES => tries += 1,
+                written => return written,
+            }
+        }
+    }
+
+    async fn write_around_once(
+        &self,
+        path: &str,
+        object: &ResolvedObject,
+        (error, fields): (&ApiError, &[String]),
+        dry_run: bool,
+    ) -> Result<Option<(Value, Notice)>, ApiError> {
+        let options = &object.options;
+        let live = match self.kubernetes.get(Some(self.account), path, false).await {
+            Ok(live) => live,
+            Err(gone) if gone.is_not_found() => return self.make_whole(path, object, error, dry_run).await,
+            Err(error) => return Err(error),
+        };
+        let mut manifest = from_bytes(&object.body)?;
+        if options.ignores() {
+            leave_ignored(&mut manifest, &live, &options.ignore, &options.ignore_managers);
+        }
+        for in_the_way in [&[], fields] {
+            let Some(Around { object: whole, removed }) = around(&manifest, &live, in_the_way) else { return Ok(None) };
+            let tried = self.persist(|| self.kubernetes.replace(Some(self.account), path, &whole, true)).await;
+            let planned = match tried {
+                Ok(planned) => planned,
+                Err(error) if matches!(error.fault(), Fault::Unmergeable(_) | Fault::Immutable) => continue,
+                Err(error) => return Err(error),
+            };
+            let notice = Notice { whole: Some(explain(error, &removed)), ..Notice::default() };
+            if dry_run {
+                return Ok(Some((planned, notice)));
+            }
+            self.persist(|| self.kubernetes.replace(Some(self.account), path, &whole, false)).await?;
+            return Ok(Some((self.own_whole(path, &to_bytes(&manifest)?).await?, notice)));
+        }
+        Ok(None)
+    }
+
+    async fn make_whole(
+        &self,
+        path: &str,
+        object: &ResolvedObject,
+        error: &ApiError,
+        dry_run: bool,
+    ) -> Result<Option<(Value, Notice)>, ApiError> {
+        let Some((collection, _)) = path.rsplit_once('/') else { return Ok(None) };
+        let manifest = from_bytes(&object.body)?;
+        let made = self.persist(|| self.kubernetes.make(Some(self.account), collection, &manifest, dry_run)).await;
+        let made = match made {
+            Err(error) if matches!(error.fault(), Fault::Unmergeable(_)) => return Ok(None),
+            made => made?,
+        };
+        let made = if dry_run { made } else { self.own_whole(path, &object.body).await? };
+        Ok(Some((made, Notice { whole: Some(explain(error, &[])), ..Notice::default() })))
+    }
+
+    /// After a write as a whole, the fields of the manifest are made those of our applies: what leaves it later goes.
+    pub(super) async fn own_whole(&self, path: &str, manifest: &[u8]) -> Result<Value, ApiError> {
+        let applied = self.send(path, manifest, ConflictPolicy::Force, false).await;
+        let with_updates = match applied {
+            Ok((applied, _)) if !live_object(&applied).moves => return Ok(applied),
+            Ok(_) => false,
+            // It can't be applied at all; that it is as the manifest says was seen already.
+            Err(error) if matches!(error.fault(), Fault::Unmergeable(_)) => true,
+            Err(error) => return Err(error),
+        };
+        for _ in 0..TRIES {
+            let object = self.kubernetes.get(Some(self.account), path, false).await?;
+            let Some(patch) = migration(&object, with_updates) else { return Ok(object) };
+            match self.kubernetes.patch(Some(self.account), path, &patch).await {
+                // Somebody wrote in between: read again.
+                Err(error) if error.code() == 409 => {}
+                other => {
+                    other?;
+                    break;
+                }
+            }
+        }
+        self.kubernetes.get(Some(self.account), path, false).await
+    }
+}
+
+fn explain(error: &ApiError, removed: &[String]) -> String {
+    let removed = match removed {
+        [] => String::new(),
+        removed => format!("; what others wrote of {} was left out", removed.join(", ")),
+    };
+    format!("written as a whole, because merged it would not be valid ({error}){removed}")
+}

@@ -1,0 +1,171 @@
+//! Inputs of public bug reports of other tools, which once went wrong here too.
+
+use farwater_api::{
+    hooks::{HookPhase, HookState},
+    objects::Outcome,
+};
+use farwater_testkit::wait_for;
+use kube::{
+    Api,
+    api::{DynamicObject, Patch, PatchParams},
+};
+use serde_json::{Value, json};
+
+use crate::support::{
+    PATIENCE, Service, api, config_map, config_maps, gone, object, outcome,
+    pods::{end_job, jobs},
+    report,
+    world::world,
+};
+
+async fn data(api: &Api<DynamicObject>, name: &str) -> Value {
+    api.get(name).await.unwrap().data["data"].clone()
+}
+
+/// Until an object has this data.
+async fn until(api: &Api<DynamicObject>, name: &str, expected: Value) {
+    let what = format!("{name} with {expected}");
+    let found = wait_for(&what, PATIENCE, || async { Ok((data(api, name).await == expected).then_some(())) });
+    found.await.unwrap();
+}
+
+/// kubernetes#108008, argo-cd#29109, kustomize-controller#576.
+#[tokio::test]
+async fn a_key_of_string_data_that_leaves_the_source_leaves_the_cluster_and_other_values_are_drift() {
+    let world = world().await;
+    let place = world.hub.place("texts");
+    let secret =
+        |texts: &str| format!("apiVersion: v1\nkind: Secret\nmetadata: {{name: db}}\nstringData: {{{texts}}}\n");
+    let service = world.applied("texts", &[("a.yaml", &secret("user: ada, password: hunter2"))]).await;
+    let secrets = api(&world.client().await, "", "v1", "Secret", &place);
+    // An agent of before applied it as it stands in Git.
+    let live = secrets.get("db").await.unwrap();
+    let as_before = json!({
+        "apiVersion": "v1", "kind": "Secret", "stringData": {"user": "ada", "password": "hunter2"},
+        "metadata": {"name": "db", "annotations": live.metadata.annotations, "labels": live.metadata.labels},
+    });
+    let earlier = PatchParams::apply("farwater-agent").force();
+    secrets.patch("db", &earlier, &Patch::Apply(&as_before)).await.unwrap();
+    let next = service.with(&world.hub, &[("a.yaml", &secret("login: ada, password: hunter2"))]);
+    outcome(&world.hub, &world.hub.set(next.entry()), Outcome::Applied).await;
+    let expected = json!({"login": "YWRh", "password": "aHVudGVyMg=="});
+    assert_eq!(data(&secrets, "db").await, expected);
+    let other = PatchParams { field_manager: Some("kubectl-patch".into()), ..PatchParams::default() };
+    secrets.patch("db", &other, &Patch::Merge(json!({"data": {"password": "bWluZQ=="}}))).await.unwrap();
+    until(&secrets, "db", expected).await;
+}
+
+/// cli-utils#274.
+#[tokio::test]
+async fn a_namespace_that_leaves_the_source_stays_while_the_source_states_what_is_in_it() {
+    let world = world().await;
+    let place = world.hub.place("homeless");
+    let namespace = format!("apiVersion: v1\nkind: Namespace\nmetadata: {{name: {place}}}\n");
+    let map = config_map("a", "1");
+    let service = world.applied("homeless", &[("a.yaml", &map), ("ns.yaml", &namespace)]).await;
+    let entry = world.hub.set(service.with(&world.hub, &[("a.yaml", &map)]).entry());
+    let kept = outcome(&world.hub, &entry, Outcome::Applied).await;
+    assert!(kept.held_prune.is_none(), "{kept:#?}");
+    let told = &object(&kept, "Namespace", &place).message;
+    assert!(told.contains(&format!("stays: ConfigMap {place}/a would be deleted with it")), "{told}");
+    let client = world.client().await;
+    assert!(api(&client, "", "v1", "Namespace", "").get(&place).await.unwrap().metadata.deletion_timestamp.is_none());
+    // Once nothing in it is stated, its deletion is a matter of approval.
+    let elsewhere =
+        "apiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRole\nmetadata: {name: NAME}\n".replace("NAME", &place);
+    let entry = world.hub.set(service.with(&world.hub, &[("b.yaml", &elsewhere)]).entry());
+    let held = report(&world.hub, &entry, |r| r.held_prune.is_some()).await.held_prune.unwrap();
+    assert!(held.reason.contains(&format!("Namespace {place} is of a protected kind")), "{}", held.reason);
+}
+
+/// kustomize#1806, flux2#3378.
+#[tokio::test]
+async fn objects_that_get_other_names_are_no_losses() {
+    let world = world().await;
+    let place = world.hub.place("renamed");
+    let maps = |suffix: &str| {
+        ["a", "b", "c"].map(|name| (format!("{name}.yaml"), config_map(&format!("{name}-{suffix}"), suffix)))
+    };
+    let kept = config_map("kept", "1");
+    let files =
+        |suffix: &str| maps(suffix).into_iter().chain([("kept.yaml".to_owned(), kept.clone())]).collect::<Vec<_>>();
+    let (first, second) = (files("5h2k8m9f7t"), files("b4dg6kt2cm"));
+    let texts = |files: &'static [(String, String)]| {
+        files.iter().map(|(name, text)| (name.as_str(), text.as_str())).collect::<Vec<_>>()
+    };
+    let service = world.applied("renamed", &texts(first.leak())).await;
+    let entry = world.hub.set(service.with(&world.hub, &texts(second.leak())).entry());
+    let report = outcome(&world.hub, &entry, Outcome::Applied).await;
+    assert!(report.held_prune.is_none() && report.objects.len() == 4, "{report:#?}");
+    gone(&config_maps(&world.client().await, &place), "a-5h2k8m9f7t").await;
+}
+
+/// kustomize-controller#486.
+#[tokio::test]
+async fn what_was_replaced_and_is_applied_again_loses_what_leaves_the_source() {
+    let world = world().await;
+    let place = world.hub.place("back");
+    let replaced = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a, annotations: {farwater.dev/method: Replace}}\ndata: DATA\n";
+    let service = world.applied("back", &[("a.yaml", &replaced.replace("DATA", "{a: '1'}"))]).await;
+    let both = service.with(&world.hub, &[("a.yaml", &replaced.replace("DATA", "{a: '1', b: '1'}"))]);
+    outcome(&world.hub, &world.hub.set(both.entry()), Outcome::Applied).await;
+    let applied = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata: {a: '1'}\n";
+    let entry = world.hub.set(service.with(&world.hub, &[("a.yaml", applied)]).entry());
+    outcome(&world.hub, &entry, Outcome::Applied).await;
+    let map = config_maps(&world.client().await, &place).get("a").await.unwrap();
+    assert_eq!(map.data["data"], json!({"a": "1"}));
+    let managers: Vec<_> =
+        map.metadata.managed_fields.unwrap().into_iter().map(|entry| entry.operation.unwrap()).collect();
+    assert_eq!(managers, ["Apply"], "one entry, of applies");
+}
+
+/// argo-cd#21055, and argocd-example-apps' sync-waves.
+#[tokio::test]
+async fn a_hook_without_a_time_to_live_is_seen_to_end_and_one_has_a_generated_name() {
+    let world = world().await;
+    let place = world.hub.place("brief");
+    let hook = "apiVersion: batch/v1
+kind: Job
+metadata: {generateName: brief-, annotations: {helm.sh/hook: pre-install}}
+spec:
+  ttlSecondsAfterFinished: 0
+  backoffLimit: 0
+  template: {spec: {schedulerName: nobody, restartPolicy: Never, containers: [{name: main, image: x}]}}
+";
+    let map = config_map("a", "1");
+    let service = Service::new(&world.hub, "brief", &[("a.yaml", &map), ("hook.yaml", hook)]);
+    let entry = world.hub.set(service.entry());
+    let running = report(&world.hub, &entry, |r| r.hooks.iter().any(|hook| hook.state == HookState::Running)).await;
+    let name = running.hooks[0].object.name.clone();
+    assert!(name.starts_with("brief-") && running.hooks[0].phase == HookPhase::PreSync, "{running:#?}");
+    let client = world.client().await;
+    end_job(&client, &place, &name, 0).await;
+    let ended = outcome(&world.hub, &entry, Outcome::Applied).await;
+    assert_eq!(ended.hooks[0].state, HookState::Succeeded, "{ended:#?}");
+    gone(&jobs(&client, &place), &name).await;
+}
+
+/// argo-cd#8586.
+#[tokio::test]
+async fn a_job_that_is_complete_and_goes_by_its_time_to_live_is_done() {
+    let world = world().await;
+    let place = world.hub.place("done");
+    let job = "apiVersion: batch/v1
+kind: Job
+metadata: {name: once}
+spec:
+  ttlSecondsAfterFinished: 1
+  template: {spec: {schedulerName: nobody, restartPolicy: Never, containers: [{name: main, image: x}]}}
+";
+    let service = Service::new(&world.hub, "done", &[("a.yaml", &config_map("a", "1")), ("job.yaml", job)]);
+    world.hub.set(service.entry());
+    let client = world.client().await;
+    end_job(&client, &place, "once", 0).await;
+    gone(&jobs(&client, &place), "once").await;
+    // A newer version has all objects looked at.
+    let next = service.with(&world.hub, &[("a.yaml", &config_map("a", "2")), ("job.yaml", job)]);
+    let entry = world.hub.set(next.entry());
+    let said = outcome(&world.hub, &entry, Outcome::Applied).await;
+    assert_eq!(object(&said, "Job", "once").message, "completed, and gone by its ttlSecondsAfterFinished");
+    assert!(jobs(&client, &place).get_opt("once").await.unwrap().is_none());
+}
