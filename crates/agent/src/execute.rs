@@ -27,7 +27,7 @@ use crate::{
     kinds::Kinds,
     kubernetes::{ApiError, Kubernetes, TRIES},
     live::live_object,
-    service::Superseded,
+    service::{Leaving, Superseded},
     tombstones::Tombstones,
 };
 
@@ -80,6 +80,8 @@ pub struct Executor<'a> {
     pub tombstones: Tombstones<'a>,
     /// By which what was applied is judged.
     pub rules: Arc<Rules>,
+    /// What other services of the cluster state, asked before a namespace or a definition is deleted.
+    pub leaving: &'a Leaving,
     /// Asked at each safe point: between two requests, and in each wait.
     pub superseded: Superseded,
 }

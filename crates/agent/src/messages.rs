@@ -123,7 +123,8 @@ pub fn is_of_other_version(status: &Value) -> bool {
 /// Whether an apply failed because it was merged: what came of that is not valid, or a list of the manifest has an element twice.
 pub fn is_unmergeable(status: &Value) -> bool {
     let message = status["message"].as_str().unwrap_or_default();
-    (status["code"] == 422 && causes(status).next().is_some()) || message.contains("duplicate entries for key")
+    (status["code"] == 422 && causes(status).any(|cause| cause["field"].as_str().is_some_and(|f| !f.is_empty())))
+        || message.contains("duplicate entries for key")
 }
 
 /// The fields that a refusal names.
@@ -164,9 +165,9 @@ fn mistyped_fields(message: &str) -> Option<String> {
     }
     let fields = message.lines().filter_map(|line| {
         let (before, _) = line.split_once(", got ")?;
-        let start = before.rfind(": .").map_or_else(|| before.rfind(" .").unwrap_or(0), |at| at + 2);
-        let text = before[start..].trim();
-        (!text.is_empty()).then(|| text.to_owned())
+        let start = before.rfind(": .").map_or_else(|| before.rfind(" .").map(|at| at + 1), |at| Some(at + 2));
+        let text = before[start.or_else(|| before.rfind(' '))?..].trim();
+        (!text.is_empty()).then(|| without_quotes(text, false))
     });
     list(fields)
 }
@@ -214,7 +215,22 @@ fn is_of_key(before: &str, follows_key: bool) -> bool {
         None if follows_key => before.trim_start_matches(','),
         None => return false,
     };
-    !keys.is_empty() && keys.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'=' | b',' | b'-' | b'.'))
+    // Those of built-in kinds.
+    const KEYS: [&str; 12] = [
+        "name",
+        "containerPort",
+        "port",
+        "protocol",
+        "mountPath",
+        "devicePath",
+        "ip",
+        "uid",
+        "type",
+        "key",
+        "topologyKey",
+        "whenUnsatisfiable",
+    ];
+    keys.split(',').all(|part| KEYS.contains(&part.split('=').next().unwrap_or_default()))
 }
 
 #[cfg(test)]
@@ -239,6 +255,16 @@ mod tests {
     fn a_mistyped_field_loses_its_value() {
         let message = "failed to create typed patch object (web/a; /v1, Kind=Secret): .stringData.a: expected string, got &value.valueUnstructured{Value:12345}";
         check(json!({"reason": "", "message": message}), true, "Error: .stringData.a: expected string");
+    }
+
+    #[test]
+    fn what_only_looks_like_a_field_or_a_key_is_not_shown() {
+        check(json!({"message": "unable to parse \"user:hunter2\": expected X, got Y"}), true, "Error: X");
+        check(
+            json!({"message": "args [--password=\"hunter2\"], [token=\"hunter2\"]"}),
+            false,
+            "Error: args [--password=\"…\"], [token=\"…\"]",
+        );
     }
 
     #[test]

@@ -214,7 +214,6 @@ impl Record {
                 fields: None,
                 adopted: false,
                 doomed: false,
-                arrived: false,
                 done: false,
                 overruled: Vec::new(),
             });

@@ -31,7 +31,7 @@ pub use crate::ownership::ObjectKey;
 use crate::{
     origin::Origin,
     ownership::proven_owner,
-    prune::{self, ApprovedPrune, Candidate, Guards, HoldReason, Kinds, PrunePlan, Purpose},
+    prune::{self, ApprovedPrune, Candidate, Generated, Guards, HoldReason, PrunePlan, Purpose},
     transfer::Transfers,
 };
 use options::{Guard, Protection};
@@ -97,9 +97,6 @@ pub struct InventoryEntry {
     /// A Job that was seen complete and goes by its time to live: it is done, also when it is gone.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub done: bool,
-    /// It came since the service was last in sync.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub arrived: bool,
     /// See [`differences::overruled`]. Kept because nothing tells it again while the object stays as it is.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub overruled: Vec<String>,
@@ -119,24 +116,6 @@ pub struct Inventory {
 }
 
 impl Inventory {
-    /// The service is in sync: this is what the guards count against from now on.
-    pub fn settle(&mut self) {
-        self.baseline = self.entries.len();
-        self.entries.values_mut().for_each(|entry| entry.arrived = false);
-    }
-
-    /// Objects that the source states and that have come, or will come, since the service was last in sync, by kind. Before the first time
-    /// all have come since, and count only where they are to come.
-    pub fn arriving(&self, resolved: &Resolved) -> Kinds {
-        let mut arriving = Kinds::new();
-        for object in &resolved.objects {
-            if self.entries.get(&object.key()).is_none_or(|entry| entry.arrived && self.baseline > 0) {
-                *arriving.entry(prune::kind_of(&object.object)).or_default() += 1;
-            }
-        }
-        arriving
-    }
-
     /// What the source states again is no part of a prune that was approved when it did not.
     pub fn state_again(&mut self, key: &ObjectKey) {
         let Some(entry) = self.entries.get_mut(key) else { return };
@@ -367,7 +346,7 @@ pub fn plan(input: &PlanInput<'_>) -> Plan {
     let held = hold_reasons(input.inventory, input.origin, input.hold_prune);
     let leaving = judge_leaving(input, !held.is_empty());
     let guards = Guards {
-        arriving: &input.inventory.arriving(input.resolved),
+        generated: &input.resolved.generated(),
         purpose: Purpose::Sync,
         desired: input.resolved.stated(),
         inventory: baseline(input.inventory),
@@ -401,7 +380,7 @@ pub fn plan_removal(
     let staying = Staying { keep: None, stated: BTreeSet::new(), transfers };
     let leaving = sort_leaving(service_uid, inventory, live, inventory.entries.keys(), Purpose::Removal, &staying);
     let guards = Guards {
-        arriving: &Kinds::new(),
+        generated: &Generated::new(),
         purpose: Purpose::Removal,
         desired: 0,
         inventory: baseline(inventory),

@@ -92,7 +92,6 @@ impl Cluster {
                 fields,
                 adopted: false,
                 doomed: false,
-                arrived: false,
                 done: false,
                 overruled: Vec::new(),
             };
@@ -271,7 +270,6 @@ fn an_unknown_kind_waits_and_its_objects_are_not_pruned() {
         fields: None,
         adopted: false,
         doomed: false,
-        arrived: false,
         done: false,
         overruled: Vec::new(),
     };

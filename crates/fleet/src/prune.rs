@@ -24,11 +24,19 @@ const LISTED: usize = 10;
 /// What somebody looked at is another thing a day later.
 pub const APPROVAL_LASTS: SignedDuration = SignedDuration::from_hours(24);
 
-/// Numbers of objects, by group and kind.
-pub type Kinds = BTreeMap<(String, String), usize>;
+/// Numbers of objects that have names which Kustomize generates, by kind, namespace and what the names have before the hash.
+pub type Generated = BTreeMap<(String, String, String), usize>;
 
-pub fn kind_of(object: &ObjectRef) -> (String, String) {
-    (object.group.clone(), object.kind.clone())
+/// Letters and digits of the hash that Kustomize puts behind the name of a generated ConfigMap or Secret (`hasher.Encode`).
+const HASH: usize = 10;
+const OF_HASH: &[u8] = b"bcdfghkmt2456789";
+
+/// An object with a generated name, as [`Generated`] counts it.
+pub fn generated(object: &ObjectRef) -> Option<(String, String, String)> {
+    let is_generated = object.group.is_empty() && matches!(object.kind.as_str(), "ConfigMap" | "Secret");
+    let (stem, hash) = object.name.rsplit_once('-').filter(|_| is_generated)?;
+    (hash.len() == HASH && hash.bytes().all(|b| OF_HASH.contains(&b)))
+        .then(|| (object.kind.clone(), object.namespace.clone(), stem.to_owned()))
 }
 
 /// An object that would go.
@@ -80,9 +88,9 @@ pub struct Guards<'a> {
     pub desired: usize,
     /// Objects of the inventory when the service was last in sync: what the share is a share of.
     pub inventory: usize,
-    /// Objects that have come since then. One that goes where another of its kind comes has another name, and is not lost: generators of
-    /// Kustomize put a hash of the content into names.
-    pub arriving: &'a Kinds,
+    /// Objects of the source with generated names. One that goes where the source states another of its name has another content, and is not
+    /// lost.
+    pub generated: &'a Generated,
     /// Objects of the render that are not applied. While a replacement is missing, what it replaces stays.
     pub unapplied: usize,
     /// The digest that was approved.
@@ -106,7 +114,7 @@ pub enum HoldReason {
     EmptyRender,
     TooMany {
         deletes: usize,
-        /// So many of them by others of their kinds.
+        /// So many of them by others of the same generated names.
         replaced: usize,
         inventory: usize,
     },
@@ -238,20 +246,21 @@ pub fn decide(mut candidates: Vec<Candidate>, guards: &Guards<'_>) -> PrunePlan 
     PrunePlan { digest, candidates, verdict }
 }
 
-/// Objects for which no other one of their kind comes.
-fn count_lost(candidates: &[Candidate], arriving: &Kinds) -> usize {
-    let mut leaving = Kinds::new();
-    for candidate in candidates {
-        *leaving.entry(kind_of(&candidate.object)).or_default() += 1;
-    }
-    leaving.iter().map(|(kind, count)| count.saturating_sub(arriving.get(kind).copied().unwrap_or_default())).sum()
+/// Objects that no other one with the same generated name replaces.
+fn count_lost(candidates: &[Candidate], stated: &Generated) -> usize {
+    let mut left = stated.clone();
+    let is_replaced = |candidate: &&Candidate| {
+        let others = generated(&candidate.object).and_then(|name| left.get_mut(&name));
+        others.filter(|count| **count > 0).map(|count| *count -= 1).is_some()
+    };
+    candidates.len() - candidates.iter().filter(is_replaced).count()
 }
 
 fn hold_reasons(candidates: &[Candidate], guards: &Guards<'_>) -> Vec<HoldReason> {
     let mut reasons = guards.held.to_vec();
     if guards.purpose == Purpose::Sync {
         let (deletes, inventory) = (candidates.len(), guards.inventory);
-        let lost = count_lost(candidates, guards.arriving);
+        let lost = count_lost(candidates, guards.generated);
         if guards.desired == 0 {
             reasons.push(HoldReason::EmptyRender);
         } else if lost * 2 > inventory || (lost > FEW && lost * SHARE > inventory) {

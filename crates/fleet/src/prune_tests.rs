@@ -27,10 +27,10 @@ fn maps(count: usize) -> Vec<Candidate> {
     (0..count).map(|n| candidate("ConfigMap", &format!("m{n}"))).collect()
 }
 
-static NOTHING: Kinds = Kinds::new();
+static NOTHING: Generated = Generated::new();
 
 const GUARDS: Guards<'_> = Guards {
-    arriving: &NOTHING,
+    generated: &NOTHING,
     purpose: Purpose::Sync,
     desired: 100,
     inventory: 100,
@@ -73,13 +73,34 @@ fn many_objects_wait() {
 }
 
 #[test]
-fn what_is_replaced_by_others_of_its_kind_is_not_lost() {
-    let maps_come = |count: usize| Kinds::from([(kind_of(&maps(1)[0].object), count)]);
-    check(maps(3), Guards { inventory: 4, desired: 4, arriving: &maps_come(3), ..GUARDS }, &[]);
-    let reason = "4 of 4 objects would be deleted, and 1 of them replaced";
-    check(maps(4), Guards { inventory: 4, desired: 1, arriving: &maps_come(1), ..GUARDS }, &[reason]);
-    let others = Kinds::from([((String::new(), "Secret".to_owned()), 3)]);
-    check(maps(3), Guards { inventory: 4, desired: 4, arriving: &others, ..GUARDS }, &["3 of 4"]);
+fn what_comes_back_with_another_hash_in_its_name_is_not_lost() {
+    let named = |names: &[&str]| -> Vec<Candidate> {
+        let mut all = maps(names.len());
+        all.iter_mut().zip(names).for_each(|(candidate, name)| candidate.object.name = (*name).to_owned());
+        all
+    };
+    let stated = |names: &[&str]| -> Generated {
+        let mut all = Generated::new();
+        for one in named(names).iter().filter_map(|candidate| generated(&candidate.object)) {
+            *all.entry(one).or_default() += 1;
+        }
+        all
+    };
+    let going = ["a-5h2k8m9f7t", "b-5h2k8m9f7t", "c-5h2k8m9f7t"];
+    let small = Guards { inventory: 4, desired: 4, ..GUARDS };
+    check(
+        named(&going),
+        Guards { generated: &stated(&["a-b4dg6kt2cm", "b-b4dg6kt2cm", "c-b4dg6kt2cm"]), ..small },
+        &[],
+    );
+    let reason = "3 of 3 objects would be deleted, and 1 of them replaced";
+    check(
+        named(&going),
+        Guards { generated: &stated(&["a-b4dg6kt2cm", "x-b4dg6kt2cm"]), inventory: 3, ..small },
+        &[reason],
+    );
+    // Other names, which a wrong prefix gives to all, are losses.
+    check(named(&["a", "b", "c"]), Guards { generated: &stated(&["pre-a", "pre-b", "pre-c"]), ..small }, &["3 of 4"]);
 }
 
 #[test]

@@ -1,9 +1,9 @@
-//! Objects that can't be applied, because what an apply merges is not valid: written as a whole, with what others own.
+//! Objects that can't be applied, because what an apply merges is not valid: written as a whole, without what is in the way.
 
 use farwater_api::apply_options::ConflictPolicy;
 use farwater_fleet::plan::{
     Change, ResolvedObject,
-    around::{Around, around},
+    around::{clear, merge},
     differences::leave_ignored,
 };
 use serde_json::Value;
@@ -13,6 +13,9 @@ use crate::{
     kubernetes::{ApiError, Fault, to_bytes},
     live::{live_object, migration},
 };
+
+/// Fields and elements that are taken out of an object, at most.
+const MOST_REMOVED: usize = 16;
 
 impl Executor<'_> {
     /// Writes an object as a whole that could not be applied because of `error`. None where that is not the way, or no way either: then the
@@ -24,13 +27,15 @@ impl Executor<'_> {
         error: &ApiError,
         dry_run: bool,
     ) -> Result<Option<(Value, Notice)>, ApiError> {
-        let Fault::Unmergeable(fields) = error.fault() else { return Ok(None) };
+        if !matches!(error.fault(), Fault::Unmergeable(_)) {
+            return Ok(None);
+        }
         if change.cause.is_adoption() || object.options.conflicts != ConflictPolicy::Force {
             return Ok(None);
         }
         let mut tries = 1;
         loop {
-            match self.write_around_once(path, object, (error, fields), dry_run).await {
+            match self.write_around_once(path, object, error, dry_run).await {
                 // Somebody wrote in between: read again.
                 Err(error) if error.code() == 409 && tries < TRIES => tries += 1,
                 written => return written,
@@ -42,35 +47,43 @@ impl Executor<'_> {
         &self,
         path: &str,
         object: &ResolvedObject,
-        (error, fields): (&ApiError, &[String]),
+        error: &ApiError,
         dry_run: bool,
     ) -> Result<Option<(Value, Notice)>, ApiError> {
-        let options = &object.options;
         let live = match self.kubernetes.get(Some(self.account), path, false).await {
             Ok(live) => live,
             Err(gone) if gone.is_not_found() => return self.make_whole(path, object, error, dry_run).await,
             Err(error) => return Err(error),
         };
+        let options = &object.options;
         let mut manifest = from_bytes(&object.body)?;
         if options.ignores() {
             leave_ignored(&mut manifest, &live, &options.ignore, &options.ignore_managers);
         }
-        for in_the_way in [&[], fields] {
-            let Some(Around { object: whole, removed }) = around(&manifest, &live, in_the_way) else { return Ok(None) };
-            let tried = self.persist(|| self.kubernetes.replace(Some(self.account), path, &whole, true)).await;
-            let planned = match tried {
-                Ok(planned) => planned,
-                Err(error) if matches!(error.fault(), Fault::Unmergeable(_) | Fault::Immutable) => continue,
-                Err(error) => return Err(error),
+        let Some(mut whole) = merge(&manifest, &live) else { return Ok(None) };
+        let mut removed = Vec::new();
+        let planned = loop {
+            let wrong = match self.persist(|| self.kubernetes.replace(Some(self.account), path, &whole, true)).await {
+                Ok(planned) => break planned,
+                Err(wrong) if wrong.code() == 409 || wrong.is_passing() || *wrong.fault() == Fault::Immutable => {
+                    return Err(wrong);
+                }
+                Err(wrong) => wrong,
             };
-            let notice = Notice { whole: Some(explain(error, &removed)), ..Notice::default() };
-            if dry_run {
-                return Ok(Some((planned, notice)));
+            // What the first refusal says of the manifest itself is more than what is wrong with this way.
+            let Fault::Unmergeable(fields) = wrong.fault() else { return Ok(None) };
+            let cleared: Vec<String> = fields.iter().filter_map(|field| clear(&mut whole, &manifest, field)).collect();
+            if cleared.is_empty() || removed.len() > MOST_REMOVED {
+                return Ok(None);
             }
-            self.persist(|| self.kubernetes.replace(Some(self.account), path, &whole, false)).await?;
-            return Ok(Some((self.own_whole(path, &to_bytes(&manifest)?).await?, notice)));
+            removed.extend(cleared);
+        };
+        let notice = Notice { whole: Some(explain(error, &removed)), ..Notice::default() };
+        if dry_run {
+            return Ok(Some((planned, notice)));
         }
-        Ok(None)
+        self.persist(|| self.kubernetes.replace(Some(self.account), path, &whole, false)).await?;
+        Ok(Some((self.own_whole(path, &to_bytes(&manifest)?).await?, notice)))
     }
 
     async fn make_whole(
@@ -84,8 +97,9 @@ impl Executor<'_> {
         let manifest = from_bytes(&object.body)?;
         let made = self.persist(|| self.kubernetes.make(Some(self.account), collection, &manifest, dry_run)).await;
         let made = match made {
-            Err(error) if matches!(error.fault(), Fault::Unmergeable(_)) => return Ok(None),
-            made => made?,
+            Err(error) if error.code() == 409 || error.is_passing() => return Err(error),
+            Err(_) => return Ok(None),
+            Ok(made) => made,
         };
         let made = if dry_run { made } else { self.own_whole(path, &object.body).await? };
         Ok(Some((made, Notice { whole: Some(explain(error, &[])), ..Notice::default() })))
@@ -120,7 +134,7 @@ impl Executor<'_> {
 fn explain(error: &ApiError, removed: &[String]) -> String {
     let removed = match removed {
         [] => String::new(),
-        removed => format!("; what others wrote of {} was left out", removed.join(", ")),
+        removed => format!("; {} was taken out", removed.join(", ")),
     };
     format!("written as a whole, because merged it would not be valid ({error}){removed}")
 }

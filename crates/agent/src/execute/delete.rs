@@ -76,7 +76,8 @@ impl Executor<'_> {
         }
         let guard = |live: &LiveObject| match live.protection.forbids(purpose, candidate.confirm) {
             _ if self.superseded.has_come() => Some(Deleted::Superseded),
-            keep => keep.map(Deleted::Kept),
+            // Another service may have come into it since it was planned.
+            keep => keep.or_else(|| self.leaving.holds(self.service, &key)).map(Deleted::Kept),
         };
         let propagation = if owns_pods(&candidate.object) { Propagation::Foreground } else { Propagation::Background };
         let deleted = self.delete_as(&candidate.object, &candidate.uid, propagation, guard).await;
@@ -232,6 +233,7 @@ mod tests {
                 service: &service,
             },
             rules: std::sync::Arc::default(),
+            leaving: &crate::service::Leaving::default(),
             superseded: Superseded::by(assignments),
         };
         let results = executor.delete(&deletes, &[], Purpose::Sync).await;

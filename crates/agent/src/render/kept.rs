@@ -27,7 +27,7 @@ const PURPOSE: &str = "rendered";
 /// Largest render that is read back, once it is unpacked.
 const MAX_UNPACKED: usize = 64 << 20;
 /// Functions of templates whose results nothing decides. A word that isn't one of them costs a Secret and nothing else.
-const MADE_UP: [&str; 12] = [
+const MADE_UP: [&str; 14] = [
     "randAlpha",
     "randNumeric",
     "randAscii",
@@ -40,6 +40,8 @@ const MADE_UP: [&str; 12] = [
     "uuidv4",
     "htpasswd",
     "encryptAES",
+    "bcrypt",
+    "shuffle",
 ];
 
 /// Renders that are kept, by the services' uids, as they were read or written last.
@@ -56,27 +58,31 @@ struct Kept {
     objects: Vec<(String, Value)>,
 }
 
-/// What decides about a render, but for what the cluster has; none where nothing in it is made up. What lies packed in a chart isn't read
-/// for that.
+/// What decides about a render, but for what the cluster has; none where nothing in it is made up, or where charts look up in the cluster what
+/// they made up before.
 pub fn key_of(archive: &Archive, deployment: &Deployment, parameters: &Map<String, Value>) -> Option<Digest> {
-    let makes_up =
-        |text: &[u8]| MADE_UP.iter().any(|name| text.windows(name.len()).any(|part| part == name.as_bytes()));
+    let looks_up = deployment.renderers.iter().any(|renderer| renderer.helm.as_ref().is_some_and(|helm| helm.lookup));
     let mut files = archive.files();
-    files
-        .any(|(path, text)| {
-            let path = path.as_str();
-            path.ends_with(".tgz") || (path.contains("templates/") && makes_up(text))
-        })
-        .then(|| {
-            Digest::of_json(&json!([
-                deployment.bundle,
-                deployment.path,
-                deployment.renderers,
-                deployment.patches,
-                deployment.target_namespace,
-                parameters,
-            ]))
-        })
+    let is_made_up = !looks_up
+        && files.any(|(path, text)| match path.as_str() {
+            // The agent unpacks no charts, and takes what it can't read for one that makes something up.
+            path if path.ends_with(".tgz") => path.contains("charts/"),
+            path => path.contains("templates/") && makes_up(text),
+        });
+    is_made_up.then(|| {
+        Digest::of_json(&json!([
+            archive.digest(),
+            deployment.path,
+            deployment.renderers,
+            deployment.patches,
+            deployment.target_namespace,
+            parameters,
+        ]))
+    })
+}
+
+fn makes_up(text: &[u8]) -> bool {
+    MADE_UP.iter().any(|name| text.windows(name.len()).any(|part| part == name.as_bytes()))
 }
 
 impl KeptRenders {
@@ -90,9 +96,15 @@ impl KeptRenders {
                 None => return Ok(None),
             },
         };
-        let damaged = || ApiError::Unusable(format!("the render that is kept in Secret {} is damaged", name(uid)));
-        let text = zstd::bulk::decompress(&bytes, MAX_UNPACKED).map_err(|_| damaged())?;
-        let kept: Kept = serde_json::from_slice(&text).map_err(|_| damaged())?;
+        let text = zstd::bulk::decompress(&bytes, MAX_UNPACKED).ok();
+        let Some(kept) = text.and_then(|text| serde_json::from_slice::<Kept>(&text).ok()) else {
+            tracing::warn!(
+                uid,
+                secret = name(uid),
+                "the render that is kept is damaged; what it made up is made again"
+            );
+            return Ok(None);
+        };
         if kept.key != key {
             return Ok(None);
         }
@@ -107,7 +119,7 @@ impl KeptRenders {
         let unusable = |error: &dyn std::fmt::Display| ApiError::Unusable(format!("keep the render: {error}"));
         let text = serde_json::to_vec(&Kept { key, objects: objects.collect() }).map_err(|error| unusable(&error))?;
         let bytes = compress(&text).map_err(|error| unusable(&error))?;
-        if bytes.len() > MAX_BYTES {
+        if bytes.len() > MAX_BYTES || text.len() > MAX_UNPACKED {
             let limit = MAX_BYTES;
             tracing::warn!(
                 uid,

@@ -17,7 +17,7 @@ use farwater_fleet::{
         Cause, Change, GroupVersionKind, InventoryEntry, Keep, ObjectKey, Plan, Resolved, SkipReason, Stage, baseline,
         hold_reasons, options::ObjectOptions,
     },
-    prune::{self, ApprovedPrune, Candidate, Guards, HoldReason, Kinds, PrunePlan, Purpose, Verdict},
+    prune::{self, ApprovedPrune, Candidate, Generated, Guards, HoldReason, PrunePlan, Purpose, Verdict},
 };
 use tokio::time::Instant;
 
@@ -76,6 +76,7 @@ impl ServiceTask {
                 return Ended::Superseded;
             }
             plan = self.make_plan(deployment, &resolved).await;
+            self.note_kept(&plan);
         }
         tracing::debug!(service = %self.name(), ?read, ?looked_up, planned = ?start.elapsed(), "planned");
         self.step("plan", begun, None);
@@ -217,12 +218,14 @@ impl ServiceTask {
         let held = hold_reasons(&self.stored.inventory, Some(&origin(deployment)), deployment.hold_prune.as_deref());
         // What replaces must stand before what it replaced goes.
         let leaving = if self.barrier.is_none() { plan.prune.candidates.clone() } else { Vec::new() };
-        let arriving = self.stored.inventory.arriving(resolved);
-        let prune = prune::decide(leaving, &self.guards(deployment, resolved, plan, &results, (&held, &arriving)));
+        let generated = resolved.generated();
+        let prune = prune::decide(leaving, &self.guards(deployment, resolved, plan, &results, (&held, &generated)));
         if !self.prune(&executor, plan, &prune, deployment.approved_prune, Purpose::Sync).await? {
             return Ok(false);
         }
         self.record_leaving(plan, &prune, resolved, deployment);
+        // What was deleted keeps nothing of others any more.
+        self.announce(resolved.stated_keys(), false);
         self.offer(plan);
         self.preview(account, &prune).await;
         self.save_inventory().await?;
@@ -246,7 +249,6 @@ impl ServiceTask {
                 fields: None,
                 adopted: change.cause.is_adoption(),
                 doomed: false,
-                arrived: true,
                 done: false,
                 overruled: Vec::new(),
             });
@@ -294,12 +296,12 @@ impl ServiceTask {
         resolved: &Resolved,
         plan: &Plan,
         results: &BTreeMap<ObjectKey, Applied>,
-        (held, arriving): (&'a [HoldReason], &'a Kinds),
+        (held, generated): (&'a [HoldReason], &'a Generated),
     ) -> Guards<'a> {
         let skipped = plan.skipped.iter().filter(|s| s.reason.is_unapplied()).count();
         let failed = results.values().filter(|r| !matches!(r, Applied::Done { .. })).count();
         Guards {
-            arriving,
+            generated,
             purpose: Purpose::Sync,
             desired: resolved.stated(),
             inventory: baseline_before(self, plan, results),

@@ -154,18 +154,20 @@ impl Basis<'_> {
             Some(key) => agent.kept_renders.find(&agent.kubernetes, &self.service.uid, key).await.map_err(explain)?,
             None => None,
         };
+        let is_kept = kept.is_some();
         let mut render = match kept {
             Some(kept) => kept,
-            None => {
-                let render = agent.renderers.render(&opened, &handed, deployment, of, &cluster).await;
-                if let (Some(key), Shelf::Kept, true) = (key, shelf, render.errors.is_empty()) {
-                    let keeping = agent.kept_renders.keep(&agent.kubernetes, &self.service.uid, key, &render);
-                    keeping.await.map_err(explain)?;
-                }
-                render
-            }
+            None => agent.renderers.render(&opened, &handed, deployment, of, &cluster).await,
         };
         opened.check(&mut render);
+        if let (Some(key), Shelf::Kept, false) = (key, shelf, is_kept) {
+            // What is made up would be another one at the next attempt.
+            if let Some(error) = render.errors.first() {
+                return Err(Stopped(error.clone()));
+            }
+            let keeping = agent.kept_renders.keep(&agent.kubernetes, &self.service.uid, key, &render);
+            keeping.await.map_err(explain)?;
+        }
         let veil = handed.veil.clone();
         let sees_occasion = !crate::render::is_always_the_same(&opened.archive, deployment);
         drop((opened, handed));
@@ -235,7 +237,8 @@ impl Basis<'_> {
     pub fn executor<'a>(&'a self, account: &'a ServiceAccount, superseded: Superseded) -> Executor<'a> {
         let (kubernetes, kinds, tombstones) = (&self.agent.kubernetes, &self.agent.kinds, self.tombstones());
         let service = &self.service.uid;
-        Executor { kubernetes, kinds, account, service, tombstones, rules: Arc::default(), superseded }
+        let leaving = &self.agent.leaving;
+        Executor { kubernetes, kinds, account, service, tombstones, rules: Arc::default(), leaving, superseded }
     }
 
     /// What other services have to do with this one's objects, as they said it last.

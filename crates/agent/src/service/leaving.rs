@@ -79,6 +79,13 @@ impl Leaving {
         held.map_or_else(BTreeSet::new, |_| lock(&self.keepers).clone())
     }
 
+    /// What keeps a namespace or a definition: a service that states objects in it.
+    pub fn holds(&self, uid: &str, holder: &ObjectKey) -> Option<Keep> {
+        let others = self.others(uid);
+        let holding = others.iter().find(|(_, held)| !held.is_leaving && held.within(holder) > 0);
+        holding.map(|(name, held)| Keep::HoldsStated(format!("{} objects of service {name}", held.within(holder))))
+    }
+
     pub(super) fn others(&self, uid: &str) -> Vec<(String, Arc<Holdings>)> {
         let all = lock(&self.holdings);
         all.iter()

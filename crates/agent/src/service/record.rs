@@ -221,7 +221,7 @@ impl ServiceTask {
         let unfinished = self.statuses.values().any(|s| !matches!(s.sync, SyncState::Synced | SyncState::Drifted));
         if resolved.complete && !leaving && !unfinished {
             let inventory = &mut self.stored.inventory;
-            inventory.settle();
+            inventory.baseline = inventory.entries.len();
             inventory.origin = Some(origin(deployment).or(inventory.origin.as_ref()));
         }
     }

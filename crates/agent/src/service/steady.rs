@@ -221,7 +221,11 @@ impl ServiceTask {
             return false;
         }
         if self.may_change(&object.group, &object.kind) {
-            self.health.ask(key, Instant::now());
+            // A Job may go soon after its end.
+            match (key.group(), key.kind()) {
+                ("batch", "Job") => self.health.ask_now(key.clone()),
+                _ => self.health.ask(key, Instant::now()),
+            }
         }
         if is_turned || (drifted && as_applied) {
             return true;

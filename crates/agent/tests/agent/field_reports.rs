@@ -154,7 +154,7 @@ async fn a_job_that_is_complete_and_goes_by_its_time_to_live_is_done() {
 kind: Job
 metadata: {name: once}
 spec:
-  ttlSecondsAfterFinished: 1
+  ttlSecondsAfterFinished: 3
   template: {spec: {schedulerName: nobody, restartPolicy: Never, containers: [{name: main, image: x}]}}
 ";
     let service = Service::new(&world.hub, "done", &[("a.yaml", &config_map("a", "1")), ("job.yaml", job)]);

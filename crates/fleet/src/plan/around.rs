@@ -1,47 +1,31 @@
-//! An object as a whole, for what can't be merged: our manifest, and around it what others own.
+//! An object as a whole, for what can't be merged: the live one with our manifest in it, and without what is in the way.
 //!
 //! Server-side apply keeps what nobody states any more: defaults of a branch that is left (`strategy.rollingUpdate` beside `type: Recreate`),
-//! and elements of lists whose key somebody changed (`ports`). Where that can't be valid together, an object is written without them.
+//! and elements of lists whose key somebody changed (`ports`). Where that is not valid together, the API server names the field, and
+//! [`clear`] takes it out, as long as the manifest doesn't state it.
 
 use farwater_api::FIELD_MANAGER;
 use serde_json::{Map, Value};
 
-/// An object to be written as a whole.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Around {
-    pub object: Value,
-    /// Lists and fields whose contents by others are left out.
-    pub removed: Vec<String>,
-}
-
-/// `manifest` with what other managers own of `live`, at its version. `in_the_way`: fields as the API server names them in causes
-/// (`spec.ports[1].name`); what others own of such a list, or field, is left out. None: the live object doesn't say who owns what.
-pub fn around(manifest: &Value, live: &Value, in_the_way: &[String]) -> Option<Around> {
+/// The live object as an apply of the manifest would leave it: what we applied and the manifest lacks is gone, what the manifest states is as
+/// it states it, and all else stays. None: the live object doesn't say who owns what.
+pub fn merge(manifest: &Value, live: &Value) -> Option<Value> {
     let entries = live["metadata"]["managedFields"].as_array().filter(|entries| !entries.is_empty())?;
-    let in_the_way: Vec<String> = in_the_way.iter().map(|field| place_of(field)).collect();
-    let is_of_status = |entry: &&Value| entry["subresource"] == "status";
-    let is_our_apply = |entry: &&Value| is_ours(entry) && entry["operation"] == "Apply";
-    let mut around = Around { object: manifest.clone(), removed: Vec::new() };
-    let applied = entries.iter().find(is_our_apply).map(|entry| entry["fieldsV1"].clone()).unwrap_or_default();
-    for entry in entries.iter().filter(|entry| !is_of_status(entry) && !is_our_apply(entry)) {
-        let fields = match is_ours(entry) {
-            true => without(&entry["fieldsV1"], &applied),
-            false => entry["fieldsV1"].clone(),
-        };
-        add_map(&mut around.object, live, &fields, "", &in_the_way, &mut around.removed);
-    }
-    around.removed.sort();
-    around.removed.dedup();
-    around.object["metadata"]["resourceVersion"] = live["metadata"]["resourceVersion"].clone();
-    if let Some(metadata) = around.object["metadata"].as_object_mut() {
+    let is_our_apply = |entry: &&Value| {
+        entry["manager"] == FIELD_MANAGER && entry["operation"] == "Apply" && entry["subresource"].is_null()
+    };
+    let ours = entries.iter().find(is_our_apply).map_or(&Value::Null, |entry| &entry["fieldsV1"]);
+    let others: Vec<&Value> =
+        entries.iter().filter(|entry| !is_our_apply(entry)).map(|entry| &entry["fieldsV1"]).collect();
+    let mut object = live.clone();
+    if let Some(metadata) = object["metadata"].as_object_mut() {
         metadata.remove("managedFields");
     }
-    Some(around)
-}
-
-/// Whether an entry of `managedFields` is of ours, by applies or otherwise.
-fn is_ours(entry: &Value) -> bool {
-    entry["manager"] == FIELD_MANAGER && entry["subresource"].is_null()
+    take_out(&mut object, manifest, ours, &others);
+    let all: Vec<&Value> = others.into_iter().chain([ours]).collect();
+    overlay(&mut object, manifest, &all);
+    object["metadata"]["resourceVersion"] = live["metadata"]["resourceVersion"].clone();
+    Some(object)
 }
 
 /// A field set (FieldsV1) without what another one has.
@@ -67,97 +51,177 @@ fn is_leaf(fields: &Value) -> bool {
     fields.as_object().is_none_or(|map| map.keys().all(|key| key == "."))
 }
 
-/// The innermost list of a field that stands in the way, or the field: `spec.containers[*].ports` of `spec.containers[0].ports[1].name`.
-fn place_of(field: &str) -> String {
-    let list = field.rsplit_once('[').map_or(field, |(list, _)| list);
-    let mut place = String::new();
-    for part in list.split_inclusive(['[', ']']) {
-        match part.strip_suffix(']') {
-            Some(_) => place.push_str("*]"),
-            None => place.push_str(part),
-        }
-    }
-    place
+/// What field sets have under a name.
+fn below<'a>(sets: &[&'a Value], key: &str) -> Vec<&'a Value> {
+    sets.iter().filter_map(|fields| fields.get(key)).collect()
 }
 
-fn add_map(
-    into: &mut Value,
-    live: &Value,
-    fields: &Value,
-    path: &str,
-    in_the_way: &[String],
-    removed: &mut Vec<String>,
-) {
+/// Takes out what is in `fields`, in no set of `others` and not in the manifest.
+fn take_out(object: &mut Value, manifest: &Value, fields: &Value, others: &[&Value]) {
     for (key, sub) in fields.as_object().into_iter().flatten() {
-        let Some(name) = key.strip_prefix("f:") else { continue };
-        let Some(value) = live.get(name) else { continue };
-        let path = if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
-        if path == "status" {
-            continue;
-        }
-        if in_the_way.contains(&path) {
-            removed.push(path);
-            continue;
-        }
-        let Some(map) = into.as_object_mut() else { return };
-        match value {
-            _ if is_leaf(sub) => {
-                map.entry(name).or_insert_with(|| value.clone());
+        let others = below(others, key);
+        if let (Some(name), Some(map)) = (key.strip_prefix("f:"), object.as_object_mut()) {
+            match (map.get_mut(name), manifest.get(name)) {
+                (None, _) => {}
+                (Some(_), None) if others.is_empty() => drop(map.remove(name)),
+                (Some(_), Some(_)) if is_leaf(sub) => {}
+                (Some(value), stated) => take_out(value, stated.unwrap_or(&Value::Null), sub, &others),
             }
-            Value::Array(items) => {
-                let slot = map.entry(name).or_insert_with(|| Value::Array(Vec::new()));
-                add_list(slot, items, sub, &path, in_the_way, removed);
-                if *slot == Value::Array(Vec::new()) {
-                    map.remove(name);
-                }
+        } else if let (Some(keys), Some(list)) = (keys_of(key), object.as_array_mut()) {
+            let stated = manifest.as_array().into_iter().flatten().find(|item| has_keys(item, &keys));
+            let Some(place) = list.iter().position(|item| has_keys(item, &keys)) else { continue };
+            match stated {
+                None if others.is_empty() => drop(list.remove(place)),
+                stated => take_out(&mut list[place], stated.unwrap_or(&Value::Null), sub, &others),
             }
-            value => {
-                let slot = map.entry(name).or_insert_with(|| Value::Object(Map::new()));
-                add_map(slot, value, sub, &path, in_the_way, removed);
-                if *slot == Value::Object(Map::new()) && sub.get(".").is_none() {
-                    map.remove(name);
-                }
+        } else if let (Some(text), Some(list)) = (key.strip_prefix("v:"), object.as_array_mut()) {
+            let value: Value = serde_json::from_str(text).unwrap_or_default();
+            let is_stated = manifest.as_array().is_some_and(|items| items.contains(&value));
+            if !is_stated && others.is_empty() {
+                list.retain(|item| *item != value);
             }
         }
     }
 }
 
-fn add_list(
-    into: &mut Value,
-    live: &[Value],
-    fields: &Value,
-    path: &str,
-    in_the_way: &[String],
-    removed: &mut Vec<String>,
-) {
-    let Some(list) = into.as_array_mut() else { return };
-    for (key, sub) in fields.as_object().into_iter().flatten() {
-        if let Some(value) = key.strip_prefix("v:").and_then(|text| serde_json::from_str::<Value>(text).ok()) {
-            if live.contains(&value) && !list.contains(&value) {
-                list.push(value);
+/// Puts the manifest in: maps by name, lists by the keys that field sets name, all else as a whole.
+fn overlay(object: &mut Value, manifest: &Value, sets: &[&Value]) {
+    match manifest {
+        Value::Object(stated) if object.is_object() => {
+            for (name, value) in stated {
+                let sets = below(sets, &format!("f:{name}"));
+                let is_atomic = !sets.is_empty() && sets.iter().all(|fields| is_leaf(fields)) && !value.is_array();
+                match object.get_mut(name.as_str()) {
+                    Some(held) if !is_atomic => overlay(held, value, &sets),
+                    _ => object[name.as_str()] = value.clone(),
+                }
             }
-            continue;
         }
-        let keys = key.strip_prefix("k:").and_then(|text| serde_json::from_str::<Map<String, Value>>(text).ok());
-        let Some(keys) = keys else { continue };
-        let Some(element) = live.iter().find(|item| keys.iter().all(|(name, value)| item.get(name) == Some(value)))
-        else {
-            continue;
-        };
-        // A manifest may leave out a key that has a default.
-        let is_same = |item: &&mut Value| {
-            let mut known = keys.iter().filter_map(|(name, value)| item.get(name).map(|own| own == value)).peekable();
-            known.peek().is_some() && known.all(|same| same)
-        };
-        match list.iter_mut().find(is_same) {
-            Some(item) => add_map(item, element, sub, &format!("{path}[*]"), in_the_way, removed),
-            None => {
-                let mut item = Value::Object(keys);
-                add_map(&mut item, element, sub, &format!("{path}[*]"), in_the_way, removed);
+        Value::Array(stated) if object.is_array() => {
+            let keys: Vec<Map<String, Value>> = sets
+                .iter()
+                .flat_map(|fields| fields.as_object())
+                .flatten()
+                .filter_map(|(key, _)| keys_of(key))
+                .collect();
+            let is_set =
+                sets.iter().flat_map(|fields| fields.as_object()).flatten().any(|(key, _)| key.starts_with("v:"));
+            let held = object.as_array_mut().map(std::mem::take).unwrap_or_default();
+            *object = match keys.first() {
+                Some(first) => overlay_elements(held, stated, (first, sets)).into(),
+                None if is_set => {
+                    let rest = held.into_iter().filter(|item| !stated.contains(item));
+                    stated.iter().cloned().chain(rest).collect()
+                }
+                None => stated.clone().into(),
+            };
+        }
+        other => *object = other.clone(),
+    }
+}
+
+/// The elements that are stated, in their order, and then those that are not. Of an element that is stated twice, the first is merged.
+fn overlay_elements(
+    mut held: Vec<Value>,
+    stated: &[Value],
+    (names, sets): (&Map<String, Value>, &[&Value]),
+) -> Vec<Value> {
+    let mut list = Vec::new();
+    for element in stated {
+        let keys: Map<String, Value> =
+            names.keys().map(|name| (name.clone(), key_value(element, name).unwrap_or_default())).collect();
+        match held.iter().position(|item| has_keys(item, &keys)) {
+            Some(place) => {
+                let mut item = held.remove(place);
+                let all = sets.iter().filter_map(|fields| fields.as_object()).flatten();
+                let of_item = all.filter(|(key, _)| keys_of(key).is_some_and(|of| of == keys));
+                let sets: Vec<&Value> = of_item.map(|(_, sub)| sub).collect();
+                overlay(&mut item, element, &sets);
                 list.push(item);
             }
+            None => list.push(element.clone()),
         }
     }
+    list.extend(held);
+    list
+}
+
+fn keys_of(key: &str) -> Option<Map<String, Value>> {
+    serde_json::from_str(key.strip_prefix("k:")?).ok()
+}
+
+/// Of the keys of built-in lists only the protocol of a port may be left out.
+fn key_value(element: &Value, name: &str) -> Option<Value> {
+    element.get(name).cloned().or_else(|| (name == "protocol").then(|| "TCP".into()))
+}
+
+fn has_keys(element: &Value, keys: &Map<String, Value>) -> bool {
+    keys.iter().all(|(name, value)| key_value(element, name).as_ref() == Some(value))
+}
+
+/// One step from an object to a field of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Step {
+    Name(String),
+    Index(usize),
+}
+
+/// `spec.ports[1].name`; keys in brackets that are no numbers are names.
+fn steps_of(field: &str) -> Vec<Step> {
+    let mut steps = Vec::new();
+    for part in field.split('.') {
+        let mut pieces = part.split('[');
+        steps.extend(pieces.next().filter(|name| !name.is_empty()).map(|name| Step::Name(name.to_owned())));
+        steps.extend(pieces.map(|piece| {
+            let piece = piece.trim_end_matches(']');
+            piece.parse().map_or_else(|_| Step::Name(piece.to_owned()), Step::Index)
+        }));
+    }
+    steps
+}
+
+/// Takes out what the API server names as wrong and the manifest doesn't state: the field, or the element of a list that it is in. Where the
+/// manifest states the field, elements of its list with the same value go. Returns the path of what was taken out; none: nothing can be.
+///
+/// `field` is of `object`, as in a cause. Names, metadata and the object's largest parts never go.
+pub fn clear(object: &mut Value, manifest: &Value, field: &str) -> Option<String> {
+    let steps = steps_of(field);
+    if steps.len() < 2 || matches!(&steps[0], Step::Name(name) if name != "spec") {
+        return None;
+    }
+    let (mut at, mut stated) = (object, Some(manifest));
+    let mut path = String::new();
+    for (n, step) in steps.iter().enumerate() {
+        match step {
+            Step::Name(name) => {
+                path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+                let below = stated.and_then(|stated| stated.get(name));
+                if below.is_none() && n > 0 {
+                    return at.as_object_mut()?.remove(name.as_str()).map(|_| path);
+                }
+                (at, stated) = (at.get_mut(name.as_str())?, below);
+            }
+            Step::Index(index) => {
+                let list = at.as_array_mut()?;
+                let of_manifest = stated.and_then(Value::as_array).map_or(0, Vec::len);
+                path = format!("{path}[{index}]");
+                // Those that are stated come first.
+                if *index >= of_manifest {
+                    return (*index < list.len()).then(|| list.remove(*index)).map(|_| path);
+                }
+                if let (Some(Step::Name(name)), true) = (steps.get(n + 1), n + 2 == steps.len()) {
+                    let value = list.get(*index)?.get(name.as_str()).cloned();
+                    let twin = list.iter().skip(of_manifest).position(|item| item.get(name.as_str()).cloned() == value);
+                    if let (Some(twin), Some(_)) = (twin, &value) {
+                        list.remove(of_manifest + twin);
+                        return Some(path);
+                    }
+                }
+                (at, stated) = (list.get_mut(*index)?, stated.and_then(|stated| stated.get(*index)));
+            }
+        }
+    }
+    None
 }
 
 #[cfg(test)]
@@ -170,72 +234,80 @@ mod tests {
         json!({"manager": manager, "operation": operation, "fieldsV1": fields})
     }
 
-    fn check(
-        manifest: Value,
-        mut live: Value,
-        entries: &[Value],
-        in_the_way: &[&str],
-        expected: Value,
-        removed: &[&str],
-    ) {
-        live["metadata"] = json!({"resourceVersion": "7", "managedFields": entries});
-        let in_the_way: Vec<String> = in_the_way.iter().map(|field| (*field).to_owned()).collect();
-        let mut around = around(&manifest, &live, &in_the_way).unwrap();
-        around.object.as_object_mut().unwrap().remove("metadata");
-        assert_eq!(
-            (around.object, around.removed),
-            (expected, removed.iter().map(|field| (*field).to_owned()).collect())
-        );
+    fn ours(fields: Value) -> Value {
+        entry(FIELD_MANAGER, "Apply", fields)
+    }
+
+    fn merged(manifest: &Value, mut live: Value, entries: &[Value]) -> Value {
+        live["metadata"] = json!({"resourceVersion": "7", "finalizers": ["theirs"], "managedFields": entries});
+        let mut merged = merge(manifest, &live).unwrap();
+        assert_eq!(merged["metadata"], json!({"resourceVersion": "7", "finalizers": ["theirs"]}));
+        merged.as_object_mut().unwrap().remove("metadata");
+        merged
     }
 
     #[test]
-    fn defaults_of_a_branch_that_is_left_go_and_what_others_own_stays() {
-        let live = json!({"spec": {"replicas": 5, "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": "25%"}}}, "status": {"x": 1}});
-        let ours = entry(FIELD_MANAGER, "Apply", json!({"f:spec": {"f:selector": {}}}));
-        let mut scaler = entry("hpa", "Update", json!({"f:spec": {"f:replicas": {}}}));
-        scaler["subresource"] = "scale".into();
-        let status = entry("kcm", "Update", json!({"f:status": {"f:x": {}}}));
+    fn what_we_do_not_own_stays_and_what_is_named_as_wrong_goes() {
+        let live = json!({"status": {"id": "x"}, "spec": {
+            "replicas": 5, "minReadySeconds": 1, "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": "25%"}}}});
+        let entries = [
+            ours(json!({"f:spec": {"f:minReadySeconds": {}}})),
+            entry("hpa", "Update", json!({"f:spec": {"f:replicas": {}}})),
+        ];
         let manifest = json!({"spec": {"strategy": {"type": "Recreate"}}});
-        let expected = json!({"spec": {"strategy": {"type": "Recreate"}, "replicas": 5}});
-        check(manifest.clone(), live.clone(), &[ours.clone(), scaler, status], &[], expected, &[]);
-        // Ours by a replace, and what an admission has added to it.
-        let twice = entry(FIELD_MANAGER, "Update", json!({"f:spec": {"f:selector": {}, "f:replicas": {}}}));
-        let expected = json!({"spec": {"strategy": {"type": "Recreate"}, "replicas": 5}});
-        check(manifest, live, &[ours, twice], &[], expected, &[]);
+        let mut object = merged(&manifest, live, &entries);
+        let strategy = json!({"type": "Recreate", "rollingUpdate": {"maxSurge": "25%"}});
+        assert_eq!(object, json!({"status": {"id": "x"}, "spec": {"replicas": 5, "strategy": strategy}}));
+        let cleared = clear(&mut object, &manifest, "spec.strategy.rollingUpdate");
+        assert_eq!(cleared.as_deref(), Some("spec.strategy.rollingUpdate"));
+        assert_eq!(object["spec"], json!({"replicas": 5, "strategy": {"type": "Recreate"}}));
+        // What the manifest states is wrong by itself, and the rest is nobody's to take.
+        for field in ["spec.strategy.type", "spec", "metadata.finalizers", "status.id", "", "spec.none.at[3].all"] {
+            assert_eq!(clear(&mut object.clone(), &manifest, field), None, "{field}");
+        }
     }
 
     #[test]
-    fn elements_of_others_stay_unless_they_are_in_the_way() {
-        let manifest = json!({"spec": {"ports": [{"name": "http", "port": 80}]}});
-        let live = json!({"spec": {"ports": [{"name": "http", "port": 83, "protocol": "TCP"}]}});
-        let port = json!({"k:{\"port\":83,\"protocol\":\"TCP\"}": {".": {}, "f:name": {}, "f:port": {}}});
-        let patch = entry("kubectl-patch", "Update", json!({"f:spec": {"f:ports": port}}));
-        let both =
-            json!({"spec": {"ports": [{"name": "http", "port": 80}, {"name": "http", "port": 83, "protocol": "TCP"}]}});
-        check(manifest.clone(), live.clone(), std::slice::from_ref(&patch), &[], both, &[]);
-        check(manifest.clone(), live, &[patch], &["spec.ports[1].name"], manifest, &["spec.ports"]);
-        // An element that the manifest states too gets what others own of it.
-        let manifest = json!({"env": [{"name": "A", "value": "1"}], "finalizers": ["a"]});
-        let live = json!({"env": [{"name": "A", "value": "2", "x": 1}], "finalizers": ["a", "b", "c"]});
-        let fields =
-            json!({"f:env": {"k:{\"name\":\"A\"}": {"f:value": {}, "f:x": {}}}, "f:finalizers": {"v:\"b\"": {}}});
-        let expected = json!({"env": [{"name": "A", "value": "1", "x": 1}], "finalizers": ["a", "b"]});
-        check(manifest, live, &[entry("other", "Update", fields)], &[], expected, &[]);
+    fn elements_are_matched_by_all_keys_and_those_of_others_go_only_if_they_are_wrong() {
+        let of = |port: u16, protocol: &str| format!("k:{{\"port\":{port},\"protocol\":\"{protocol}\"}}");
+        let live = json!({"spec": {"ports": [
+            {"name": "dns-udp", "port": 53, "protocol": "UDP"}, {"name": "http", "port": 83, "protocol": "TCP"},
+            {"name": "dns", "port": 53, "protocol": "TCP", "targetPort": 53}, {"name": "old", "port": 1, "protocol": "TCP"}]}});
+        let mine = ours(json!({"f:spec": {"f:ports": {of(53, "TCP"): {"f:port": {}}, of(1, "TCP"): {"f:port": {}}}}}));
+        let theirs = entry("kubectl", "Update", json!({"f:spec": {"f:ports": {of(83, "TCP"): {"f:port": {}}}}}));
+        let manifest = json!({"spec": {"ports": [{"name": "dns", "port": 53}, {"name": "http", "port": 80}]}});
+        let mut object = merged(&manifest, live, &[mine, theirs]);
+        let names = |object: &Value| -> Vec<String> {
+            object["spec"]["ports"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|port| format!("{}/{}", port["name"].as_str().unwrap(), port["port"]))
+                .collect()
+        };
+        assert_eq!(names(&object), ["dns/53", "http/80", "dns-udp/53", "http/83"]);
+        assert_eq!(object["spec"]["ports"][0], json!({"name": "dns", "port": 53, "protocol": "TCP", "targetPort": 53}));
+        assert_eq!(clear(&mut object, &manifest, "spec.ports[3].name").as_deref(), Some("spec.ports[3]"));
+        assert_eq!(names(&object), ["dns/53", "http/80", "dns-udp/53"]);
+        // The one that is stated is named, and its twin goes.
+        object["spec"]["ports"].as_array_mut().unwrap().push(json!({"name": "http", "port": 83}));
+        assert_eq!(clear(&mut object, &manifest, "spec.ports[1].name").as_deref(), Some("spec.ports[1]"));
+        assert_eq!(names(&object), ["dns/53", "http/80", "dns-udp/53"]);
     }
 
     #[test]
-    fn a_list_in_a_list_is_told_from_its_elements() {
-        assert_eq!(place_of("spec.strategy.rollingUpdate"), "spec.strategy.rollingUpdate");
-        assert_eq!(place_of("spec.ports[1].name"), "spec.ports");
-        assert_eq!(
-            place_of("spec.template.spec.containers[0].ports[12].name"),
-            "spec.template.spec.containers[*].ports"
-        );
+    fn atomic_values_sets_and_elements_that_are_stated_twice_are_as_they_are_stated() {
+        let fields = json!({"f:selector": {}, "f:finalizers": {"v:\"a\"": {}, "v:\"b\"": {}}, "f:args": {}, "f:env": {"k:{\"name\":\"A\"}": {"f:value": {}}}});
+        let live = json!({"selector": {"x": 1, "y": 2}, "finalizers": ["a", "b", "c"], "args": ["1", "2"], "env": [{"name": "A", "value": "1", "z": 1}]});
+        let manifest = json!({"selector": {"x": 1}, "finalizers": ["a"], "args": ["3"], "env": [{"name": "A", "value": "2"}, {"name": "A", "value": "3"}]});
+        let expected = json!({"selector": {"x": 1}, "finalizers": ["a", "c"], "args": ["3"],
+            "env": [{"name": "A", "value": "2", "z": 1}, {"name": "A", "value": "3"}]});
+        assert_eq!(merged(&manifest, live, &[ours(fields)]), expected);
     }
 
     #[test]
     fn an_object_that_names_no_owners_is_not_written_as_a_whole() {
-        assert_eq!(around(&json!({}), &json!({"metadata": {}}), &[]), None);
+        assert_eq!(merge(&json!({}), &json!({"metadata": {}})), None);
     }
 
     #[test]

@@ -250,7 +250,6 @@ fn carried_out(cluster: &Cluster, source: &Resolved, plan: &Plan) -> Cluster {
             fields,
             adopted: false,
             doomed: false,
-            arrived: false,
             done: false,
             overruled: Vec::new(),
         };

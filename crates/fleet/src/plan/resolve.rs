@@ -16,7 +16,10 @@ use super::{
     veil::Veil,
     waves,
 };
-use crate::ownership::{owner_annotation, service_label};
+use crate::{
+    ownership::{owner_annotation, service_label},
+    prune::{Generated, generated},
+};
 
 /// The kinds that the cluster serves.
 pub type Scopes = BTreeMap<GroupVersionKind, Scope>;
@@ -48,6 +51,15 @@ impl Resolved {
     /// How many objects the source states.
     pub fn stated(&self) -> usize {
         self.count
+    }
+
+    /// Objects with names that Kustomize generates.
+    pub fn generated(&self) -> Generated {
+        let mut all = Generated::new();
+        for name in self.objects.iter().filter_map(|object| generated(&object.object)) {
+            *all.entry(name).or_default() += 1;
+        }
+        all
     }
 
     pub fn stated_keys(&self) -> impl Iterator<Item = &ObjectKey> {
