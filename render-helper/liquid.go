@@ -1,6 +1,7 @@
 package main
 
 import (
+	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -243,6 +244,17 @@ func newEngine() *liquid.Engine {
 	}
 	engine.RegisterFilter("toJson", toJSON)
 	engine.RegisterFilter("to_json", toJSON)
+	fromYAML := func(text string) (any, error) {
+		var value any
+		if err := yaml.Unmarshal([]byte(text), &value); err != nil {
+			return nil, filterError("it is neither JSON nor YAML")
+		}
+		return value, nil
+	}
+	for _, name := range []string{"fromYaml", "from_yaml", "fromJson", "from_json"} {
+		engine.RegisterFilter(name, fromYAML)
+	}
+	engine.RegisterFilter("sha256sum", func(text string) string { return fmt.Sprintf("%x", sha256.Sum256([]byte(text))) })
 	return engine
 }
 

@@ -236,7 +236,7 @@ pub struct ServiceDeploymentStatus {
     /// Texts of `configuration` that a pipeline has promoted with it: they take precedence over those of the spec.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub configuration: BTreeMap<String, String>,
-    /// What the source has, where a pin, a suspension, a dependency or a ChangeWindow holds it back.
+    /// What the source has, where a pin, a suspension, a dependency, the rollout of its set or a ChangeWindow holds it back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_revision: Option<String>,
     /// Who said last what is to run: the source, the path or the pin.

@@ -54,7 +54,13 @@ pub const EFFECTS: &[(&str, Effect)] = &[
     ("rollout abort", Effect::Writes(&["ServiceSet or ManagedNamespace `spec.rollout.order`"])),
     ("rollout skip", Effect::Writes(&["ServiceSet or ManagedNamespace `spec.rollout.order`"])),
     ("pipeline status", Effect::Reads),
-    ("approve", Effect::Writes(&["the subresource `pipelines/NAME/approve`: who approves what, kept by the hub"])),
+    (
+        "approve",
+        Effect::Writes(&[
+            "the subresource `pipelines/NAME/approve`: who approves what, kept by the hub",
+            "of a service: ServiceDeployment, annotation `farwater.dev/approve-prune`, or `farwater.dev/propose-prune` with --propose",
+        ]),
+    ),
     ("notify test", Effect::Writes(&["NotificationProvider, annotation `farwater.dev/requestedAt`"])),
     ("suspend", Effect::Writes(&["ServiceDeployment `spec.suspend`, `spec.suspension`"])),
     (

@@ -103,7 +103,7 @@ enum Ask {
     Rollout(rollout::RolloutArgs),
     /// Shows how a revision goes from stage to stage.
     Pipeline(pipeline::PipelineArgs),
-    /// Approves exactly what would get to a stage.
+    /// Approves exactly what would get to a stage, or what a prune that is held would delete.
     Approve(approve::ApproveArgs),
     /// Tries who is told what happens.
     Notify(notify::NotifyArgs),

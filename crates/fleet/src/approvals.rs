@@ -85,6 +85,13 @@ pub struct Proposal<'a> {
     pub text: &'a str,
 }
 
+/// Who approves an object of a namespace.
+#[derive(Clone, Copy, Debug)]
+pub struct Person<'a> {
+    pub name: &'a str,
+    pub namespace: &'a str,
+}
+
 /// Why an approval doesn't count as that of a second person.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Lacking {
@@ -92,21 +99,24 @@ pub enum Lacking {
     Proposal,
     #[error("{by} proposed another one: {text:?}")]
     OtherText { by: String, text: String },
+    #[error("the same write changes the spec: what was proposed is another thing")]
+    Changed,
     #[error("the proposal of {by} is more than a day old")]
     Old { by: String },
     #[error("{by} proposed it, and another person approves")]
     SamePerson { by: String },
     #[error(
-        "{name} is a service account, which editors of its namespace can use: only users and service accounts of {ADMIN_NAMESPACE} count \
-         as people"
+        "{name} is a service account, which editors of its namespace can use: only users count as people, and outside of {ADMIN_NAMESPACE} \
+         its service accounts"
     )]
     NoPerson { name: String },
 }
 
 /// Checks that `by` approves what another person has proposed.
-pub fn check(text: &str, by: &str, proposal: Option<Proposal<'_>>, now: Timestamp) -> Result<(), Lacking> {
+pub fn check(text: &str, person: Person<'_>, proposal: Option<Proposal<'_>>, now: Timestamp) -> Result<(), Lacking> {
+    let by = person.name;
     let proposal = proposal.ok_or(Lacking::Proposal)?;
-    if let Some(name) = [by, proposal.by].into_iter().find(|name| !is_person(name)) {
+    if let Some(name) = [by, proposal.by].into_iter().find(|name| !is_person(name, person.namespace)) {
         return Err(Lacking::NoPerson { name: name.to_owned() });
     }
     let proposer = || proposal.by.to_owned();
@@ -122,9 +132,11 @@ pub fn check(text: &str, by: &str, proposal: Option<Proposal<'_>>, now: Timestam
     Ok(())
 }
 
-/// An editor of a namespace can act as each of its service accounts, and would be two people.
-fn is_person(name: &str) -> bool {
-    name.strip_prefix(ACCOUNT).is_none_or(|account| account.starts_with(&format!("{ADMIN_NAMESPACE}:")))
+/// An editor of a namespace can act as each of its service accounts, and would be two people: those of the administrators' namespace count
+/// elsewhere only.
+fn is_person(name: &str, namespace: &str) -> bool {
+    name.strip_prefix(ACCOUNT)
+        .is_none_or(|account| namespace != ADMIN_NAMESPACE && account.starts_with(&format!("{ADMIN_NAMESPACE}:")))
 }
 
 #[cfg(test)]
@@ -171,7 +183,8 @@ mod tests {
         let now: Timestamp = "2026-12-24T12:00:00Z".parse().unwrap();
         let check_by = |by: &str, proposed_by: &str, hours: i64, text: &str| {
             let proposal = Proposal { by: proposed_by, at: now - SignedDuration::from_hours(hours), text };
-            check(" a hole", by, Some(proposal), now).map_err(|lacking| lacking.to_string())
+            check(" a hole", Person { name: by, namespace: "team-a" }, Some(proposal), now)
+                .map_err(|lacking| lacking.to_string())
         };
         assert_eq!(check_by("bob", "ada", 23, "a hole"), Ok(()));
         let administrators = "system:serviceaccount:farwater-admin:ada";
@@ -180,10 +193,17 @@ mod tests {
             let error = result.unwrap_err();
             assert!(error.contains(expected), "{error}");
         };
-        fails(check("a hole", "bob", None, now).map_err(|lacking| lacking.to_string()), "nothing is proposed yet");
+        fails(
+            check("a hole", Person { name: "bob", namespace: "team-a" }, None, now)
+                .map_err(|lacking| lacking.to_string()),
+            "nothing is proposed yet",
+        );
         fails(check_by("ada", "ada", 1, "a hole"), "another person approves");
         fails(check_by("bob", "ada", 24, "a hole"), "more than a day old");
         fails(check_by("bob", "ada", 1, "a bug"), "proposed another one: \"a bug\"");
+        let proposal = Proposal { by: administrators, at: now, text: "a hole" };
+        let at_home = check("a hole", Person { name: "bob", namespace: "farwater-admin" }, Some(proposal), now);
+        fails(at_home.map_err(|lacking| lacking.to_string()), "ada is a service account");
         for [by, proposed_by] in [["system:serviceaccount:team-a:x", "ada"], ["ada", "system:serviceaccount:team-a:x"]]
         {
             fails(check_by(by, proposed_by, 1, "a hole"), "system:serviceaccount:team-a:x is a service account");

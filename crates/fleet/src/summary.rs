@@ -157,7 +157,8 @@ fn drift_verdict(report: &ServiceReport) -> Option<Verdict> {
 
 /// What the source has and the service is not to run now.
 fn held_candidate<'a>(inputs: &Inputs<'a>) -> Option<&'a Candidate> {
-    let is_held = inputs.pin.is_some() || matches!(inputs.why, Why::Suspended | Why::Waiting(_) | Why::Frozen(_));
+    let is_held =
+        inputs.pin.is_some() || matches!(inputs.why, Why::Suspended | Why::Waiting(_) | Why::Rollout | Why::Frozen(_));
     let news = |candidate: &&Candidate| inputs.assigned.is_none_or(|assigned| !assigned.is_same_content(candidate));
     inputs.candidate.filter(|_| is_held).filter(news)
 }

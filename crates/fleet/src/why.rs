@@ -4,7 +4,7 @@
 //! order and the first that is not in order is the answer: everything behind it is a consequence, or yesterday's news.
 
 use farwater_api::{
-    APPROVE_PRUNE, AnySource, Cluster, Condition, PROPOSE_PRUNE, RolloutPhase, ServiceDeployment,
+    AnySource, Cluster, Condition, PROPOSE_PRUNE, RolloutPhase, ServiceDeployment,
     objects::{Health, ObjectRef, ObjectReport, SyncState},
     service_deployment::{Contents, HeldPrune},
     service_set::{Member, Progress, RolloutStatus},
@@ -501,14 +501,10 @@ fn judge_prune(evidence: &Evidence<'_>) -> Option<Finding> {
     let is_frozen = conditions.into_iter().any(|c| c.type_ == "PruneHeld" && c.reason == FLEET_FROZEN);
     let waits = if is_frozen { "waits" } else { "waits for your approval" };
     let finding = Finding::broken(Link::Prune, format!("the deletion of {count} {noun} {waits}: {reason}"));
-    let next = NextStep::Kubectl(match is_frozen {
-        true => freeze::release(),
-        false => format!(
-            "annotate --overwrite servicedeployments.{} {} {APPROVE_PRUNE}={digest}",
-            farwater_api::GROUP,
-            flags(evidence.service)
-        ),
-    });
+    let next = match is_frozen {
+        true => NextStep::Kubectl(freeze::release()),
+        false => NextStep::Farwater(format!("approve {}", flags(evidence.service))),
+    };
     let finding = objects.iter().fold(finding, |f, o| f.because(format!("would delete {o}")));
     let proposed = evidence.service.metadata.annotations.as_ref().and_then(|all| all.get(PROPOSE_PRUNE));
     let by = evidence.service.status.as_ref().and_then(|status| status.prune_proposed_by.as_ref());

@@ -358,8 +358,7 @@ fn a_held_prune_comes_with_the_command_that_approves_it() {
     assert_eq!(finding.link, Some(Link::Prune));
     assert_eq!(finding.sentence, "the deletion of 1 object waits for your approval: a Namespace is among them");
     assert_eq!(finding.evidence, ["would delete Namespace web"]);
-    let Some(NextStep::Kubectl(command)) = finding.next else { panic!("no command") };
-    assert!(command.ends_with(&format!("web -n team-a farwater.dev/approve-prune={digest}")), "{command}");
+    assert_eq!(finding.next, Some(NextStep::Farwater("approve web -n team-a".to_owned())));
     world.service["metadata"]["annotations"] = json!({"farwater.dev/propose-prune": digest});
     world.service["status"]["pruneProposedBy"] = "ada".into();
     assert_eq!(judge(&world).evidence, ["would delete Namespace web", "ada proposed to approve it"]);

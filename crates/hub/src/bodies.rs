@@ -44,7 +44,7 @@ impl Bodies {
     /// `bytes`: of all bodies that are read or worked on at the same time; one client has a quarter of them. A body takes `grace` at most,
     /// and a second more for each [`RATE`] bytes that have come.
     pub fn new(bytes: usize, grace: Duration) -> Self {
-        Self { room: Room::new(bytes), grace }
+        Self { room: Room::new(bytes, 4), grace }
     }
 
     /// Reads a body of up to `limit` bytes to its end.

@@ -81,6 +81,8 @@ pub struct Hub {
     pub watches: Arc<Semaphore>,
     /// Of the watches, by user.
     pub watch_shares: Shares,
+    /// Of answers that are made and wait for room, by user.
+    pub(crate) waiting_answers: Shares,
     /// Room for answers and events that their clients have not read yet.
     pub(crate) answers: Room,
     /// The same of administrators.

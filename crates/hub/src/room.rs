@@ -1,6 +1,6 @@
 //! Memory that clients hold: of all of them, and of each one.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
 use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
@@ -10,10 +10,12 @@ use crate::turns::Shares;
 /// Room is given in pieces of this many bytes.
 pub const PIECE: usize = 4 << 10;
 
-/// Bytes that clients may hold at a time. One of them has a quarter.
+/// Bytes that clients may hold at a time.
 #[derive(Clone)]
 pub struct Room {
     pieces: usize,
+    /// Of one client.
+    share: usize,
     all: Arc<Semaphore>,
     shares: Arc<Shares>,
 }
@@ -23,9 +25,10 @@ pub struct Room {
 pub struct Held(Option<[OwnedSemaphorePermit; 2]>);
 
 impl Room {
-    pub fn new(bytes: usize) -> Self {
-        let pieces = bytes / PIECE;
-        Self { pieces, all: Arc::new(Semaphore::new(pieces)), shares: Arc::new(Shares::new(pieces / 4)) }
+    /// One client has one in `parts` of all.
+    pub fn new(bytes: usize, parts: usize) -> Self {
+        let (pieces, share) = (bytes / PIECE, bytes / PIECE / parts);
+        Self { pieces, share, all: Arc::new(Semaphore::new(pieces)), shares: Arc::new(Shares::new(share)) }
     }
 
     /// Grows what a client holds for one thing to so many bytes, or to its share, as soon as there is room, in the order of asking.
@@ -47,13 +50,13 @@ impl Room {
     }
 
     fn lacking(&self, held: &Held, bytes: usize) -> Option<u32> {
-        let lacking = bytes.div_ceil(PIECE).min(self.pieces / 4).saturating_sub(held.pieces());
+        let lacking = bytes.div_ceil(PIECE).min(self.share).saturating_sub(held.pieces());
         u32::try_from(lacking).ok().filter(|lacking| *lacking > 0)
     }
 
     /// Whether the client, or all of them, hold more than half of what they may.
     pub fn is_short(&self, client: &str) -> bool {
-        self.all.available_permits() < self.pieces / 2 || self.shares.of(client).available_permits() < self.pieces / 8
+        self.all.available_permits() < self.pieces / 2 || self.shares.of(client).available_permits() < self.share / 2
     }
 }
 
@@ -77,13 +80,21 @@ impl Held {
 
     /// The bytes, with their room until they are sent.
     pub fn with(self, bytes: Bytes) -> Bytes {
-        Bytes::from_owner(Answer { bytes, _held: self })
+        self.watched(bytes).0
+    }
+
+    /// The same, and what tells whether they are sent.
+    pub fn watched(self, bytes: Bytes) -> (Bytes, Weak<()>) {
+        let unsent = Arc::new(());
+        let is_unsent = Arc::downgrade(&unsent);
+        (Bytes::from_owner(Answer { bytes, _held: self, _unsent: unsent }), is_unsent)
     }
 }
 
 struct Answer {
     bytes: Bytes,
     _held: Held,
+    _unsent: Arc<()>,
 }
 
 impl AsRef<[u8]> for Answer {
@@ -98,7 +109,7 @@ mod tests {
 
     #[tokio::test]
     async fn bytes_have_their_room_until_they_are_sent_and_a_client_has_no_more_than_its_share() {
-        let room = Room::new(16 * PIECE);
+        let room = Room::new(16 * PIECE, 4);
         let mut held = Held::default();
         assert!(room.try_grow(&mut held, "a", 3 * PIECE) && !room.is_short("b"));
         let part = held.split(PIECE).with(Bytes::from_static(b"a"));

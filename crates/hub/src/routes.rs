@@ -30,7 +30,7 @@ use crate::{
     health,
     metrics::Route,
     room::{Held, Room},
-    server::Known,
+    server::{Closer, Known},
     status::{failure, forbidden, not_found, try_later, unauthenticated},
     turns::{Shares, Turn, Turns, peer_name},
     web,
@@ -49,7 +49,10 @@ const UNKNOWN_GRACE: Duration = Duration::from_secs(5);
 const PER_PEER: usize = 16;
 
 /// Bytes from which on an answer takes room.
-const LONG_ANSWER: usize = 64 << 10;
+const LONG_ANSWER: usize = 8 << 10;
+/// A connection whose client has not read a long answer by then is closed, with a second more for each [`LEAST_RATE`] bytes.
+const UNREAD: Duration = Duration::from_secs(60);
+const LEAST_RATE: usize = 32 << 10;
 /// Longest wait for room.
 const ANSWER_ROOM: Duration = Duration::from_secs(10);
 
@@ -218,29 +221,66 @@ async fn serve_resource(hub: &Arc<Hub>, user: User, request: Request) -> Respons
         Ok(turn) => turn,
         Err(refusal) => return refusal,
     };
-    // What was written is not refused by its answer.
-    let is_read = parts.method == Method::GET;
-    let room = hub.answers(&user).clone();
-    let client = client.to_owned();
+    let is_read = parts.method == Method::GET || parts.uri.query().is_some_and(|query| query.contains("dryRun"));
+    let connection = parts.extensions.get::<Closer>().cloned();
+    let answer = LongAnswer { room: hub.answers(&user).clone(), client: client.to_owned(), is_read, connection };
     let response = apiserver::serve(Arc::clone(hub), user, turn, Request::from_parts(parts, body.bytes.clone())).await;
-    if is_read { hold_room(&room, &client, response).await } else { response }
+    answer.hold(hub, response).await
 }
 
-/// A long answer takes room until its client has read it.
-async fn hold_room(room: &Room, client: &str, response: Response) -> Response {
-    let (parts, body) = response.into_parts();
-    let length = body.size_hint().exact().and_then(|length| usize::try_from(length).ok());
-    let Some(length) = length.filter(|length| *length >= LONG_ANSWER) else {
-        return Response::from_parts(parts, body);
-    };
-    let mut held = Held::default();
-    if !matches!(timeout(ANSWER_ROOM, room.grow(&mut held, client, length)).await, Ok(Ok(()))) {
-        let message = "too much that was sent to this user is not read yet; try again";
-        return try_later(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests", message);
+/// What a long answer takes until its client has read it.
+struct LongAnswer {
+    room: Room,
+    client: String,
+    /// Nothing was written for it.
+    is_read: bool,
+    connection: Option<Closer>,
+}
+
+impl LongAnswer {
+    async fn hold(self, hub: &Hub, response: Response) -> Response {
+        let (parts, body) = response.into_parts();
+        let length = body.size_hint().exact().and_then(|length| usize::try_from(length).ok());
+        let Some(length) = length.filter(|length| *length >= LONG_ANSWER) else {
+            return Response::from_parts(parts, body);
+        };
+        let mut held = Held::default();
+        if !self.room.try_grow(&mut held, &self.client, length) {
+            // Only few of them wait: each is in memory already.
+            let waits = hub.waiting_answers.take(&self.client);
+            let grown = timeout(ANSWER_ROOM, self.room.grow(&mut held, &self.client, length));
+            if waits.is_none() || !matches!(grown.await, Ok(Ok(()))) {
+                return self.refuse();
+            }
+        }
+        let Ok(body) = body.collect().await else {
+            return failure(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", "the answer could not be made");
+        };
+        let (bytes, unsent) = held.watched(body.to_bytes());
+        if let Some(connection) = self.connection {
+            let patience = UNREAD + Duration::from_secs((length / LEAST_RATE) as u64);
+            tokio::spawn(async move {
+                tokio::time::sleep(patience).await;
+                if unsent.strong_count() > 0 {
+                    connection.close();
+                }
+            });
+        }
+        Response::from_parts(parts, Body::from(bytes))
     }
-    match body.collect().await {
-        Ok(body) => Response::from_parts(parts, Body::from(held.with(body.to_bytes()))),
-        Err(_) => failure(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", "the answer could not be made"),
+
+    fn refuse(&self) -> Response {
+        match self.is_read {
+            true => {
+                let message = "there is too much that was sent and not read yet; try again";
+                try_later(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests", message)
+            }
+            // As where a request takes too long: it may have been carried out.
+            false => {
+                let message = "the request was carried out; its answer is not sent, because there is too much that was sent and not read yet";
+                failure(StatusCode::GATEWAY_TIMEOUT, "Timeout", message)
+            }
+        }
     }
 }
 

@@ -301,6 +301,17 @@ impl Standing {
     }
 }
 
+/// In each request's extensions: closes the connection that it came by.
+#[derive(Clone)]
+pub struct Closer(Arc<Standing>);
+
+impl Closer {
+    /// What is under way has [`LAST_WORDS`] to end.
+    pub fn close(&self) {
+        self.0.close();
+    }
+}
+
 /// A request that is under way, until its answer is sent.
 struct Request(Arc<Standing>);
 
@@ -477,6 +488,7 @@ impl Connection {
                     leaves.notify_one();
                 }
                 request.extensions_mut().insert(peer);
+                request.extensions_mut().insert(Closer(Arc::clone(&standing)));
                 let (router, standing) = (router.clone(), Arc::clone(&standing));
                 let under_way = standing.begin();
                 async move {

@@ -50,6 +50,10 @@ const RESERVED_BODIES: usize = 64 << 20;
 /// Bytes of answers and events that clients have not read yet.
 const ANSWERS: usize = 256 << 20;
 const RESERVED_ANSWERS: usize = 256 << 20;
+/// One user has so small a part of them: somebody may have accounts of several namespaces.
+const ANSWER_PARTS: usize = 8;
+/// Answers of one user that are made and wait for room.
+const WAITING_ANSWERS: usize = 2;
 /// For the first part of a body.
 const API_GRACE: Duration = Duration::from_secs(10);
 /// Scrapers that may be connected to the loopback listener.
@@ -222,8 +226,9 @@ pub async fn start(config: Config) -> Result<Running, HubError> {
         bodies: Bodies::new(API_BODIES, API_GRACE),
         reserved_bodies: Bodies::new(RESERVED_BODIES, API_GRACE),
         list_turns,
-        answers: Room::new(ANSWERS),
-        reserved_answers: Room::new(RESERVED_ANSWERS),
+        waiting_answers: Shares::new(WAITING_ANSWERS),
+        answers: Room::new(ANSWERS, ANSWER_PARTS),
+        reserved_answers: Room::new(RESERVED_ANSWERS, 4),
         refusals: Arc::default(),
         watches,
         watch_shares,

@@ -62,7 +62,9 @@ const ANSWERED: Duration = Duration::from_secs(5);
 const KEPT: u64 = 512 << 20;
 /// Bytes that it may have kept of the largest attacks once more.
 const KEPT_AGAIN: u64 = 64 << 20;
-/// How long these last.
+/// How often these are repeated.
+const REPEATED: usize = 3;
+/// How long they last.
 const AGAIN: Duration = Duration::from_secs(20);
 /// Until what an attack held is given back.
 const GIVEN_BACK: Duration = Duration::from_secs(10);
@@ -154,19 +156,25 @@ pub async fn round(seed: u64) -> Result<Round> {
     if after > before + KEPT {
         failures.push(format!("the hub keeps {} MB of all attacks", (after - before) >> 20));
     }
-    for attack in [Attack::IdleConnections, Attack::StalledWatches] {
-        let held = attack.begin(&door, &token).await.with_context(|| format!("begin {attack:?} again"))?;
-        tokio::time::sleep(AGAIN).await;
-        drop(held);
+    // What an allocator keeps grows with the first times, and no more then.
+    let mut kept = vec![after];
+    for _ in 0..REPEATED {
+        for attack in [Attack::IdleConnections, Attack::StalledWatches] {
+            let held = attack.begin(&door, &token).await.with_context(|| format!("begin {attack:?} again"))?;
+            tokio::time::sleep(AGAIN).await;
+            drop(held);
+        }
+        tokio::time::sleep(GIVEN_BACK).await;
+        kept.push(usage::memory(process)?.resident);
     }
-    tokio::time::sleep(GIVEN_BACK).await;
-    let again = usage::memory(process)?.resident;
-    if again > after + KEPT_AGAIN {
-        failures.push(format!("the hub keeps {} MB more of the same attacks", (again - after) >> 20));
+    if let [.., before_last, last] = kept[..]
+        && last > before_last + KEPT_AGAIN
+    {
+        failures.push(format!("the hub keeps {} MB more of the same attacks", (last - before_last) >> 20));
     }
     let figures = json!({
         "seed": seed, "addresses": peers, "agents": AGENTS, "attacks": figures,
-        "residentBeforeMb": before >> 20, "residentAfterMb": after >> 20, "residentAfterTheSameAgainMb": again >> 20,
+        "residentBeforeMb": before >> 20, "residentAfterMb": kept.iter().map(|bytes| bytes >> 20).collect::<Vec<_>>(),
     });
     Ok(Round { count: Attack::ALL.len() as u64, failures, figures })
 }

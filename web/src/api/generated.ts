@@ -698,7 +698,7 @@ export interface ServiceDeploymentStatus {
   configuration?: Record<string, string>;
   /** A prune that waits for `farwater.dev/approve-prune: <digest>`. */
   heldPrune?: HeldPrune;
-  /** What the source has, where a pin, a suspension, a dependency or a ChangeWindow holds it back. */
+  /** What the source has, where a pin, a suspension, a dependency, the rollout of its set or a ChangeWindow holds it back. */
   heldRevision?: string;
   /** Of the version that is assigned: hooks and tests that the agent has begun. `farwater hooks` tells of each. */
   hooks?: HookCounts;

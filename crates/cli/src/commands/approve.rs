@@ -1,8 +1,11 @@
-//! `farwater approve`: a person's word for exactly what would be promoted.
+//! `farwater approve`: approves exactly what would be promoted to a stage, or exactly what a prune that is held would delete.
+
+use std::io::{self, IsTerminal as _};
 
 use farwater_api::{
-    Digest, GROUP, Pipeline, VERSION,
+    APPROVE_PRUNE, Digest, GROUP, PROPOSE_PRUNE, Pipeline, ServiceDeployment, VERSION,
     pipeline::{APPROVAL_KIND, ApprovalRequest, GateType},
+    service_deployment::HeldPrune,
 };
 use http::Method;
 use serde_json::json;
@@ -11,43 +14,48 @@ use crate::{
     connection::Session,
     exit,
     failure::{Failure, Result},
-    scope::{NamespaceArgs, any_name},
+    scope::{NamespaceArgs, any_name, service_name},
     terminal::{print, say},
     text,
 };
 
 #[derive(Debug, clap::Args)]
 pub struct ApproveArgs {
-    /// The Pipeline: NAME or NAMESPACE/NAME.
-    pipeline: String,
+    /// The Pipeline, with a stage, or the service whose prune is held: NAME or NAMESPACE/NAME.
+    #[arg(value_name = "PIPELINE|SERVICE")]
+    name: String,
     /// The stage that gets something.
-    stage: String,
+    stage: Option<String>,
     #[command(flatten)]
     namespace: NamespaceArgs,
-    /// Of what is approved, as `pipeline status -o yaml` shows it; nothing else then is [default: what waits now].
+    /// Approves this and nothing else, as `pipeline status -o yaml` and a service's `status.heldPrune` show it [default: what waits now].
     #[arg(long)]
     digest: Option<Digest>,
     /// Why, for whoever reads it later.
-    #[arg(long, value_name = "TEXT", default_value = "")]
+    #[arg(long, value_name = "TEXT", default_value = "", requires = "stage")]
     reason: String,
+    /// Of a service, where two people are needed: proposes it, and another person gives the same command without this.
+    #[arg(long, conflicts_with = "stage")]
+    propose: bool,
 }
 
 pub async fn run(args: ApproveArgs, session: &Session) -> Result<u8> {
-    let (namespace, name) = any_name(&args.pipeline, args.namespace.or_default(session), "pipeline")?;
+    let Some(stage) = args.stage.clone() else { return approve_prune(args, session).await };
+    let (namespace, name) = any_name(&args.name, args.namespace.or_default(session), "pipeline")?;
     let pipeline: Pipeline = session.get(namespace, name).await?;
     let stages = pipeline.status.unwrap_or_default().stages;
-    let candidate = stages.into_iter().find(|stage| stage.name == args.stage).and_then(|stage| stage.candidate);
+    let candidate = stages.into_iter().find(|one| one.name == stage).and_then(|stage| stage.candidate);
     let is_asked = candidate.as_ref().is_some_and(|candidate| {
         candidate.gates.iter().any(|gate| gate.r#type == GateType::Approval) && candidate.digest.is_some()
     });
     let Some((candidate, digest)) = candidate.filter(|_| is_asked).and_then(|one| Some((one.clone(), one.digest?)))
     else {
-        let told = format!("nothing waits to be approved for stage {} of {namespace}/{name}", args.stage);
+        let told = format!("nothing waits to be approved for stage {stage} of {namespace}/{name}");
         return Err(
             Failure::new(exit::CONFLICT, told).next(format!("{{program}} pipeline status {name} -n {namespace}"))
         );
     };
-    let request = ApprovalRequest { stage: args.stage, digest: args.digest.unwrap_or(digest), reason: args.reason };
+    let request = ApprovalRequest { stage, digest: args.digest.unwrap_or(digest), reason: args.reason };
     let path = format!("/apis/{GROUP}/{VERSION}/namespaces/{namespace}/pipelines/{name}/approve");
     let body = json!({"apiVersion": format!("{GROUP}/{VERSION}"), "kind": APPROVAL_KIND, "spec": request});
     let attempt = format!("approve what gets to stage {} of {namespace}/{name}", request.stage);
@@ -56,4 +64,88 @@ pub async fn run(args: ApproveArgs, session: &Session) -> Result<u8> {
     print(&format!("pipeline.farwater.dev/{name} approved, {revision} for stage {}\n", request.stage))?;
     say(&format!("next: {} pipeline status {name} -n {namespace}", session.program.name()));
     Ok(exit::YES)
+}
+
+/// Shows what would be deleted and asks; with a digest it approves that alone, for scripts.
+async fn approve_prune(args: ApproveArgs, session: &Session) -> Result<u8> {
+    let (namespace, name) = service_name(&args.name, args.namespace.or_default(session))?;
+    let service: ServiceDeployment = session.get(namespace, name).await?;
+    let Some(held) = service.status.and_then(|status| status.held_prune) else {
+        let told = format!("no prune of {namespace}/{name} waits for an approval");
+        return Err(Failure::new(exit::CONFLICT, told).next(format!("{{program}} why {name} -n {namespace}")));
+    };
+    if let Some(digest) = args.digest.filter(|digest| *digest != held.digest) {
+        let told = format!("the prune of {namespace}/{name} that waits is another one: {}", held.digest);
+        return Err(Failure::new(exit::CONFLICT, told)
+            .evidence(format!("asked for: {digest}"))
+            .next(format!("{{program}} plan {name} -n {namespace}")));
+    }
+    if args.digest.is_none() {
+        say(&describe(&held));
+        if !io::stdin().is_terminal() {
+            let told = format!("{namespace}/{name} was not approved: nobody can be asked");
+            let next = format!("{{program}} approve {name} -n {namespace} --digest {}", held.digest);
+            return Err(Failure::usage(told).next(next));
+        }
+        say("Delete? [y/N]");
+        let mut answer = String::new();
+        io::stdin().read_line(&mut answer).map_err(|error| Failure::new(exit::INTERNAL, error.to_string()))?;
+        if !matches!(answer.trim(), "y" | "Y" | "yes") {
+            return Ok(exit::NO);
+        }
+    }
+    let annotation = if args.propose { PROPOSE_PRUNE } else { APPROVE_PRUNE };
+    let path = format!(
+        "/apis/{GROUP}/{VERSION}/namespaces/{namespace}/servicedeployments/{name}?fieldManager=farwater-cli&fieldValidation=Strict"
+    );
+    let patch = json!({"metadata": {"annotations": {annotation: held.digest}}});
+    let attempt = format!("approve the prune of {namespace}/{name}");
+    session.ask(&attempt, Method::PATCH, &path, "application/json", Some(&patch)).await?;
+    let told = match args.propose {
+        true => format!(
+            "proposed: within a day another person can give the same command without --propose, for {}",
+            held.digest
+        ),
+        false => "approved: what waits is deleted".to_owned(),
+    };
+    print(&format!("servicedeployment.{GROUP}/{name} {told}\n"))?;
+    Ok(exit::YES)
+}
+
+fn describe(held: &HeldPrune) -> String {
+    let noun = if held.count == 1 { "object" } else { "objects" };
+    let mut text = format!("{} {noun} would be deleted: {}", held.count, text::plain(&held.reason));
+    for object in &held.objects {
+        text += &format!("\n  {}", text::plain(&object.to_string()));
+    }
+    let more = usize::try_from(held.count).unwrap_or_default().saturating_sub(held.objects.len());
+    if more > 0 {
+        text += &format!("\n  and {more} more");
+    }
+    for contents in &held.contents {
+        let counts: Vec<_> = contents.counts.iter().map(|one| format!("{} {}", one.count, one.kind)).collect();
+        let counts = if counts.is_empty() { "nothing that is known".to_owned() } else { counts.join(", ") };
+        text += &format!("\n  with {}: {counts}", text::plain(&contents.object.to_string()));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_would_be_deleted_is_named_with_what_goes_with_it() {
+        let held: HeldPrune = serde_json::from_value(json!({
+            "digest": Digest::of("plan"), "reason": "Namespace web is of a protected kind", "count": 3,
+            "objects": [{"version": "v1", "kind": "Namespace", "name": "web"}, {"version": "v1", "kind": "ConfigMap", "namespace": "a", "name": "b"}],
+            "contents": [{"object": {"version": "v1", "kind": "Namespace", "name": "web"}, "counts": [{"kind": "Secret", "count": 2}]}],
+        }))
+        .unwrap();
+        assert_eq!(
+            describe(&held),
+            "3 objects would be deleted: Namespace web is of a protected kind\n  Namespace web\n  ConfigMap a/b\n  and 1 more\n  \
+             with Namespace web: 2 Secret"
+        );
+    }
 }

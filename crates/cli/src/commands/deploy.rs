@@ -107,8 +107,8 @@ pub async fn run(args: DeployArgs, connect: &ConnectArgs, program: Program) -> R
     apply(&session, "servicedeployments", &service).await?;
     let (tenant, name) = (&plan.tenant, &plan.service_name);
     if args.wait {
-        let wanted = Wanted { namespace: tenant.clone(), names: vec![name.clone()] };
-        return wait::until(&session, &wanted, Goal::Healthy, args.timeout).await;
+        let wanted = Wanted { namespace: tenant.clone(), names: vec![name.clone()], newest: true };
+        return wait::until_fetched(&session, &wanted, Goal::Healthy, args.timeout).await;
     }
     say(&format!("next: {} wait {name} -n {tenant}, or {} tree {name} -n {tenant} -w", program.name(), program.name()));
     Ok(exit::YES)

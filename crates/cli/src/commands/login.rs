@@ -35,9 +35,9 @@ pub struct LoginArgs {
     /// The authority that signed the hub's certificate, PEM [default: the system's].
     #[arg(long, value_name = "FILE")]
     ca: Option<PathBuf>,
-    /// Namespace that commands speak of by default.
-    #[arg(short, long, value_name = "NS", default_value = farwater_api::ADMIN_NAMESPACE)]
-    namespace: String,
+    /// The namespace of the context [default: that of the service account that signs in, else farwater-admin].
+    #[arg(short, long, value_name = "NS")]
+    namespace: Option<String>,
     /// Name of the context [default: the hub's host and port].
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
@@ -45,8 +45,8 @@ pub struct LoginArgs {
 
 pub async fn run(args: LoginArgs, program: Program) -> Result<u8> {
     let url = parse_url(&args.url)?;
-    if !is_label(&args.namespace) {
-        return Err(Failure::usage(format!("{:?} can't be a namespace", args.namespace)));
+    if let Some(namespace) = args.namespace.as_ref().filter(|namespace| !is_label(namespace)) {
+        return Err(Failure::usage(format!("{namespace:?} can't be a namespace")));
     }
     let token = read_small(&args.token_file, "token")?.trim().to_owned();
     if token.is_empty() || token.contains(char::is_whitespace) {
@@ -60,8 +60,13 @@ pub async fn run(args: LoginArgs, program: Program) -> Result<u8> {
     let name = args.name.unwrap_or_else(|| url.authority().map(ToString::to_string).unwrap_or_default());
     let target = config_file()?;
 
-    let mut config =
-        Login { name: &name, url: &args.url, ca: ca.as_deref(), token: &token, namespace: &args.namespace };
+    let mut config = Login {
+        name: &name,
+        url: &args.url,
+        ca: ca.as_deref(),
+        token: &token,
+        namespace: farwater_api::ADMIN_NAMESPACE,
+    };
     config.url = args.url.trim_end_matches('/');
     let alone = serde_json::from_value(config.merged_into(json!({})))
         .map_err(|error| Failure::usage("can't make a configuration").evidence(error.to_string()))?;
@@ -70,10 +75,18 @@ pub async fn run(args: LoginArgs, program: Program) -> Result<u8> {
         .map_err(|error| Failure::usage("the hub's address or authority can't be used").evidence(error.to_string()))?;
     let user = who_am_i(&Session::with_config(checked, program)?).await?;
 
+    let namespace = args.namespace.unwrap_or_else(|| namespace_of(&user));
+    config.namespace = &namespace;
     save(&target, &config)?;
     say(&format!("signed in at {} as {}; written to {}", config.url, text::plain(&user), target.display()));
     print(&format!("{}\n", text::plain(&user)))?;
     Ok(crate::exit::YES)
+}
+
+/// Where an account can do something: `system:serviceaccount:NAMESPACE:NAME` in its own namespace.
+fn namespace_of(user: &str) -> String {
+    let account = user.strip_prefix("system:serviceaccount:").and_then(|account| account.split_once(':'));
+    account.map_or(farwater_api::ADMIN_NAMESPACE, |(namespace, _)| namespace).to_owned()
 }
 
 /// Keeps what an administrator's kubeconfig of a hub says, under `name` and with `server` as its address; where.
@@ -184,6 +197,12 @@ mod tests {
 
     fn login<'a>(name: &'a str, token: &'a str) -> Login<'a> {
         Login { name, url: "https://hub:8443", ca: None, token, namespace: "team-a" }
+    }
+
+    #[test]
+    fn a_service_account_works_in_its_namespace() {
+        assert_eq!(namespace_of("system:serviceaccount:team-a:alice"), "team-a");
+        assert_eq!(namespace_of("ada"), "farwater-admin");
     }
 
     #[test]

@@ -72,10 +72,8 @@ pub async fn run(args: PlanArgs, session: &Session) -> Result<u8> {
         Answer::Text => {
             print(&planned.draw((namespace, name)))?;
             if let Some(held) = &planned.plan.held_prune {
-                say(&format!(
-                    "approve the deletes: {}",
-                    approval(session, (namespace, name), &held.digest.to_string())
-                ));
+                let program = session.program.name();
+                say(&format!("approve the deletes: {program} approve {name} -n {namespace} --digest {}", held.digest));
             }
         }
     }
@@ -128,13 +126,6 @@ pub async fn make(
     let plan: ServicePlan = serde_json::from_value(raw.clone())
         .map_err(|error| Failure::new(exit::INTERNAL, "the agent's plan can't be read").evidence(error.to_string()))?;
     Ok(Planned { answer, raw, plan })
-}
-
-fn approval(session: &Session, (namespace, name): (&str, &str), digest: &str) -> String {
-    let annotation = farwater_api::APPROVE_PRUNE;
-    session.kubectl(&format!(
-        "annotate servicedeployments.farwater.dev {name} -n {namespace} {annotation}={digest} --overwrite"
-    ))
 }
 
 fn read_files(folder: &std::path::Path, path: &str) -> Result<LocalFiles> {

@@ -51,7 +51,7 @@ pub async fn run(args: RollbackArgs, session: &Session) -> Result<u8> {
     };
     print(&format!("{} {told}\n", service::qualified(name)))?;
     if args.wait {
-        let wanted = Wanted { namespace: namespace.to_owned(), names: vec![name.to_owned()] };
+        let wanted = Wanted { namespace: namespace.to_owned(), names: vec![name.to_owned()], newest: false };
         return wait::until(session, &wanted, Goal::Healthy, args.timeout).await;
     }
     say(&format!("next: {} wait {name} -n {namespace}", session.program.name()));

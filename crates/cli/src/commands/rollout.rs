@@ -213,7 +213,8 @@ async fn status(args: StatusArgs, session: &Session) -> Result<u8> {
         let policy = set.spec.rollout.clone();
         let rollout = set.status.and_then(|status| status.rollout).unwrap_or_default();
         let members = members(session, (namespace, name)).await?;
-        let stands = !matches!(rollout.phase, RolloutPhase::Progressing | RolloutPhase::RollingBack);
+        let stands =
+            rollout.number > 0 && !matches!(rollout.phase, RolloutPhase::Progressing | RolloutPhase::RollingBack);
         match args.output {
             Answer::Json | Answer::Yaml => {
                 let document = json!({"rollout": rollout, "members": members});
@@ -229,7 +230,8 @@ async fn status(args: StatusArgs, session: &Session) -> Result<u8> {
             }
         }
         if !args.watch || stands {
-            return Ok(if rollout.phase == RolloutPhase::Complete { exit::YES } else { exit::NO });
+            let is_through = rollout.phase == RolloutPhase::Complete && rollout.number > 0;
+            return Ok(if is_through && rollout.updated == count(&rollout) { exit::YES } else { exit::NO });
         }
         tokio::time::sleep(PAUSE).await;
     }
@@ -266,9 +268,11 @@ fn draw(
     members: &[Member],
     terminal: Terminal,
 ) -> String {
-    let all = rollout.updated + rollout.progressing + rollout.failed + rollout.deferred + rollout.waiting;
+    let all = count(rollout);
+    // Nothing was deployed yet.
+    let phase = if rollout.number == 0 { "Pending".to_owned() } else { rollout.phase.to_string() };
     let step = if rollout.step.is_empty() { String::new() } else { format!(", step {}", rollout.step) };
-    let mut text = format!("{namespace}/{name}, rollout {}: {}{step}\n", rollout.number, rollout.phase);
+    let mut text = format!("{namespace}/{name}, rollout {}: {phase}{step}\n", rollout.number);
     text += &format!("{} {} of {all} clusters\n", bar(rollout.updated, all), rollout.updated);
     for (count, what) in [
         (rollout.progressing, "on their way"),
@@ -304,6 +308,11 @@ fn draw(
         text += &format!("and {more} more\n");
     }
     text
+}
+
+/// Clusters of a rollout.
+fn count(rollout: &RolloutStatus) -> i64 {
+    rollout.updated + rollout.progressing + rollout.failed + rollout.deferred + rollout.waiting
 }
 
 /// Twenty places.

@@ -72,6 +72,8 @@ const GRACE: Duration = Duration::from_secs(10);
 pub struct Wanted {
     pub namespace: String,
     pub names: Vec<String>,
+    /// Whether what their sources have is waited for, and not only what is assigned.
+    pub newest: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,7 +85,8 @@ enum Progress {
 }
 
 /// What a service's own status says; a status about an older spec says nothing.
-fn judge(service: &ServiceDeployment, goal: Goal) -> Progress {
+/// `newest`: what the source has is waited for, and not only what is assigned.
+fn judge(service: &ServiceDeployment, goal: Goal, newest: bool) -> Progress {
     let Some(status) = &service.status else { return Progress::NotYet("not seen by the hub yet".to_owned()) };
     let seen = status.observed_generation.unwrap_or_default() >= service.metadata.generation.unwrap_or_default();
     if !seen {
@@ -91,11 +94,23 @@ fn judge(service: &ServiceDeployment, goal: Goal) -> Progress {
     }
     let condition = |type_: &str| status.conditions.iter().find(|c| c.type_ == type_);
     let text = |c: &farwater_api::Condition| if c.message.is_empty() { c.reason.clone() } else { c.message.clone() };
+    // What was fetched before says nothing about a push.
+    if service.open_request().is_some() {
+        return Progress::NotYet("its source is being asked".to_owned());
+    }
     if let Some(stalled) = condition("Stalled").filter(|c| c.status == "True") {
         return Progress::Refused(text(stalled));
     }
-    if service.open_request().is_some() {
-        return Progress::NotYet("its source is being asked".to_owned());
+    if let Some(held) = status.held_revision.as_ref().filter(|_| newest) {
+        let holds = |type_: &str| condition(type_).filter(|c| c.status == "True").map(text);
+        let suspended = service.spec.suspend.then(|| "the service is suspended".to_owned());
+        return match holds("Pinned").or_else(|| holds("Frozen")).or(suspended) {
+            Some(why) => Progress::Refused(format!("{held} is held back: {why}")),
+            None => Progress::NotYet(format!(
+                "{held} is not assigned yet: {}",
+                condition("Ready").map_or_else(String::new, text)
+            )),
+        };
     }
     let applied = status.applied_revision.is_some() && status.applied_revision == status.assigned_revision;
     let ready = condition("Ready");
@@ -127,17 +142,23 @@ pub async fn run(args: WaitArgs, session: &Session) -> Result<u8> {
         by_namespace.entry(namespace.to_owned()).or_default().push(name.to_owned());
     }
     let waits = by_namespace.into_iter().map(|(namespace, names)| async move {
-        let wanted = Wanted { namespace, names };
-        if args.fetch {
-            ask(session, &wanted).await?;
-        }
-        match until(session, &wanted, args.goal, args.timeout).await? {
-            exit::YES if args.fetch => answered(session, &wanted).await,
-            code => Ok(code),
+        let wanted = Wanted { namespace, names, newest: args.fetch };
+        match args.fetch {
+            true => until_fetched(session, &wanted, args.goal, args.timeout).await,
+            false => until(session, &wanted, args.goal, args.timeout).await,
         }
     });
     let codes: Vec<u8> = futures::future::try_join_all(waits).await?;
     Ok(codes.into_iter().max().unwrap_or(exit::YES))
+}
+
+/// Has the sources asked first, and then waits for what they have.
+pub async fn until_fetched(session: &Session, wanted: &Wanted, goal: Goal, timeout: Duration) -> Result<u8> {
+    ask(session, wanted).await?;
+    match until(session, wanted, goal, timeout).await? {
+        exit::YES => answered(session, wanted).await,
+        code => Ok(code),
+    }
 }
 
 /// Requests that the hub asks the services' sources now.
@@ -171,7 +192,7 @@ pub async fn until(session: &Session, wanted: &Wanted, goal: Goal, timeout: Dura
         return Err(Failure::new(exit::MISSING, format!("there is no service in namespace {}", wanted.namespace))
             .next("{program} deploy GIT-URL --path FOLDER --cluster NAME"));
     }
-    let watched = watch(session, &wanted.namespace, goal, &mut missing);
+    let watched = watch(session, wanted, goal, &mut missing);
     let outcome = tokio::time::timeout(timeout, watched).await;
     match outcome {
         Ok(result) => result,
@@ -207,7 +228,8 @@ async fn waited_for(session: &Session, wanted: &Wanted) -> Result<BTreeMap<Strin
     Ok(wanted.names.iter().map(|name| (name.clone(), Said::default())).collect())
 }
 
-async fn watch(session: &Session, namespace: &str, goal: Goal, missing: &mut BTreeMap<String, Said>) -> Result<u8> {
+async fn watch(session: &Session, wanted: &Wanted, goal: Goal, missing: &mut BTreeMap<String, Said>) -> Result<u8> {
+    let (namespace, newest) = (wanted.namespace.as_str(), wanted.newest);
     let api: Api<ServiceDeployment> = Api::namespaced(session.client.clone(), namespace);
     let config = match missing.len() {
         1 => watcher::Config::default().fields(&format!("metadata.name={}", missing.keys().next().map_or("", |n| n))),
@@ -241,7 +263,8 @@ async fn watch(session: &Session, namespace: &str, goal: Goal, missing: &mut BTr
         };
         let name = service.name_any();
         let Some(said) = missing.get_mut(&name) else { continue };
-        let progress = if deleted { Progress::Refused("it was deleted".to_owned()) } else { judge(&service, goal) };
+        let progress =
+            if deleted { Progress::Refused("it was deleted".to_owned()) } else { judge(&service, goal, newest) };
         let (state, stuck) = match progress {
             Progress::Reached => {
                 print(&format!("{namespace}/{name} {}\n", goal.word()))?;
@@ -298,13 +321,13 @@ mod tests {
         let ready = [condition("Ready", "True")];
         let now =
             json!({"observedGeneration": 2, "assignedRevision": "b", "appliedRevision": "b", "conditions": ready});
-        assert_eq!(judge(&service(now), Goal::Healthy), Progress::Reached);
+        assert_eq!(judge(&service(now), Goal::Healthy, false), Progress::Reached);
         let old_spec =
             json!({"observedGeneration": 1, "assignedRevision": "b", "appliedRevision": "b", "conditions": ready});
-        assert!(matches!(judge(&service(old_spec), Goal::Healthy), Progress::NotYet(_)));
+        assert!(matches!(judge(&service(old_spec), Goal::Healthy, false), Progress::NotYet(_)));
         let old_news =
             json!({"observedGeneration": 2, "assignedRevision": "c", "appliedRevision": "b", "conditions": ready});
-        assert!(matches!(judge(&service(old_news), Goal::Healthy), Progress::NotYet(_)));
+        assert!(matches!(judge(&service(old_news), Goal::Healthy, false), Progress::NotYet(_)));
     }
 
     #[test]
@@ -316,24 +339,38 @@ mod tests {
         let asked = |handled| {
             let mut service = service(status(handled));
             service.metadata.annotations = Some([(REQUESTED_AT.to_owned(), "2".to_owned())].into());
-            judge(&service, Goal::Healthy)
+            judge(&service, Goal::Healthy, false)
         };
         assert_eq!(asked("1"), Progress::NotYet("its source is being asked".to_owned()));
         assert_eq!(asked("2"), Progress::Reached);
     }
 
     #[test]
+    fn what_was_fetched_and_is_held_back_is_not_there() {
+        let check = |conditions: serde_json::Value, newest: bool| {
+            let status = json!({"observedGeneration": 2, "assignedRevision": "b", "appliedRevision": "b", "heldRevision": "c",
+                                "conditions": conditions});
+            judge(&service(status), Goal::Healthy, newest)
+        };
+        let ready = condition("Ready", "True");
+        assert_eq!(check(json!([ready]), false), Progress::Reached);
+        assert_eq!(check(json!([ready]), true), Progress::NotYet("c is not assigned yet: m".to_owned()));
+        let frozen = json!([ready, condition("Frozen", "True")]);
+        assert_eq!(check(frozen, true), Progress::Refused("c is held back: m".to_owned()));
+    }
+
+    #[test]
     fn applied_does_not_ask_for_health() {
         let status = json!({"observedGeneration": 2, "assignedRevision": "b", "appliedRevision": "b",
                             "conditions": [condition("Ready", "False")]});
-        assert_eq!(judge(&service(status.clone()), Goal::Applied), Progress::Reached);
-        assert_eq!(judge(&service(status), Goal::Healthy), Progress::NotYet("m".to_owned()));
+        assert_eq!(judge(&service(status.clone()), Goal::Applied, false), Progress::Reached);
+        assert_eq!(judge(&service(status), Goal::Healthy, false), Progress::NotYet("m".to_owned()));
     }
 
     #[test]
     fn a_stalled_service_is_an_honest_no() {
         let status = json!({"observedGeneration": 2, "conditions": [condition("Stalled", "True")]});
-        assert_eq!(judge(&service(status), Goal::Applied), Progress::Refused("m".to_owned()));
+        assert_eq!(judge(&service(status), Goal::Applied, false), Progress::Refused("m".to_owned()));
     }
 
     #[test]

@@ -261,19 +261,21 @@ pub fn sign(call: &Call, object: &mut Value, old: Option<&Value>) {
     }
     let pin = |object: &Value| object["spec"].get("pin").cloned().unwrap_or(Value::Bool(false));
     sign_field(&author, object, old, PINNED_BY, pin);
-    let mut sign_annotation = |name: &str, by: &str, at: &str| {
+    let sign_annotation = |object: &mut Value, name: &str, by: &str, at: &str| {
         let stated =
             |object: &Value| object["metadata"]["annotations"].get(name).cloned().unwrap_or(Value::Bool(false));
         sign_field(&author, object, old, by, stated);
         sign_field(&time, object, old, at, stated);
     };
-    sign_annotation(OVERRIDE_FREEZE, OVERRIDDEN_BY, OVERRIDDEN_AT);
-    sign_annotation(PROPOSE_OVERRIDE, OVERRIDE_PROPOSED_BY, OVERRIDE_PROPOSED_AT);
+    sign_annotation(object, OVERRIDE_FREEZE, OVERRIDDEN_BY, OVERRIDDEN_AT);
+    sign_annotation(object, PROPOSE_OVERRIDE, OVERRIDE_PROPOSED_BY, OVERRIDE_PROPOSED_AT);
+    end_proposal(object, old, OVERRIDE_FREEZE, OVERRIDE_PROPOSED_AT);
     if !is_service {
         return sign_field(&author, object, old, CHANGED_BY, |set| set["spec"].clone());
     }
-    sign_annotation(APPROVE_PRUNE, APPROVED_BY, APPROVED_AT);
-    sign_annotation(PROPOSE_PRUNE, PRUNE_PROPOSED_BY, PRUNE_PROPOSED_AT);
+    sign_annotation(object, APPROVE_PRUNE, APPROVED_BY, APPROVED_AT);
+    sign_annotation(object, PROPOSE_PRUNE, PRUNE_PROPOSED_BY, PRUNE_PROPOSED_AT);
+    end_proposal(object, old, APPROVE_PRUNE, PRUNE_PROPOSED_AT);
     let suspension = |object: &Value| match object["spec"]["suspend"].as_bool() {
         Some(true) => object["spec"].get("suspension").cloned().unwrap_or_default(),
         // Unlike anything that is stated.
@@ -285,6 +287,20 @@ pub fn sign(call: &Call, object: &mut Value, old: Option<&Value>) {
     };
     sign_field(&author, object, old, CHANGED_BY, version);
     sign_field(&author, object, old, SUSPENDED_BY, suspension);
+}
+
+/// A proposal is of the spec that it was made for, and of one approval: without its time it counts no more.
+fn end_proposal(object: &mut Value, old: Option<&Value>, approval: &str, at: &str) {
+    let Some(old) = old else { return };
+    let stated = |object: &Value| object["metadata"]["annotations"][approval].clone();
+    let is_used = stated(object) != stated(old) && !stated(object).is_null();
+    let is_new = old["status"][at] != object["status"][at];
+    if (is_used || old["spec"] != object["spec"])
+        && !is_new
+        && let Some(status) = object.get_mut("status").and_then(Value::as_object_mut)
+    {
+        status.remove(at);
+    }
 }
 
 /// The name that is recorded of the sender: a status is small, and names of users are not bounded.

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use farwater_api::{Cluster, GROUP};
-use farwater_fleet::approvals::{self, Approved, Lacking, Proposal};
-use farwater_store::StoreError;
+use farwater_api::{ADMIN_NAMESPACE, Cluster, GROUP};
+use farwater_fleet::approvals::{self, Approved, Lacking, Person, Proposal};
+use farwater_store::{Store, StoreError};
 use jiff::Timestamp;
 use serde_json::Value;
 
@@ -33,7 +33,11 @@ pub async fn check(call: &Call, object: &Value, old: Option<&Value>) -> Result<(
         let Some(asker) = asks_for_two(call, object, approved).await.map_err(store_failed)? else { continue };
         // A proposal of this very write is none of another person.
         let proposal = old.and_then(|old| proposal(old, approved));
-        let checked = approvals::check(&text, &admission::author(call), proposal, Timestamp::now());
+        let person = Person { name: &admission::author(call), namespace: meta::text(object, "namespace") };
+        let checked = match old.is_some_and(|old| old["spec"] != object["spec"]) {
+            true => Err(Lacking::Changed),
+            false => approvals::check(&text, person, proposal, Timestamp::now()),
+        };
         checked.map_err(|lacking| refuse(call, object, approved, (&text, &asker), &lacking))?;
     }
     Ok(())
@@ -47,17 +51,29 @@ async fn asks_for_two(call: &Call, object: &Value, approved: Approved) -> Result
     let (store, namespace) = (&call.hub.store, meta::text(object, "namespace"));
     let found = store.get(&namespace_key(namespace)).await?;
     let annotations = found.map(|found| strings(&found.object["metadata"]["annotations"])).unwrap_or_default();
-    let reference = &object["spec"]["clusterRef"];
-    let labels = match reference["name"].as_str() {
-        Some(name) => {
-            let namespace = reference["namespace"].as_str().unwrap_or(namespace);
-            let cluster = store.get(&Cluster::key(&Name::new(namespace, name))).await?;
-            cluster.map(|cluster| strings(&cluster.object["metadata"]["labels"]))
-        }
-        None => None,
-    };
+    let labels = cluster_labels(store, namespace, &object["spec"]["clusterRef"]).await?;
     let grants = load_grants(store).await?;
     Ok(approvals::asks_for_two(approved, (namespace, &annotations), labels.as_ref(), &grants))
+}
+
+/// Of the administrators' cluster that a service is on. None where each grant counts: of a set, of a cluster that isn't there, and where a
+/// cluster of a tenant may be meant, whose labels and existence tenants decide about.
+async fn cluster_labels(
+    store: &Store,
+    namespace: &str,
+    reference: &Value,
+) -> Result<Option<BTreeMap<String, String>>, StoreError> {
+    let Some(name) = reference["name"].as_str() else { return Ok(None) };
+    let stated = reference["namespace"].as_str();
+    if stated.is_some_and(|stated| stated != ADMIN_NAMESPACE) {
+        return Ok(None);
+    }
+    let is_of_tenant = stated.is_none() && namespace != ADMIN_NAMESPACE;
+    if is_of_tenant && store.get(&Cluster::key(&Name::new(namespace, name))).await?.is_some() {
+        return Ok(None);
+    }
+    let cluster = store.get(&Cluster::key(&Name::new(ADMIN_NAMESPACE, name))).await?;
+    Ok(cluster.map(|cluster| strings(&cluster.object["metadata"]["labels"])))
 }
 
 fn strings(map: &Value) -> BTreeMap<String, String> {
@@ -85,7 +101,7 @@ fn refuse(call: &Call, object: &Value, approved: Approved, said: (&str, &str), l
         Approved::FreezeOverride => "the override of a freeze",
     };
     let next = match lacking {
-        Lacking::SamePerson { .. } | Lacking::NoPerson { .. } => String::new(),
+        Lacking::SamePerson { .. } | Lacking::NoPerson { .. } | Lacking::Changed => String::new(),
         Lacking::Proposal | Lacking::OtherText { .. } | Lacking::Old { .. } => format!(
             "; propose it with `kubectl annotate --overwrite {}.{GROUP} {name} -n {} {}={text:?}`",
             call.kind.plural,

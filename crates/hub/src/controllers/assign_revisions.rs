@@ -31,8 +31,8 @@ use farwater_store::{
         Assignment, Bundle, ChartRow, Released, Revision, ServiceOrigin, ServicePath, ServiceRows, ServiceSource,
         asks_for_the_same, assignments_named, delete_assignment, delete_report, dependencies_of, is_untouched,
         load_assignment, load_chart, load_parameters, load_report, load_revision, load_service_rows, mark_cluster,
-        paths_of_service, save_assignment, save_bundle, save_dependencies, save_recipe, save_released,
-        save_service_paths, save_service_secrets, save_service_sources, sources_of_service, stamp,
+        member_of_service, paths_of_service, save_assignment, save_bundle, save_dependencies, save_recipe,
+        save_released, save_service_paths, save_service_secrets, save_service_sources, sources_of_service, stamp,
         trust_service_origin,
     },
 };
@@ -547,8 +547,10 @@ async fn find_override(delivery: &Delivery, resource: &Resource) -> Result<Optio
     if let Some(said) = OVERRIDE.counting(&resource.object, now) {
         return Ok(Some(said));
     }
+    // An owner reference is anybody's word: the set's own rows say whose the service is.
+    let member = member_of_service(&mut *delivery.store.tables().await?, &resource.uid).await?;
     let owners = resource.object["metadata"]["ownerReferences"].as_array().into_iter().flatten();
-    let set = owners.filter(|owner| owner["kind"] == "ServiceSet" && owner["controller"] == true);
+    let set = owners.filter(|owner| member.as_ref().is_some_and(|member| owner["uid"] == member.set_uid.as_str()));
     for (name, uid) in set.filter_map(|owner| Some((owner["name"].as_str()?, owner["uid"].as_str()?))) {
         let key = ServiceSet::key(&Name::new(&resource.key.namespace, name));
         let found = delivery.store.get(&key).await?.filter(|found| found.uid == uid);

@@ -23,7 +23,7 @@ use farwater_fleet::{
 };
 use farwater_store::{
     Key, Resource, StoreError,
-    delivery::{assignments_of_namespace, held_by, held_services, held_until, mark_cluster},
+    delivery::{assignments_of_namespace, held_by, held_services, held_until, mark_cluster, member_of_service},
 };
 use jiff::Timestamp;
 use serde_json::json;
@@ -181,6 +181,11 @@ impl Handing {
         let mut sets = owners.filter(|owner| owner.kind == "ServiceSet" && owner.controller == Some(true));
         let Some(owner) = sets.next() else { return Ok(false) };
         let name = Name::new(&facts.name.namespace, &owner.name);
+        // An owner reference is anybody's word: the set's own rows say whose the service is.
+        let member = member_of_service(&mut *delivery.store.tables().await?, &facts.uid).await?;
+        if member.is_none_or(|member| member.set_uid != owner.uid) {
+            return Ok(false);
+        }
         if let Some(known) = self.sets.get(&name) {
             return Ok(known.is_some());
         }

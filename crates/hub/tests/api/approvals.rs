@@ -1,5 +1,7 @@
 //! Approvals that need two people, with kubectl.
 
+use serde_json::json;
+
 use crate::support::Served;
 
 const GROUND: &str = "
@@ -10,12 +12,18 @@ metadata: {name: team-a}
 apiVersion: farwater.dev/v1alpha1
 kind: ClusterGrant
 metadata: {name: everywhere}
-spec: {clusterSelector: {}, namespaces: [team-a], verbs: [deploy], serviceAccountName: deployer, approvals: {prunes: 2}}
+spec:
+  {clusterSelector: {matchLabels: {env: prod}}, namespaces: [team-a], verbs: [deploy], serviceAccountName: deployer, approvals: {prunes: 2}}
+---
+apiVersion: farwater.dev/v1alpha1
+kind: Cluster
+metadata: {name: east, namespace: farwater-admin, labels: {env: prod}}
+spec: {}
 ---
 apiVersion: farwater.dev/v1alpha1
 kind: ServiceDeployment
 metadata: {name: web, namespace: team-a}
-spec: {clusterRef: {name: east, namespace: farwater-admin}, targetNamespace: web, sourceRef: {name: infra}}
+spec: {clusterRef: {name: east}, targetNamespace: web, sourceRef: {name: infra}}
 ---
 apiVersion: farwater.dev/v1alpha1
 kind: ServiceSet
@@ -35,6 +43,8 @@ async fn a_prune_and_an_override_need_another_person_where_a_grant_or_namespace_
         let user = format!("--user={person}");
         kubectl.run(&["create", "rolebinding", person, "-n", "team-a", "--clusterrole=admin", &user]).await;
     }
+    // A tenant's own cluster of the same name decides nothing.
+    let own = "apiVersion: farwater.dev/v1alpha1\nkind: Cluster\nmetadata: {name: east, namespace: team-a, labels: {env: dev}}\nspec: {}\n";
     let plan = format!("sha256:{}", "1".repeat(64));
     let annotate = |person: &str, object: &'static str, stated: &str| {
         let person = format!("--as={person}");
@@ -73,10 +83,28 @@ async fn a_prune_and_an_override_need_another_person_where_a_grant_or_namespace_
         let missing =
             format!("needs two people, by {asker}: nothing is proposed yet; propose it with `kubectl annotate");
         refused("ada", object, &approval, &missing).await;
+        kubectl.feed(&["apply", "--as=ada", "-f", "-"], own).await;
+        refused("ada", object, &approval, &missing).await;
         say("ada", object, &state(propose, "another")).await;
         refused("bob", object, &approval, "ada proposed another one: \"another\"").await;
         say("ada", object, &proposal).await;
         refused("ada", object, &approval, "ada proposed it, and another person approves").await;
+        // What is proposed is of the spec as it is.
+        let spec = if object.starts_with("serviceset") {
+            json!({"rollout": {"paused": true}})
+        } else {
+            json!({"path": "evil"})
+        };
+        let change =
+            json!({"metadata": {"annotations": {format!("farwater.dev/{approve}"): text}}, "spec": spec}).to_string();
+        let patch = ["patch", object, "-n", "team-a", "--as=bob", "--type=merge", "-p", &change];
+        let both = kubectl.refuse(&patch, "").await;
+        assert!(both.contains("the same write changes the spec"), "{both}");
+        say("bob", object, &approval).await;
+        say("bob", object, &format!("farwater.dev/{approve}-")).await;
+        refused("bob", object, &approval, "nothing is proposed yet").await;
+        say("ada", object, &proposal.replace(text, "another")).await;
+        say("ada", object, &proposal).await;
         say("bob", object, &approval).await;
         let read = format!("jsonpath={people}");
         assert_eq!(kubectl.run(&["get", object, "-n", "team-a", "-o", &read]).await, "ada bob");

@@ -62,6 +62,12 @@ async fn templates_see_what_a_service_is_given() {
         json!({"text": "secret: s\n", "j": "[\"x\",\"y\"]"}),
     )
     .await;
+    check(
+        &bench,
+        "{% assign j = '{\"a\": [1, 2]}' | from_json %}  j: '{{ j.a | last }}'\n  s: {{ 'a' | sha256sum | truncate: 8, '' | quote }}\n",
+        json!({"j": "2", "s": "ca978112"}),
+    )
+    .await;
     check(&bench, "{% assign n = configuration.replicas | plus: 1 %}  next: '{{ n }}'\n", json!({"next": "4"})).await;
     check(
         &bench,
