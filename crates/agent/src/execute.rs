@@ -65,7 +65,7 @@ enum Tried {
 pub struct Notice {
     /// Fields that it took from others, and from whom.
     pub taken: Option<String>,
-    /// Why it was written as a whole, and what of others that left out.
+    /// The reason for a write as a whole, and the fields of others that were left out.
     pub whole: Option<String>,
     /// Fields that the API server keeps with another value than was sent.
     pub overruled: Vec<String>,

@@ -47,7 +47,7 @@ fn is_our_apply(entry: &Value) -> bool {
     entry["manager"] == FIELD_MANAGER && entry["operation"] == "Apply" && entry["subresource"].is_null()
 }
 
-/// What we wrote otherwise than by an apply, or an admission added to that.
+/// An entry of our writes that were no applies, with the fields that an admission added to them.
 fn is_our_update(entry: &Value) -> bool {
     entry["manager"] == FIELD_MANAGER && entry["operation"] == "Update" && entry["subresource"].is_null()
 }
@@ -239,7 +239,7 @@ mod tests {
         };
         let applied = of_us("Apply", json!({"f:data": {"f:a": {}, "f:b": {}}}));
         assert_eq!(moved(std::slice::from_ref(&applied), false), None);
-        // What an admission adds stays apart: an apply would take it away.
+        // Fields that an admission added stay in an entry of their own: an apply would remove them.
         let update = of_us("Update", json!({"f:data": {"f:b": {}}, "f:metadata": {"f:finalizers": {}}}));
         let both = [update.clone(), applied];
         let expected = ["Update {\"f:metadata\":{\"f:finalizers\":{}}}", "Apply {\"f:data\":{\"f:a\":{},\"f:b\":{}}}"];

@@ -160,7 +160,7 @@ impl Renderers {
     }
 }
 
-/// Whether a chart may look at the API versions of the cluster. What lies packed in it isn't read for that.
+/// Whether a chart may look at the API versions of the cluster. Packed charts in it are not read for that.
 fn may_ask_versions(archive: &Archive) -> bool {
     const NAME: &[u8] = b"APIVersions";
     archive
@@ -168,7 +168,7 @@ fn may_ask_versions(archive: &Archive) -> bool {
         .any(|(path, bytes)| path.as_str().ends_with(".tgz") || bytes.windows(NAME.len()).any(|window| window == NAME))
 }
 
-/// An error of a render: what was rendered may lack objects, and proves nothing about those that are missing.
+/// An error of a render. The render may lack objects, and proves nothing about those that are missing.
 fn explain_away(unknown: &[String]) -> String {
     let message = format!(
         "the API server of {} does not answer, so that it isn't known which kinds it has, and a template asks for .Capabilities.APIVersions: \

@@ -1,11 +1,25 @@
 //! Standard output is data, standard error is talk. Colour, width and redrawing only where a person looks.
 
-use std::io::{self, IsTerminal as _, Write as _};
+use std::{
+    io::{self, IsTerminal as _, Write as _},
+    path::Path,
+};
 
 use crate::{
     exit,
     failure::{Failure, Result},
 };
+
+/// Asks a question; none where standard input is not a terminal.
+pub fn confirm(question: &str) -> Result<Option<bool>> {
+    if !io::stdin().is_terminal() {
+        return Ok(None);
+    }
+    say(&format!("{question} [y/N]"));
+    let mut answer = String::new();
+    io::stdin().read_line(&mut answer).map_err(|error| Failure::file("read", Path::new("-"), &error))?;
+    Ok(Some(matches!(answer.trim(), "y" | "Y" | "yes")))
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Colour {

@@ -77,7 +77,7 @@ pub fn asks_for_two(
     grants.iter().find(concerns).map(|(name, _)| format!("ClusterGrant {name}"))
 }
 
-/// What was proposed, as the API server recorded it.
+/// A proposal, as the API server recorded it.
 #[derive(Clone, Copy, Debug)]
 pub struct Proposal<'a> {
     pub by: &'a str,
@@ -85,7 +85,7 @@ pub struct Proposal<'a> {
     pub text: &'a str,
 }
 
-/// Who approves an object of a namespace.
+/// The user that approves an object of a namespace.
 #[derive(Clone, Copy, Debug)]
 pub struct Person<'a> {
     pub name: &'a str,

@@ -531,7 +531,7 @@ fn judge_leaving(input: &PlanInput<'_>, is_held: bool) -> Leaving {
     leaving
 }
 
-/// What is not deleted although it leaves.
+/// An object that leaves the service and is not deleted.
 struct Staying<'a> {
     /// Why nothing is.
     keep: Option<Keep>,
@@ -601,7 +601,7 @@ fn is_of_namespace(key: &ObjectKey) -> bool {
     key.group().is_empty() && key.kind() == "ServiceAccount" && key.name() == "default"
 }
 
-/// A namespace or a definition takes what it holds with it: it stays while any of that is protected, or stated by a service.
+/// A namespace or a definition takes what it holds with it: it stays while an object in it is protected, or stated by a service.
 fn keep_holders(leaving: &mut Leaving, staying: &Staying<'_>) {
     let protected: Vec<ObjectKey> = leaving
         .kept

@@ -37,10 +37,10 @@ mod status;
 pub mod turns;
 mod web;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use farwater_store::Store;
-use tokio::sync::Semaphore;
+use tokio::{sync::Semaphore, time::timeout};
 use tokio_util::sync::CancellationToken;
 
 pub use api_threads::{ApiThreads, STACK};
@@ -54,7 +54,10 @@ pub use start::{HubError, Running, run, start};
 pub use turns::{ListTurns, Shares, Turns};
 
 use bodies::Bodies;
-use room::Room;
+use room::{Held, Room};
+
+/// Longest wait for room.
+const ANSWER_ROOM: Duration = Duration::from_secs(10);
 
 /// What the parts of a running hub share.
 pub struct Hub {
@@ -99,5 +102,16 @@ impl Hub {
     /// Room for what is sent to a user.
     pub(crate) fn answers(&self, user: &auth::User) -> &Room {
         if user.is_master() { &self.reserved_answers } else { &self.answers }
+    }
+
+    /// Room for an answer, or a page of one, until its client has read it; none where there is too little for too long. The answer is in memory
+    /// already, so only few of them wait for room.
+    pub(crate) async fn hold_answer(&self, room: &Room, client: &str, bytes: usize) -> Option<Held> {
+        let mut held = Held::default();
+        if !room.try_grow(&mut held, client, bytes) {
+            let _waits = self.waiting_answers.take(client)?;
+            timeout(ANSWER_ROOM, room.grow(&mut held, client, bytes)).await.ok()?.ok()?;
+        }
+        Some(held)
     }
 }

@@ -1,9 +1,9 @@
 //! Memory that clients hold: of all of them, and of each one.
 
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use bytes::Bytes;
-use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore, oneshot};
 
 use crate::turns::Shares;
 
@@ -83,18 +83,17 @@ impl Held {
         self.watched(bytes).0
     }
 
-    /// The same, and what tells whether they are sent.
-    pub fn watched(self, bytes: Bytes) -> (Bytes, Weak<()>) {
-        let unsent = Arc::new(());
-        let is_unsent = Arc::downgrade(&unsent);
-        (Bytes::from_owner(Answer { bytes, _held: self, _unsent: unsent }), is_unsent)
+    /// The same, and a receiver that ends once they are sent or dropped.
+    pub fn watched(self, bytes: Bytes) -> (Bytes, oneshot::Receiver<()>) {
+        let (unsent, sent) = oneshot::channel();
+        (Bytes::from_owner(Answer { bytes, _held: self, _unsent: unsent }), sent)
     }
 }
 
 struct Answer {
     bytes: Bytes,
     _held: Held,
-    _unsent: Arc<()>,
+    _unsent: oneshot::Sender<()>,
 }
 
 impl AsRef<[u8]> for Answer {

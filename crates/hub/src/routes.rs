@@ -29,7 +29,7 @@ use crate::{
     endpoint::Endpoint,
     health,
     metrics::Route,
-    room::{Held, Room},
+    room::Room,
     server::{Closer, Known},
     status::{failure, forbidden, not_found, try_later, unauthenticated},
     turns::{Shares, Turn, Turns, peer_name},
@@ -53,8 +53,6 @@ const LONG_ANSWER: usize = 8 << 10;
 /// A connection whose client has not read a long answer by then is closed, with a second more for each [`LEAST_RATE`] bytes.
 const UNREAD: Duration = Duration::from_secs(60);
 const LEAST_RATE: usize = 32 << 10;
-/// Longest wait for room.
-const ANSWER_ROOM: Duration = Duration::from_secs(10);
 
 /// Everything that the hub's address serves.
 pub fn router(hub: &Arc<Hub>) -> Router {
@@ -228,7 +226,7 @@ async fn serve_resource(hub: &Arc<Hub>, user: User, request: Request) -> Respons
     answer.hold(hub, response).await
 }
 
-/// What a long answer takes until its client has read it.
+/// The room that a long answer takes until its client has read it.
 struct LongAnswer {
     room: Room,
     client: String,
@@ -244,24 +242,15 @@ impl LongAnswer {
         let Some(length) = length.filter(|length| *length >= LONG_ANSWER) else {
             return Response::from_parts(parts, body);
         };
-        let mut held = Held::default();
-        if !self.room.try_grow(&mut held, &self.client, length) {
-            // Only few of them wait: each is in memory already.
-            let waits = hub.waiting_answers.take(&self.client);
-            let grown = timeout(ANSWER_ROOM, self.room.grow(&mut held, &self.client, length));
-            if waits.is_none() || !matches!(grown.await, Ok(Ok(()))) {
-                return self.refuse();
-            }
-        }
+        let Some(held) = hub.hold_answer(&self.room, &self.client, length).await else { return self.refuse() };
         let Ok(body) = body.collect().await else {
             return failure(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", "the answer could not be made");
         };
-        let (bytes, unsent) = held.watched(body.to_bytes());
+        let (bytes, sent) = held.watched(body.to_bytes());
         if let Some(connection) = self.connection {
             let patience = UNREAD + Duration::from_secs((length / LEAST_RATE) as u64);
             tokio::spawn(async move {
-                tokio::time::sleep(patience).await;
-                if unsent.strong_count() > 0 {
+                if timeout(patience, sent).await.is_err() {
                     connection.close();
                 }
             });

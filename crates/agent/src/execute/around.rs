@@ -11,38 +11,39 @@ use serde_json::Value;
 use super::{Executor, Notice, TRIES, send::from_bytes};
 use crate::{
     kubernetes::{ApiError, Fault, to_bytes},
-    live::{live_object, migration},
+    live::live_object,
 };
 
 /// Fields and elements that are taken out of an object, at most.
 const MOST_REMOVED: usize = 16;
 
 impl Executor<'_> {
-    /// Writes an object as a whole that could not be applied because of `error`. None where that is not the way, or no way either: then the
-    /// error stands. Nothing is written that the API server has not taken in a dry run.
+    /// Writes an object as a whole that could not be applied because of `error`. Where that is not the way, or fails as well, the result is
+    /// `error`. Nothing is written that the API server did not accept in a dry run.
     pub(super) async fn write_around(
         &self,
         path: &str,
         (change, object): (&Change, &ResolvedObject),
-        error: &ApiError,
+        error: ApiError,
         dry_run: bool,
-    ) -> Result<Option<(Value, Notice)>, ApiError> {
+    ) -> Result<(Value, Notice), ApiError> {
         if !matches!(error.fault(), Fault::Unmergeable(_)) {
-            return Ok(None);
+            return Err(error);
         }
         if change.cause.is_adoption() || object.options.conflicts != ConflictPolicy::Force {
-            return Ok(None);
+            return Err(error);
         }
         let mut tries = 1;
         loop {
-            match self.write_around_once(path, object, error, dry_run).await {
-                // Somebody wrote in between: read again.
-                Err(error) if error.code() == 409 && tries < TRIES => tries += 1,
-                written => return written,
+            match self.write_around_once(path, object, &error, dry_run).await {
+                // The object was written in between: read it again.
+                Err(conflict) if conflict.code() == 409 && tries < TRIES => tries += 1,
+                written => return written?.ok_or(error),
             }
         }
     }
 
+    /// None where this is no way either.
     async fn write_around_once(
         &self,
         path: &str,
@@ -70,7 +71,7 @@ impl Executor<'_> {
                 }
                 Err(wrong) => wrong,
             };
-            // What the first refusal says of the manifest itself is more than what is wrong with this way.
+            // The first refusal explains the manifest better than this one does.
             let Fault::Unmergeable(fields) = wrong.fault() else { return Ok(None) };
             let cleared: Vec<String> = fields.iter().filter_map(|field| clear(&mut whole, &manifest, field)).collect();
             if cleared.is_empty() || removed.len() > MOST_REMOVED {
@@ -111,22 +112,11 @@ impl Executor<'_> {
         let with_updates = match applied {
             Ok((applied, _)) if !live_object(&applied).moves => return Ok(applied),
             Ok(_) => false,
-            // It can't be applied at all; that it is as the manifest says was seen already.
+            // The object can't be applied at all, but it already is as the manifest states.
             Err(error) if matches!(error.fault(), Fault::Unmergeable(_)) => true,
             Err(error) => return Err(error),
         };
-        for _ in 0..TRIES {
-            let object = self.kubernetes.get(Some(self.account), path, false).await?;
-            let Some(patch) = migration(&object, with_updates) else { return Ok(object) };
-            match self.kubernetes.patch(Some(self.account), path, &patch).await {
-                // Somebody wrote in between: read again.
-                Err(error) if error.code() == 409 => {}
-                other => {
-                    other?;
-                    break;
-                }
-            }
-        }
+        self.migrate(path, with_updates).await?;
         self.kubernetes.get(Some(self.account), path, false).await
     }
 }

@@ -77,14 +77,13 @@ impl Executor<'_> {
         };
         let written = self.rehearse_write(&path, object, live.as_ref()).await;
         let tell = |fields: String| format!("takes fields of others: {}", add_time(&fields, live.as_ref()));
-        let mut written = written.map(|(planned, taken)| (planned, taken.map(tell)));
-        if let Err(error) = &written {
-            match self.write_around(&path, (change, object), error, true).await {
-                Ok(Some((planned, notice))) => written = Ok((planned, notice.whole)),
-                Ok(None) => {}
-                Err(error) => written = Err(error),
+        let written = match written {
+            Ok((planned, taken)) => Ok((planned, taken.map(tell))),
+            Err(error) => {
+                let around = self.write_around(&path, (change, object), error, true).await;
+                around.map(|(planned, notice)| (planned, notice.whole))
             }
-        }
+        };
         match written {
             Ok((planned, note)) => Rehearsed::Done { live: live.map(Box::new), planned: Box::new(planned), note },
             Err(error) if *error.fault() == Fault::Immutable && change.recreate.is_some() => {

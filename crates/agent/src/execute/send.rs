@@ -31,7 +31,7 @@ impl Executor<'_> {
             }
         }
         if change.migrate
-            && let Err(error) = self.migrate(&path).await
+            && let Err(error) = self.migrate(&path, false).await
         {
             return Tried::Ended(unapplied(&error, format!("take over from client-side apply: {error}")));
         }
@@ -52,12 +52,8 @@ impl Executor<'_> {
                 }
             }
         }
-        if let Err(error) = &sent {
-            match self.write_around(&path, (change, object), error, false).await {
-                Ok(Some(whole)) => sent = Ok(whole),
-                Ok(None) => {}
-                Err(error) => sent = Err(error),
-            }
+        if let Err(error) = sent {
+            sent = self.write_around(&path, (change, object), error, false).await;
         }
         if let (Err(error), Some(uid)) = (&sent, &change.recreate)
             && *error.fault() == Fault::Immutable
@@ -163,16 +159,17 @@ impl Executor<'_> {
         }
     }
 
-    async fn migrate(&self, path: &str) -> Result<(), ApiError> {
+    /// `with_updates` as in [`migration`].
+    pub(super) async fn migrate(&self, path: &str, with_updates: bool) -> Result<(), ApiError> {
         for _ in 0..TRIES {
             let object = match self.kubernetes.get(Some(self.account), path, true).await {
                 Err(e) if e.is_not_found() => return Ok(()),
                 other => other?,
             };
-            if !live_object(&object).moves {
+            if !with_updates && !live_object(&object).moves {
                 return Ok(());
             }
-            let Some(patch) = migration(&object, false) else { return Ok(()) };
+            let Some(patch) = migration(&object, with_updates) else { return Ok(()) };
             match self.kubernetes.patch(Some(self.account), path, &patch).await {
                 // Somebody wrote in between: read again.
                 Err(e) if e.code() == 409 => {}

@@ -1,7 +1,7 @@
-//! What charts make up, such as passwords, certificates and names, is made once for each version of a service.
+//! Charts can generate passwords, certificates and names. They are generated once for each version of a service.
 //!
 //! Rendered again, for another cache, another definition in the cluster or a lost state folder, such a chart would give a running database
-//! another password. So its render is kept in a Secret of the agent's namespace, and only another version or other parameters render anew.
+//! another password. So its render is kept in a Secret of the agent's namespace, and only another version or other parameters cause a new render.
 
 use std::{
     collections::BTreeMap,
@@ -26,7 +26,8 @@ use crate::{
 const PURPOSE: &str = "rendered";
 /// Largest render that is read back, once it is unpacked.
 const MAX_UNPACKED: usize = 64 << 20;
-/// Functions of templates whose results nothing decides. A word that isn't one of them costs a Secret and nothing else.
+/// Template functions with random results. A template that only mentions one of these names is kept too: it sees new capabilities of its
+/// cluster at its next version.
 const MADE_UP: [&str; 14] = [
     "randAlpha",
     "randNumeric",
@@ -58,8 +59,8 @@ struct Kept {
     objects: Vec<(String, Value)>,
 }
 
-/// What decides about a render, but for what the cluster has; none where nothing in it is made up, or where charts look up in the cluster what
-/// they made up before.
+/// A digest of the inputs of a render, without those from the cluster. None where its charts generate nothing, or look up in the cluster what
+/// they generated before.
 pub fn key_of(archive: &Archive, deployment: &Deployment, parameters: &Map<String, Value>) -> Option<Digest> {
     let looks_up = deployment.renderers.iter().any(|renderer| renderer.helm.as_ref().is_some_and(|helm| helm.lookup));
     let mut files = archive.files();
@@ -98,11 +99,7 @@ impl KeptRenders {
         };
         let text = zstd::bulk::decompress(&bytes, MAX_UNPACKED).ok();
         let Some(kept) = text.and_then(|text| serde_json::from_slice::<Kept>(&text).ok()) else {
-            tracing::warn!(
-                uid,
-                secret = name(uid),
-                "the render that is kept is damaged; what it made up is made again"
-            );
+            tracing::warn!(uid, secret = name(uid), "the kept render is damaged: the chart generates its values again");
             return Ok(None);
         };
         if kept.key != key {
@@ -125,7 +122,7 @@ impl KeptRenders {
                 uid,
                 bytes = bytes.len(),
                 limit,
-                "a render is too large to be kept: what it makes up changes when it is rendered again"
+                "a render is too large to be kept: its generated values change with each render"
             );
             return Ok(());
         }

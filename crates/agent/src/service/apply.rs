@@ -224,7 +224,7 @@ impl ServiceTask {
             return Ok(false);
         }
         self.record_leaving(plan, &prune, resolved, deployment);
-        // What was deleted keeps nothing of others any more.
+        // A deleted object no longer keeps objects of other services.
         self.announce(resolved.stated_keys(), false);
         self.offer(plan);
         self.preview(account, &prune).await;

@@ -161,7 +161,7 @@ impl Basis<'_> {
         };
         opened.check(&mut render);
         if let (Some(key), Shelf::Kept, false) = (key, shelf, is_kept) {
-            // What is made up would be another one at the next attempt.
+            // The next attempt would generate other values.
             if let Some(error) = render.errors.first() {
                 return Err(Stopped(error.clone()));
             }

@@ -79,7 +79,7 @@ impl Leaving {
         held.map_or_else(BTreeSet::new, |_| lock(&self.keepers).clone())
     }
 
-    /// What keeps a namespace or a definition: a service that states objects in it.
+    /// The reason why a namespace or a definition is kept: a service that states objects in it.
     pub fn holds(&self, uid: &str, holder: &ObjectKey) -> Option<Keep> {
         let others = self.others(uid);
         let holding = others.iter().find(|(_, held)| !held.is_leaving && held.within(holder) > 0);

@@ -1,4 +1,4 @@
-//! Changes that an apply can't make by merging, because what it would keep is not valid beside them: keyed lists and unions of built-in kinds,
+//! Changes that an apply can't make by merging, because fields that it would keep are not valid beside them: keyed lists and unions of built-in kinds,
 //! at the real API server. The agent writes such objects as a whole, with what others own.
 
 use farwater_api::{objects::Outcome, protocol::Entry};

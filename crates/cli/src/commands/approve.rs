@@ -1,7 +1,5 @@
 //! `farwater approve`: approves exactly what would be promoted to a stage, or exactly what a prune that is held would delete.
 
-use std::io::{self, IsTerminal as _};
-
 use farwater_api::{
     APPROVE_PRUNE, Digest, GROUP, PROPOSE_PRUNE, Pipeline, ServiceDeployment, VERSION,
     pipeline::{APPROVAL_KIND, ApprovalRequest, GateType},
@@ -15,7 +13,7 @@ use crate::{
     exit,
     failure::{Failure, Result},
     scope::{NamespaceArgs, any_name, service_name},
-    terminal::{print, say},
+    terminal::{self, print, say},
     text,
 };
 
@@ -31,7 +29,7 @@ pub struct ApproveArgs {
     /// Approves this and nothing else, as `pipeline status -o yaml` and a service's `status.heldPrune` show it [default: what waits now].
     #[arg(long)]
     digest: Option<Digest>,
-    /// Why, for whoever reads it later.
+    /// The reason, for later readers.
     #[arg(long, value_name = "TEXT", default_value = "", requires = "stage")]
     reason: String,
     /// Of a service, where two people are needed: proposes it, and another person gives the same command without this.
@@ -82,16 +80,14 @@ async fn approve_prune(args: ApproveArgs, session: &Session) -> Result<u8> {
     }
     if args.digest.is_none() {
         say(&describe(&held));
-        if !io::stdin().is_terminal() {
-            let told = format!("{namespace}/{name} was not approved: nobody can be asked");
-            let next = format!("{{program}} approve {name} -n {namespace} --digest {}", held.digest);
-            return Err(Failure::usage(told).next(next));
-        }
-        say("Delete? [y/N]");
-        let mut answer = String::new();
-        io::stdin().read_line(&mut answer).map_err(|error| Failure::new(exit::INTERNAL, error.to_string()))?;
-        if !matches!(answer.trim(), "y" | "Y" | "yes") {
-            return Ok(exit::NO);
+        match terminal::confirm("Delete?")? {
+            Some(true) => {}
+            Some(false) => return Ok(exit::NO),
+            None => {
+                let told = format!("{namespace}/{name} was not approved: standard input is not a terminal");
+                let next = format!("{{program}} approve {name} -n {namespace} --digest {}", held.digest);
+                return Err(Failure::usage(told).next(next));
+            }
         }
     }
     let annotation = if args.propose { PROPOSE_PRUNE } else { APPROVE_PRUNE };

@@ -85,7 +85,7 @@ enum Progress {
 }
 
 /// What a service's own status says; a status about an older spec says nothing.
-/// `newest`: what the source has is waited for, and not only what is assigned.
+/// `newest`: waits for the revision of the source, and not only for the assigned one.
 fn judge(service: &ServiceDeployment, goal: Goal, newest: bool) -> Progress {
     let Some(status) = &service.status else { return Progress::NotYet("not seen by the hub yet".to_owned()) };
     let seen = status.observed_generation.unwrap_or_default() >= service.metadata.generation.unwrap_or_default();
@@ -94,7 +94,7 @@ fn judge(service: &ServiceDeployment, goal: Goal, newest: bool) -> Progress {
     }
     let condition = |type_: &str| status.conditions.iter().find(|c| c.type_ == type_);
     let text = |c: &farwater_api::Condition| if c.message.is_empty() { c.reason.clone() } else { c.message.clone() };
-    // What was fetched before says nothing about a push.
+    // A fetch from before the push does not show it.
     if service.open_request().is_some() {
         return Progress::NotYet("its source is being asked".to_owned());
     }

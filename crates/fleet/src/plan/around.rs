@@ -1,6 +1,6 @@
 //! An object as a whole, for what can't be merged: the live one with our manifest in it, and without what is in the way.
 //!
-//! Server-side apply keeps what nobody states any more: defaults of a branch that is left (`strategy.rollingUpdate` beside `type: Recreate`),
+//! Server-side apply keeps fields that no manager states any more: defaults of a branch that is left (`strategy.rollingUpdate` beside `type: Recreate`),
 //! and elements of lists whose key somebody changed (`ports`). Where that is not valid together, the API server names the field, and
 //! [`clear`] takes it out, as long as the manifest doesn't state it.
 
@@ -261,7 +261,7 @@ mod tests {
         let cleared = clear(&mut object, &manifest, "spec.strategy.rollingUpdate");
         assert_eq!(cleared.as_deref(), Some("spec.strategy.rollingUpdate"));
         assert_eq!(object["spec"], json!({"replicas": 5, "strategy": {"type": "Recreate"}}));
-        // What the manifest states is wrong by itself, and the rest is nobody's to take.
+        // The field is stated by the manifest, which is wrong by itself; no other field may be taken out.
         for field in ["spec.strategy.type", "spec", "metadata.finalizers", "status.id", "", "spec.none.at[3].all"] {
             assert_eq!(clear(&mut object.clone(), &manifest, field), None, "{field}");
         }

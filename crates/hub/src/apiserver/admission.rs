@@ -249,7 +249,7 @@ async fn check_all(
 }
 
 /// Who says what a service runs, pins or suspends it, proposes or approves its prune, or lets a change begin in spite of windows, is
-/// recorded with it: nobody writes that of somebody else.
+/// recorded with it: a user can't record another user.
 pub fn sign(call: &Call, object: &mut Value, old: Option<&Value>) {
     let (author, time) = (Value::from(author(call)), timestamp(call.now));
     if managed_namespaces::is_managed(call) {

@@ -18,7 +18,7 @@ use rand::RngExt as _;
 use serde_json::{Value, json};
 use tokio::{
     sync::{OwnedSemaphorePermit, mpsc},
-    time::{Instant, sleep, sleep_until, timeout, timeout_at},
+    time::{Instant, sleep, sleep_until, timeout_at},
 };
 
 use super::{
@@ -264,16 +264,9 @@ impl Feed {
             self.keep_decided().await?;
             let page = self.state_page(after).await.map_err(Ended::With)?;
             drop(turns);
-            // All of them hold their page until their clients have read it, and only few wait for room with it.
-            let (mut held, bytes) = (Held::default(), page.items.iter().map(|item| item.line.len()).sum());
-            let (answers, client) = (hub.answers(&self.call.user), self.call.user.share_name());
-            if !answers.try_grow(&mut held, client, bytes) {
-                let waits = hub.waiting_answers.take(client);
-                let grown = timeout(SHORT, answers.grow(&mut held, client, bytes));
-                if waits.is_none() || !matches!(grown.await, Ok(Ok(()))) {
-                    return Err(Ended::With(ApiError::too_many_unread()));
-                }
-            }
+            let (user, bytes) = (&self.call.user, page.items.iter().map(|item| item.line.len()).sum());
+            let held = hub.hold_answer(hub.answers(user), user.share_name(), bytes).await;
+            let Some(mut held) = held else { return Err(Ended::With(ApiError::too_many_unread())) };
             let start = *first.get_or_insert(page.version);
             for StateLine { key, version, line } in page.items {
                 if version > start {

@@ -547,10 +547,11 @@ async fn find_override(delivery: &Delivery, resource: &Resource) -> Result<Optio
     if let Some(said) = OVERRIDE.counting(&resource.object, now) {
         return Ok(Some(said));
     }
-    // An owner reference is anybody's word: the set's own rows say whose the service is.
+    let Some(owners) = resource.object["metadata"]["ownerReferences"].as_array() else { return Ok(None) };
+    // Any editor can write an owner reference; the set's own rows record its services.
     let member = member_of_service(&mut *delivery.store.tables().await?, &resource.uid).await?;
-    let owners = resource.object["metadata"]["ownerReferences"].as_array().into_iter().flatten();
-    let set = owners.filter(|owner| member.as_ref().is_some_and(|member| owner["uid"] == member.set_uid.as_str()));
+    let set =
+        owners.iter().filter(|owner| member.as_ref().is_some_and(|member| owner["uid"] == member.set_uid.as_str()));
     for (name, uid) in set.filter_map(|owner| Some((owner["name"].as_str()?, owner["uid"].as_str()?))) {
         let key = ServiceSet::key(&Name::new(&resource.key.namespace, name));
         let found = delivery.store.get(&key).await?.filter(|found| found.uid == uid);

@@ -89,7 +89,7 @@ async fn a_prune_and_an_override_need_another_person_where_a_grant_or_namespace_
         refused("bob", object, &approval, "ada proposed another one: \"another\"").await;
         say("ada", object, &proposal).await;
         refused("ada", object, &approval, "ada proposed it, and another person approves").await;
-        // What is proposed is of the spec as it is.
+        // A proposal is for the present spec.
         let spec = if object.starts_with("serviceset") {
             json!({"rollout": {"paused": true}})
         } else {

@@ -8,8 +8,7 @@
 //! breaks, a node goes), the volume holds the old data or the new, and the same command again ends what was begun.
 
 use std::{
-    env,
-    io::{self, IsTerminal as _},
+    env, io,
     path::Path,
     time::{Duration, Instant},
 };
@@ -32,7 +31,7 @@ use crate::{
     failure::{Failure, Result},
     installed_hub::{self, FORWARDED, InstalledHub},
     pods::Pods,
-    terminal::{print, say},
+    terminal::{self, print, say},
     text,
 };
 
@@ -118,16 +117,12 @@ fn description(hub: &InstalledHub<'_>, file: &Path, copied: &Copied, has_keys: b
 }
 
 fn ask() -> Result<()> {
-    if !io::stdin().is_terminal() {
-        return Err(Failure::usage("nobody can be asked whether to go on").next("--yes goes on without asking"));
+    match terminal::confirm("Go on?")? {
+        Some(true) => Ok(()),
+        Some(false) => Err(Failure::new(exit::NO, "nothing was changed")),
+        None => Err(Failure::usage("standard input is not a terminal, so the command can't ask whether to continue")
+            .next("--yes continues without asking")),
     }
-    say("Go on? [y/N]");
-    let mut answer = String::new();
-    io::stdin().read_line(&mut answer).map_err(|error| Failure::file("read", Path::new("-"), &error))?;
-    if matches!(answer.trim(), "y" | "Y" | "yes") {
-        return Ok(());
-    }
-    Err(Failure::new(exit::NO, "nothing was changed"))
 }
 
 /// What came of it, as far as it is known.

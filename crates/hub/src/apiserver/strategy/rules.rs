@@ -83,7 +83,7 @@ const DURATIONS: [(&str, &str, Bounds); 8] = [
     ("ocirepositories", "timeout", duration::SOURCE_TIMEOUT),
 ];
 
-/// A duration that nobody would keep to is refused, not silently cut. One that is stored already may stay, as in Kubernetes
+/// A duration that no controller would keep to is refused, not silently cut. One that is stored already may stay, as in Kubernetes
 /// when a rule becomes stricter: otherwise not even the object's finalizers could go.
 fn check_durations(object: &Value, old: Option<&Value>, kind: &ResourceKind, errors: &mut Vec<FieldError>) {
     for (_, field, bounds) in DURATIONS.iter().filter(|(plural, ..)| *plural == kind.plural) {
@@ -104,7 +104,7 @@ fn check_renderers(object: &Value, old: Option<&Value>, _: &ResourceKind, errors
     if (is_new("renderers") || is_new("patches")) && bytes("renderers") + bytes("patches") > MAX_RENDER_BYTES {
         errors.push(FieldError::too_long("spec.renderers", MAX_RENDER_BYTES as u64));
     }
-    // What can't be read at all has been refused by its schema.
+    // The schema refused a value that can't be read.
     if is_new("renderers")
         && let Ok(renderers) = serde_json::from_value::<Vec<Renderer>>(spec["renderers"].clone())
     {
@@ -177,7 +177,7 @@ fn check_ignored_fields(object: &Value, old: Option<&Value>, _: &ResourceKind, e
     }
 }
 
-/// What makes no sense whatever the objects are that it names. No value is quoted: it may be a secret.
+/// A spec that makes no sense for any objects that it names. No value is quoted: it may be a secret.
 fn check_parameters(object: &Value, old: Option<&Value>, kind: &ResourceKind, errors: &mut Vec<FieldError>) {
     let spec = &object["spec"];
     let is_known =
@@ -222,7 +222,7 @@ fn check_window(object: &Value, old: Option<&Value>, _: &ResourceKind, errors: &
     }
 }
 
-/// What windows hold begins for a reason that others can read.
+/// A change that begins in spite of windows needs a reason that others can read.
 fn check_freeze_override(object: &Value, old: Option<&Value>, _: &ResourceKind, errors: &mut Vec<FieldError>) {
     let said = |object: &Value| object["metadata"]["annotations"][OVERRIDE_FREEZE].as_str().map(str::to_owned);
     let is_new = old.is_none_or(|old| said(old) != said(object));
@@ -232,7 +232,7 @@ fn check_freeze_override(object: &Value, old: Option<&Value>, _: &ResourceKind, 
     }
 }
 
-/// A pipeline that nobody could go through, or that would leave out what somebody has stated.
+/// A pipeline with a stage that can't be reached, or with settings that would have no effect.
 fn check_pipeline(object: &Value, old: Option<&Value>, _: &ResourceKind, errors: &mut Vec<FieldError>) {
     if old.is_some_and(|old| old["spec"] == object["spec"]) {
         return;
