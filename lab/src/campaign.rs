@@ -13,6 +13,7 @@ mod k9s;
 mod kill9;
 mod node;
 mod prune_chaos;
+mod refusals;
 mod rollout_histories;
 mod steady;
 mod watch_order;
@@ -221,6 +222,15 @@ const CAMPAIGNS: &[Campaign] = &[
         needs_programs: true,
         vouches_for: &["crates/hub/src"],
         round: |seed, _| Box::pin(hostile_clients::round(seed)),
+    },
+    Campaign {
+        name: "refusals",
+        about: "answers that the hub gives before it has read a body, over HTTP/1.1 and HTTP/2, to curl, Python, Go and hyper: none is lost",
+        goal: 1,
+        engines: &[Engine::Sqlite],
+        needs_programs: true,
+        vouches_for: &["crates/hub/src/server.rs", "crates/hub/src/unread.rs"],
+        round: |seed, _| Box::pin(refusals::round(seed)),
     },
     Campaign {
         name: "rollout-histories",

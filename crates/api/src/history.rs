@@ -50,6 +50,8 @@ pub enum Cause {
     Pinned,
     /// The pin was taken away.
     Unpinned,
+    /// Its parameters changed. Of several such changes in a row the last is listed; going back to it brings back its content only.
+    Parameters,
     /// Of a newer version.
     #[serde(other)]
     Unknown,

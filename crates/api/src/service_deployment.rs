@@ -286,9 +286,12 @@ pub struct ServiceDeploymentStatus {
     /// What the agent deleted last; `farwater undo` brings it back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_deletion: Option<Deletion>,
-    /// When the agent last applied something.
+    /// When the agent reported for the first time that it applied what `appliedEntry` names.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_applied_time: Option<Time>,
+    /// Digest of what was applied last: version, spec, parameters, and all else that changes what the agent does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub applied_entry: Option<Digest>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_handled_reconcile_at: Option<String>,
 }

@@ -271,6 +271,9 @@ pub struct RolloutStatus {
     /// On their way.
     #[serde(default)]
     pub progressing: i64,
+    /// Of these: healthy with it, and not for long enough yet.
+    #[serde(default, skip_serializing_if = "crate::is_zero")]
+    pub soaking: i64,
     #[serde(default)]
     pub failed: i64,
     /// Silent, and passed over until they are heard.
@@ -336,7 +339,7 @@ pub struct Member {
     /// The version that is assigned to it; empty: none was yet.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub revision: String,
-    /// The version that its sources have for it, where that is another one.
+    /// The version that it is to get, where that is another one: what its sources have, or had in the version that the set is pinned to.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub wanted_revision: String,
 }

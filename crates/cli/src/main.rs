@@ -241,4 +241,14 @@ mod tests {
     fn the_command_line_is_consistent() {
         command(Program::Farwater).debug_assert();
     }
+
+    #[test]
+    fn what_the_page_prints_is_what_the_program_takes() {
+        for line in include_str!("../../../web/src/fleet/commands.txt").lines() {
+            let words = line.replace("'say why'", "why");
+            if let Err(error) = command(Program::Farwater).try_get_matches_from(words.split(' ')) {
+                panic!("{line}: {error}");
+            }
+        }
+    }
 }

@@ -66,6 +66,7 @@ async fn succeed(arguments: &[&str]) -> String {
 }
 
 async fn deploy(name: &str, cluster: &str) {
+    succeed(&["cluster", "join", cluster]).await;
     let url = format!("http://127.0.0.1:9/{name}.git");
     let arguments = ["deploy", &url, "--path", "apps/web", "--cluster", cluster, "--name", name];
     let stdout = succeed(&arguments).await;
@@ -267,9 +268,33 @@ async fn deploy_is_repeatable_and_exports_what_it_applies() {
     let stdout = succeed(&other).await;
     assert!(stdout.starts_with("gitrepository.farwater.dev/again-"), "another branch is another source: {stdout}");
     assert!(stdout.ends_with("servicedeployment.farwater.dev/again configured\n"), "{stdout}");
+    succeed(&["cluster", "join", "elsewhere"]).await;
     let moved = ["deploy", url, "--path", "apps/web", "--cluster", "elsewhere", "--name", "again"];
     let ran = run(&moved).await;
-    assert_eq!(ran.code, 5, "the cluster can't change: {} {}", ran.stdout, ran.stderr);
+    assert_eq!((ran.code, ran.stdout.as_str()), (5, ""), "the cluster can't change: {}", ran.stderr);
+}
+
+#[tokio::test]
+async fn deploy_refuses_before_it_writes_and_leaves_nothing_that_failed() {
+    succeed(&["cluster", "join", "somewhere"]).await;
+    let url = "http://127.0.0.1:9/refused.git";
+    let base = ["deploy", url, "--path", "apps/web", "--name", "refused", "--cluster"];
+    let with = |more: &[&'static str]| [&base[..], more].concat();
+    let ran = run(&with(&["no-such-cluster"])).await;
+    let told = "cluster no-such-cluster does not exist in namespace farwater-admin";
+    assert!(ran.code == 4 && ran.stderr.contains(told), "{} {}", ran.code, ran.stderr);
+    let ran = run(&with(&["somewhere", "--secret", "no-such-secret"])).await;
+    assert!(ran.code == 4 && ran.stderr.contains("Secret no-such-secret does not exist"), "{}", ran.stderr);
+    let ran = run(&with(&["somewhere", "--interval", "1s"])).await;
+    assert!(ran.code == 5 && ran.stderr.contains("spec.interval"), "{} {}", ran.code, ran.stderr);
+    let ran = run(&with(&["somewhere", "--dry-run"])).await;
+    assert!(ran.code == 0 && ran.stdout.contains("servicedeployment.farwater.dev/refused created (dry run)\n"));
+    let ran = run(&with(&["somewhere", "--wait", "--timeout", "1s"])).await;
+    assert!(ran.code == 6 && ran.stdout.contains("servicedeployment.farwater.dev/refused deleted"), "{}", ran.stdout);
+    for kind in ["sd", "gitrepositories"] {
+        let ran = run(&["get", kind, "refused"]).await;
+        assert_eq!(ran.code, 4, "{kind}: {}", ran.stdout);
+    }
 }
 
 #[tokio::test]
@@ -334,7 +359,10 @@ async fn doctor_looks_at_this_machine_and_the_hub_and_names_a_remedy() {
     let pin = find("authority");
     assert!(pin["found"].as_str().unwrap().contains("sha256:"), "{pin}");
     // Other tests' sources can't be asked: their remote is nobody.
-    deploy("ill", "nowhere").await;
+    deploy("ill", "ill").await;
+    let clusters: kube::Api<farwater_api::Cluster> =
+        kube::Api::namespaced(hub().await.client().await.unwrap(), farwater_api::ADMIN_NAMESPACE);
+    clusters.delete("ill", &kube::api::DeleteParams::default()).await.unwrap();
     let ill = || async {
         let ran = run(&["doctor"]).await;
         assert!(ran.stdout.lines().all(|line| line.chars().count() <= 80), "{}", ran.stdout);

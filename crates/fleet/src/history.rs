@@ -49,6 +49,20 @@ pub struct Version {
     /// Number of the last version before this one that was healthy; 0: none is known.
     #[serde(default, skip_serializing_if = "farwater_api::is_zero")]
     pub good_before: u64,
+    /// MAC of the parameters that it was handed last; none: it has none, or that was not noted yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parameters: Option<Digest>,
+}
+
+/// What parameters make of the newest version.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Handed {
+    Same,
+    /// The same version, with a note of its parameters.
+    Noted(Box<Version>),
+    /// A version of its own, in the place of the newest where that is one of parameters too: changes of them leave the versions in the
+    /// history that can be gone back to.
+    Next(Box<Version>),
 }
 
 /// What a service's spec says of what is to run, and who said it.
@@ -83,7 +97,7 @@ impl Version {
             Cause::Pinned => stated.pinned_by,
             Cause::Created | Cause::Unpinned => stated.changed_by,
             Cause::Spec if is_restated => stated.changed_by,
-            Cause::Spec | Cause::Commit | Cause::Unknown => None,
+            Cause::Spec | Cause::Commit | Cause::Parameters | Cause::Unknown => None,
         };
         let told = HistoryEntry {
             number: last.map_or(1, |last| last.told.number + 1),
@@ -104,7 +118,46 @@ impl Version {
         let (parts, configuration) = (candidate.parts.clone(), candidate.configuration.clone());
         let (source, origin, rollout) = (source.clone(), origin.clone(), stated.rollout);
         let good_before = last.map_or(0, Self::good);
-        Self { told, content_id, bundle_bytes, source, origin, source_name, parts, configuration, rollout, good_before }
+        Self {
+            told,
+            content_id,
+            bundle_bytes,
+            source,
+            origin,
+            source_name,
+            parts,
+            configuration,
+            rollout,
+            good_before,
+            parameters: None,
+        }
+    }
+
+    /// What the parameters that it is handed now make of the newest version. A pin stays the cause of what it pins.
+    pub fn hand(&self, parameters: Option<Digest>, now: Timestamp) -> Handed {
+        if self.parameters == parameters {
+            return Handed::Same;
+        }
+        let mut next = Self { parameters, ..self.clone() };
+        if self.parameters.is_none() || parameters.is_none() || self.told.cause == Cause::Pinned {
+            return Handed::Noted(Box::new(next));
+        }
+        if self.told.cause != Cause::Parameters {
+            next.told.number += 1;
+            next.good_before = self.good();
+        }
+        next.told = HistoryEntry {
+            cause: Cause::Parameters,
+            by: None,
+            author: None,
+            reason: None,
+            assigned: whole_seconds(now),
+            result: VersionResult::Pending,
+            message: String::new(),
+            settled: None,
+            ..next.told
+        };
+        Handed::Next(Box::new(next))
     }
 
     /// Number of the last version, up to this one, that was healthy.
@@ -396,6 +449,30 @@ mod tests {
         let names: Vec<String> = (0..12).map(|n| n.to_string()).collect();
         let versions: Vec<_> = names.iter().map(|name| (name.as_str(), true, false)).collect();
         assert_eq!(super::choose(&self::history(&versions), Some("abc1")).map(|entry| entry.number), Err(two));
+    }
+
+    #[test]
+    fn changed_parameters_are_a_version_and_leave_others_in_the_history() {
+        let mac = |text: &str| Some(Digest::of(text));
+        let mut first = Version::new(None, &candidate("1", "a"), Stated::default(), at(1));
+        first.settle(VersionResult::Healthy, "", at(2));
+        let Handed::Noted(noted) = first.hand(mac("x"), at(3)) else { panic!("its first are no change") };
+        assert_eq!((noted.hand(mac("x"), at(4)), noted.told.number), (Handed::Same, 1));
+        let Handed::Next(second) = noted.hand(mac("y"), at(5)) else { panic!("a change") };
+        assert_eq!((second.told.number, second.told.cause, second.good_before), (2, Cause::Parameters, 1));
+        assert_eq!(
+            (second.told.result, second.candidate()),
+            (VersionResult::Pending, Candidate { author: String::new(), ..candidate("1", "a") })
+        );
+        let Handed::Next(third) = second.hand(mac("z"), at(6)) else { panic!("another change") };
+        assert_eq!((third.told.number, third.told.assigned.0), (2, at(6)), "in its place");
+        assert!(matches!(third.hand(None, at(7)), Handed::Noted(_)));
+        let pin = Pin { bundle: Digest::of("a"), reason: None };
+        let pinned = Version {
+            parameters: mac("x"),
+            ..Version::new(Some(&first), &candidate("1", "a"), pinned(&pin, "ann"), at(8))
+        };
+        assert!(matches!(pinned.hand(mac("y"), at(9)), Handed::Noted(_)));
     }
 
     proptest! {

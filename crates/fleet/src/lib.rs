@@ -36,3 +36,4 @@ pub mod transfer;
 pub mod webhooks;
 pub mod why;
 pub mod windows;
+pub mod words;

@@ -71,11 +71,14 @@ pub enum Latch {
     Aborted,
 }
 
-/// Each member counts once.
+/// Each member counts once, those that soak also among those that are on their way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
     pub updated: usize,
     pub progressing: usize,
+    /// Of these: healthy at what they were released for, and not for the soak yet.
+    #[serde(default)]
+    pub soaking: usize,
     pub failed: usize,
     /// Silent, and passed over.
     pub deferred: usize,
@@ -146,7 +149,7 @@ pub fn decide(
     let changed = members.iter().zip(&views).enumerate().filter(|(_, (member, view))| view.track != member.track);
     let tracks = changed.map(|(index, (_, view))| (index, view.track)).collect();
     let phase = phase(policy, &state, &gates, &views);
-    let counts = count(&views, resting);
+    let counts = count(members, &views, resting);
     let rests = members.iter().zip(&views).map(|(member, view)| view.rests(&state, member)).collect();
     let outlook = Outlook::of(policy, &gates, members, &views, phase);
     let next_look = views.iter().filter_map(|view| view.due).min();
@@ -221,9 +224,10 @@ fn phase(policy: &Policy, state: &State, gates: &Gates, views: &[View]) -> Phase
     }
 }
 
-fn count(views: &[View], resting: &Resting) -> Counts {
+fn count(members: &[Member<'_>], views: &[View], resting: &Resting) -> Counts {
     let mut counts = Counts { updated: resting.done(), deferred: resting.deferred(), ..Counts::default() };
-    for view in views {
+    for (member, view) in members.iter().zip(views) {
+        counts.soaking += usize::from(view.case == Case::InFlight && member.soaks(&view.track));
         let one = match view.case {
             Case::Done => &mut counts.updated,
             Case::InFlight => &mut counts.progressing,

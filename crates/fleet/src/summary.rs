@@ -6,16 +6,21 @@ use farwater_api::{
     hooks::{HookPhase, HookReport, HookState},
     objects::{Health, ObjectReport, Outcome, ServiceReport, SyncState},
     protocol::Action,
-    service_deployment::{DeletionPolicy, HookCounts, ObjectCounts, Pin, UnhealthyObject},
+    service_deployment::{DeletionPolicy, HeldPrune, HookCounts, ObjectCounts, Pin, UnhealthyObject},
     service_test::ServiceTest,
 };
 use jiff::Timestamp;
+
+pub use news::{News, news};
 
 use crate::{
     assignment::{Candidate, Why},
     conditions::{self, Verdict, cut},
     parameters::WAITS,
+    words::{counted, verb},
 };
+
+mod news;
 
 /// Largest status: a million services are listed and watched with it.
 pub const MAX_STATUS_BYTES: usize = 4096;
@@ -75,7 +80,7 @@ pub fn summarize(inputs: Inputs<'_>) -> ServiceDeploymentStatus {
     let report = inputs.report.filter(|report| report.entry == inputs.entry);
     let mut verdicts = resolve_verdicts(&inputs, report);
     if let Some(held) = report.and_then(|report| report.held_prune.as_ref()) {
-        let message = format!("{} objects wait to be pruned: {}", held.count, held.reason);
+        let message = describe_held(held);
         let reason = if inputs.frozen { FLEET_FROZEN } else { "ApprovalNeeded" };
         verdicts.push(Verdict::new("PruneHeld", Some(true), reason, message));
     }
@@ -110,6 +115,7 @@ pub fn summarize(inputs: Inputs<'_>) -> ServiceDeploymentStatus {
         held_prune: None,
         last_deletion: inputs.report.and_then(|report| report.deletion.clone()).map(|one| sign_deletion(&inputs, one)),
         last_applied_time: inputs.previous.last_applied_time.clone(),
+        applied_entry: inputs.previous.applied_entry,
         last_handled_reconcile_at: inputs.requested_at.map(str::to_owned),
     };
     if let Some(report) = report {
@@ -125,7 +131,15 @@ pub fn summarize(inputs: Inputs<'_>) -> ServiceDeploymentStatus {
         });
         if report.outcome == Outcome::Applied && matches!(inputs.action, Action::Apply(_)) {
             status.applied_revision = inputs.assigned.map(|assigned| assigned.revision.clone());
-            status.last_applied_time = inputs.report_time.map(conditions::whole_seconds);
+            // An agent that starts says again what it has applied. An older hub did not note of what entry that was.
+            let is_known = match inputs.previous.applied_entry {
+                Some(known) => known == inputs.entry,
+                None => inputs.previous.applied_revision == status.applied_revision,
+            };
+            if !is_known || status.last_applied_time.is_none() {
+                status.last_applied_time = inputs.report_time.map(conditions::whole_seconds);
+            }
+            status.applied_entry = Some(inputs.entry);
         }
     }
     fit(&mut status);
@@ -294,16 +308,17 @@ fn waiting_message(inputs: &Inputs<'_>, revision: &str) -> String {
 fn health_verdicts(inputs: &Inputs<'_>, report: &ServiceReport, revision: &str) -> Vec<Verdict> {
     let counts = count(&report.objects);
     if counts.failed > 0 {
-        let message = format!("{} of {} objects failed", counts.failed, counts.total);
+        let message = format!("{} of {} failed", counts.failed, counted(counts.total, "object"));
         return Verdict::stalled("Unhealthy", with_detail(message, &first_message(&report.objects)));
     }
     if counts.healthy < counts.total {
         let waiting = counts.total - counts.healthy;
-        let message = format!("{waiting} of {} objects are not ready yet", counts.total);
+        let (all, is) = (counted(counts.total, "object"), verb(waiting, "is", "are"));
+        let message = format!("{waiting} of {all} {is} not ready yet");
         return Verdict::reconciling("Progressing", with_detail(message, &first_message(&report.objects)));
     }
     if let Some(held) = &report.held_prune {
-        let message = format!("{} objects wait to be pruned: {}", held.count, held.reason);
+        let message = describe_held(held);
         return vec![Verdict::new("Ready", Some(false), "PruneHeld", message)];
     }
     let tests = if let Action::Apply(deployment) = inputs.action { deployment.tests.as_slice() } else { &[] };
@@ -313,7 +328,13 @@ fn health_verdicts(inputs: &Inputs<'_>, report: &ServiceReport, revision: &str) 
         return Verdict::reconciling("TestNotRun", format!("{message}; upgrade it"));
     }
     let pinned = if inputs.pin.is_some() { " and pinned" } else { "" };
-    Verdict::ready("Applied", format!("applied {revision}{pinned}; {} objects are healthy", counts.total))
+    let (all, are) = (counted(counts.total, "object"), verb(counts.total, "is", "are"));
+    Verdict::ready("Applied", format!("applied {revision}{pinned}; {all} {are} healthy"))
+}
+
+fn describe_held(held: &HeldPrune) -> String {
+    let (all, wait) = (counted(held.count, "object"), verb(held.count, "waits", "wait"));
+    format!("{all} {wait} to be pruned: {}", held.reason)
 }
 
 fn with_detail(message: String, detail: &str) -> String {

@@ -10,6 +10,7 @@
 //! ```
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod answers;
 mod api_threads;
 pub mod apiserver;
 pub mod auth;
@@ -35,12 +36,13 @@ mod server;
 mod start;
 mod status;
 pub mod turns;
+mod unread;
 mod web;
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use farwater_store::Store;
-use tokio::{sync::Semaphore, time::timeout};
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 pub use api_threads::{ApiThreads, STACK};
@@ -53,11 +55,8 @@ pub use routes::served_paths;
 pub use start::{HubError, Running, run, start};
 pub use turns::{ListTurns, Shares, Turns};
 
+use answers::Answers;
 use bodies::Bodies;
-use room::{Held, Room};
-
-/// Longest wait for room.
-const ANSWER_ROOM: Duration = Duration::from_secs(10);
 
 /// What the parts of a running hub share.
 pub struct Hub {
@@ -84,34 +83,12 @@ pub struct Hub {
     pub watches: Arc<Semaphore>,
     /// Of the watches, by user.
     pub watch_shares: Shares,
-    /// Of answers that are made and wait for room, by user.
-    pub(crate) waiting_answers: Shares,
     /// Room for answers and events that their clients have not read yet.
-    pub(crate) answers: Room,
-    /// The same of administrators.
-    pub(crate) reserved_answers: Room,
+    pub(crate) answers: Answers,
     /// Of requests and connections, by client.
     pub(crate) refusals: Arc<refusals::Refusals>,
     /// Where agents and people reach this hub.
     pub advertise: Advertise,
     /// Cancelled when the hub stops: watches and controllers end.
     pub shutdown: CancellationToken,
-}
-
-impl Hub {
-    /// Room for what is sent to a user.
-    pub(crate) fn answers(&self, user: &auth::User) -> &Room {
-        if user.is_master() { &self.reserved_answers } else { &self.answers }
-    }
-
-    /// Room for an answer, or a page of one, until its client has read it; none where there is too little for too long. The answer is in memory
-    /// already, so only few of them wait for room.
-    pub(crate) async fn hold_answer(&self, room: &Room, client: &str, bytes: usize) -> Option<Held> {
-        let mut held = Held::default();
-        if !room.try_grow(&mut held, client, bytes) {
-            let _waits = self.waiting_answers.take(client)?;
-            timeout(ANSWER_ROOM, room.grow(&mut held, client, bytes)).await.ok()?.ok()?;
-        }
-        Some(held)
-    }
 }

@@ -16,9 +16,6 @@ use bytes::Bytes;
 use farwater_telemetry::exposition;
 use futures::StreamExt as _;
 use http::{HeaderMap, Method, StatusCode, header};
-use http_body_util::BodyExt as _;
-use hyper::body::Body as _;
-use tokio::time::timeout;
 use tower_http::timeout::RequestBodyTimeoutLayer;
 
 use crate::{
@@ -29,7 +26,6 @@ use crate::{
     endpoint::Endpoint,
     health,
     metrics::Route,
-    room::Room,
     server::{Closer, Known},
     status::{failure, forbidden, not_found, try_later, unauthenticated},
     turns::{Shares, Turn, Turns, peer_name},
@@ -47,12 +43,6 @@ const UNKNOWN_GRACE: Duration = Duration::from_secs(5);
 /// Requests of unauthenticated clients from one address that are worked on at a time. Their bodies have come by then, so that they take
 /// milliseconds: all agents of a company may come from one address.
 const PER_PEER: usize = 16;
-
-/// Bytes from which on an answer takes room.
-const LONG_ANSWER: usize = 8 << 10;
-/// A connection whose client has not read a long answer by then is closed, with a second more for each [`LEAST_RATE`] bytes.
-const UNREAD: Duration = Duration::from_secs(60);
-const LEAST_RATE: usize = 32 << 10;
 
 /// Everything that the hub's address serves.
 pub fn router(hub: &Arc<Hub>) -> Router {
@@ -221,56 +211,9 @@ async fn serve_resource(hub: &Arc<Hub>, user: User, request: Request) -> Respons
     };
     let is_read = parts.method == Method::GET || parts.uri.query().is_some_and(|query| query.contains("dryRun"));
     let connection = parts.extensions.get::<Closer>().cloned();
-    let answer = LongAnswer { room: hub.answers(&user).clone(), client: client.to_owned(), is_read, connection };
+    let answers = hub.answers.of(&user);
     let response = apiserver::serve(Arc::clone(hub), user, turn, Request::from_parts(parts, body.bytes.clone())).await;
-    answer.hold(hub, response).await
-}
-
-/// The room that a long answer takes until its client has read it.
-struct LongAnswer {
-    room: Room,
-    client: String,
-    /// Nothing was written for it.
-    is_read: bool,
-    connection: Option<Closer>,
-}
-
-impl LongAnswer {
-    async fn hold(self, hub: &Hub, response: Response) -> Response {
-        let (parts, body) = response.into_parts();
-        let length = body.size_hint().exact().and_then(|length| usize::try_from(length).ok());
-        let Some(length) = length.filter(|length| *length >= LONG_ANSWER) else {
-            return Response::from_parts(parts, body);
-        };
-        let Some(held) = hub.hold_answer(&self.room, &self.client, length).await else { return self.refuse() };
-        let Ok(body) = body.collect().await else {
-            return failure(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", "the answer could not be made");
-        };
-        let (bytes, sent) = held.watched(body.to_bytes());
-        if let Some(connection) = self.connection {
-            let patience = UNREAD + Duration::from_secs((length / LEAST_RATE) as u64);
-            tokio::spawn(async move {
-                if timeout(patience, sent).await.is_err() {
-                    connection.close();
-                }
-            });
-        }
-        Response::from_parts(parts, Body::from(bytes))
-    }
-
-    fn refuse(&self) -> Response {
-        match self.is_read {
-            true => {
-                let message = "there is too much that was sent and not read yet; try again";
-                try_later(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests", message)
-            }
-            // As where a request takes too long: it may have been carried out.
-            false => {
-                let message = "the request was carried out; its answer is not sent, because there is too much that was sent and not read yet";
-                failure(StatusCode::GATEWAY_TIMEOUT, "Timeout", message)
-            }
-        }
-    }
+    answers.hold(response, is_read, connection).await
 }
 
 /// A stream of events ends when the hub stops; without this it would hold up the end until it is cut off.

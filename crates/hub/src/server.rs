@@ -46,6 +46,7 @@ use crate::{
     identity::{Mounted, ServerNames, end_of},
     metrics::Counted,
     refusals::Refusals,
+    unread,
 };
 
 /// The time for a request's head, and how long an HTTP/1 connection may rest: hyper counts both by one timer. Longer
@@ -492,7 +493,12 @@ impl Connection {
                 let (router, standing) = (router.clone(), Arc::clone(&standing));
                 let under_way = standing.begin();
                 async move {
-                    let response = router.oneshot(request).await?;
+                    let (parts, body) = request.into_parts();
+                    let (body, rest) = unread::split(body);
+                    let response = router.oneshot(http::Request::from_parts(parts, Body::new(body))).await?;
+                    if http2 {
+                        rest.drain().await;
+                    }
                     standing.note(&response);
                     // The answer is under way as long as its body is.
                     Ok::<_, Infallible>(response.map(|body| Answer { body, _under_way: under_way }))
@@ -584,10 +590,12 @@ fn builder(place: Place) -> auto::Builder<Place> {
 
 #[cfg(test)]
 mod tests {
+    use futures::StreamExt as _;
     use prometheus_client::metrics::gauge::Gauge;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
     use super::*;
+    use crate::{answers::Answers, auth::User};
 
     async fn name_of_thread() -> String {
         // The first answer waits: the connection moves while a request is under way.
@@ -694,5 +702,61 @@ mod tests {
         assert_eq!(ask(&mut known, "/known").await, "answer");
         shutdown.cancel();
         serving.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_leaves_a_long_answer_unread_is_closed() {
+        const LONG: usize = 32 << 20;
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let answers = Arc::new(Answers::default());
+        let answer = |request: axum::extract::Request| async move {
+            let connection = request.extensions().get::<Closer>().cloned();
+            let response = axum::response::Response::new(Body::from(vec![b'a'; LONG]));
+            answers.of(&User::service_account("team-a", "ada", "1")).hold(response, true, connection).await
+        };
+        let shutdown = CancellationToken::new();
+        let server = server(listener, Router::new().fallback(answer), 3);
+        let serving = tokio::spawn(server.serve(shutdown.clone(), Duration::from_secs(5)));
+        let mut client = TcpStream::connect(address).await.unwrap();
+        let head = ask(&mut client, "/").await;
+        assert!(head.starts_with('a'), "it has begun to read: {head}");
+
+        tokio::time::pause();
+        sleep(Duration::from_secs(60 * 60)).await;
+        let mut rest = Vec::new();
+        let _ = client.read_to_end(&mut rest).await;
+        assert!(rest.len() < LONG, "the rest was never sent");
+        shutdown.cancel();
+        serving.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn over_http2_a_body_that_a_refusal_left_unread_is_taken_before_the_answer() {
+        const PIECES: usize = 32;
+        let (client, hub) = tokio::io::duplex(64 << 10);
+        let connection = Connection {
+            peer: SocketAddr::from(([127, 0, 0, 1], 1)),
+            router: Router::new().fallback(|| async { http::StatusCode::UNAUTHORIZED }),
+            tls: None,
+            patience: Patience::default(),
+            shutdown: CancellationToken::new(),
+            places: Arc::new(Places::new(3, Arc::default())),
+            place: Place { yielding: None, yields: CancellationToken::new() },
+        };
+        tokio::spawn(connection.serve_http(hub, true));
+        let executor = hyper_util::rt::TokioExecutor::new();
+        let (mut sender, connection) =
+            hyper::client::conn::http2::handshake(executor, TokioIo::new(client)).await.unwrap();
+        tokio::spawn(connection);
+        let taken = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&taken);
+        let pieces = futures::stream::iter(0..PIECES).map(move |_| {
+            count.fetch_add(1, Ordering::Relaxed);
+            Ok::<_, Infallible>(Bytes::from(vec![b'x'; 64 << 10]))
+        });
+        let request = http::Request::post("https://hub/api").body(Body::from_stream(pieces)).unwrap();
+        assert_eq!(sender.send_request(request).await.unwrap().status(), 401);
+        assert_eq!(taken.load(Ordering::Relaxed), PIECES);
     }
 }

@@ -19,7 +19,9 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
-    Access, Advertise, ApiThreads, Config, DataDir, Delivery, Hub, HubArgs, Identity, Metrics, apiserver,
+    Access, Advertise, ApiThreads, Config, DataDir, Delivery, Hub, HubArgs, Identity, Metrics,
+    answers::Answers,
+    apiserver,
     bodies::Bodies,
     bootstrap::{BootstrapError, KubeconfigError, ensure_admin_kubeconfig, ensure_defaults},
     config::{ConfigError, database::local_file, environment},
@@ -33,9 +35,7 @@ use crate::{
         DataDirError, FileError, IdentityError, Mounted, MountedError, ServerNames, end_of, finish_seal_key,
         is_valid_for,
     },
-    logging,
-    room::Room,
-    routes,
+    logging, routes,
     secret_backends::SecretBackends,
     server::{Certificate, Renewal, Server, Yielding, tls_config},
     turns::{ListTurns, Shares, Turns},
@@ -47,13 +47,6 @@ const TOKEN_SWEEP: Duration = Duration::from_secs(3600);
 const API_BODIES: usize = 256 << 20;
 /// Of administrators' own.
 const RESERVED_BODIES: usize = 64 << 20;
-/// Bytes of answers and events that clients have not read yet.
-const ANSWERS: usize = 256 << 20;
-const RESERVED_ANSWERS: usize = 256 << 20;
-/// One user has so small a part of them: somebody may have accounts of several namespaces.
-const ANSWER_PARTS: usize = 8;
-/// Answers of one user that are made and wait for room.
-const WAITING_ANSWERS: usize = 2;
 /// For the first part of a body.
 const API_GRACE: Duration = Duration::from_secs(10);
 /// Scrapers that may be connected to the loopback listener.
@@ -226,9 +219,7 @@ pub async fn start(config: Config) -> Result<Running, HubError> {
         bodies: Bodies::new(API_BODIES, API_GRACE),
         reserved_bodies: Bodies::new(RESERVED_BODIES, API_GRACE),
         list_turns,
-        waiting_answers: Shares::new(WAITING_ANSWERS),
-        answers: Room::new(ANSWERS, ANSWER_PARTS),
-        reserved_answers: Room::new(RESERVED_ANSWERS, 4),
+        answers: Answers::default(),
         refusals: Arc::default(),
         watches,
         watch_shares,

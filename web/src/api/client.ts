@@ -54,7 +54,7 @@ export class Client {
     do {
       const query = new URLSearchParams({ limit: String(PAGE) });
       if (next) query.set("continue", next);
-      const page = await this.get<List<T>>(`${path}?${query}`, signal);
+      const page = await this.get<List<T>>(withQuery(path, query), signal);
       items.push(...(page.items ?? []));
       version ||= page.metadata.resourceVersion;
       next = page.metadata.continue ?? "";
@@ -79,7 +79,7 @@ export class Client {
     try {
       heard();
       const either = AbortSignal.any([signal, silence.signal]);
-      const response = await this.send(`${path}?${query}`, { signal: either });
+      const response = await this.send(withQuery(path, query), { signal: either });
       if (!response.body) return;
       onOpen();
       for await (const line of readLines(response.body)) {
@@ -90,6 +90,11 @@ export class Client {
       clearTimeout(timer);
     }
   }
+}
+
+/** A path may have a selector already. */
+function withQuery(path: string, query: URLSearchParams): string {
+  return `${path}${path.includes("?") ? "&" : "?"}${query}`;
 }
 
 async function refusal(response: Response): Promise<string> {

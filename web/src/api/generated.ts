@@ -364,7 +364,7 @@ export interface Member {
   state: MemberState;
   /** Of the rollout. */
   step?: string;
-  /** The version that its sources have for it, where that is another one. */
+  /** The version that it is to get, where that is another one: what its sources have, or had in the version that the set is pinned to. */
   wantedRevision?: string;
 }
 
@@ -599,6 +599,8 @@ export interface RolloutStatus {
   phase: RolloutPhase;
   /** On their way. */
   progressing: number;
+  /** Of these: healthy with it, and not for long enough yet. */
+  soaking?: number;
   /** The step that is open: `canary`, one of the policy's, or `rest`; empty: all are. */
   step?: string;
   /** Clusters that are done with what they want. */
@@ -680,6 +682,8 @@ export interface ServiceDeploymentSpec {
 
 /** At most 4 KB: a summary. Every object's state is at `servicedeployments/NAME/objects`. */
 export interface ServiceDeploymentStatus {
+  /** Digest of what was applied last: version, spec, parameters, and all else that changes what the agent does. */
+  appliedEntry?: string;
   /** The revision whose bundle the agent last applied without an error. */
   appliedRevision?: string;
   /** When. It counts for a day, and is taken off then. */
@@ -702,7 +706,7 @@ export interface ServiceDeploymentStatus {
   heldRevision?: string;
   /** Of the version that is assigned: hooks and tests that the agent has begun. `farwater hooks` tells of each. */
   hooks?: HookCounts;
-  /** When the agent last applied something. */
+  /** When the agent reported for the first time that it applied what `appliedEntry` names. */
   lastAppliedTime?: Time;
   /** What the agent deleted last; `farwater undo` brings it back. */
   lastDeletion?: Deletion;

@@ -19,6 +19,7 @@ export interface ObjectMeta {
   creationTimestamp?: string;
   deletionTimestamp?: string;
   labels?: Record<string, string>;
+  annotations?: Record<string, string>;
   ownerReferences?: { kind: string; name: string }[];
 }
 
@@ -31,6 +32,10 @@ export interface Resource<Spec = unknown, Status = unknown> {
 export type Cluster = Resource<ClusterSpec, ClusterStatus>;
 export type Service = Resource<ServiceDeploymentSpec, ServiceDeploymentStatus>;
 export type ServiceSet = Resource<ServiceSetSpec, ServiceSetStatus>;
+
+/** A source of any kind: only how it does is looked at. */
+export type Source = Resource<unknown, { conditions?: Condition[] }>;
+export type Namespace = Resource;
 
 export interface List<T> {
   metadata: { resourceVersion: string; continue?: string };

@@ -92,7 +92,7 @@ describe("text from elsewhere", () => {
     expect(cliCommand("why", { name: "web", namespace: "team-a" })).toBe("farwater why web -n team-a");
     expect(cliCommand("why", { name: "x; rm -rf '~'" })).toBe("farwater why 'x; rm -rf '\\''~'\\'''");
     expect(approveCommand({ name: "web", namespace: "team-a" }, "sha256:1a")).toBe(
-      "kubectl annotate --overwrite servicedeployments.farwater.dev web -n team-a farwater.dev/approve-prune=sha256:1a",
+      "farwater approve web -n team-a --digest sha256:1a",
     );
   });
 

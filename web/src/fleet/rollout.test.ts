@@ -3,7 +3,8 @@ import { describe, expect, it } from "vitest";
 import type { Condition, Member, ProgressCounts, RolloutStatus, RolloutSurvey, ServiceSetStatus } from "../api/generated";
 import type { ServiceSet } from "../api/kinds";
 import { clusterName, columnsOf, marksOf, placesOf, rowsOf } from "./matrix";
-import { countAll, doneOf, judgeSet, judgeStage, rolloutCommands, stageWord, stepNote, tallies, tellStory, total } from "./rollout";
+import { countAll, doneOf, judgeSet, judgeStage, pinNote, rolloutCommands, stageWord, stepNote, tallies, tellStory, total } from "./rollout";
+import { approveCommand, cliCommand } from "./text";
 
 const condition = (type: string, status: string, message = ""): Condition => ({ type, status, message, reason: "R", lastTransitionTime: "2026-01-01T00:00:00Z" });
 
@@ -106,11 +107,34 @@ it("offers the orders that mean something now, quoted", () => {
   expect(verbs("Complete")).toEqual(["status --watch"]);
   expect(verbs("Halted")).toEqual(["status --watch", "promote --past halt --reason 'say why'", "abort --reason 'say why'"]);
   expect(verbs("Paused")).toContain("resume");
+  expect(verbs("Progressing")).toContain("pause --reason 'say why'");
   expect(verbs("Progressing")).toContain("promote --past step --reason 'say why'");
   expect(rolloutCommands(set({}, undefined, "x; rm -rf"))[0]?.command).toBe("farwater rollout status 'x; rm -rf' -n team-a --watch");
   const made = set({});
   made.metadata.ownerReferences = [{ kind: "ManagedNamespace", name: "shop" }];
   expect(rolloutCommands(made)[0]?.command).toBe("farwater rollout status managednamespace/shop -n team-a --watch");
+});
+
+// A test of the command line parses each line of that file.
+it("prints no other commands than those that the command line is tested with", async () => {
+  const phases = ["Complete", "Progressing", "Paused", "OnHold", "Halted", "RollingBack", "Aborted"] as const;
+  const pinned = set({});
+  pinned.spec.pin = { version: 3 };
+  const made = set({});
+  made.metadata.ownerReferences = [{ kind: "ManagedNamespace", name: "shop" }];
+  const service = { name: "web", namespace: "team-a" };
+  const ofSets = [...phases.map((phase) => set({ phase })), pinned, made].flatMap(rolloutCommands).map(({ command }) => command);
+  const ofServices = [cliCommand("why", service), cliCommand("tree", service), cliCommand("objects", service), approveCommand(service, `sha256:${"1".repeat(64)}`)];
+  const all = [...new Set([...ofSets, ...ofServices])].sort();
+  await expect(`${all.join("\n")}\n`).toMatchFileSnapshot("commands.txt");
+});
+
+it("says what a set is pinned to, by a person, and why", () => {
+  const pinned = set({});
+  expect(pinNote(pinned)).toBe("");
+  pinned.spec.pin = { version: 3, reason: "4 is slow" };
+  pinned.status = { ...pinned.status, pinnedBy: "ada" } as ServiceSetStatus;
+  expect(pinNote(pinned)).toBe("Pinned to version 3 by ada: 4 is slow");
 });
 
 describe("versions and clusters", () => {

@@ -179,6 +179,14 @@ export function tellStory(set: ServiceSet, survey: RolloutSurvey | undefined): S
   }
 }
 
+/** The version that a set is pinned to, by a person; empty: it follows its sources. */
+export function pinNote(set: ServiceSet): string {
+  const pin = set.spec?.pin;
+  if (!pin) return "";
+  const by = set.status?.pinnedBy ? ` by ${set.status.pinnedBy}` : "";
+  return `Pinned to version ${pin.version}${by}${pin.reason ? `: ${pin.reason}` : ""}`;
+}
+
 export interface Command {
   /** What it is good for, as a beginning of a sentence. */
   what: string;
@@ -191,25 +199,26 @@ export function rolloutCommands(set: ServiceSet): Command[] {
   const maker = ownerReferences?.find((owner) => owner.kind === "ManagedNamespace");
   const scope = `${maker ? `managednamespace/${shellWord(maker.name)}` : shellWord(name)}${namespace ? ` -n ${shellWord(namespace)}` : ""}`;
   const reason = "--reason 'say why'";
+  const unpin = set.spec?.pin ? [{ what: "Unpin, and roll out what the sources have", command: `farwater rollback serviceset/${shellWord(name)}${namespace ? ` -n ${shellWord(namespace)}` : ""} --clear` }] : [];
   const watch = { what: "The same in a terminal", command: `farwater rollout status ${scope} --watch` };
-  const pause = { what: "Begin nothing more", command: `farwater rollout pause ${scope}` };
-  const resume = { what: "Go on", command: `farwater rollout resume ${scope}` };
-  const abort = { what: "Take back what has changed", command: `farwater rollout abort ${scope} ${reason}` };
+  const pause = { what: "Pause", command: `farwater rollout pause ${scope} ${reason}` };
+  const resume = { what: "Resume", command: `farwater rollout resume ${scope}` };
+  const abort = { what: "Abort, and roll back what has changed", command: `farwater rollout abort ${scope} ${reason}` };
   const promote = (what: string, past: string) => ({ what, command: `farwater rollout promote ${scope}${past} ${reason}` });
   switch (set.status?.rollout?.phase ?? "Complete") {
     case "Complete":
-      return [watch];
+      return [...unpin, watch];
     case "Progressing":
-      return [watch, pause, promote("Wait for the soak no more", ""), promote("Wait for this step no more", " --past step"), abort];
+      return [...unpin, watch, pause, promote("Skip the soak", ""), promote("Skip the rest of this step", " --past step"), abort];
     case "Paused":
-      return [watch, resume, abort];
+      return [...unpin, watch, resume, abort];
     case "OnHold":
-      return [watch, promote("Begin", ""), abort];
+      return [...unpin, watch, promote("Start", ""), abort];
     case "Halted":
-      return [watch, promote("Go on as it is", " --past halt"), abort];
+      return [...unpin, watch, promote("Continue in spite of the failure", " --past halt"), abort];
     case "RollingBack":
-      return [watch, pause, promote("Go on as it is", " --past halt")];
+      return [...unpin, watch, pause, promote("Continue in spite of the failure", " --past halt")];
     case "Aborted":
-      return [watch, promote("Try it again", " --past halt")];
+      return [...unpin, watch, promote("Try again", " --past halt")];
   }
 }

@@ -45,6 +45,5 @@ export function cliCommand(verb: "why" | "objects" | "tree", resource: { namespa
 /** The command that lets a held prune go: bound to the digest of its plan. */
 export function approveCommand(resource: { namespace?: string; name: string }, digest: string): string {
   const scope = resource.namespace ? ` -n ${shellWord(resource.namespace)}` : "";
-  const annotation = shellWord(`farwater.dev/approve-prune=${digest}`);
-  return `kubectl annotate --overwrite servicedeployments.farwater.dev ${shellWord(resource.name)}${scope} ${annotation}`;
+  return `farwater approve ${shellWord(resource.name)}${scope} --digest ${shellWord(digest)}`;
 }

@@ -20,7 +20,7 @@ export function ClusterTable({ collection, places }: { collection: Collection<Cl
       )}
       {known.length > 0 && (
         <div className="scroll">
-          <table>
+          <table className="folding">
             <thead>
               <tr>
                 <th scope="col">Name</th>
@@ -55,12 +55,12 @@ function Row({ cluster, healthy, total, now }: { cluster: Cluster; healthy: numb
         </span>
         {verdict.state !== "healthy" && verdict.message && <span className="detail">{sentence(verdict.message)}</span>}
       </td>
-      <td>
+      <td data-label="Services healthy">
         {total > 0 ? <Bar part={healthy} whole={total} /> : "–"}
       </td>
-      <td>{plain(cluster.status?.kubernetesVersion) || "–"}</td>
-      <td>{plain(cluster.status?.agentVersion) || "–"}</td>
-      <td className="nowrap" title={heard}>{heard ? `${age(heard, now)} ago` : "never"}</td>
+      <td data-label="Kubernetes">{plain(cluster.status?.kubernetesVersion) || "–"}</td>
+      <td data-label="Agent">{plain(cluster.status?.agentVersion) || "–"}</td>
+      <td className="nowrap" data-label="Last heard" title={heard}>{heard ? `${age(heard, now)} ago` : "never"}</td>
     </tr>
   );
 }

@@ -3,16 +3,18 @@ import { useCallback, useEffect, useMemo, useRef } from "react";
 import { Client, FARWATER } from "../api/client";
 import type { Collection } from "../api/collection";
 import { Feed } from "../api/feed";
-import type { Cluster, Resource, Service, ServiceSet } from "../api/kinds";
+import type { Cluster, Namespace, Resource, Service, ServiceSet, Source } from "../api/kinds";
+import { attention, type Notice } from "../fleet/attention";
 import { judgeCluster, judgeService, type State } from "../fleet/health";
 import { place } from "../fleet/placement";
-import { plain } from "../fleet/text";
+import { plain, sentence } from "../fleet/text";
 import type { Session } from "../session";
 import { Brand } from "./brand";
 import { ClusterTable } from "./cluster-table";
 import { FleetMap } from "./fleet-map";
 import { go, useAddress, useFeed } from "./hooks";
 import { useKeyboard } from "./keyboard";
+import { Mark } from "./mark";
 import { Pill } from "./pill";
 import { ServiceTable } from "./service-table";
 import { setRowId, SetTable } from "./set-table";
@@ -30,10 +32,11 @@ interface Props {
 }
 
 export function Dashboard({ session, onChange, onLeave }: Props) {
-  const { client, clusterFeed, serviceFeed, setFeed } = useFeeds(session, onLeave);
+  const { client, clusterFeed, serviceFeed, setFeed, gitFeed, helmFeed, ociFeed, namespaceFeed } = useFeeds(session, onLeave);
   const clusters = useFeed(clusterFeed);
   const services = useFeed(serviceFeed);
   const sets = useFeed(setFeed);
+  const [git, helm, oci, namespaces] = [useFeed(gitFeed), useFeed(helmFeed), useFeed(ociFeed), useFeed(namespaceFeed)];
   const [set] = useAddress("set");
   const [filter, setFilter] = useAddress("q");
   const [state, setState] = useAddress("state");
@@ -55,6 +58,10 @@ export function Dashboard({ session, onChange, onLeave }: Props) {
   const places = useMemo(() => place(clusters.items.values(), services.items.values()), [clusters.items, services.items]);
   const verdicts = useMemo(() => [...services.items.values()].map(judgeService), [services.items]);
   const clusterVerdicts = useMemo(() => [...clusters.items.values()].map(judgeCluster), [clusters.items]);
+  const notices = useMemo(() => {
+    const sources = [git, helm, oci].flatMap(({ items }) => [...items.values()]);
+    return attention(namespaces.items.values(), sources, services.items.values());
+  }, [git, helm, oci, namespaces, services.items]);
   const opened = useMemo(() => new Set(open.split(",").filter(Boolean)), [open]);
   const toggle = (key: string) => {
     const next = new Set(opened);
@@ -95,6 +102,7 @@ export function Dashboard({ session, onChange, onLeave }: Props) {
           <>
             <h1 className="visually-hidden">Fleet</h1>
             <Summary services={verdicts} clusters={clusterVerdicts} loaded={services.phase !== "loading"} selected={state as State | ""} onSelect={setState} />
+            <Notices notices={notices} onFilter={setState} />
             <FleetMap places={places} loading={clusters.phase === "loading" || services.phase === "loading"} onOpen={reveal} />
             <SetTable collection={sets} />
             <ClusterTable collection={clusters} places={places} />
@@ -141,13 +149,17 @@ function useFeeds(session: Session, onLeave: (reason: string) => void) {
       clusterFeed: new Feed<Cluster>(client, `${root}/clusters`, signedOut),
       serviceFeed: new Feed<Service>(client, `${root}/servicedeployments`, signedOut),
       setFeed: new Feed<ServiceSet>(client, `${root}/servicesets`, signedOut),
+      gitFeed: new Feed<Source>(client, `${root}/gitrepositories`, signedOut),
+      helmFeed: new Feed<Source>(client, `${root}/helmrepositories`, signedOut),
+      ociFeed: new Feed<Source>(client, `${root}/ocirepositories`, signedOut),
+      // Only the hub's own, which says whether deletions are paused. A tenant may not read it, and sees no notice.
+      namespaceFeed: new Feed<Namespace>(client, "/api/v1/namespaces?fieldSelector=metadata.name%3Dfarwater-admin", signedOut),
     };
   }, [session.token, session.namespace, onLeave]);
   useEffect(() => {
     const stop = new AbortController();
-    void feeds.clusterFeed.run(stop.signal);
-    void feeds.serviceFeed.run(stop.signal);
-    void feeds.setFeed.run(stop.signal);
+    const { client: _, ...all } = feeds;
+    for (const feed of Object.values(all)) void feed.run(stop.signal);
     const timer = setInterval(() => {
       if (document.visibilityState === "visible") void feeds.clusterFeed.refresh(stop.signal);
     }, HEARD_REFRESH_MS);
@@ -157,6 +169,26 @@ function useFeeds(session: Session, onLeave: (reason: string) => void) {
     };
   }, [feeds]);
   return feeds;
+}
+
+/** What somebody should look at, beside single services. */
+function Notices({ notices, onFilter }: { notices: Notice[]; onFilter: (state: string) => void }) {
+  if (notices.length === 0) return null;
+  return (
+    <ul className="notices" aria-label="Needs attention">
+      {notices.map(({ state, text, filter, command }) => (
+        <li key={text}>
+          <Mark state={state} /> <span>{sentence(text)}</span>
+          {filter && (
+            <button type="button" className="chip" onClick={() => onFilter(filter)}>
+              show
+            </button>
+          )}
+          {command && <code>{command}</code>}
+        </li>
+      ))}
+    </ul>
+  );
 }
 
 function Refused({ collections }: { collections: Collection<Resource>[] }) {

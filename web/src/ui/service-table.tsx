@@ -3,7 +3,8 @@ import { Fragment, useMemo, useState } from "react";
 import type { Client } from "../api/client";
 import type { Collection } from "../api/collection";
 import { keyOf, type Service } from "../api/kinds";
-import { judgeService, type State, WORDS } from "../fleet/health";
+import { worstFirst } from "../fleet/attention";
+import { judgeService, type State, STATES, WORDS } from "../fleet/health";
 import type { Place } from "../fleet/placement";
 import { age, plain, sentence, shortRevision } from "../fleet/text";
 import { Bar } from "./cluster-table";
@@ -36,7 +37,7 @@ export function ServiceTable(props: Props) {
     [places],
   );
   const all = useMemo(
-    () => [...collection.items.values()].sort((a, b) => keyOf(a).localeCompare(keyOf(b))),
+    () => worstFirst(collection.items.values(), (service) => STATES.indexOf(judgeService(service).state), keyOf),
     [collection.items],
   );
   const matching = useMemo(() => select(all, filter, state, clusters), [all, filter, state, clusters]);
@@ -99,7 +100,7 @@ function Rows(props: Props & { services: Service[]; clusters: ReadonlyMap<string
   const now = useNow(5000);
   return (
     <div className="scroll">
-      <table className="services">
+      <table className="services folding">
         <thead>
           <tr>
             <th scope="col">Name</th>
@@ -156,16 +157,16 @@ function Row({ service, cluster, open, now, onToggle }: { service: Service; clus
         </span>
         {verdict.state !== "healthy" && verdict.message && <span className="detail">{sentence(verdict.message)}</span>}
       </td>
-      <td>{status?.objects?.total ? <Bar part={status.objects.healthy} whole={status.objects.total} /> : "–"}</td>
-      <td className="mono" title={status?.appliedRevision}>
+      <td data-label="Objects">{status?.objects?.total ? <Bar part={status.objects.healthy} whole={status.objects.total} /> : "–"}</td>
+      <td className="mono" data-label="Revision" title={status?.appliedRevision}>
         {shortRevision(status?.appliedRevision) || "–"}
         {moving && <span className="detail">→ {shortRevision(status?.assignedRevision)}</span>}
       </td>
-      <td>
+      <td data-label="Cluster">
         <bdi>{plain(cluster.split("/").pop())}</bdi>
         {foreign && <span className="detail">{plain(foreign)}</span>}
       </td>
-      <td className="nowrap" title={status?.lastAppliedTime}>{status?.lastAppliedTime ? `${age(status.lastAppliedTime, now)} ago` : "–"}</td>
+      <td className="nowrap" data-label="Applied" title={status?.lastAppliedTime}>{status?.lastAppliedTime ? `${age(status.lastAppliedTime, now)} ago` : "–"}</td>
     </tr>
   );
 }

@@ -2,6 +2,8 @@ import { useMemo, useState } from "react";
 
 import type { Collection } from "../api/collection";
 import { keyOf, type ServiceSet } from "../api/kinds";
+import { worstFirst } from "../fleet/attention";
+import { STATES } from "../fleet/health";
 import { doneOf, judgeSet } from "../fleet/rollout";
 import { plain, sentence } from "../fleet/text";
 import { Bar } from "./cluster-table";
@@ -13,14 +15,14 @@ const STEP = 100;
 
 /** Sets, where there are any: who has none needs no table of them. */
 export function SetTable({ collection }: { collection: Collection<ServiceSet> }) {
-  const sets = useMemo(() => [...collection.items.values()].sort((a, b) => keyOf(a).localeCompare(keyOf(b))), [collection.items]);
+  const sets = useMemo(() => worstFirst(collection.items.values(), (set) => STATES.indexOf(judgeSet(set).state), keyOf), [collection.items]);
   const [limit, setLimit] = useState(STEP);
   if (sets.length === 0) return null;
   return (
     <section aria-labelledby="sets-title">
       <h2 id="sets-title">Service sets</h2>
       <div className="scroll">
-        <table>
+        <table className="folding">
           <thead>
             <tr>
               <th scope="col">Name</th>
@@ -70,9 +72,9 @@ function Row({ set }: { set: ServiceSet }) {
         </span>
         {verdict.state !== "healthy" && verdict.message && <span className="detail">{sentence(verdict.message)}</span>}
       </td>
-      <td>{all > 0 ? <Bar part={done} whole={all} /> : "–"}</td>
-      <td>{plain(rollout?.phase === "Complete" ? "" : rollout?.step) || "–"}</td>
-      <td className="nowrap">
+      <td data-label="Rolled out">{all > 0 ? <Bar part={done} whole={all} /> : "–"}</td>
+      <td data-label="Step">{plain(rollout?.phase === "Complete" ? "" : rollout?.step) || "–"}</td>
+      <td className="nowrap" data-label="Clusters healthy">
         {ready}/{matched}
       </td>
     </tr>

@@ -5,7 +5,7 @@ import type { Collection } from "../api/collection";
 import type { Member, RolloutSurvey } from "../api/generated";
 import { keyOf, type ServiceSet } from "../api/kinds";
 import { Reading } from "../api/reading";
-import { doneOf, judgeSet, rolloutCommands, stepNote, type Story, tellStory } from "../fleet/rollout";
+import { doneOf, judgeSet, pinNote, rolloutCommands, stepNote, type Story, tellStory } from "../fleet/rollout";
 import { age, plain, sentence, shortRevision } from "../fleet/text";
 import { CopyCommand } from "./copy-command";
 import { useNow, useReading } from "./hooks";
@@ -78,12 +78,18 @@ function Rollout({ set, client }: { set: ServiceSet; client: Client }) {
   const { value: survey, trouble } = useReading(reading, resourceVersion);
   const now = useNow(1000);
   const story = tellStory(set, survey);
+  const pinned = pinNote(set);
   const rollout = set.status?.rollout;
   const { done, all } = doneOf(set.status);
   return (
     <>
       <section className="story" aria-label="Rollout">
         <h2>{story.headline}</h2>
+        {pinned && (
+          <p className="held-box">
+            <Mark state="held" /> {sentence(pinned)}
+          </p>
+        )}
         {all > 0 && (
           <p>
             <strong>{done}</strong> of {all} clusters are done.

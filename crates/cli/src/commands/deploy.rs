@@ -1,5 +1,9 @@
 //! `farwater deploy`: a folder of a Git repository, kept applied on a cluster.
 
+use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
+use farwater_api::{ServiceDeployment, service_deployment::ClusterReference};
+use farwater_fleet::placement::cluster_candidates;
+use farwater_sources::{Remote, RemoteError, SecretData};
 use http::{Method, Uri};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
@@ -45,9 +49,13 @@ pub struct DeployArgs {
     /// Keeps objects that leave the folder.
     #[arg(long)]
     no_prune: bool,
-    /// Returns when every object is healthy, or 6 when the time is up.
+    /// Returns when every object is healthy, or 6 when the time is up. What was made by this command is deleted again if nothing of it can be
+    /// deployed: the repository can't be read, or has no such folder.
     #[arg(long, conflicts_with = "export")]
     wait: bool,
+    /// Has the hub check everything, and changes nothing.
+    #[arg(long, conflicts_with_all = ["export", "wait"])]
+    dry_run: bool,
     /// How long --wait waits.
     #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = wait::parse_duration)]
     timeout: std::time::Duration,
@@ -102,13 +110,36 @@ pub async fn run(args: DeployArgs, connect: &ConnectArgs, program: Program) -> R
     let session = Session::open(connect, program).await?;
     let mut plan = plan(&args, args.tenant.clone().unwrap_or_else(|| session.namespace.clone()))?;
     plan.settle_source_name(&session).await?;
+    plan.check(&session).await?;
     let (source, service) = plan.documents();
-    apply(&session, "gitrepositories", &source).await?;
-    apply(&session, "servicedeployments", &service).await?;
+    // The hub refuses what a grant or a rule refuses before anything is written.
+    let documents = [("gitrepositories", &source), ("servicedeployments", &service)];
+    for (plural, document) in documents {
+        let outcome = apply(&session, plural, document, Mode::DryRun).await?;
+        if args.dry_run {
+            tell(plural, document, outcome, " (dry run)")?;
+        }
+    }
+    if args.dry_run {
+        return Ok(exit::YES);
+    }
+    let mut made = Vec::new();
+    for (plural, document) in documents {
+        let outcome = apply(&session, plural, document, Mode::Write).await?;
+        tell(plural, document, outcome, "")?;
+        made.extend((outcome == Outcome::Created).then_some((plural, document)));
+    }
     let (tenant, name) = (&plan.tenant, &plan.service_name);
     if args.wait {
         let wanted = Wanted { namespace: tenant.clone(), names: vec![name.clone()], newest: true };
-        return wait::until_fetched(&session, &wanted, Goal::Healthy, args.timeout).await;
+        let code = wait::until_fetched(&session, &wanted, Goal::Healthy, args.timeout).await?;
+        let is_made = |plural: &str| made.iter().any(|(one, _)| *one == plural);
+        if matches!(code, exit::NO | exit::TIMEOUT) && is_made("servicedeployments") && is_nothing_assigned(&session, tenant, name).await? {
+            for (plural, document) in made.iter().rev() {
+                delete(&session, plural, document).await?;
+            }
+        }
+        return Ok(code);
     }
     say(&format!("next: {} wait {name} -n {tenant}, or {} tree {name} -n {tenant} -w", program.name(), program.name()));
     Ok(exit::YES)
@@ -211,6 +242,40 @@ impl Plan {
         )
     }
 
+    /// What has to be there before anything is written. What the user may not read is left to the hub.
+    async fn check(&self, session: &Session) -> Result<()> {
+        let reference: ClusterReference = serde_json::from_value(self.service_spec["clusterRef"].clone())
+            .map_err(|error| Failure::new(exit::INTERNAL, error.to_string()))?;
+        let mut places = Vec::new();
+        for (namespace, name) in cluster_candidates(&reference, &self.tenant) {
+            if !is_missing(session, "clusters", namespace, name).await? {
+                places.clear();
+                break;
+            }
+            places.push(namespace);
+        }
+        if !places.is_empty() {
+            let told = format!("cluster {} does not exist in namespace {}", reference.name, places.join(" or "));
+            return Err(Failure::new(exit::MISSING, told)
+                .next(format!("{{program}} get clusters -n {}", places[places.len() - 1])));
+        }
+        if let Some(secret) = self.source_spec["secretRef"]["name"].as_str() {
+            let path = format!("/api/v1/namespaces/{}/secrets/{secret}", self.tenant);
+            match session.read("read the Secret", &path).await {
+                Err(failure) if failure.is_missing() => {
+                    let told = format!("Secret {secret} does not exist in namespace {} of the hub", self.tenant);
+                    return Err(Failure::new(exit::MISSING, told).next(format!(
+                        "kubectl create secret generic {secret} -n {} --from-literal=username=NAME --from-literal=password=PASSWORD",
+                        self.tenant
+                    )));
+                }
+                Err(failure) if failure.is_denied() => {}
+                other => check_credentials(self.source_spec["url"].as_str().unwrap_or_default(), secret, &other?)?,
+            }
+        }
+        Ok(())
+    }
+
     /// Services of one repository share its source; the same name for another repository or branch gets a suffix, so
     /// that a second `deploy` never moves what the first one stated for others.
     async fn settle_source_name(&mut self, session: &Session) -> Result<()> {
@@ -232,26 +297,60 @@ impl Plan {
     }
 }
 
+/// Whether a resource of ours is surely not there.
+async fn is_missing(session: &Session, plural: &str, namespace: &str, name: &str) -> Result<bool> {
+    match session.read(&format!("read {namespace}/{name}"), &format!("{}/{name}", collection(plural, namespace))).await
+    {
+        Ok(_) => Ok(false),
+        Err(failure) if failure.is_missing() => Ok(true),
+        Err(failure) if failure.is_denied() => Ok(false),
+        Err(failure) => Err(failure),
+    }
+}
+
+/// Whether the hub could sign in with a Secret, as far as its keys say.
+fn check_credentials(url: &str, name: &str, secret: &Value) -> Result<()> {
+    let decode = |(key, value): (&String, &Value)| Some((key.clone(), BASE64.decode(value.as_str()?).ok()?));
+    let data: SecretData = secret["data"].as_object().into_iter().flatten().filter_map(decode).collect();
+    let unusable =
+        |error: RemoteError| Failure::new(exit::CONFLICT, format!("Secret {name} can't be used for {url}: {error}"));
+    Remote::new(url, Some(&data)).map(drop).map_err(unusable)
+}
+
 fn collection(plural: &str, namespace: &str) -> String {
     format!("/apis/{}/{}/namespaces/{namespace}/{plural}", farwater_api::GROUP, farwater_api::VERSION)
 }
 
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    DryRun,
+    Write,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Outcome {
+    Created,
+    Configured,
+    Unchanged,
+}
+
+fn named(document: &Value) -> (&str, &str, &str) {
+    let text = |place: &str| document.pointer(place).and_then(Value::as_str).unwrap_or_default();
+    (text("/kind"), text("/metadata/namespace"), text("/metadata/name"))
+}
+
 /// Makes the resource, or merges the spec into the one that is there.
-async fn apply(session: &Session, plural: &str, document: &Value) -> Result<()> {
-    let metadata = &document["metadata"];
-    let (namespace, name) =
-        (metadata["namespace"].as_str().unwrap_or_default(), metadata["name"].as_str().unwrap_or_default());
-    let kind = document["kind"].as_str().unwrap_or_default();
+async fn apply(session: &Session, plural: &str, document: &Value, mode: Mode) -> Result<Outcome> {
+    let (kind, namespace, name) = named(document);
     let path = collection(plural, namespace);
-    let flags = "fieldManager=farwater-cli&fieldValidation=Strict";
-    let label = kinds::ours().into_iter().find(|known| known.plural == plural).map(|known| known.qualified(name));
-    let label = label.unwrap_or_else(|| name.to_owned());
+    let dry_run = if mode == Mode::DryRun { "&dryRun=All" } else { "" };
+    let flags = format!("fieldManager=farwater-cli&fieldValidation=Strict{dry_run}");
     let existing = session.read(&format!("read {kind} {namespace}/{name}"), &format!("{path}/{name}")).await;
-    let outcome = match existing {
+    match existing {
         Err(failure) if failure.is_missing() => {
             let attempt = format!("make {kind} {namespace}/{name}");
             session.ask(&attempt, Method::POST, &format!("{path}?{flags}"), "application/json", Some(document)).await?;
-            "created"
+            Ok(Outcome::Created)
         }
         existing => {
             let existing = existing?;
@@ -261,10 +360,37 @@ async fn apply(session: &Session, plural: &str, document: &Value) -> Result<()> 
             let changed = session.ask(&attempt, Method::PATCH, &path, "application/json", Some(&patch)).await?;
             // Not the version: a controller may have written the status in between.
             let same = changed["metadata"]["generation"] == existing["metadata"]["generation"];
-            if same { "unchanged" } else { "configured" }
+            Ok(if same { Outcome::Unchanged } else { Outcome::Configured })
         }
+    }
+}
+
+fn tell(plural: &str, document: &Value, outcome: Outcome, suffix: &str) -> Result<()> {
+    let outcome = match outcome {
+        Outcome::Created => "created",
+        Outcome::Configured => "configured",
+        Outcome::Unchanged => "unchanged",
     };
-    print(&format!("{label} {outcome}\n"))
+    print(&format!("{} {outcome}{suffix}\n", qualified(plural, document)))
+}
+
+fn qualified(plural: &str, document: &Value) -> String {
+    let (_, _, name) = named(document);
+    let label = kinds::ours().into_iter().find(|known| known.plural == plural).map(|known| known.qualified(name));
+    label.unwrap_or_else(|| name.to_owned())
+}
+
+/// Whether a service never had a version: nothing of it can be in the cluster.
+async fn is_nothing_assigned(session: &Session, namespace: &str, name: &str) -> Result<bool> {
+    let service: ServiceDeployment = session.get(namespace, name).await?;
+    Ok(service.status.is_none_or(|status| status.assigned_revision.is_none()))
+}
+
+async fn delete(session: &Session, plural: &str, document: &Value) -> Result<()> {
+    let (kind, namespace, name) = named(document);
+    let path = format!("{}/{name}", collection(plural, namespace));
+    session.ask(&format!("delete {kind} {namespace}/{name}"), Method::DELETE, &path, "application/json", None).await?;
+    print(&format!("{} deleted: nothing of it can be deployed\n", qualified(plural, document)))
 }
 
 #[cfg(test)]

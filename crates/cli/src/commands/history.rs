@@ -115,6 +115,7 @@ fn cause(cause: Cause) -> &'static str {
         Cause::Spec => "spec",
         Cause::Pinned => "pinned",
         Cause::Unpinned => "unpinned",
+        Cause::Parameters => "parameters",
         Cause::Unknown => "unknown",
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use farwater_api::{
     GROUP, ManagedNamespace, RolloutPhase, RolloutPolicy, ServiceSet, VERSION,
     rollout::{Promote, RolloutOrder},
-    service_set::{Member, Progress, RolloutStatus, SetVersion},
+    service_set::{Member, Progress, RolloutStatus, SetPin, SetVersion},
 };
 use http::Method;
 use jiff::Timestamp;
@@ -175,6 +175,14 @@ async fn give(args: OrderArgs, order: RolloutOrder, session: &Session) -> Result
             Failure::new(exit::CONFLICT, told).next(format!("{{program}} rollout status {argument} -n {namespace}"))
         );
     }
+    if let Some(promote) = order.promote
+        && let Some(why) = too_early(promote, &rollout, &members(session, (namespace, name)).await?)
+    {
+        let told = format!("{why} in rollout {} of {namespace}/{name}", rollout.number);
+        return Err(
+            Failure::new(exit::CONFLICT, told).next(format!("{{program}} rollout status {argument} -n {namespace}"))
+        );
+    }
     let order = RolloutOrder {
         number: rollout.number,
         reason: args.reason,
@@ -185,6 +193,22 @@ async fn give(args: OrderArgs, order: RolloutOrder, session: &Session) -> Result
     print(&format!("{} ordered, of rollout {}\n", qualified(&named), rollout.number))?;
     say(&format!("next: {} rollout status {argument} -n {namespace} --watch", session.program.name()));
     Ok(exit::YES)
+}
+
+/// Why an order to promote would change nothing now: it counts once, when it is given.
+fn too_early(promote: Promote, rollout: &RolloutStatus, members: &[Member]) -> Option<&'static str> {
+    let soaks = || members.iter().any(|member| member.progress == Some(Progress::Soaking));
+    match promote {
+        // It starts the rollout.
+        _ if rollout.phase == RolloutPhase::OnHold => None,
+        Promote::Soak => (!soaks()).then_some("no cluster soaks now"),
+        Promote::Halt => {
+            let is_stopped =
+                matches!(rollout.phase, RolloutPhase::Halted | RolloutPhase::Aborted | RolloutPhase::RollingBack);
+            (!is_stopped && rollout.failed == 0).then_some("nothing has failed")
+        }
+        Promote::Step => None,
+    }
 }
 
 /// With each field, or what an earlier order had said would stay beside it: a merge keeps what is not named.
@@ -210,19 +234,21 @@ async fn status(args: StatusArgs, session: &Session) -> Result<u8> {
     let mut last = String::new();
     loop {
         let set: ServiceSet = session.get(namespace, name).await?;
-        let policy = set.spec.rollout.clone();
+        let (policy, pin) = (set.spec.rollout.clone(), set.spec.pin.clone());
+        let pinned_by = set.status.as_ref().and_then(|status| status.pinned_by.clone());
         let rollout = set.status.and_then(|status| status.rollout).unwrap_or_default();
         let members = members(session, (namespace, name)).await?;
         let stands =
             rollout.number > 0 && !matches!(rollout.phase, RolloutPhase::Progressing | RolloutPhase::RollingBack);
         match args.output {
             Answer::Json | Answer::Yaml => {
-                let document = json!({"rollout": rollout, "members": members});
+                let document = json!({"rollout": rollout, "members": members, "pin": pin, "pinnedBy": pinned_by});
                 let yaml = matches!(args.output, Answer::Yaml);
                 print(&if yaml { format::yaml(&document)? } else { format::json(&document)? })?;
             }
             Answer::Text => {
-                let drawn = draw((namespace, name), &policy, &rollout, &members, Terminal::detect());
+                let pin = pin.as_ref().map(|pin| (pin, pinned_by.as_deref()));
+                let drawn = draw((namespace, name), (&policy, pin), &rollout, &members, Terminal::detect());
                 if drawn != last {
                     print(&drawn)?;
                     last = drawn;
@@ -263,7 +289,7 @@ async fn members(session: &Session, (namespace, name): (&str, &str)) -> Result<V
 
 fn draw(
     (namespace, name): (&str, &str),
-    policy: &RolloutPolicy,
+    (policy, pin): (&RolloutPolicy, Option<(&SetPin, Option<&str>)>),
     rollout: &RolloutStatus,
     members: &[Member],
     terminal: Terminal,
@@ -273,6 +299,11 @@ fn draw(
     let phase = if rollout.number == 0 { "Pending".to_owned() } else { rollout.phase.to_string() };
     let step = if rollout.step.is_empty() { String::new() } else { format!(", step {}", rollout.step) };
     let mut text = format!("{namespace}/{name}, rollout {}: {phase}{step}\n", rollout.number);
+    if let Some((pin, by)) = pin {
+        let by = by.map(|by| format!(" by {}", crate::text::plain(by))).unwrap_or_default();
+        let why = pin.reason.as_ref().map(|reason| format!(": {}", crate::text::plain(reason))).unwrap_or_default();
+        text += &format!("pinned to version {}{by}{why}; rollback serviceset/{name} --clear unpins it\n", pin.version);
+    }
     text += &format!("{} {} of {all} clusters\n", bar(rollout.updated, all), rollout.updated);
     for (count, what) in [
         (rollout.progressing, "on their way"),
@@ -335,6 +366,22 @@ mod tests {
     }
 
     #[test]
+    fn a_promotion_that_would_change_nothing_is_refused() {
+        let check = |promote, phase, progress, expected| {
+            let rollout = RolloutStatus { phase, ..RolloutStatus::default() };
+            let member = Member { progress: Some(progress), ..Member::default() };
+            assert_eq!(too_early(promote, &rollout, &[member]), expected);
+        };
+        let (progressing, soaking) = (Progress::Progressing, Progress::Soaking);
+        check(Promote::Soak, RolloutPhase::Progressing, progressing, Some("no cluster soaks now"));
+        check(Promote::Soak, RolloutPhase::Progressing, soaking, None);
+        check(Promote::Soak, RolloutPhase::OnHold, Progress::Waiting, None);
+        check(Promote::Halt, RolloutPhase::Progressing, progressing, Some("nothing has failed"));
+        check(Promote::Halt, RolloutPhase::Halted, Progress::Failed, None);
+        check(Promote::Step, RolloutPhase::Progressing, progressing, None);
+    }
+
+    #[test]
     fn a_rollout_is_drawn_with_who_is_not_done() {
         let rollout = RolloutStatus {
             number: 7,
@@ -358,10 +405,13 @@ mod tests {
             member("farwater-admin/a", "canary", Progress::Failed, "failed: crashes"),
             member("farwater-admin/c", "rest", Progress::Done, "is done"),
         ];
-        let drawn = draw(("team-a", "web"), &RolloutPolicy::default(), &rollout, &members, Terminal::default());
+        let pin = SetPin { version: 3, reason: Some("4 is slow".to_owned()) };
+        let policy = (&RolloutPolicy::default(), Some((&pin, Some("ada"))));
+        let drawn = draw(("team-a", "web"), policy, &rollout, &members, Terminal::default());
         assert_eq!(
             drawn,
             "team-a/web, rollout 7: Halted, step canary\n\
+             pinned to version 3 by ada: 4 is slow; rollback serviceset/web --clear unpins it\n\
              [#####...............] 1 of 4 clusters\n  1 failed\n  2 waiting\n\
              halted by farwater-admin/a; a newer version, or promote --past halt, goes on\n\
              CLUSTER            STEP     STATE\n\

@@ -92,7 +92,7 @@ pub struct RolloutNews {
 
 impl RolloutNews {
     pub fn total(&self) -> usize {
-        let Counts { updated, progressing, failed, deferred, waiting, standing } = self.clusters;
+        let Counts { updated, progressing, failed, deferred, waiting, standing, soaking: _ } = self.clusters;
         updated + progressing + failed + deferred + waiting + standing
     }
 

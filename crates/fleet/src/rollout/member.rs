@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use farwater_api::Digest;
 use serde::{Deserialize, Serialize};
 
-use super::{ChangeId, Evidence, Published, Reach};
+use super::{ChangeId, Evidence, Published, Reach, Said};
 use crate::windows::Closed;
 
 /// One cluster of a set, as far as it is known.
@@ -31,6 +31,17 @@ pub struct Member<'a> {
 }
 
 impl Member<'_> {
+    /// Whether its agent says that it is healthy at this change.
+    pub(super) fn is_healthy_at(&self, change: Option<ChangeId>) -> bool {
+        let said = self.evidence.and_then(|evidence| evidence.on(self.published));
+        said.is_some_and(|said| *said.said() == Said::Healthy && Some(said.change()) == change)
+    }
+
+    /// Whether one that is on its way is healthy at what it is released for, and heard.
+    pub(super) fn soaks(&self, track: &Track) -> bool {
+        !matches!(self.reach, Reach::Silent { .. }) && self.is_healthy_at(track.released)
+    }
+
     /// Why it stands still, as far as that stops what it is released for: what its agent has begun goes on in a closed window.
     pub(super) fn stopped_by(&self, track: &Track) -> Option<&Stands> {
         let said = self.evidence.and_then(|evidence| evidence.on(self.published));

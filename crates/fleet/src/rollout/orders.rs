@@ -2,7 +2,7 @@
 
 use farwater_api::rollout::{Promote, Strategy};
 
-use super::{Case, Member, Order, Policy, Said, State, Track, View};
+use super::{Case, Member, Order, Policy, State, Track, View};
 
 /// The tracks after it. An order for another number is noted, so that it never counts.
 pub(super) fn obey(
@@ -52,10 +52,7 @@ pub(super) fn obey(
 
 fn promote_soak(members: &[Member<'_>], views: &[View], tracks: &mut [Track]) {
     for ((member, view), track) in members.iter().zip(views).zip(tracks) {
-        let said = member.evidence.and_then(|evidence| evidence.on(member.published));
-        let is_healthy =
-            said.is_some_and(|said| *said.said() == Said::Healthy && Some(said.change()) == track.released);
-        if view.case == Case::InFlight && is_healthy {
+        if view.case == Case::InFlight && member.is_healthy_at(track.released) {
             track.good = track.released;
         }
     }

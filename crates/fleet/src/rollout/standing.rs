@@ -138,7 +138,7 @@ pub fn standing(policy: &Policy, state: &State, outlook: &Outlook, member: &Memb
         (Case::InFlight, _) => match (member.reach, said) {
             (Reach::NotYet, _) => Standing::Unheard,
             (Reach::Silent { .. }, _) => Standing::Lost,
-            (_, Some(Said::Healthy)) => Standing::Soaking,
+            _ if member.soaks(&member.track) => Standing::Soaking,
             (_, Some(Said::Failed(message))) => Standing::Failed(message.clone()),
             _ => Standing::Progressing,
         },
@@ -155,12 +155,9 @@ pub fn progress(policy: &Policy, state: &State, member: &Member<'_>, clock: Cloc
         Reach::Silent { since, .. } => Some(since).filter(|since| *since > 0),
         Reach::Heard { .. } | Reach::NotYet => None,
     };
-    let is_healthy = said.is_some_and(|said| *said.said() == Said::Healthy);
     match view.case {
         Case::Done => (Progress::Done, said.and_then(Evidence::healthy_since)),
-        Case::InFlight if is_healthy && silent_since.is_none() => {
-            (Progress::Soaking, said.and_then(Evidence::healthy_since))
-        }
+        Case::InFlight if member.soaks(&member.track) => (Progress::Soaking, said.and_then(Evidence::healthy_since)),
         Case::InFlight => (Progress::Progressing, silent_since.or(member.track.clock)),
         Case::Refused => (Progress::Failed, silent_since.or(said.map(Evidence::since))),
         Case::Deferred => (Progress::Deferred, silent_since),

@@ -231,7 +231,8 @@ impl Set {
         for member in self.members() {
             told.add(progress(&policy, &self.state, &member, self.clock).0);
         }
-        let Counts { updated, progressing, failed, deferred, waiting, standing } = expected;
+        let Counts { updated, progressing, soaking, failed, deferred, waiting, standing } = expected;
+        assert_eq!(told.soaking, soaking as u64);
         let expected = [updated, progressing, failed, deferred, waiting, standing].map(|count| count as u64);
         let progressing = told.progressing + told.soaking;
         assert_eq!([told.done, progressing, told.failed, told.deferred, told.waiting, told.still], expected);

@@ -136,7 +136,7 @@ impl Case {
 fn a_service_is_ready_when_everything_applied_is_healthy() {
     let objects = vec![object("web", SyncState::Synced, Health::Current, "")];
     let status = Case::new(Some(report(Outcome::Applied, objects)))
-        .check(&["Ready=True Applied: applied main@sha1:abc; 1 objects are healthy"]);
+        .check(&["Ready=True Applied: applied main@sha1:abc; 1 object is healthy"]);
     assert_eq!(status.applied_revision.as_deref(), Some("main@sha1:abc"));
     assert_eq!(status.observed_generation, Some(3));
 }
@@ -358,7 +358,7 @@ fn a_pin_says_by_whom_it_is_and_what_it_holds_back() {
         ..Case::new(Some(report(Outcome::Applied, objects)))
     };
     let status = pinned.check(&[
-        "Ready=True Applied: applied main@sha1:abc and pinned; 1 objects are healthy",
+        "Ready=True Applied: applied main@sha1:abc and pinned; 1 object is healthy",
         "Pinned=True Pinned: pinned to main@sha1:abc by ann (def crashes); main@sha1:def is held back",
     ]);
     assert_eq!((status.held_revision.as_deref(), status.pinned_by.as_deref()), (Some("main@sha1:def"), Some("ann")));
@@ -449,5 +449,55 @@ fn a_service_is_not_ready_before_its_tests_have_run() {
     );
     let hooks = vec![hook("Test", "web-test-smoke", "Succeeded", Some("smoke"))];
     case.report = Some(ServiceReport { hooks, ..healthy });
-    case.check(&["Ready=True Applied: applied main@sha1:abc; 1 objects are healthy"]);
+    case.check(&["Ready=True Applied: applied main@sha1:abc; 1 object is healthy"]);
+}
+
+#[test]
+fn what_became_of_a_service_is_told_once() {
+    let fine = || Case::new(Some(report(Outcome::Applied, vec![object("a", SyncState::Synced, Health::Current, "")])));
+    let failed = || {
+        let objects = vec![object("a", SyncState::Synced, Health::Failed, "crashes")];
+        Case::new(Some(report(Outcome::Applied, objects)))
+    };
+    let said = |before: &ServiceDeploymentStatus, now: &ServiceDeploymentStatus| -> Vec<String> {
+        let sign = |news: &News| if news.is_warning { "!" } else { "" };
+        news(before, now).iter().map(|news| format!("{}{}: {}", sign(news), news.reason, news.message)).collect()
+    };
+    let nothing = ServiceDeploymentStatus::default();
+    let first = fine().status();
+    assert_eq!(said(&nothing, &first), ["Applied: applied main@sha1:abc"]);
+    assert_eq!(said(&first, &Case { previous: first.clone(), ..fine() }.status()), Vec::<String>::new());
+    // What was applied before by another hub is not news, and its time stays.
+    let old = ServiceDeploymentStatus { applied_entry: None, last_applied_time: None, ..first.clone() };
+    assert!(Case { previous: old, ..fine() }.status().last_applied_time.is_some());
+
+    let broken = Case { previous: first.clone(), ..failed() }.status();
+    let message = "1 of 1 object failed: Deployment.apps web/a: crashes";
+    assert_eq!(said(&first, &broken), [format!("!Unhealthy: {message}")]);
+    let again = Case { previous: broken.clone(), ..failed() }.status();
+    assert_eq!(said(&broken, &again), Vec::<String>::new());
+    let mended = Case { previous: broken.clone(), ..fine() }.status();
+    assert_eq!(said(&broken, &mended), ["Recovered: applied main@sha1:abc; 1 object is healthy"]);
+
+    let held = Case { previous: first.clone(), ..held_case() }.status();
+    assert_eq!(said(&first, &held), ["!PruneHeld: 4 objects wait to be pruned: nothing would be left"]);
+    let mut gone = fine();
+    let objects = vec![object("old", SyncState::Synced, Health::Current, "").object];
+    let (digest, time) = (Digest::of("plan"), 900);
+    let deletion = Deletion { digest, time, count: 2, objects, lost: 0, approved_by: None, undone: None };
+    gone.report.as_mut().unwrap().deletion = Some(deletion);
+    let pruned = Case { previous: held.clone(), ..gone }.status();
+    assert_eq!(said(&held, &pruned), ["Pruned: deleted 2 objects: Deployment.apps web/old and 1 more"]);
+}
+
+#[test]
+fn when_it_was_applied_stays_until_something_else_is_applied() {
+    let fine = || Case::new(Some(report(Outcome::Applied, vec![object("a", SyncState::Synced, Health::Current, "")])));
+    let mut before = fine().status();
+    let long_ago = crate::conditions::whole_seconds(Timestamp::from_second(5).unwrap());
+    before.last_applied_time = Some(long_ago.clone());
+    let restarted = Case { previous: before.clone(), ..fine() }.status();
+    assert_eq!(restarted.last_applied_time, Some(long_ago));
+    before.applied_entry = Some(Digest::of("another"));
+    assert_ne!(Case { previous: before.clone(), ..fine() }.status().last_applied_time, before.last_applied_time);
 }

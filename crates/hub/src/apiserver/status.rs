@@ -8,6 +8,8 @@ use std::fmt;
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use crate::answers;
+
 /// A request that was refused.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{message}")]
@@ -279,8 +281,8 @@ impl ApiError {
     }
 
     pub fn too_many_unread() -> Self {
-        let message = "too much that was sent to this user is not read yet; try again";
-        Self::new(429, "TooManyRequests", message).with(Details { retry_after_seconds: Some(1), ..Details::default() })
+        Self::new(429, "TooManyRequests", answers::TOO_MUCH)
+            .with(Details { retry_after_seconds: Some(1), ..Details::default() })
     }
 
     pub fn too_many_watches(limit: usize) -> Self {

@@ -264,8 +264,8 @@ impl Feed {
             self.keep_decided().await?;
             let page = self.state_page(after).await.map_err(Ended::With)?;
             drop(turns);
-            let (user, bytes) = (&self.call.user, page.items.iter().map(|item| item.line.len()).sum());
-            let held = hub.hold_answer(hub.answers(user), user.share_name(), bytes).await;
+            let bytes = page.items.iter().map(|item| item.line.len()).sum();
+            let held = hub.answers.of(&self.call.user).take(bytes).await;
             let Some(mut held) = held else { return Err(Ended::With(ApiError::too_many_unread())) };
             let start = *first.get_or_insert(page.version);
             for StateLine { key, version, line } in page.items {
@@ -357,11 +357,10 @@ impl Feed {
     /// A place for a line of so many bytes. `held`: room that it has already.
     async fn place(&self, bytes: usize, mut held: Held) -> Result<Place, Ended> {
         // One that reads nothing holds its place no longer than others, and memory only while there is enough of it.
-        let client = self.call.user.share_name();
-        let answers = self.call.hub.answers(&self.call.user);
+        let answers = self.call.hub.answers.of(&self.call.user);
         let room = async {
             let slot = self.sender.clone().reserve_owned().await.ok()?;
-            answers.grow(&mut held, client, bytes).await.ok().map(|()| slot)
+            answers.grow(&mut held, bytes).await.ok().map(|()| slot)
         };
         let end = self.deadline.min(Instant::now() + STALLED);
         let slot = {
@@ -369,7 +368,7 @@ impl Feed {
             loop {
                 match timeout_at(end.min(Instant::now() + SHORT), &mut room).await {
                     Ok(slot) => break slot.ok_or(Ended::Silently)?,
-                    Err(_) if Instant::now() >= end || answers.is_short(client) => return Err(Ended::Silently),
+                    Err(_) if Instant::now() >= end || answers.is_short() => return Err(Ended::Silently),
                     Err(_) => {}
                 }
             }

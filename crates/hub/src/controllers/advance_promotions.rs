@@ -175,7 +175,7 @@ impl Examined {
     async fn note(mut self, delivery: &Delivery, stage: &str, approval: Approval) -> Result<bool, StoreError> {
         let told = Told {
             is_warning: false,
-            reason: "Approved",
+            reason: "Approved".into(),
             message: format!("{} approves what is to be promoted to stage {stage}: {}", approval.by, approval.reason),
         };
         self.state.stages.entry(stage.to_owned()).or_default().approve(approval);
@@ -192,7 +192,7 @@ impl Examined {
     ) -> Result<bool, StoreError> {
         let told = (answer.said == Said::Fail).then(|| Told {
             is_warning: true,
-            reason: "GateFailed",
+            reason: "GateFailed".into(),
             message: format!("{gate} lets nothing to stage {stage}: {}", answer.message),
         });
         self.state.stages.entry(stage.clone()).or_default().answers.insert(*gate, answer);
@@ -361,11 +361,11 @@ pub async fn advance_promotions(delivery: Arc<Delivery>, name: Name) -> Result<N
 
 impl Examined {
     fn tell(&self, decision: &Decision) -> Vec<Told> {
-        let told = |index: &usize, is_warning, reason, what: &str| {
+        let told = |index: &usize, is_warning, reason: &'static str, what: &str| {
             let PipelineStage { name: stage, pull_request, .. } = &self.pipeline.spec.stages[*index];
             let what = if pull_request.is_some() { "is to get, by what people merge," } else { what };
             let promoted = decision.state.promoted(stage).map(describe_promotable).unwrap_or_default();
-            Told { is_warning, reason, message: format!("stage {stage} {what} {promoted}") }
+            Told { is_warning, reason: reason.into(), message: format!("stage {stage} {what} {promoted}") }
         };
         let promoted = decision.promoted.iter().map(|index| told(index, false, "Promoted", "gets"));
         let back = decision.rolled_back.iter().map(|index| told(index, true, "RolledBack", "failed and goes back to"));

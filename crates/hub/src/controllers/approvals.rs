@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
-use farwater_api::{APPROVE_PRUNE, OVERRIDE_FREEZE};
+use farwater_api::{APPROVE_PRUNE, OVERRIDE_FREEZE, ServiceSet};
 use farwater_fleet::{conditions::whole_seconds, prune::APPROVAL_LASTS, windows::OVERRIDE_LASTS};
-use farwater_store::{Resource, StoreError};
+use farwater_store::{Resource, StoreError, delivery::member_of_service};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
@@ -126,6 +126,31 @@ impl Word {
         tracing::info!(object = %name, "{} is a day old and counts no more", self.what);
         Ok(Standing::Expired)
     }
+}
+
+/// The set that a service belongs to, by its own rows: any editor can write an owner reference. `owners`: names and uids of the service's
+/// owners.
+pub async fn owning_set<'a>(
+    delivery: &Delivery,
+    service_uid: &str,
+    namespace: &str,
+    mut owners: impl Iterator<Item = (&'a str, &'a str)>,
+) -> Result<Option<(Name, String)>, StoreError> {
+    let Some(member) = member_of_service(&mut *delivery.store.tables().await?, service_uid).await? else {
+        return Ok(None);
+    };
+    Ok(owners.find(|(_, uid)| *uid == member.set_uid).map(|(name, _)| (Name::new(namespace, name), member.set_uid)))
+}
+
+/// The override that counts now of a set.
+pub async fn override_of_set(
+    delivery: &Delivery,
+    name: &Name,
+    uid: &str,
+    now: Timestamp,
+) -> Result<Option<Said>, StoreError> {
+    let found = delivery.store.get(&ServiceSet::key(name)).await?.filter(|found| found.uid == uid);
+    Ok(found.and_then(|found| OVERRIDE.counting(&found.object, now)))
 }
 
 #[cfg(test)]

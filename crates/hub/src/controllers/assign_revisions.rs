@@ -10,7 +10,7 @@ use std::{
 };
 
 use farwater_api::{
-    AGENT_FINALIZER, Digest, ServiceDeployment, ServiceDeploymentSpec, ServiceSet, SourceKind,
+    AGENT_FINALIZER, Digest, ServiceDeployment, ServiceDeploymentSpec, SourceKind,
     git_repository::LocalReference,
     protocol::Action,
     service_deployment::{ClusterReference, DeletionPolicy, Pin},
@@ -31,8 +31,8 @@ use farwater_store::{
         Assignment, Bundle, ChartRow, Released, Revision, ServiceOrigin, ServicePath, ServiceRows, ServiceSource,
         asks_for_the_same, assignments_named, delete_assignment, delete_report, dependencies_of, is_untouched,
         load_assignment, load_chart, load_parameters, load_report, load_revision, load_service_rows, mark_cluster,
-        member_of_service, paths_of_service, save_assignment, save_bundle, save_dependencies, save_recipe,
-        save_released, save_service_paths, save_service_secrets, save_service_sources, sources_of_service, stamp,
+        paths_of_service, save_assignment, save_bundle, save_dependencies, save_recipe, save_released,
+        save_service_paths, save_service_secrets, save_service_sources, sources_of_service, stamp,
         trust_service_origin,
     },
 };
@@ -40,7 +40,7 @@ use farwater_telemetry::traces::Interval;
 use jiff::Timestamp;
 
 use super::{
-    approvals::{self, APPROVAL, OVERRIDE, Said},
+    approvals::{self, APPROVAL, OVERRIDE, Said, override_of_set, owning_set},
     candidates::{self, FoundSource, Ingredient, Known, ResolveError, Resolved, find_ingredients},
     chain,
     dependencies::{self, Waits},
@@ -548,24 +548,17 @@ async fn find_override(delivery: &Delivery, resource: &Resource) -> Result<Optio
         return Ok(Some(said));
     }
     let Some(owners) = resource.object["metadata"]["ownerReferences"].as_array() else { return Ok(None) };
-    // Any editor can write an owner reference; the set's own rows record its services.
-    let member = member_of_service(&mut *delivery.store.tables().await?, &resource.uid).await?;
-    let set =
-        owners.iter().filter(|owner| member.as_ref().is_some_and(|member| owner["uid"] == member.set_uid.as_str()));
-    for (name, uid) in set.filter_map(|owner| Some((owner["name"].as_str()?, owner["uid"].as_str()?))) {
-        let key = ServiceSet::key(&Name::new(&resource.key.namespace, name));
-        let found = delivery.store.get(&key).await?.filter(|found| found.uid == uid);
-        if let Some(said) = found.and_then(|found| OVERRIDE.counting(&found.object, now)) {
-            return Ok(Some(said));
-        }
+    let owners = owners.iter().filter_map(|owner| Some((owner["name"].as_str()?, owner["uid"].as_str()?)));
+    match owning_set(delivery, &resource.uid, &resource.key.namespace, owners).await? {
+        Some((set, uid)) => override_of_set(delivery, &set, &uid, now).await,
+        None => Ok(None),
     }
-    Ok(None)
 }
 
 fn tell_override(candidate: &Candidate, closed: &Closed, said: &Said) -> Told {
     const LONGEST: usize = 1024;
     let message = format!("{} begins, by {}: {}; {closed}", candidate.revision, said.by, said.reason);
-    Told { is_warning: true, reason: "FreezeOverridden", message: cut(&message, LONGEST) }
+    Told { is_warning: true, reason: "FreezeOverridden".into(), message: cut(&message, LONGEST) }
 }
 
 async fn decide_row(

@@ -1,5 +1,7 @@
 //! Events: what controllers tell people about an object of the hub, also one that is gone by then.
 
+use std::borrow::Cow;
+
 use farwater_api::ADMIN_NAMESPACE;
 use farwater_fleet::conditions::{cut, whole_seconds};
 use farwater_store::{Change, Key, Kind, Resource, StoreError, Tx, Write, WriteError};
@@ -18,25 +20,58 @@ pub struct Told {
     /// Somebody should look.
     pub is_warning: bool,
     /// CamelCase, for programs.
-    pub reason: &'static str,
+    pub reason: Cow<'static, str>,
     pub message: String,
 }
 
 /// Writes an Event beside the object that it is about, unless its namespace is being removed: nothing is made there any more.
 pub async fn tell(tx: &mut Tx, about: &Resource, told: &Told) -> Result<(), StoreError> {
-    let namespace: &str = if about.key.namespace.is_empty() { ADMIN_NAMESPACE } else { &about.key.namespace };
-    let found = tx.get(&resources::namespace_key(namespace)).await?;
-    if found.is_some_and(|found| found.object["metadata"]["deletionTimestamp"].is_string()) {
-        return Ok(());
-    }
+    let Some(namespace) = place_of(tx, about).await? else { return Ok(()) };
     let now = Timestamp::now();
-    let name = format!("{}.{:x}", about.key.name, now.as_nanosecond());
-    let key = Key { kind: Kind::new("events", ""), namespace: namespace.to_owned(), name };
+    let key = key_of(about, namespace, &format!("{:x}", now.as_nanosecond()));
     let object = manage(&key.kind, "", None, event(about, &key, told, now), now);
     match tx.write(Write { key, change: Change::Create(object) }).await {
         Ok(_) | Err(WriteError::Exists) => Ok(()),
         Err(error) => Err(error.into()),
     }
+}
+
+/// The same for what happens to an object again and again: it has one Event for each reason, which counts, so that their number is limited
+/// whatever happens.
+pub async fn tell_again(tx: &mut Tx, about: &Resource, told: &Told) -> Result<(), StoreError> {
+    let Some(namespace) = place_of(tx, about).await? else { return Ok(()) };
+    let now = Timestamp::now();
+    let key = key_of(about, namespace, &told.reason.to_lowercase());
+    let mut next = event(about, &key, told, now);
+    let change = match tx.get(&key).await? {
+        None => Change::Create(manage(&key.kind, "", None, next, now)),
+        Some(found) => {
+            let before = &found.object;
+            next["metadata"] = before["metadata"].clone();
+            if before["involvedObject"]["uid"] == about.uid {
+                next["firstTimestamp"] = before["firstTimestamp"].clone();
+                next["count"] = json!(before["count"].as_i64().unwrap_or(0).saturating_add(1));
+            }
+            let object = manage(&key.kind, "", Some(before), next, now);
+            Change::Replace { uid: found.uid, version: found.version, object }
+        }
+    };
+    match tx.write(Write { key, change }).await {
+        Ok(_) | Err(WriteError::Exists) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The namespace of an object's Events; none: it is being removed.
+async fn place_of<'a>(tx: &mut Tx, about: &'a Resource) -> Result<Option<&'a str>, StoreError> {
+    let namespace: &str = if about.key.namespace.is_empty() { ADMIN_NAMESPACE } else { &about.key.namespace };
+    let found = tx.get(&resources::namespace_key(namespace)).await?;
+    let is_removed = found.is_some_and(|found| found.object["metadata"]["deletionTimestamp"].is_string());
+    Ok((!is_removed).then_some(namespace))
+}
+
+fn key_of(about: &Resource, namespace: &str, suffix: &str) -> Key {
+    Key { kind: Kind::new("events", ""), namespace: namespace.to_owned(), name: format!("{}.{suffix}", about.key.name) }
 }
 
 fn event(about: &Resource, key: &Key, told: &Told, now: Timestamp) -> Value {

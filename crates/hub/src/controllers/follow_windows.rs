@@ -13,7 +13,7 @@ use std::{
 };
 
 use farwater_api::{
-    ADMIN_NAMESPACE, ChangeWindow, ChangeWindowSpec, ChangeWindowStatus, Digest, ServiceSet,
+    ADMIN_NAMESPACE, ChangeWindow, ChangeWindowSpec, ChangeWindowStatus, Digest,
     change_window::{HandedWindow, MAX_HANDED, WindowType, Windows as HandedWindows},
 };
 use farwater_fleet::{
@@ -23,7 +23,7 @@ use farwater_fleet::{
 };
 use farwater_store::{
     Key, Resource, StoreError,
-    delivery::{assignments_of_namespace, held_by, held_services, held_until, mark_cluster, member_of_service},
+    delivery::{assignments_of_namespace, held_by, held_services, held_until, mark_cluster},
 };
 use jiff::Timestamp;
 use serde_json::json;
@@ -31,9 +31,9 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    approvals::{OVERRIDE, Said},
+    approvals::{OVERRIDE, Said, override_of_set, owning_set},
     chain,
-    resources::{self, Name, Stored as _},
+    resources::{self, Name},
     services::{ClusterFacts, ServiceFacts},
 };
 use crate::delivery::{Delivery, clusters::ClusterState};
@@ -177,22 +177,16 @@ impl Handing {
                 return Ok(true);
             }
         }
-        let owners = metadata.owner_references.iter().flatten();
-        let mut sets = owners.filter(|owner| owner.kind == "ServiceSet" && owner.controller == Some(true));
-        let Some(owner) = sets.next() else { return Ok(false) };
-        let name = Name::new(&facts.name.namespace, &owner.name);
-        // An owner reference is anybody's word: the set's own rows say whose the service is.
-        let member = member_of_service(&mut *delivery.store.tables().await?, &facts.uid).await?;
-        if member.is_none_or(|member| member.set_uid != owner.uid) {
-            return Ok(false);
-        }
-        if let Some(known) = self.sets.get(&name) {
+        let Some(owners) = &metadata.owner_references else { return Ok(false) };
+        let owners = owners.iter().map(|owner| (owner.name.as_str(), owner.uid.as_str()));
+        let found = owning_set(delivery, &facts.uid, &facts.name.namespace, owners).await?;
+        let Some((set, uid)) = found else { return Ok(false) };
+        if let Some(known) = self.sets.get(&set) {
             return Ok(known.is_some());
         }
-        let found = delivery.store.get(&ServiceSet::key(&name)).await?.filter(|found| found.uid == owner.uid);
-        let said = found.and_then(|found| OVERRIDE.counting(&found.object, now));
+        let said = override_of_set(delivery, &set, &uid, now).await?;
         let is_said = said.is_some();
-        self.sets.insert(name, said);
+        self.sets.insert(set, said);
         Ok(is_said)
     }
 

@@ -163,6 +163,6 @@ pub async fn freeze(tx: &mut Tx, why: &str, now: Timestamp) -> Result<bool, Stor
     let change = Change::Replace { uid: namespace.uid.clone(), version: namespace.version, object };
     tx.write(Write { key, change }).await?;
     let message = format!("nothing is deleted in the whole fleet: {why}. To go on: kubectl {}", release());
-    events::tell(tx, &namespace, &Told { is_warning: true, reason: "PrunesFrozen", message }).await?;
+    events::tell(tx, &namespace, &Told { is_warning: true, reason: "PrunesFrozen".into(), message }).await?;
     Ok(true)
 }

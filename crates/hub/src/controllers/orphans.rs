@@ -17,7 +17,7 @@ pub fn left_by_agent(cluster: &str, objects: &[ObjectReport]) -> Option<Told> {
         return None;
     }
     let message = format!("{} in cluster {cluster} without a service: {}", count(&objects), names(&objects));
-    Some(Told { is_warning: false, reason: REASON, message })
+    Some(Told { is_warning: false, reason: REASON.into(), message })
 }
 
 /// The hub did not wait for an agent that says nothing.
@@ -27,7 +27,7 @@ pub fn left_by_hub(cluster: &str, objects: &[ObjectReport]) -> Told {
         [] => format!("{why}; it has not said which they are"),
         objects => format!("{why}; by its last report {}: {}", count(objects), names(objects)),
     };
-    Told { is_warning: true, reason: REASON, message }
+    Told { is_warning: true, reason: REASON.into(), message }
 }
 
 /// What was not applied is not there, or not the service's.

@@ -192,7 +192,7 @@ impl Task<'_> {
         (proposal.phase, proposal.problem) = (Phase::Pushed, None);
         let (stage, at) = (&self.stage().name, made.short());
         let message = format!("stage {stage}: branch {branch} of {url} is at {at}, to be merged");
-        let told = Told { is_warning: false, reason: "Proposed", message };
+        let told = Told { is_warning: false, reason: "Proposed".into(), message };
         self.note(proposal, Some(told)).await.map(drop).map_err(store_failed)
     }
 

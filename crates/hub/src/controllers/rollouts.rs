@@ -433,6 +433,7 @@ pub fn note_report(
 /// How far a rollout has come.
 pub struct Advance {
     pub status: RolloutStatus,
+    pub counts: Counts,
     /// Number of the version.
     pub last_good: Option<u64>,
     /// Seconds since 1970.
@@ -602,7 +603,8 @@ pub async fn advance(
     }
     let last_good = decision.state.last_good.map(|good| good.number);
     let frozen = members.frozen();
-    Ok(Some(Advance { status: tell(&decision), last_good, next_look: decision.next_look, frozen }))
+    let (counts, next_look) = (decision.counts, decision.next_look);
+    Ok(Some(Advance { status: tell(&decision), counts, last_good, next_look, frozen }))
 }
 
 /// What is known of a set's rollout beside its members, to tell of these.
@@ -610,6 +612,8 @@ struct Ground {
     policy: Policy,
     written: Written,
     sources: Vec<String>,
+    /// Revision of the version that the set is kept at; none: it follows its sources, or the version is not known.
+    kept: Option<String>,
     clock: Clock,
     gate: Gate,
 }
@@ -628,8 +632,12 @@ impl Ground {
         let clock = delivery.clock.read();
         let set = kept.as_ref().unwrap_or(set);
         let Target { sources, .. } = Target::find(delivery, name, set).await?;
+        let kept = match &set.spec.pin {
+            Some(pin) => set_versions::load_revision(delivery, &resource.uid, pin.version).await?,
+            None => None,
+        };
         let gate = Gate::of(name, resource, set);
-        Ok(Some(Self { policy, written, sources, clock, gate }))
+        Ok(Some(Self { policy, written, sources, kept, clock, gate }))
     }
 
     /// Of the steps that they were placed in.
@@ -660,13 +668,19 @@ pub struct Told {
 pub struct Versions {
     /// What is assigned to it; empty: nothing.
     pub revision: String,
-    /// What its sources have for it; empty: the same, or nothing.
+    /// What it is to get: what its sources have, or had in the version that its set is kept at; empty: the same, or nothing.
     pub wanted: String,
     author: String,
 }
 
 impl Versions {
-    fn read(row: &MemberRollout, versions: &MemberVersions) -> Result<Self, StoreError> {
+    /// `kept`: revision of the version that the set is kept at. Which one that was for a member is known once it has it.
+    fn read(
+        member: &Member<'_>,
+        row: &MemberRollout,
+        versions: &MemberVersions,
+        kept: Option<&str>,
+    ) -> Result<Self, StoreError> {
         /// The rest of a candidate concerns nobody here, and of a large set there is much of it.
         #[derive(Default, Deserialize)]
         struct Named {
@@ -678,6 +692,12 @@ impl Versions {
             Ok(text.as_deref().map(|text| read_some(row, what, text)).transpose()?.flatten())
         };
         let assigned = parse(&versions.assigned, "assignment")?.unwrap_or_default();
+        if let Some(kept) = kept {
+            let is_there = member.wanted.is_some() && member.wanted == member.track.released;
+            let wanted =
+                Some(kept).filter(|kept| !is_there && **kept != assigned.revision).unwrap_or_default().to_owned();
+            return Ok(Self { revision: assigned.revision, wanted, author: assigned.author });
+        }
         let wanted = parse(&versions.candidate, "candidate")?.filter(|wanted| wanted.revision != assigned.revision);
         let wanted = wanted.unwrap_or_default();
         let author = if wanted.revision.is_empty() { assigned.author } else { wanted.author };
@@ -694,13 +714,14 @@ pub async fn tell_members(
 ) -> Result<BTreeMap<String, Told>, StoreError> {
     let Some(ground) = Ground::load(delivery, name, (resource, set)).await? else { return Ok(BTreeMap::new()) };
     let (rows, versions) = told_members(&mut *delivery.store.tables().await?, &resource.uid, cluster_uids).await?;
-    let Ground { policy, written, clock, .. } = &ground;
+    let Ground { policy, written, kept, clock, .. } = &ground;
     let members = ground.members(delivery, &rows)?;
     let mut told = BTreeMap::new();
     for ((member, row), versions) in members.of_set().iter().zip(&rows).zip(&versions) {
         let (progress, since) = progress(policy, &written.state, member, *clock);
         let standing = standing(policy, &written.state, &written.outlook, member, *clock).to_string();
-        let (step, versions) = (policy.step_name(member.step).to_owned(), Versions::read(&row.row, versions)?);
+        let (step, versions) =
+            (policy.step_name(member.step).to_owned(), Versions::read(member, &row.row, versions, kept.as_deref())?);
         told.insert(member.cluster.to_owned(), Told { step, standing, progress, since, versions });
     }
     Ok(told)
@@ -737,7 +758,7 @@ pub async fn count(
     (resource, set): (&Resource, &ServiceSet),
 ) -> Result<Count, StoreError> {
     let Some(ground) = Ground::load(delivery, name, (resource, set)).await? else { return Ok(Count::default()) };
-    let Ground { policy, written, clock, .. } = &ground;
+    let Ground { policy, written, kept, clock, .. } = &ground;
     let (mut seen, mut after): (Vec<Seen>, String) = (Vec::new(), String::new());
     loop {
         let page = (&*after, COUNTED_AT_ONCE);
@@ -753,7 +774,7 @@ pub async fn count(
                 step: member.step,
                 progress,
                 released: member.track.released.map(|_| member.track.number),
-                versions: Versions::read(&row.row, versions)?,
+                versions: Versions::read(member, &row.row, versions, kept.as_deref())?,
             });
         }
         if rows.len() < COUNTED_AT_ONCE as usize {
@@ -1261,6 +1282,7 @@ fn tell(decision: &Decision) -> RolloutStatus {
         step: if outlook.step.is_some() { outlook.step_name.clone() } else { String::new() },
         updated: count(counts.updated),
         progressing: count(counts.progressing),
+        soaking: count(counts.soaking),
         failed: count(counts.failed),
         deferred: count(counts.deferred),
         waiting: count(counts.waiting + counts.standing),

@@ -22,6 +22,7 @@ use farwater_fleet::{
     rollout::Policy,
     stamping::{FREE_FIELDS, Template, cluster_namespaces, service_name},
     summary::FROZEN,
+    words::{counted, verb},
 };
 use farwater_store::{
     Change, ListQuery, Resource, Store, StoreError, Tx, Write,
@@ -140,7 +141,7 @@ async fn stamp_set(delivery: &Delivery, name: &Name, scope: &Scope) -> Result<Ne
         return Ok(Next::OnChange);
     }
     let tally = Tally::load(delivery, &resource.uid).await?;
-    let verdicts = judge(delivery, &tally, advance.as_ref());
+    let verdicts = judge(delivery, &set, &tally, advance.as_ref());
     let next_look = advance.as_ref().and_then(|advance| advance.next_look);
     write_status(delivery, name, (&resource, &set), (tally, verdicts, advance)).await?;
     let until =
@@ -588,7 +589,7 @@ async fn brake(
             if freeze_prunes::freeze(tx, &why, Timestamp::now()).await? {
                 brake_members(tx, &set_uid).await?;
             }
-            events::tell(tx, &about, &Told { is_warning: true, reason: "Braked", message }).await
+            events::tell(tx, &about, &Told { is_warning: true, reason: "Braked".into(), message }).await
         })
     });
     braked.await
@@ -655,7 +656,7 @@ async fn remove_set(
         let left = members_that_left(&mut *delivery.store.tables().await?, &resource.uid).await?;
         if left.iter().any(SetMember::has_service) {
             let tally = Tally::load(delivery, &resource.uid).await?;
-            let verdicts = judge(delivery, &tally, None);
+            let verdicts = judge(delivery, set, &tally, None);
             write_status(delivery, name, (resource, set), (tally, verdicts, None)).await?;
             return Ok(Next::OnChange);
         }
@@ -693,9 +694,10 @@ impl Tally {
 }
 
 /// What there is to say of a set's members.
-fn judge(delivery: &Delivery, tally: &Tally, advance: Option<&Advance>) -> Vec<Verdict> {
+fn judge(delivery: &Delivery, set: &ServiceSet, tally: &Tally, advance: Option<&Advance>) -> Vec<Verdict> {
     let MemberCounts { matched, ready, failed, leaving, braked } = tally.counts;
-    let clusters = |count: i64| if count == 1 { "1 cluster".to_owned() } else { format!("{count} clusters") };
+    let differing = advance.and_then(|advance| describe_differing(advance, matched));
+    let pinned = describe_pin(set);
     let mut verdicts = if let Some(first) = tally.troubled.first() {
         let cluster = cluster_name(delivery, &first.cluster_uid).unwrap_or_default();
         let message = format!("{failed} of {} can't be served: {cluster}: {}", clusters(matched), first.problem);
@@ -708,10 +710,12 @@ fn judge(delivery: &Delivery, tally: &Tally, advance: Option<&Advance>) -> Vec<V
         Verdict::reconciling("Leaving", format!("lets go of {}", clusters(leaving)))
     } else if matched == 0 {
         Verdict::ready("NoClusters", "the selector finds no cluster that this namespace may deploy to")
-    } else if ready == matched {
-        Verdict::ready("Healthy", format!("healthy on {}", clusters(matched)))
+    } else if ready < matched {
+        Verdict::reconciling("Progressing", format!("healthy on {ready} of {}{pinned}", clusters(matched)))
+    } else if let Some((reason, message)) = differing {
+        Verdict::reconciling(reason, format!("healthy on {}{pinned}; {message}", clusters(matched)))
     } else {
-        Verdict::reconciling("Progressing", format!("healthy on {ready} of {}", clusters(matched)))
+        Verdict::ready("Healthy", format!("healthy on {}{pinned}", clusters(matched)))
     };
     if let Some((count, closed)) = advance.and_then(|advance| advance.frozen.as_ref()) {
         let message = format!("{} wait: {closed}", clusters(i64::try_from(*count).unwrap_or(i64::MAX)));
@@ -726,6 +730,50 @@ fn judge(delivery: &Delivery, tally: &Tally, advance: Option<&Advance>) -> Vec<V
         verdicts.push(Verdict::new("Braked", Some(true), "ManyAtOnce", message));
     }
     verdicts
+}
+
+fn clusters(count: i64) -> String {
+    counted(count, "cluster")
+}
+
+/// `, at version 1, pinned by ada: slow`; empty: it follows its sources.
+fn describe_pin(set: &ServiceSet) -> String {
+    let Some(pin) = &set.spec.pin else { return String::new() };
+    let by = set.status.as_ref().and_then(|status| status.pinned_by.as_deref()).unwrap_or_default();
+    let by = if by.is_empty() { String::new() } else { format!(" by {by}") };
+    let reason = pin.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
+    cut(&format!(", at version {}, pinned{by}{reason}", pin.version), MAX_PROBLEM)
+}
+
+/// Why healthy members are not all at what the set asks for, with a reason in CamelCase; none: they are, though some may still soak, or it is
+/// not known yet whether a new revision concerns them.
+fn describe_differing(advance: &Advance, matched: i64) -> Option<(&'static str, String)> {
+    let Advance { status, counts, .. } = advance;
+    let there = status.updated + status.soaking;
+    let phase = match status.phase {
+        _ if there >= matched => return None,
+        RolloutPhase::Complete => {
+            let lists = [
+                (counts.deferred, "is silent", "are silent"),
+                (counts.standing, "is suspended, pinned or skipped", "are suspended, pinned or skipped"),
+            ];
+            let lists = lists.map(|(count, one, many)| (i64::try_from(count).unwrap_or(i64::MAX), one, many));
+            let lists = lists.into_iter().filter(|(count, ..)| *count > 0);
+            let told: Vec<String> =
+                lists.map(|(count, one, many)| format!("{} {}", clusters(count), verb(count, one, many))).collect();
+            let message = format!("{} and not at what the set asks for", told.join(", "));
+            return (!told.is_empty()).then_some(("MembersDiffer", message));
+        }
+        RolloutPhase::Progressing => "in progress",
+        RolloutPhase::Paused => "paused",
+        RolloutPhase::OnHold => "on hold",
+        RolloutPhase::Halted => "halted",
+        RolloutPhase::RollingBack => "rolling back",
+        RolloutPhase::Aborted => "aborted",
+    };
+    let message =
+        format!("rollout {} is {phase}: {there} of {} at what the set asks for", status.number, clusters(matched));
+    Some(("RolloutOpen", message))
 }
 
 async fn write_status(

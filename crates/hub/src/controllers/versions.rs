@@ -9,7 +9,7 @@ use farwater_api::{
 };
 use farwater_fleet::{
     assignment::{Candidate, Trouble},
-    history::{KEPT, Stated, Version},
+    history::{Handed, KEPT, Stated, Version},
 };
 use farwater_store::{
     Connection, StoreError,
@@ -56,7 +56,7 @@ pub async fn note_assignment(
     trim_history(tx, service_uid, (next.number, good), KEPT).await
 }
 
-/// Notes what an agent says of the version that it is asked for. A service of before there was a history begins one.
+/// Notes which parameters the version that an agent is asked for is handed, and what the agent says of it. A service of before there was a history begins one.
 pub async fn note_report(
     delivery: &Delivery,
     facts: &ServiceFacts,
@@ -71,21 +71,41 @@ pub async fn note_report(
         None => Version::new(None, assigned, Stated::default(), now),
     };
     let is_its = version.told.bundle == deployment.bundle && version.configuration == deployment.configuration;
+    let mut before = None;
+    let is_handed = match if is_its { version.hand(deployment.parameters, now) } else { Handed::Same } {
+        Handed::Same => false,
+        Handed::Noted(noted) => {
+            version = *noted;
+            true
+        }
+        Handed::Next(next) => {
+            if next.told.number != version.told.number && version.supersede(now) {
+                before = Some(row(&facts.uid, &version)?);
+            }
+            version = *next;
+            true
+        }
+    };
     let report = report.filter(|report| report.entry == entry.digest() && is_its);
     let number = i64::try_from(version.told.number).map_err(StoreError::abort)?;
     if let Some(report) = report {
         hook_runs::note_hooks(delivery, &facts.uid, number, &report.hooks).await?;
     }
     let is_news = report.is_some_and(|report| version.note_report(report, &deployment.tests, now));
-    if newest.is_some() && !is_news {
+    if newest.is_some() && !is_news && !is_handed {
         return Ok(());
     }
     let (uid, next) = (facts.uid.clone(), row(&facts.uid, &version)?);
+    let good = i64::try_from(version.good_before).unwrap_or_default();
     let saved = delivery.store.transact(move |tx| {
         Box::pin(async move {
             // A newer one that came meanwhile has the last word.
             if load_newest_version(tx, &uid).await? == newest {
+                if let Some(before) = &before {
+                    save_version(tx, before).await?;
+                }
                 save_version(tx, &next).await?;
+                trim_history(tx, &uid, (next.number, good), KEPT).await?;
             }
             Ok(())
         })

@@ -56,8 +56,16 @@ async fn yesterdays_healthy_is_not_todays() {
     rig.wait_idle().await;
     let service = rig.get("ServiceDeployment", ADMIN_NAMESPACE, "web").await.unwrap();
     assert_eq!(condition(&service, "Ready"), "False/WaitingForAgent");
+    agent.say(&rig, &uid, said(&back, Outcome::Failed, &[("web", Health::Current)])).await;
+    rig.wait_for("ServiceDeployment", ADMIN_NAMESPACE, "web", |s| condition(s, "Stalled") == "True/ApplyFailed").await;
     agent.say(&rig, &uid, said(&back, Outcome::Applied, &[("web", Health::Current)])).await;
     rig.wait_for("ServiceDeployment", ADMIN_NAMESPACE, "web", ready("True/Applied")).await;
+    rig.wait_idle().await;
+    let told = |event: serde_json::Value| (event["reason"].as_str().unwrap().to_owned(), event["count"].as_i64());
+    let mut events: Vec<_> = rig.events().await.into_iter().map(told).collect();
+    events.sort();
+    let expected = [("Applied", 3), ("ApplyFailed", 1), ("Recovered", 1)];
+    assert_eq!(events, expected.map(|(reason, count)| (reason.to_owned(), Some(count))), "one for each reason");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -9,7 +9,7 @@ use farwater_api::{
     ADMIN_NAMESPACE, Digest, OVERRIDE_FREEZE, RolloutPhase, ServiceSet,
     objects::{Health, Outcome},
     protocol::Entry,
-    service_set::{Progress, ProgressCounts, RolloutSurvey, VERSIONS_KEPT},
+    service_set::{Member, Progress, ProgressCounts, RolloutSurvey, SetVersion, VERSIONS_KEPT},
 };
 use farwater_hub::controllers::{
     plan_sets::{self, Place, Selected},
@@ -257,14 +257,23 @@ impl Fleet {
         *self.bundles().values().next().unwrap()
     }
 
+    async fn versions(&self) -> Vec<SetVersion> {
+        let uid = self.set().await["metadata"]["uid"].as_str().unwrap().to_owned();
+        set_versions::list(&mut self.rig.store.tables().await.unwrap(), &uid).await.unwrap()
+    }
+
+    /// In the order of their clusters' names.
+    async fn members(&self) -> Vec<Member> {
+        let (name, set) = self.named().await;
+        let all = (&Place::default(), 100);
+        let (mut members, _) = plan_sets::members(&self.rig.delivery, (&name, &set), Selected::All, all).await.unwrap();
+        members.sort_by(|a, b| a.cluster.cmp(&b.cluster));
+        members
+    }
+
     /// By the cluster.
     async fn standings(&self) -> BTreeMap<String, String> {
-        let resource = self.rig.store.get(&key("ServiceSet", ADMIN_NAMESPACE, SET)).await.unwrap().unwrap();
-        let name = Name::new(ADMIN_NAMESPACE, SET);
-        let (members, _) =
-            plan_sets::members(&self.rig.delivery, (&name, &resource), Selected::All, (&Place::default(), 100))
-                .await
-                .unwrap();
+        let members = self.members().await;
         members.into_iter().map(|member| (member.cluster, member.standing)).collect()
     }
 
@@ -670,11 +679,25 @@ async fn a_set_goes_back_to_a_version_with_its_repository_gone_and_on_again() {
     edit(&fleet, &|spec| spec["pin"] = json!({"version": one, "reason": "two is slow"})).await;
     fleet.until("the canary is back", |fleet, _| place(fleet, "a") == "web" && fleet.bundles()["a"] == first).await;
     assert_eq!(fleet.reached(before), ["a"].into(), "it goes back as by any other change");
-    fleet
+    let of_one = fleet.versions().await.into_iter().find(|version| version.number == one).unwrap().revision;
+    let wanted = async |fleet: &Fleet| {
+        let members = fleet.members().await.into_iter();
+        members.map(|member| member.wanted_revision).collect::<Vec<_>>()
+    };
+    assert_eq!(wanted(&fleet).await, ["", &of_one, &of_one], "what it is pinned to is wanted, and not what Git has");
+    let set = fleet.until("the canary soaks", |_, set| set["status"]["rollout"]["soaking"] == 1).await;
+    assert_eq!(condition(&set, "Ready"), "False/RolloutOpen", "{set:#}");
+    let told = message(&set, "Ready");
+    assert!(told.starts_with("healthy on 3 clusters, at version 1, pinned: two is slow; rollout "), "{told}");
+    // The canary may have got through by now.
+    assert!(told.contains(" is in progress: ") && told.ends_with(" of 3 clusters at what the set asks for"), "{told}");
+    let back = fleet
         .until("all are back", |fleet, set| {
             set["status"]["rollout"]["phase"] == "Complete" && everywhere(fleet, first, "web")
         })
         .await;
+    assert_eq!(wanted(&fleet).await, ["", "", ""]);
+    assert_eq!(message(&back, "Ready"), "healthy on 3 clusters, at version 1, pinned: two is slow");
     // A cluster that has never had that version gets what the others have.
     fleet.join("d").await;
     fleet
@@ -698,9 +721,7 @@ async fn a_set_goes_back_to_a_version_with_its_repository_gone_and_on_again() {
                 && fleet.bundles()["d"] == second
         })
         .await;
-    let set = fleet.set().await;
-    let uid = set["metadata"]["uid"].as_str().unwrap();
-    let versions = set_versions::list(&mut fleet.rig.store.tables().await.unwrap(), uid).await.unwrap();
+    let versions = fleet.versions().await;
     let back = versions.iter().find(|version| version.pin == Some(one)).unwrap();
     assert_eq!((back.orders[0].what.as_str(), back.orders[0].reason.as_str()), ("roll back to 1", "two is slow"));
     assert!(versions.iter().all(|version| version.good && version.ended.is_some()), "{versions:#?}");

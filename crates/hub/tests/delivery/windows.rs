@@ -285,6 +285,22 @@ async fn a_word_against_a_freeze_lets_begin_what_waits_is_recorded_and_counts_fo
     let before = applied(&world.now().await).unwrap().bundle;
     world.commit("fix").await;
     world.wait_frozen().await;
+    // The override of a set counts for its own services: an owner reference alone, which any editor can write, makes none of them.
+    let set = json!({
+        "annotations": {OVERRIDE_FREEZE: "a hole"},
+        "spec": {
+            "clusterSelector": {"matchLabels": {"none": "matches"}},
+            "template": {"spec": {"targetNamespace": "web", "sourceRef": {"name": "infra"}}},
+        },
+    });
+    let set = rig.create("ServiceSet", ADMIN_NAMESPACE, "others", set).await;
+    let owner = json!({
+        "apiVersion": "farwater.dev/v1alpha1", "kind": "ServiceSet", "name": "others", "uid": set, "controller": true,
+    });
+    world.edit(|service| service["metadata"]["ownerReferences"] = json!([owner])).await;
+    assert_eq!(applied(&world.now().await).unwrap().bundle, before);
+    world.wait_frozen().await;
+    world.edit(|service| drop(service["metadata"].as_object_mut().unwrap().remove("ownerReferences"))).await;
     world
         .edit(|service| {
             service["metadata"]["annotations"][OVERRIDE_FREEZE] = "a hole".into();
