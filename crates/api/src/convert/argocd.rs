@@ -72,10 +72,8 @@ fn convert_other(object: &Value, covered: &[(&str, &str)], input: &mut Input<'_>
             application::convert(object, input)
         }
         "AppProject" => project::convert(object, input),
-        _ => Err(NotConverted::NoCounterpart {
-            kind: short(kind),
-            why: "it is no Application, ApplicationSet or AppProject",
-        }),
+        // The group is also that of workflows, events and rollouts, which are other programs'.
+        _ => Err(NotConverted::Foreign("Argo CD")),
     }
 }
 

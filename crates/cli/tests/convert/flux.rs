@@ -269,7 +269,7 @@ fn a_release_becomes_a_service() {
             "apply": {"immutable": "Recreate", "ignoreDifferences": [{"kind": "Deployment", "jsonPointers": ["/spec/replicas"]}]},
         })
     );
-    outcome.assert_told("spec.install.remediation: has no counterpart");
+    outcome.assert_told("spec.install.remediation: no counterpart");
 }
 
 #[test]

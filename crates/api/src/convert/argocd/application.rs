@@ -54,6 +54,9 @@ pub(super) fn build(
     let mut spec = Fields::new(given.path, spec)?;
     let project = spec.text("project")?.unwrap_or_else(|| "default".to_owned());
     let namespace = input.namespace(&project);
+    if namespace.contains('.') || namespace.len() > 63 {
+        return Err(NotConverted::impossible(spec.at("project"), "no namespace can be called so; name one with -n"));
+    }
     let (place, target) = destination(spec.map("destination")?, given.place, input, told)?;
     let mut metadata = metadata(meta, &KEEPERS, KEPT, told);
     metadata.remove("namespace");
@@ -68,7 +71,7 @@ pub(super) fn build(
         "metadata.finalizers",
         "deleting the service leaves its objects where they are, so that going back is safe; spec.deletionPolicy: Delete says otherwise",
     );
-    spec.pass(&["info", "revisionHistoryLimit"], "has no counterpart: the hub keeps the last 20 versions", told);
+    spec.pass(&["info", "revisionHistoryLimit"], "no counterpart: the hub keeps the last 20 versions", told);
     spec.finish(told);
 
     Ok(objects.into_iter().chain([service.into_object()?]).collect())
@@ -207,7 +210,7 @@ fn syncing(spec: &mut Fields, service: &mut Service, told: &mut Told) -> Result<
     let heals = automatic.flag("selfHeal")?;
     automatic.pass(
         &["allowEmpty"],
-        "has no counterpart: a prune that would leave a service empty waits for an approval",
+        "no counterpart: a prune that would leave a service empty waits for an approval",
         told,
     );
     automatic.finish(told);
@@ -241,7 +244,7 @@ fn syncing(spec: &mut Fields, service: &mut Service, told: &mut Told) -> Result<
             _ => told.note(&path, format!("{} has no counterpart", super::short(&option))),
         }
     }
-    policy.pass(&["retry"], "has no counterpart: what fails is tried again without an end", told);
+    policy.pass(&["retry"], "no counterpart: what fails is tried again without an end", told);
     policy.lose(
         &["managedNamespaceMetadata"],
         "has no counterpart in a service; state the namespace with its labels in a ManagedNamespace, or among the manifests",

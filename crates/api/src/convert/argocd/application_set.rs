@@ -68,7 +68,7 @@ pub(super) fn convert(object: &Value, input: &mut Input<'_>) -> Result<Converted
 fn policies(spec: &mut Fields, told: &mut Told) -> Result<(), NotConverted> {
     let mut policy = spec.map("syncPolicy")?;
     policy.take("preserveResourcesOnDeletion");
-    policy.pass(&["applicationsSync"], "has no counterpart: services follow their set", told);
+    policy.pass(&["applicationsSync"], "no counterpart: services follow their set", told);
     policy.finish(told);
     spec.pass(
         &["strategy"],
@@ -77,7 +77,7 @@ fn policies(spec: &mut Fields, told: &mut Told) -> Result<(), NotConverted> {
     );
     spec.pass(
         &["ignoreApplicationDifferences", "preservedFields", "applyNestedSelectors"],
-        "have no counterpart: suspend and pin of one service are free, all else is the set's",
+        "no counterpart: suspend and pin of one service are free, all else is the set's",
         told,
     );
     Ok(())
@@ -142,7 +142,7 @@ fn read_clusters(mut clusters: Fields, go: bool, told: &mut Told) -> Result<Vari
             "labels are those of Clusters of the hub: give them the labels that Argo CD's cluster Secrets have",
         );
     }
-    clusters.pass(&["flatList"], "has no counterpart", told);
+    clusters.pass(&["flatList"], "no counterpart", told);
     let mut parameters = Map::new();
     let values = clusters.take("values");
     if values.is_object() {

@@ -119,7 +119,7 @@ fn of_helm(mut helm: Fields, around: &mut Around<'_>, told: &mut Told) -> Result
             options.insert(ours.to_owned(), true.into());
         }
     }
-    helm.pass(&["version"], "has no counterpart: charts are rendered by Helm 4", told);
+    helm.pass(&["version"], "no counterpart: charts are rendered by Helm 4", told);
     helm.pass(&["passCredentials"], "is said by spec.passCredentials of the HelmRepository", told);
     helm.lose(&["fileParameters"], "has no counterpart; state the file's content in a values file", told);
     helm.lose(&["kubeVersion", "apiVersions"], "has no counterpart: charts see what the cluster has", told);
@@ -276,8 +276,8 @@ fn of_kustomize(
         );
     }
     common(&mut kustomize, changes, told)?;
-    kustomize.pass(&["ignoreMissingComponents"], "has no counterpart: a component that is missing is an error", told);
-    kustomize.pass(&["version"], "has no counterpart: folders are built by Kustomize 5.8", told);
+    kustomize.pass(&["ignoreMissingComponents"], "no counterpart: a component that is missing is an error", told);
+    kustomize.pass(&["version"], "no counterpart: folders are built by Kustomize 5.8", told);
     kustomize.lose(&["kubeVersion", "apiVersions"], "has no counterpart: charts see what the cluster has", told);
     kustomize.finish(told);
     Ok(options)
@@ -334,7 +334,7 @@ fn common(kustomize: &mut Fields, changes: &mut Vec<Value>, told: &mut Told) -> 
     }
     kustomize.pass(
         &["forceCommonLabels", "forceCommonAnnotations", "commonAnnotationsEnvsubst"],
-        "has no counterpart",
+        "no counterpart",
         told,
     );
     changes.extend(patches::of_metadata(labels, Map::new()));

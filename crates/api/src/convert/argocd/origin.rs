@@ -39,7 +39,7 @@ pub(super) fn read(
     let chart = fields.text("chart")?;
     let stated = fields.text("path")?;
     let name = fields.text("ref")?;
-    fields.pass(&["name"], "has no counterpart: only people read it", told);
+    fields.pass(&["name"], "no counterpart: only people read it", told);
     let has_files = chart.is_some() || stated.is_some() || name.is_none();
     let path = clean_path(stated.as_deref().unwrap_or_default())
         .ok_or_else(|| NotConverted::impossible(format!("{at}.path"), "it leads out of the repository"))?;
@@ -135,11 +135,16 @@ fn is_range(revision: &str) -> bool {
     is_open || is_wild
 }
 
-/// `1.2.3`, `v1.2`, `v2.0.0-rc.1`.
+/// `1.2.3`, `v1.2`, `v2.0.0-rc.1`, `web-1.2.3`; but `release-1.2` is the name of a branch, mostly.
 fn looks_like_version(revision: &str) -> bool {
-    let body = revision.strip_prefix('v').unwrap_or(revision);
-    let core = body.split(['-', '+']).next().unwrap_or_default();
-    core.contains('.') && core.split('.').all(|part| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit()))
+    let numbers = |text: &str| {
+        let parts: Vec<&str> = text.strip_prefix('v').unwrap_or(text).split('.').collect();
+        let are_numbers = parts.iter().all(|part| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit()));
+        if are_numbers { parts.len() } else { 0 }
+    };
+    let first = revision.split(['-', '+']).next().unwrap_or_default();
+    let last = revision.rsplit(['-', '/']).next().unwrap_or_default();
+    numbers(first) >= 2 || numbers(last) >= 3
 }
 
 /// After the last two parts of the address, and what is followed where that is no branch named by the address alone.
@@ -197,6 +202,8 @@ mod tests {
             ("1.2.3", false, true),
             ("v1.2.3-rc.1", false, true),
             ("v2", false, false),
+            ("kube-stack-78.5.0", false, true),
+            ("web/v1.2.3", false, true),
             ("1.*", true, false),
             ("v1.x", true, false),
             ("^1.2", true, false),

@@ -51,6 +51,9 @@ pub(super) fn convert(object: &Value, input: &mut Input<'_>) -> Result<Converted
     let mut spec = Fields::new("spec", object["spec"].clone())?;
     let project = name_of(object);
     let namespace = input.namespace(project);
+    if namespace.contains('.') || namespace.len() > 63 {
+        return Err(NotConverted::impossible("metadata.name", "no namespace can be called so; name one with -n"));
+    }
 
     let mut grant =
         Map::from_iter([("namespaces".to_owned(), json!([namespace])), ("verbs".to_owned(), json!(["deploy"]))]);
@@ -274,10 +277,10 @@ fn cluster_name(stated: &str, input: &Input<'_>) -> Result<String, String> {
 }
 
 fn others(spec: &mut Fields, namespace: &str, told: &mut Told) {
-    spec.pass(&["description"], "has no counterpart: only people read it", told);
+    spec.pass(&["description"], "no counterpart: only people read it", told);
     spec.pass(&["roles"], &format!("are RoleBindings of the hub in namespace {namespace}"), told);
-    spec.pass(&["sourceNamespaces"], "has no counterpart: a service is of the namespace that it is in", told);
-    spec.pass(&["orphanedResources"], "has no counterpart: what a service has not applied is not looked at", told);
+    spec.pass(&["sourceNamespaces"], "no counterpart: a service is of the namespace that it is in", told);
+    spec.pass(&["orphanedResources"], "no counterpart: what a service has not applied is not looked at", told);
     spec.lose(&["syncWindows"], "become ChangeWindows; write them by hand", told);
     spec.lose(&["signatureKeys"], "become spec.verify of each GitRepository; state them there", told);
     spec.lose(

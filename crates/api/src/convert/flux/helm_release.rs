@@ -116,7 +116,7 @@ fn named_chart(
         folder
     };
     values_files(&mut stated, &folder, service, helm, told)?;
-    stated.pass(&["interval", "suspend"], "has no counterpart: the source says how often it is asked", told);
+    stated.pass(&["interval", "suspend"], "no counterpart: the source says how often it is asked", told);
     stated.finish(told);
     Ok(reference)
 }
@@ -298,7 +298,8 @@ fn actions(
     helm: &mut Map<String, Value>,
     told: &mut Told,
 ) -> Result<(), NotConverted> {
-    const WAITS: &str = "need no counterpart: health is watched, failures are tried again, and namespaces are made";
+    const WAITS: &str =
+        "no counterpart is needed: health is watched, failures are tried again, and namespaces are made";
     const HOOKS: &str = "has no counterpart: hooks of charts run";
     let (mut install, mut upgrade) = (spec.map("install")?, spec.map("upgrade")?);
     let (on_install, on_upgrade) = (definitions(&mut install)?, definitions(&mut upgrade)?);
@@ -328,7 +329,7 @@ fn actions(
         action.lose(&["disableHooks"], HOOKS, told);
         action.pass(
             &["remediation", "strategy"],
-            "has no counterpart: a version that fails stays until another comes; `farwater rollback` goes back",
+            "no counterpart: a version that fails stays until another comes; `farwater rollback` goes back",
             told,
         );
         action.pass(
@@ -359,12 +360,12 @@ fn actions(
             "has no counterpart: no test of the chart runs, rather than all; spec.tests of the service can name some",
         );
     }
-    test.pass(&["ignoreFailures"], "has no counterpart: a test that fails fails the version", told);
-    test.pass(&["timeout"], "has no counterpart", told);
+    test.pass(&["ignoreFailures"], "no counterpart: a test that fails fails the version", told);
+    test.pass(&["timeout"], "no counterpart", told);
     test.finish(told);
     spec.pass(
         &["rollback", "uninstall", "maxHistory", "storageNamespace", "persistentClient", "waitStrategy"],
-        "have no counterpart: no release is kept in the cluster, and the hub keeps the last 20 versions",
+        "no counterpart: no release is kept in the cluster, and the hub keeps the last 20 versions",
         told,
     );
     Ok(())

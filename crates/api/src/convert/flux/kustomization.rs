@@ -64,7 +64,7 @@ fn rendering(spec: &mut Fields, service: &mut Service, told: &mut Told) -> Resul
             options.insert(field.to_owned(), items.into());
         }
     }
-    spec.pass(&["ignoreMissingComponents"], "has no counterpart: a component that is missing is an error", told);
+    spec.pass(&["ignoreMissingComponents"], "no counterpart: a component that is missing is an error", told);
     if !options.is_empty() {
         let stated: Vec<String> = options.keys().map(|name| spec.at(name)).collect();
         told.note(
@@ -121,7 +121,7 @@ fn substitutions(spec: &mut Fields, service: &mut Service, told: &mut Told) -> R
         let name = from.text("name")?.unwrap_or_default();
         let field = if kind == "Secret" { "secret" } else { "configMap" };
         told.note(&from.path, format!("{kind} {name} has to be in namespace {} of the hub", service.namespace));
-        from.pass(&["optional"], "has no counterpart: without the object the service is held as it is", told);
+        from.pass(&["optional"], "no counterpart: without the object the service is held as it is", told);
         from.finish(told);
         parameters.push(json!({"from": {field: name}}));
     }
@@ -146,12 +146,12 @@ fn applying(spec: &mut Fields, service: &mut Service, told: &mut Told) -> Result
     workload::ignored(rules, service, told, |path, told| {
         told.lose(path, "can't be said here, and the fields would be put back; name objects without expressions, and fields through maps");
     })?;
-    spec.pass(&["validation"], "has no counterpart: the API server validates", told);
+    spec.pass(&["validation"], "no counterpart: the API server validates", told);
     Ok(())
 }
 
 fn health(spec: &mut Fields, told: &mut Told) -> Result<(), NotConverted> {
-    spec.pass(&["healthChecks", "wait"], "need no counterpart: the health of every object counts", told);
+    spec.pass(&["healthChecks", "wait"], "no counterpart is needed: the health of every object counts", told);
     spec.pass(
         &["healthCheckExprs"],
         "have other names than ours; state them in spec.health of the service, with `self.status` for `status`",

@@ -11,7 +11,8 @@ use super::{
 };
 
 /// Fields that ours has no need of.
-const NEEDLESS: &str = "have no counterpart, and need none: clusters are watched, failures are tried again, and each object's health counts";
+const NEEDLESS: &str =
+    "no counterpart is needed: clusters are watched, failures are tried again, and each object's health counts";
 
 /// The service that becomes of an object, and its place.
 pub(super) fn begin(
@@ -117,7 +118,7 @@ pub(super) fn source(
     let namespace = reference.text("namespace")?.unwrap_or_else(|| namespace_of(object).to_owned());
     reference.finish(told);
     if !["GitRepository", "HelmRepository", "OCIRepository"].contains(&kind.as_str()) {
-        let why = format!("a {} is no source here; files come from Git, Helm or a registry", super::short(&kind));
+        let why = format!("{} is no kind of source here; files come from Git, Helm or a registry", super::short(&kind));
         return Err(NotConverted::impossible(path, why));
     }
     let shown = format!("{kind} {namespace}/{name}");
