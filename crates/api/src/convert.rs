@@ -1,3 +1,230 @@
-//! Objects of others as ours.
+//! Objects of Flux and Argo CD as ours.
+//!
+//! A converter takes each field of an object by its name ([`Fields`]). Fields that nobody took are told as losses, so that no field is
+//! dropped in silence, also none that a later version of theirs adds.
 
+pub mod argocd;
+mod drift;
+mod fields;
 pub mod flux;
+mod mounts;
+mod patches;
+mod service;
+mod taken;
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use serde_json::{Map, Value, json};
+
+use crate::{GROUP, VERSION, service_deployment::ClusterReference};
+
+use fields::Fields;
+
+/// The administrators' namespace of the hub: its services act with all rights that the agent has.
+const ADMINISTRATORS: &str = "farwater-admin";
+
+/// What the converters are told beside the objects.
+#[derive(Clone, Debug)]
+pub struct Terms {
+    /// Where the objects' own cluster is in the hub: the one that Flux or Argo CD runs in. None: it was not said.
+    pub place: Option<Place>,
+    /// Clusters of the hub by the names that the objects have for them: kubeconfig Secrets of Flux, names and addresses of destinations of Argo
+    /// CD.
+    pub clusters: BTreeMap<String, ClusterReference>,
+    /// The namespace of the hub for all that comes of it. None: the objects' own, or their project's.
+    pub namespace: Option<String>,
+    /// Comes behind the name of each service.
+    pub name_suffix: String,
+    /// The branch that `HEAD` of a Git repository is.
+    pub default_branch: Option<String>,
+    /// The cluster's account that ClusterGrants name.
+    pub service_account: String,
+    /// Whether objects count as converted that have lost something.
+    pub allow_losses: bool,
+    /// Reads one document of YAML; the error is a sentence.
+    pub yaml: fn(&str) -> Result<Value, String>,
+}
+
+/// Where a service goes.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Place {
+    Cluster(ClusterReference),
+    /// To all of these, as a ServiceSet.
+    Clusters(LabelSelector),
+}
+
+/// Ours, and what they do not say any more.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Converted {
+    /// What it needs comes before it. Several conversions may need the same object.
+    pub objects: Vec<Value>,
+    /// A sentence each, beginning with the field.
+    pub notes: Vec<String>,
+    /// The same of what is missing so that something else would be applied.
+    pub losses: Vec<String>,
+}
+
+/// Why nothing of ours comes of an object.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotConverted {
+    #[error("it is none of {0}'s objects")]
+    Foreign(&'static str),
+    /// Something else of the input stands for it.
+    #[error("{0}")]
+    Covered(String),
+    #[error("{kind} has no counterpart: {why}")]
+    NoCounterpart { kind: String, why: &'static str },
+    /// What was verified would not be.
+    #[error("spec.verify: {why}; without it, what nobody has signed would be served")]
+    Verification { why: &'static str },
+    /// A field that can't be left out.
+    #[error("{path}: {why}")]
+    Impossible { path: String, why: String },
+    #[error("it is not what its kind says: {0}")]
+    Malformed(String),
+}
+
+impl NotConverted {
+    /// Whether nothing is missing for it.
+    pub fn is_left_alone(&self) -> bool {
+        matches!(self, Self::Foreign(_) | Self::Covered(_))
+    }
+
+    fn impossible(path: impl Into<String>, why: impl Into<String>) -> Self {
+        Self::Impossible { path: path.into(), why: why.into() }
+    }
+}
+
+/// What is told of one object.
+#[derive(Debug, Default)]
+struct Told {
+    notes: Vec<String>,
+    losses: Vec<String>,
+}
+
+impl Told {
+    fn note(&mut self, path: &str, what: impl AsRef<str>) {
+        push_once(&mut self.notes, format!("{path}: {}", what.as_ref()));
+    }
+
+    fn lose(&mut self, path: &str, what: impl AsRef<str>) {
+        push_once(&mut self.losses, format!("{path}: {}", what.as_ref()));
+    }
+
+    fn with(self, objects: Vec<Value>) -> Converted {
+        Converted { objects, notes: self.notes, losses: self.losses }
+    }
+}
+
+fn push_once(all: &mut Vec<String>, told: String) {
+    if !all.contains(&told) {
+        all.push(told);
+    }
+}
+
+/// An object of the input, by what it is called.
+fn find<'a>(objects: &'a [Value], group: &str, kind: &str, namespace: &str, name: &str) -> Option<&'a Value> {
+    objects.iter().find(|object| {
+        object["kind"] == kind
+            && group_of(object) == group
+            && object["metadata"]["name"] == name
+            && object["metadata"]["namespace"].as_str().unwrap_or_default() == namespace
+    })
+}
+
+/// Empty for the core group.
+fn group_of(object: &Value) -> &str {
+    object["apiVersion"].as_str().and_then(|version| version.split_once('/')).map_or("", |(group, _)| group)
+}
+
+fn name_of(object: &Value) -> &str {
+    object["metadata"]["name"].as_str().unwrap_or_default()
+}
+
+fn namespace_of(object: &Value) -> &str {
+    object["metadata"]["namespace"].as_str().unwrap_or_default()
+}
+
+/// For messages: what comes from a file may be of any length.
+fn short(text: &str) -> String {
+    text.chars().take(64).collect()
+}
+
+fn ours(kind: &str, metadata: Value, spec: Value) -> Value {
+    json!({"apiVersion": format!("{GROUP}/{VERSION}"), "kind": kind, "metadata": metadata, "spec": spec})
+}
+
+/// Name, namespace, labels and annotations. Those with one of these prefixes are left out, as `why` says.
+fn metadata(from: &Value, keepers: &[&str], why: &str, told: &mut Told) -> Map<String, Value> {
+    let mut metadata = Map::new();
+    for field in ["name", "namespace"] {
+        if let Some(value) = from.get(field) {
+            metadata.insert(field.to_owned(), value.clone());
+        }
+    }
+    for field in ["labels", "annotations"] {
+        let all = from[field].as_object().into_iter().flatten();
+        let (gone, kept): (Vec<_>, Vec<_>) =
+            all.partition(|(name, _)| keepers.iter().any(|keeper| name.starts_with(keeper)));
+        for (name, _) in gone {
+            told.note(&format!("metadata.{field}"), format!("{name} is left out: {why}"));
+        }
+        let kept: Map<String, Value> = kept.into_iter().map(|(name, value)| (name.clone(), value.clone())).collect();
+        if !kept.is_empty() {
+            metadata.insert(field.to_owned(), kept.into());
+        }
+    }
+    metadata
+}
+
+/// A path below the root of a repository, without `.`, `..` and empty parts. None: it leads outside.
+fn clean_path(path: &str) -> Option<String> {
+    let mut parts: Vec<&str> = Vec::new();
+    for part in path.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => drop(parts.pop()?),
+            part => parts.push(part),
+        }
+    }
+    Some(parts.join("/"))
+}
+
+/// Whether a text can name a Kubernetes object: lower-case letters, digits, `-` and `.`.
+fn is_object_name(text: &str) -> bool {
+    let is_inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.');
+    let is_outer = |byte: Option<&u8>| byte.is_some_and(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());
+    let bytes = text.as_bytes();
+    bytes.len() <= 253 && bytes.iter().copied().all(is_inner) && is_outer(bytes.first()) && is_outer(bytes.last())
+}
+
+/// The values of `over` in those of `under`; maps are merged, all else is replaced.
+fn merge_values(under: &mut Map<String, Value>, over: Map<String, Value>) {
+    for (name, value) in over {
+        match (under.get_mut(&name), value) {
+            (Some(Value::Object(under)), Value::Object(over)) => merge_values(under, over),
+            (_, value) => drop(under.insert(name, value)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_cleaned_and_none_leads_outside() {
+        for (path, clean) in [("./apps//web/", "apps/web"), ("", ""), (".", ""), ("a/../b", "b"), ("/a", "a")] {
+            assert_eq!(clean_path(path).as_deref(), Some(clean), "{path}");
+        }
+        assert_eq!(clean_path("a/../../b"), None);
+    }
+
+    #[test]
+    fn values_are_merged_as_helm_does() {
+        let mut under = json!({"a": {"b": 1, "c": [1, 2]}, "d": 1}).as_object().unwrap().clone();
+        merge_values(&mut under, json!({"a": {"c": [3]}, "d": {"e": null}}).as_object().unwrap().clone());
+        assert_eq!(Value::from(under), json!({"a": {"b": 1, "c": [3]}, "d": {"e": null}}));
+    }
+}

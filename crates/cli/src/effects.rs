@@ -77,6 +77,7 @@ pub const EFFECTS: &[(&str, Effect)] = &[
     ("version", Effect::Reads),
     ("completion", Effect::Reads),
     ("convert flux", Effect::Reads),
+    ("convert argocd", Effect::Reads),
     ("admin backup", Effect::Here("the archive that it writes; the database is only read")),
     (
         "admin restore",

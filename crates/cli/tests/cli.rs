@@ -537,6 +537,57 @@ fn sources_of_flux_are_printed_as_ours_and_what_is_not_is_said() {
     assert!(ran.stderr.contains("flux.yaml:1 can't be read"), "{}", ran.stderr);
 }
 
+#[test]
+fn applications_and_kustomizations_are_printed_for_a_cluster_and_a_loss_is_a_no() {
+    let home = tempfile::tempdir().unwrap();
+    let file = home.path().join("theirs.yaml");
+    let path = file.to_str().unwrap();
+    fs::write(
+        &file,
+        "{apiVersion: kustomize.toolkit.fluxcd.io/v1, kind: Kustomization, metadata: {name: web, namespace: team-a}, spec: {interval: 5m, \
+         prune: true, path: ./web, sourceRef: {kind: GitRepository, name: apps}}}",
+    )
+    .unwrap();
+    let ran = run_in(home.path(), &["convert", "flux", path]);
+    assert_eq!((ran.code, ran.stdout.as_str()), (1, ""));
+    assert!(
+        ran.stderr.contains("Kustomization web: not converted: spec: ") && ran.stderr.contains("--cluster"),
+        "{}",
+        ran.stderr
+    );
+    let ran = run_in(
+        home.path(),
+        &["convert", "flux", "--cluster", "fleet/east", "-n", "farwater-admin", "--name-suffix", "-east", path],
+    );
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    let converted: serde_json::Value = serde_saphyr::from_str(&ran.stdout).unwrap();
+    assert_eq!(converted["metadata"], serde_json::json!({"name": "web-east", "namespace": "farwater-admin"}));
+    assert_eq!(converted["spec"]["clusterRef"], serde_json::json!({"name": "east", "namespace": "fleet"}));
+    assert!(!ran.stderr.contains("ClusterGrant"), "{}", ran.stderr);
+    let ran = run_in(home.path(), &["convert", "flux", "--cluster-selector", "env=prod", path]);
+    assert!(ran.code == 0 && ran.stdout.contains("kind: ServiceSet"), "{}{}", ran.stdout, ran.stderr);
+    assert!(
+        ran.stderr.contains("namespace team-a of the hub has to be there, and needs a ClusterGrant"),
+        "{}",
+        ran.stderr
+    );
+    assert_eq!(run_in(home.path(), &["convert", "flux", "--cluster", "a/b/c", path]).code, 2);
+
+    fs::write(
+        &file,
+        "{apiVersion: argoproj.io/v1alpha1, kind: Application, metadata: {name: web, namespace: argocd}, spec: {project: shop, destination: \
+         {server: 'https://10.0.0.1', namespace: web}, source: {repoURL: 'https://git.example.com/a/b', path: web, kustomize: {commonLabels: \
+         {a: b}}}}}",
+    )
+    .unwrap();
+    let convert = ["convert", "argocd", "--destination", "https://10.0.0.1=east", "--default-branch", "main", path];
+    let ran = run_in(home.path(), &convert);
+    assert_eq!((ran.code, ran.stdout.as_str()), (1, ""));
+    assert!(ran.stderr.contains("Application web: spec.source.kustomize.commonLabels: "), "{}", ran.stderr);
+    let ran = run_in(home.path(), &[&convert[..], &["--allow-losses"]].concat());
+    assert!(ran.code == 0 && ran.stdout.contains("suspend: true"), "{}{}", ran.stdout, ran.stderr);
+}
+
 #[tokio::test]
 async fn a_test_message_says_what_became_of_it() {
     let home = tempfile::tempdir().unwrap();

@@ -350,6 +350,9 @@ fn a_grants_limits_refuse_single_objects() {
     check(|c| c.denied_kinds = Some(vec!["Deployment.other".into()]), deployment, None);
     check(|c| c.allowed_kinds = Some(vec!["ConfigMap".into()]), deployment, Some("allowedKinds"));
     check(|c| c.allowed_kinds = Some(vec!["Deployment".into()]), deployment, None);
+    // With a dot and no group it is the core one's.
+    check(|c| c.allowed_kinds = Some(vec!["Deployment.".into()]), deployment, Some("allowedKinds"));
+    check(|c| c.allowed_kinds = Some(vec!["Namespace.".into()]), namespace, None);
     check(|c| c.target_namespaces = Some(vec!["web".into()]), deployment, None);
     check(|c| c.target_namespaces = Some(vec!["we*".into()]), deployment, None);
     check(|c| c.target_namespaces = Some(vec!["web".into()]), elsewhere, Some("kube-system"));

@@ -1,386 +1,64 @@
-//! Flux's sources as ours. Fields have Flux's names where they mean the same, so a field goes over if ours has it, and what does not
-//! is named.
+//! Flux's objects as ours.
 
-use std::sync::LazyLock;
+mod helm_release;
+mod kustomization;
+mod source;
+mod workload;
 
-use kube_core::CustomResourceExt as _;
-use serde_json::{Map, Value, json};
+use serde_json::Value;
 
-use crate::{GROUP, GitRepository, HelmRepository, OCIRepository, SourceKind, VERSION};
+use super::{Converted, NotConverted, Terms, group_of, short, taken::Taken};
 
-/// The group of Flux's sources, in whatever version.
-pub const FLUX_GROUP: &str = "source.toolkit.fluxcd.io";
-/// What Flux says by leaving it out.
-const DEFAULT_PROVIDER: &str = "generic";
-/// What Flux follows where nothing is said; ours is another one.
-const DEFAULT_BRANCH: &str = "master";
-/// Fields that ours lack and that choose no file: how something is fetched, and who else may use it. Without any other one something else
-/// would be applied, or could be.
-const OF_THE_WAY: [&str; 5] = [
-    "spec.accessFrom",
-    "spec.certSecretRef",
-    "spec.proxySecretRef",
-    "spec.serviceAccountName",
-    // Flux asks for no identity where keys are given.
-    "spec.verify.matchOIDCIdentity",
-];
-/// What to do in place of others.
-const INSTEAD: [(&str, &str); 4] = [
-    ("spec.ignore", "let services name folders that hold only what they need"),
-    ("spec.include", "name the other repository in spec.sources of the services"),
-    ("spec.ref.semverFilter", "state a range that leaves out the other versions"),
-    ("spec.sparseCheckout", "let services name these folders"),
-];
+pub use source::{convert, is_flux_source};
+
+const KUSTOMIZE: &str = "kustomize.toolkit.fluxcd.io";
+const HELM: &str = "helm.toolkit.fluxcd.io";
 /// Labels and annotations that say who keeps an object, which is another one now.
-const OF_KEEPERS: [&str; 4] =
+const KEEPERS: [&str; 4] =
     ["kustomize.toolkit.fluxcd.io/", "helm.toolkit.fluxcd.io/", "reconcile.fluxcd.io/", "kubectl.kubernetes.io/"];
+const KEPT: &str = "it says who kept the object of Flux";
 
-/// One of ours, and what it does not say any more.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Converted {
-    pub object: Value,
-    /// A sentence each, beginning with the field.
-    pub notes: Vec<String>,
-    /// The same of what is missing so that something else would be applied.
-    pub losses: Vec<String>,
+/// Each object of the input by itself, in its order. Objects may be needed by others of the input, wherever they stand.
+pub fn convert_all(objects: &[Value], terms: &Terms) -> Vec<Result<Converted, NotConverted>> {
+    let mut input = Input { objects, terms, taken: Taken::default() };
+    // Sources have their names first: services name them.
+    let sources: Vec<_> =
+        objects.iter().map(|object| is_flux_source(object).then(|| source::place(object, &mut input))).collect();
+    let each = objects.iter().zip(sources);
+    each.map(|(object, source)| source.unwrap_or_else(|| convert_workload(object, &mut input))).collect()
 }
 
-/// Why an object is none of ours.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NotConverted {
-    #[error("it is none of Flux's sources")]
-    NotFlux,
-    #[error("{kind} has no counterpart: {why}")]
-    NoCounterpart { kind: String, why: &'static str },
-    /// What was verified would not be.
-    #[error("spec.verify: {why}; without it, what nobody has signed would be served")]
-    Verification { why: &'static str },
-    #[error("it is not what its kind says: {0}")]
-    Malformed(String),
+/// All objects, and what has come of them so far.
+struct Input<'a> {
+    objects: &'a [Value],
+    terms: &'a Terms,
+    taken: Taken,
 }
 
-/// Whether an object is one of Flux's sources, convertible or not.
-pub fn is_flux_source(object: &Value) -> bool {
-    object["apiVersion"].as_str().is_some_and(|version| version.split('/').next() == Some(FLUX_GROUP))
-}
-
-/// A GitRepository, HelmRepository or OCIRepository of Flux as ours.
-pub fn convert(object: &Value) -> Result<Converted, NotConverted> {
-    if !is_flux_source(object) {
-        return Err(NotConverted::NotFlux);
-    }
-    let kind = object["kind"].as_str().unwrap_or_default();
-    let no_counterpart = |why| NotConverted::NoCounterpart { kind: kind.chars().take(64).collect(), why };
-    let known = SourceKind::ALL.into_iter().find(|known| known.as_str() == kind).ok_or_else(|| {
-        no_counterpart(match kind {
-            "HelmChart" => "a chart is named by the service that needs it, in spec.chart",
-            "Bucket" => "files come from Git, Helm or a registry",
-            _ => "only repositories are sources",
-        })
-    })?;
-    let (mut notes, mut losses) = (Vec::new(), Vec::new());
-    let mut spec = object["spec"].clone();
-    check_verification(known, &spec)?;
-    prepare(known, &mut spec, &mut notes);
-    let schema = schema(known);
-    let spec = keep(&spec, schema, "spec", &mut |path: &str| match is_decisive(path) {
-        true => losses.push(lost(path)),
-        false => notes.push(format!("{path}: has no counterpart and is left out")),
-    });
-    let converted = json!({
-        "apiVersion": format!("{GROUP}/{VERSION}"),
-        "kind": kind,
-        "metadata": metadata(&object["metadata"], &mut notes),
-        "spec": spec,
-    });
-    read(known, &converted).map_err(|error| NotConverted::Malformed(error.to_string()))?;
-    note_secrets(&converted["spec"], &mut notes);
-    Ok(Converted { object: converted, notes, losses })
-}
-
-/// What ours can't verify is not converted at all.
-fn check_verification(kind: SourceKind, spec: &Value) -> Result<(), NotConverted> {
-    let verify = &spec["verify"];
-    if verify.is_null() {
-        return Ok(());
-    }
-    if schema(kind)["properties"]["verify"].is_null() {
-        return Err(NotConverted::Verification { why: "signatures of this kind are not verified" });
-    }
-    if kind == SourceKind::OciRepository {
-        if verify["provider"].as_str().unwrap_or("cosign") != "cosign" {
-            return Err(NotConverted::Verification { why: "only cosign's signatures are verified" });
-        }
-        if verify["secretRef"].is_null() {
-            return Err(NotConverted::Verification { why: "signatures are verified with given keys only" });
-        }
-    }
-    Ok(())
-}
-
-/// What means the same in another form.
-fn prepare(kind: SourceKind, spec: &mut Value, notes: &mut Vec<String>) {
-    if let Some(fields) = spec.as_object_mut() {
-        match fields.remove("provider") {
-            None => {}
-            Some(Value::String(provider)) if provider == DEFAULT_PROVIDER => {}
-            Some(provider) => {
-                notes.push(format!(
-                    "spec.provider: {provider} has no counterpart; name a Secret with credentials in spec.secretRef"
-                ));
-            }
-        }
-    }
-    // As it was written before Flux's first version.
-    if kind == SourceKind::GitRepository && spec["verify"]["mode"] == "head" {
-        spec["verify"]["mode"] = "HEAD".into();
-    }
-    // Flux takes the first of several.
-    let order: &[&str] = match kind {
-        SourceKind::GitRepository => &["commit", "name", "semver", "tag", "branch"],
-        SourceKind::OciRepository => &["digest", "semver", "tag"],
-        SourceKind::HelmRepository | SourceKind::ManagedNamespace => return,
-    };
-    let Some(stated) = spec.as_object_mut() else { return };
-    let stated = stated.entry("ref").or_insert(Value::Null);
-    if let Some(fields) = stated.as_object_mut() {
-        fields.retain(|_, value| !value.is_null() && value.as_str().is_none_or(|text| !text.is_empty()));
-    }
-    if kind == SourceKind::GitRepository && (stated.is_null() || *stated == json!({})) {
-        *stated = json!({"branch": DEFAULT_BRANCH});
-        notes.push(format!("spec.ref.branch: {DEFAULT_BRANCH} is stated, as Flux follows it unasked"));
-    }
-    let Some(fields) = stated.as_object_mut() else { return };
-    if let Some(first) = order.iter().find(|name| fields.contains_key(**name)) {
-        for other in order.iter().filter(|other| *other != first) {
-            if fields.remove(*other).is_some() {
-                notes.push(format!("spec.ref.{other}: left out, since {first} comes before it"));
-            }
-        }
-    }
-    if !fields.contains_key("semver") && fields.remove("semverFilter").is_some() {
-        notes.push("spec.ref.semverFilter: left out, since no range is followed".to_owned());
-    }
-    if fields.is_empty() {
-        *stated = Value::Null;
+impl Input<'_> {
+    /// The hub's namespace of what was in one of the cluster.
+    fn namespace<'n>(&'n self, theirs: &'n str) -> &'n str {
+        self.terms.namespace.as_deref().unwrap_or(theirs)
     }
 }
 
-fn metadata(from: &Value, notes: &mut Vec<String>) -> Value {
-    let mut metadata = Map::new();
-    for field in ["name", "namespace"] {
-        if let Some(value) = from.get(field) {
-            metadata.insert(field.to_owned(), value.clone());
+fn convert_workload(object: &Value, input: &mut Input<'_>) -> Result<Converted, NotConverted> {
+    match (group_of(object), object["kind"].as_str().unwrap_or_default()) {
+        (KUSTOMIZE, "Kustomization") => kustomization::convert(object, input),
+        (HELM, "HelmRelease") => helm_release::convert(object, input),
+        (group, kind) if group.ends_with(".fluxcd.io") => {
+            Err(NotConverted::NoCounterpart { kind: short(kind), why: instead(group) })
         }
-    }
-    for field in ["labels", "annotations"] {
-        let all = from[field].as_object().into_iter().flatten();
-        let (gone, kept): (Vec<_>, Vec<_>) =
-            all.partition(|(name, _)| OF_KEEPERS.iter().any(|keeper| name.starts_with(keeper)));
-        for (name, _) in gone {
-            notes.push(format!("metadata.{field}: {name} is left out: it says who kept the object of Flux"));
-        }
-        let kept: Map<String, Value> = kept.into_iter().map(|(name, value)| (name.clone(), value.clone())).collect();
-        if !kept.is_empty() {
-            metadata.insert(field.to_owned(), kept.into());
-        }
-    }
-    metadata.into()
-}
-
-fn is_decisive(path: &str) -> bool {
-    !OF_THE_WAY.contains(&path)
-}
-
-fn lost(path: &str) -> String {
-    let instead = INSTEAD.iter().find(|(field, _)| *field == path);
-    let instead = instead.map(|(_, instead)| format!("; {instead}")).unwrap_or_default();
-    format!("{path}: has no counterpart, and without it something else would be applied{instead}")
-}
-
-/// The fields that a schema has; the others are told.
-fn keep(value: &Value, schema: &Value, path: &str, tell: &mut impl FnMut(&str)) -> Value {
-    let (Value::Object(fields), Some(properties)) = (value, schema["properties"].as_object()) else {
-        return value.clone();
-    };
-    let mut kept = Map::new();
-    for (name, value) in fields.iter().filter(|(_, value)| !value.is_null()) {
-        let path = format!("{path}.{name}");
-        match properties.get(name) {
-            Some(schema) => drop(kept.insert(name.clone(), keep(value, schema, &path, tell))),
-            None => tell(&path),
-        }
-    }
-    kept.into()
-}
-
-fn note_secrets(spec: &Value, notes: &mut Vec<String>) {
-    for (field, path) in [
-        ("secretRef", "/secretRef/name"),
-        ("certSecretRef", "/certSecretRef/name"),
-        ("proxySecretRef", "/proxySecretRef/name"),
-        ("verify.secretRef", "/verify/secretRef/name"),
-    ] {
-        if let Some(name) = spec.pointer(path).and_then(Value::as_str) {
-            notes.push(format!("spec.{field}: Secret {name} has to be in the same namespace of the hub"));
-        }
+        _ => Err(NotConverted::Foreign("Flux")),
     }
 }
 
-/// The schema of a kind's spec.
-fn schema(kind: SourceKind) -> &'static Value {
-    static SCHEMAS: LazyLock<[Value; 3]> = LazyLock::new(|| {
-        [GitRepository::crd(), HelmRepository::crd(), OCIRepository::crd()].map(|crd| {
-            let schema = crd.spec.versions.into_iter().next().and_then(|version| version.schema);
-            let schema = serde_json::to_value(schema).unwrap_or_default();
-            schema["openAPIV3Schema"]["properties"]["spec"].clone()
-        })
-    });
-    SCHEMAS.get(kind as usize).unwrap_or(&Value::Null)
-}
-
-fn read(kind: SourceKind, object: &Value) -> Result<(), serde_json::Error> {
-    match kind {
-        SourceKind::GitRepository => serde_json::from_value::<GitRepository>(object.clone()).map(drop),
-        SourceKind::HelmRepository => serde_json::from_value::<HelmRepository>(object.clone()).map(drop),
-        SourceKind::OciRepository => serde_json::from_value::<OCIRepository>(object.clone()).map(drop),
-        // Flux has none such.
-        SourceKind::ManagedNamespace => Ok(()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn flux(kind: &str, spec: Value) -> Value {
-        json!({
-            "apiVersion": "source.toolkit.fluxcd.io/v1", "kind": kind,
-            "metadata": {
-                "name": "apps", "namespace": "team-a", "uid": "u", "resourceVersion": "1",
-                "labels": {"team": "a", "kustomize.toolkit.fluxcd.io/name": "flux-system"},
-            },
-            "spec": spec,
-            "status": {"artifact": {}},
-        })
-    }
-
-    fn check(kind: &str, spec: Value, expected: Value, notes: &[&str], losses: &[&str]) {
-        let converted = convert(&flux(kind, spec)).unwrap();
-        assert_eq!(converted.losses, losses);
-        assert_eq!(converted.object["spec"], expected);
-        assert_eq!(converted.object["apiVersion"], "farwater.dev/v1alpha1");
-        assert_eq!(
-            converted.object["metadata"],
-            json!({"name": "apps", "namespace": "team-a", "labels": {"team": "a"}})
-        );
-        let first =
-            "metadata.labels: kustomize.toolkit.fluxcd.io/name is left out: it says who kept the object of Flux";
-        let notes: Vec<_> = std::iter::once(first).chain(notes.iter().copied()).collect();
-        let mut said = converted.notes.clone();
-        said.sort();
-        let mut notes: Vec<_> = notes.into_iter().map(str::to_owned).collect();
-        notes.sort();
-        assert_eq!(said, notes);
-    }
-
-    #[test]
-    fn sources_go_over_with_the_fields_that_ours_have() {
-        check(
-            "GitRepository",
-            json!({"url": "https://git.example.com/a.git", "interval": "1m0s", "ref": {"branch": "main", "commit": "abc"},
-                   "secretRef": {"name": "git"}, "suspend": true, "provider": "generic", "sparseCheckout": ["a"]}),
-            json!({"url": "https://git.example.com/a.git", "interval": "1m0s", "ref": {"commit": "abc"},
-                   "secretRef": {"name": "git"}, "suspend": true}),
-            &[
-                "spec.ref.branch: left out, since commit comes before it",
-                "spec.secretRef: Secret git has to be in the same namespace of the hub",
-            ],
-            &["spec.sparseCheckout: has no counterpart, and without it something else would be applied; \
-               let services name these folders"],
-        );
-        check(
-            "GitRepository",
-            json!({"url": "ssh://git@git.example.com/a", "ref": {"name": "refs/pull/1/head"}, "recurseSubmodules": true,
-                   "proxySecretRef": {"name": "proxy"}, "verify": {"mode": "head", "secretRef": {"name": "signers"}}}),
-            json!({"url": "ssh://git@git.example.com/a", "ref": {"name": "refs/pull/1/head"}, "recurseSubmodules": true,
-                   "proxySecretRef": {"name": "proxy"}, "verify": {"mode": "HEAD", "secretRef": {"name": "signers"}}}),
-            &[
-                "spec.proxySecretRef: Secret proxy has to be in the same namespace of the hub",
-                "spec.verify.secretRef: Secret signers has to be in the same namespace of the hub",
-            ],
-            &[],
-        );
-        check(
-            "HelmRepository",
-            json!({"url": "oci://ghcr.io/charts", "type": "oci", "interval": "10m", "passCredentials": true, "provider": "aws",
-                   "accessFrom": {"namespaceSelectors": []}, "timeout": null}),
-            json!({"url": "oci://ghcr.io/charts", "type": "oci", "interval": "10m", "passCredentials": true}),
-            &[
-                "spec.provider: \"aws\" has no counterpart; name a Secret with credentials in spec.secretRef",
-                "spec.accessFrom: has no counterpart and is left out",
-            ],
-            &[],
-        );
-        let oci = json!({"url": "oci://ghcr.io/apps", "interval": "5m", "ref": {"tag": "latest", "semver": "1.x", "semverFilter": ".*-rc"},
-            "layerSelector": {"mediaType": "application/x", "operation": "copy"}, "insecure": true,
-            "verify": {"provider": "cosign", "secretRef": {"name": "keys"}}});
-        check(
-            "OCIRepository",
-            oci,
-            json!({"url": "oci://ghcr.io/apps", "interval": "5m", "ref": {"semver": "1.x"},
-                   "layerSelector": {"mediaType": "application/x", "operation": "copy"}, "insecure": true,
-                   "verify": {"provider": "cosign", "secretRef": {"name": "keys"}}}),
-            &[
-                "spec.ref.tag: left out, since semver comes before it",
-                "spec.verify.secretRef: Secret keys has to be in the same namespace of the hub",
-            ],
-            &["spec.ref.semverFilter: has no counterpart, and without it something else would be applied; \
-               state a range that leaves out the other versions"],
-        );
-    }
-
-    #[test]
-    fn what_flux_takes_for_granted_is_stated_and_what_it_ignores_is_no_loss() {
-        for spec in [json!({"url": "https://h/a"}), json!({"url": "https://h/a", "ref": {"branch": ""}})] {
-            let stated = json!({"url": "https://h/a", "ref": {"branch": "master"}});
-            let note = "spec.ref.branch: master is stated, as Flux follows it unasked";
-            check("GitRepository", spec, stated, &[note], &[]);
+fn instead(group: &str) -> &'static str {
+    match group {
+        "notification.toolkit.fluxcd.io" => {
+            "NotificationProviders, NotificationRules and Receivers are stated otherwise"
         }
-        check(
-            "OCIRepository",
-            json!({"url": "oci://h/a", "ref": {"tag": "v1", "semverFilter": ".*"}}),
-            json!({"url": "oci://h/a", "ref": {"tag": "v1"}}),
-            &["spec.ref.semverFilter: left out, since no range is followed"],
-            &[],
-        );
-        for spec in [json!({"url": "oci://h/a"}), json!({"url": "oci://h/a", "ref": {"tag": ""}})] {
-            check("OCIRepository", spec, json!({"url": "oci://h/a"}), &[], &[]);
-        }
-        // A field that nobody here has heard of.
-        let converted = convert(&flux("HelmRepository", json!({"url": "https://h", "new": {"a": 1}}))).unwrap();
-        assert!(converted.losses[0].starts_with("spec.new: has no counterpart"), "{converted:?}");
-    }
-
-    #[test]
-    fn what_would_not_be_verified_any_more_is_not_converted() {
-        for verify in [
-            json!({"provider": "notation", "secretRef": {"name": "x"}}),
-            json!({"provider": "cosign", "matchOIDCIdentity": []}),
-        ] {
-            let object = flux("OCIRepository", json!({"url": "oci://h/a", "verify": verify}));
-            assert!(matches!(convert(&object), Err(NotConverted::Verification { .. })), "{object}");
-        }
-    }
-
-    #[test]
-    fn other_objects_are_named() {
-        assert_eq!(convert(&json!({"apiVersion": "v1", "kind": "Secret"})), Err(NotConverted::NotFlux));
-        assert_eq!(convert(&json!("x")), Err(NotConverted::NotFlux));
-        for kind in ["HelmChart", "Bucket", "ExternalArtifact"] {
-            assert!(matches!(convert(&flux(kind, json!({}))), Err(NotConverted::NoCounterpart { .. })), "{kind}");
-        }
-        assert!(matches!(convert(&flux("GitRepository", json!({"url": 1}))), Err(NotConverted::Malformed(_))));
-        assert!(matches!(convert(&flux("HelmRepository", json!({}))), Err(NotConverted::Malformed(_))));
+        "image.toolkit.fluxcd.io" => "images are updated in Git by other programs",
+        _ => "it is none of Flux's sources, Kustomizations and HelmReleases",
     }
 }

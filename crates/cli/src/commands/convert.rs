@@ -1,24 +1,34 @@
-//! `farwater convert flux`: Flux's sources as ours. No hub is asked.
+//! `farwater convert`: objects of Flux and Argo CD as ours. No hub is asked.
 
 use std::{
+    collections::BTreeMap,
     io::Read as _,
     path::{Path, PathBuf},
 };
 
-use farwater_api::convert::flux::{self, NotConverted};
+use farwater_api::{
+    convert::{Converted, NotConverted, Place, Terms, argocd, flux},
+    service_deployment::ClusterReference,
+};
 use farwater_bundle::yaml::{self, Budget};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use serde_json::Value;
 
 use crate::{
     exit,
     failure::{Failure, Result},
     format,
+    scope::{is_label, is_name},
     terminal::{print, say},
     text,
 };
 
 /// A file of objects; the largest hold some thousands.
 const MAX_FILE: u64 = 64 << 20;
+/// A cluster with tens of thousands of objects has as many nodes.
+const BUDGET: Budget = Budget { nodes: 5_000_000, bytes: 64 << 20, depth: 100 };
+/// Services of this namespace need no ClusterGrant.
+const ADMINISTRATORS: &str = "farwater-admin";
 
 #[derive(Debug, clap::Args)]
 pub struct ConvertArgs {
@@ -28,40 +38,253 @@ pub struct ConvertArgs {
 
 #[derive(Debug, clap::Subcommand)]
 enum From {
-    /// Prints Flux's GitRepositories, HelmRepositories and OCIRepositories as ours; what has no counterpart is said on standard error. One
-    /// that would lead to something else without it is not converted.
-    Flux {
-        /// Converts these too.
-        #[arg(long)]
-        allow_losses: bool,
-        /// Files of YAML; `-` is standard input.
-        #[arg(required = true, value_name = "FILE")]
-        files: Vec<PathBuf>,
-    },
+    /// Prints Flux's sources, Kustomizations and HelmReleases as ours; what has no counterpart is said on standard error. An object that would
+    /// be something else without it is not converted.
+    Flux(FluxArgs),
+    /// Prints Argo CD's Applications, ApplicationSets and AppProjects as ours; what has no counterpart is said on standard error. An object
+    /// that would be something else without it is not converted.
+    Argocd(ArgocdArgs),
+}
+
+#[derive(Debug, clap::Args)]
+struct FluxArgs {
+    /// The cluster of the hub that Flux runs in: NAME or NAMESPACE/NAME.
+    #[arg(long, value_name = "NAME", value_parser = parse_cluster)]
+    cluster: Option<ClusterReference>,
+    /// Labels of the clusters that run the same objects: ServiceSets are made, for example for `env=prod,region=eu`.
+    #[arg(long, value_name = "LABELS", value_parser = parse_pair, value_delimiter = ',', conflicts_with = "cluster")]
+    cluster_selector: Vec<(String, String)>,
+    /// The cluster that a kubeconfig Secret of Flux leads to; may be given several times.
+    #[arg(long, value_name = "SECRET=CLUSTER", value_parser = parse_named_cluster)]
+    remote: Vec<(String, ClusterReference)>,
+    #[command(flatten)]
+    common: CommonArgs,
+}
+
+#[derive(Debug, clap::Args)]
+struct ArgocdArgs {
+    /// The cluster of the hub that Argo CD runs in: NAME or NAMESPACE/NAME.
+    #[arg(long, value_name = "NAME", value_parser = parse_cluster)]
+    cluster: Option<ClusterReference>,
+    /// The cluster of a destination, by Argo CD's name for it or by its address; may be given several times [default: of the same name].
+    #[arg(long, value_name = "DESTINATION=CLUSTER", value_parser = parse_named_cluster)]
+    destination: Vec<(String, ClusterReference)>,
+    /// The branch that `HEAD` is in your repositories.
+    #[arg(long, value_name = "BRANCH")]
+    default_branch: Option<String>,
+    /// The clusters' account that ClusterGrants name: NAME in the target namespace, or NAMESPACE/NAME.
+    #[arg(long, value_name = "ACCOUNT", default_value = "farwater")]
+    service_account: String,
+    #[command(flatten)]
+    common: CommonArgs,
+}
+
+#[derive(Debug, clap::Args)]
+struct CommonArgs {
+    /// Namespace of the hub for all of it [default: the object's own; of Argo CD's, its project].
+    #[arg(short, long, value_name = "NS", value_parser = parse_namespace)]
+    namespace: Option<String>,
+    /// Comes behind the name of each service, for example `-east`.
+    #[arg(long, value_name = "TEXT", default_value = "", allow_hyphen_values = true)]
+    name_suffix: String,
+    /// Converts objects too that would be something else.
+    #[arg(long)]
+    allow_losses: bool,
+    /// Files of YAML; `-` is standard input.
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
+}
+
+/// An object of the input, and where it is.
+struct Found {
+    place: String,
+    object: Value,
 }
 
 pub fn run(args: &ConvertArgs) -> Result<u8> {
-    let From::Flux { files, allow_losses } = &args.from;
-    let (mut converted, mut is_whole) = (Vec::new(), true);
-    for file in files {
-        let shown = file.display().to_string();
-        let text = read_file(file)?;
-        let documents = yaml::parse(&text, &Budget { nodes: 5_000_000, bytes: 64 << 20, ..Budget::default() })
-            .map_err(|error| unusable(&format!("{shown}:{}", error.line)).evidence(error.to_string()))?;
-        for document in documents {
-            let line = document.line;
-            let object = document
-                .into_json()
-                .map_err(|error| unusable(&format!("{shown}:{line}")).evidence(error.to_string()))?;
-            for object in items(object) {
-                is_whole &= convert(&object, &format!("{shown}:{line}"), *allow_losses, &mut converted);
+    let (common, terms, convert) = match &args.from {
+        From::Flux(args) => (&args.common, args.terms(), flux::convert_all as Converter),
+        From::Argocd(args) => (&args.common, args.terms(), argocd::convert_all as Converter),
+    };
+    let (places, objects): (Vec<String>, Vec<Value>) =
+        common.read()?.into_iter().map(|found| (found.place, found.object)).unzip();
+    let mut output = Output { allow_losses: common.allow_losses, is_whole: true, objects: Vec::new() };
+    for ((place, object), result) in places.iter().zip(&objects).zip(convert(&objects, &terms)) {
+        output.take(place, object, result);
+    }
+    output.finish()
+}
+
+type Converter = fn(&[Value], &Terms) -> Vec<std::result::Result<Converted, NotConverted>>;
+
+impl FluxArgs {
+    fn terms(&self) -> Terms {
+        let labels = &self.cluster_selector;
+        let selector =
+            || LabelSelector { match_labels: Some(labels.iter().cloned().collect()), ..LabelSelector::default() };
+        let place = match &self.cluster {
+            Some(cluster) => Some(Place::Cluster(cluster.clone())),
+            None => (!labels.is_empty()).then(|| Place::Clusters(selector())),
+        };
+        Terms { place, clusters: self.remote.iter().cloned().collect(), ..self.common.terms() }
+    }
+}
+
+impl ArgocdArgs {
+    fn terms(&self) -> Terms {
+        Terms {
+            place: self.cluster.clone().map(Place::Cluster),
+            clusters: self.destination.iter().cloned().collect(),
+            default_branch: self.default_branch.clone(),
+            service_account: self.service_account.clone(),
+            ..self.common.terms()
+        }
+    }
+}
+
+impl CommonArgs {
+    fn terms(&self) -> Terms {
+        Terms {
+            place: None,
+            clusters: BTreeMap::new(),
+            namespace: self.namespace.clone(),
+            name_suffix: self.name_suffix.clone(),
+            default_branch: None,
+            service_account: String::new(),
+            allow_losses: self.allow_losses,
+            yaml: read_yaml,
+        }
+    }
+
+    fn read(&self) -> Result<Vec<Found>> {
+        let mut all = Vec::new();
+        for file in &self.files {
+            let shown = file.display().to_string();
+            let text = read_file(file)?;
+            let documents = yaml::parse(&text, &BUDGET)
+                .map_err(|error| unusable(&format!("{shown}:{}", error.line)).evidence(error.to_string()))?;
+            for document in documents {
+                let place = format!("{shown}:{}", document.line);
+                let object = document.into_json().map_err(|error| unusable(&place).evidence(error.to_string()))?;
+                all.extend(items(object).into_iter().map(|object| Found { place: place.clone(), object }));
+            }
+        }
+        Ok(all)
+    }
+}
+
+/// A text of an object that is YAML itself.
+fn read_yaml(text: &str) -> std::result::Result<Value, String> {
+    let mut documents = yaml::parse(text, &Budget::default()).map_err(|error| error.to_string())?;
+    match documents.len() {
+        0 => Ok(Value::Null),
+        1 => documents.remove(0).into_json().map_err(|error| error.to_string()),
+        _ => Err("it has several documents".to_owned()),
+    }
+}
+
+fn parse_cluster(text: &str) -> std::result::Result<ClusterReference, String> {
+    let (namespace, name) = match text.split_once('/') {
+        Some((namespace, name)) => (Some(namespace), name),
+        None => (None, text),
+    };
+    if !is_name(name) || namespace.is_some_and(|namespace| !is_label(namespace)) {
+        return Err(format!("{text:?} is not NAME or NAMESPACE/NAME of a cluster"));
+    }
+    Ok(ClusterReference { name: name.to_owned(), namespace: namespace.map(str::to_owned) })
+}
+
+fn parse_namespace(text: &str) -> std::result::Result<String, String> {
+    is_label(text).then(|| text.to_owned()).ok_or_else(|| format!("{text:?} is no name of a namespace"))
+}
+
+fn parse_pair(text: &str) -> std::result::Result<(String, String), String> {
+    let (key, value) = text.split_once('=').ok_or_else(|| format!("{text:?} is not KEY=VALUE"))?;
+    Ok((key.to_owned(), value.to_owned()))
+}
+
+/// The last `=` counts: addresses may have others.
+fn parse_named_cluster(text: &str) -> std::result::Result<(String, ClusterReference), String> {
+    let (name, cluster) = text.rsplit_once('=').ok_or_else(|| format!("{text:?} is not NAME=CLUSTER"))?;
+    Ok((name.to_owned(), parse_cluster(cluster)?))
+}
+
+/// What is printed in the end.
+struct Output {
+    allow_losses: bool,
+    /// Whether all of it went over that has to.
+    is_whole: bool,
+    objects: Vec<Value>,
+}
+
+impl Output {
+    fn take(&mut self, place: &str, object: &Value, result: std::result::Result<Converted, NotConverted>) {
+        let kind = object["kind"].as_str().unwrap_or("object");
+        let name = object["metadata"]["name"].as_str().unwrap_or_default();
+        let about = |told: &str| say(&text::plain(&format!("{place}: {kind} {name}: {told}")));
+        let converted = match result {
+            Ok(converted) => converted,
+            // Files hold other things too.
+            Err(why) if why.is_left_alone() => return about(&format!("left alone, {why}")),
+            Err(why) => {
+                self.is_whole = false;
+                return about(&format!("not converted: {why}"));
+            }
+        };
+        converted.notes.iter().chain(&converted.losses).for_each(|note| about(note));
+        let problems: Vec<String> = converted.objects.iter().flat_map(farwater_hub::apiserver::problems).collect();
+        for problem in &problems {
+            about(&format!("not converted: the hub would refuse {problem}"));
+        }
+        let loses = !converted.losses.is_empty() && !self.allow_losses;
+        if loses {
+            about("not converted: it would be something else; --allow-losses converts it all the same");
+        }
+        if loses || !problems.is_empty() {
+            self.is_whole = false;
+            return;
+        }
+        // Several objects may need the same one.
+        for one in converted.objects {
+            if !self.objects.contains(&one) {
+                self.objects.push(one);
             }
         }
     }
-    if !converted.is_empty() {
-        print(&format::yaml_documents(&converted)?)?;
+
+    fn finish(self) -> Result<u8> {
+        for namespace in self.without_grant() {
+            say(&text::plain(&format!(
+                "namespace {namespace} of the hub has to be there, and needs a ClusterGrant for its services' clusters"
+            )));
+        }
+        if !self.objects.is_empty() {
+            print(&format::yaml_documents(&self.objects)?)?;
+        }
+        Ok(if self.is_whole { exit::YES } else { exit::NO })
     }
-    Ok(if is_whole { exit::YES } else { exit::NO })
+
+    /// Namespaces of services that no grant among the output is for.
+    fn without_grant(&self) -> Vec<&str> {
+        let is_granted = |namespace: &str| {
+            self.objects.iter().any(|object| {
+                let namespaces = object["spec"]["namespaces"].as_array();
+                object["kind"] == "ClusterGrant"
+                    && namespaces.is_some_and(|all| all.iter().any(|one| *one == namespace))
+            })
+        };
+        let is_service = |object: &&Value| object["kind"] == "ServiceDeployment" || object["kind"] == "ServiceSet";
+        let mut namespaces: Vec<&str> = self
+            .objects
+            .iter()
+            .filter(is_service)
+            .filter_map(|object| object["metadata"]["namespace"].as_str())
+            .filter(|namespace| *namespace != ADMINISTRATORS && !is_granted(namespace))
+            .collect();
+        namespaces.sort_unstable();
+        namespaces.dedup();
+        namespaces
+    }
 }
 
 fn unusable(place: &str) -> Failure {
@@ -90,36 +313,5 @@ fn items(mut object: Value) -> Vec<Value> {
         Value::Array(items) if is_list => items,
         _ if object.is_null() => Vec::new(),
         _ => vec![object],
-    }
-}
-
-/// Whether all of it went over that has to.
-fn convert(object: &Value, place: &str, allow_losses: bool, converted: &mut Vec<Value>) -> bool {
-    let kind = object["kind"].as_str().unwrap_or("object");
-    let name = object["metadata"]["name"].as_str().unwrap_or_default();
-    let about = |told: &str| say(&text::plain(&format!("{place}: {kind} {name}: {told}")));
-    match flux::convert(object) {
-        Ok(one) => {
-            let problems = farwater_hub::apiserver::problems(&one.object);
-            one.notes.iter().chain(&one.losses).for_each(|note| about(note));
-            for problem in &problems {
-                about(&format!("not converted: the hub would refuse {problem}"));
-            }
-            if !one.losses.is_empty() && !allow_losses {
-                about("not converted: it would be something else; --allow-losses converts it all the same");
-            }
-            let goes_over = problems.is_empty() && (one.losses.is_empty() || allow_losses);
-            converted.extend(goes_over.then_some(one.object));
-            goes_over
-        }
-        // Files hold other things too.
-        Err(NotConverted::NotFlux) => {
-            about("left alone, it is none of Flux's sources");
-            true
-        }
-        Err(why) => {
-            about(&format!("not converted: {why}"));
-            false
-        }
     }
 }

@@ -92,6 +92,28 @@ async fn patches_go_over_everything_and_are_kustomizes() {
     }
 }
 
+/// `farwater convert` writes these two for what Flux and Argo CD do to all objects.
+#[tokio::test]
+async fn a_patch_of_everything_reaches_each_object_and_one_of_namespaces_no_object_without() {
+    let bench = Bench::new();
+    let text = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n---\n\
+                apiVersion: v1\nkind: ConfigMap\nmetadata: {name: b, namespace: elsewhere, labels: {x: z}}\n---\n\
+                apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c, namespace: default}\n---\n\
+                apiVersion: x.example.com/v1\nkind: Boat\nmetadata: {name: d, namespace: elsewhere}\n---\n\
+                apiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRole\nmetadata: {name: e}\n---\n\
+                apiVersion: v1\nkind: Namespace\nmetadata: {name: f}\n";
+    let patches = json!([
+        {"target": {"namespace": "[a-z0-9].*"}, "patch": "[{\"op\":\"add\",\"path\":\"/metadata/namespace\",\"value\":\"web\"}]"},
+        {"target": {"kind": ".*"}, "patch": "{\"kind\":\"any\",\"metadata\":{\"labels\":{\"team\":\"a\"},\"name\":\"any\"}}"},
+    ]);
+    let made = values(bench.render(&Job::of([("all.yaml", text)]).patches(patches)).await);
+    assert_eq!(names(&made), ["a", "b", "c", "d", "e", "f"]);
+    let namespaces: Vec<Option<&str>> = made.iter().map(|value| value["metadata"]["namespace"].as_str()).collect();
+    assert_eq!(namespaces, [Some("web"), Some("web"), Some("web"), Some("web"), None, None]);
+    assert!(made.iter().all(|value| value["metadata"]["labels"]["team"] == "a"), "{made:?}");
+    assert_eq!(made[1]["metadata"]["labels"], json!({"team": "a", "x": "z"}));
+}
+
 #[tokio::test]
 async fn raw_manifests_need_no_child_and_patches_of_them_do() {
     let text = object("a");

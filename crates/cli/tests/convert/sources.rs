@@ -1,10 +1,8 @@
 //! Flux's sources as ours, field by field of its own definitions: none is dropped in silence, and the hub takes what comes of them.
 
-#![allow(clippy::unwrap_used)]
-
 use std::{collections::BTreeSet, fs};
 
-use farwater_api::convert::flux::{NotConverted, convert};
+use farwater_api::convert::{NotConverted, flux::convert};
 use farwater_testkit::Tools;
 use serde_json::{Value, json};
 
@@ -18,7 +16,7 @@ fn base(kind: &str) -> Value {
 }
 
 /// Values that a field can have; of a text without rules one that means something.
-fn samples(path: &str, schema: &Value) -> Vec<Value> {
+pub fn samples(path: &str, schema: &Value) -> Vec<Value> {
     if let Some(values) = schema["enum"].as_array() {
         return values.clone();
     }
@@ -40,7 +38,7 @@ fn samples(path: &str, schema: &Value) -> Vec<Value> {
 }
 
 /// An object of a schema with the properties that are wanted, and those that it must have.
-fn filled(path: &str, schema: &Value, is_wanted: &dyn Fn(&str) -> bool) -> Value {
+pub fn filled(path: &str, schema: &Value, is_wanted: &dyn Fn(&str) -> bool) -> Value {
     let required = |name: &str| schema["required"].as_array().is_some_and(|names| names.contains(&json!(name)));
     let properties = schema["properties"].as_object().into_iter().flatten();
     let chosen = properties.filter(|(name, _)| required(name) || is_wanted(name));
@@ -48,7 +46,7 @@ fn filled(path: &str, schema: &Value, is_wanted: &dyn Fn(&str) -> bool) -> Value
 }
 
 /// Each field below a schema, alone: its path, and the whole spec with it.
-fn cases(prefix: &str, schema: &Value, lay: &dyn Fn(Value) -> Value, found: &mut Vec<(String, Value)>) {
+pub fn cases(prefix: &str, schema: &Value, lay: &dyn Fn(Value) -> Value, found: &mut Vec<(String, Value)>) {
     for (name, field) in schema["properties"].as_object().into_iter().flatten() {
         let path = if prefix.is_empty() { name.clone() } else { format!("{prefix}.{name}") };
         let around = |value: Value| {
@@ -64,7 +62,7 @@ fn cases(prefix: &str, schema: &Value, lay: &dyn Fn(Value) -> Value, found: &mut
     }
 }
 
-fn laid_over(mut spec: Value, over: &Value) -> Value {
+pub fn laid_over(mut spec: Value, over: &Value) -> Value {
     for (name, value) in over.as_object().unwrap() {
         spec[name] = value.clone();
     }
@@ -99,13 +97,13 @@ fn each_field_of_fluxs_sources_is_kept_or_told() {
                     Err(NotConverted::Verification { .. }) if path.starts_with("verify") => continue,
                     Err(other) => panic!("{case}: {other}"),
                 };
-                assert_eq!(farwater_hub::apiserver::problems(&converted.object), Vec::<String>::new(), "{case}");
+                assert_eq!(farwater_hub::apiserver::problems(&converted.objects[0]), Vec::<String>::new(), "{case}");
                 let about = |said: &String| said.starts_with(&format!("spec.{path}:"));
                 let above = |said: &String| {
                     path.split_once('.').is_some_and(|(top, _)| said.starts_with(&format!("spec.{top}:")))
                 };
                 let told = |all: &[String]| all.iter().any(|said| about(said) || above(said));
-                let kept = converted.object.pointer(&pointer);
+                let kept = converted.objects[0].pointer(&pointer);
                 let was = object.pointer(&pointer);
                 // An old way to write it, and what Flux says by leaving it out.
                 let means_the_same =

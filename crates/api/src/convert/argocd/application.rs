@@ -1,0 +1,318 @@
+//! An Application as a service.
+
+use serde_json::{Map, Value, json};
+
+use super::{
+    super::{
+        Converted, Fields, NotConverted, Place, Told, drift, metadata, mounts::Mounts, name_of, namespace_of,
+        service::Service,
+    },
+    Input, KEEPERS, KEPT,
+    options::{self, Around},
+    origin::{self, Origin},
+};
+
+/// The namespace for objects that name none, as kubectl takes it.
+const NO_NAMESPACE: &str = "default";
+/// Where the files of a second source lie, with a number behind it.
+const FOLDER: &str = "farwater-source";
+
+/// What an Application is called and where it goes, where that is not its own to say.
+pub(super) struct Given<'a> {
+    /// Of the spec in the object, for messages.
+    pub path: &'a str,
+    /// What it comes of, for messages.
+    pub shown: String,
+    pub name: String,
+    /// The release of its charts; none: it differs by cluster.
+    pub release: Option<String>,
+    /// None: its destination says it.
+    pub place: Option<Place>,
+}
+
+pub(super) fn convert(object: &Value, input: &mut Input<'_>) -> Result<Converted, NotConverted> {
+    let mut told = Told::default();
+    let shown = format!("Application {}/{}", namespace_of(object), name_of(object));
+    let name = name_of(object).to_owned();
+    let release = Some(name.clone());
+    let given = Given { path: "spec", shown, name, release, place: None };
+    if !object["operation"].is_null() {
+        told.note("operation", "is left out: it is what is being synced right now");
+    }
+    let objects = build(&object["metadata"], object["spec"].clone(), given, input, &mut told)?;
+    Ok(told.with(objects))
+}
+
+/// The service, and the sources that it needs before it.
+pub(super) fn build(
+    meta: &Value,
+    spec: Value,
+    given: Given<'_>,
+    input: &mut Input<'_>,
+    told: &mut Told,
+) -> Result<Vec<Value>, NotConverted> {
+    let mut spec = Fields::new(given.path, spec)?;
+    let project = spec.text("project")?.unwrap_or_else(|| "default".to_owned());
+    let namespace = input.namespace(&project);
+    if namespace.contains('.') || namespace.len() > 63 {
+        return Err(NotConverted::impossible(spec.at("project"), "no namespace can be called so; name one with -n"));
+    }
+    let (place, target) = destination(spec.map("destination")?, given.place, input, told)?;
+    let mut metadata = metadata(meta, &KEEPERS, KEPT, told);
+    metadata.remove("namespace");
+    let name = format!("{}{}", given.name, input.terms.name_suffix);
+    input.taken.claim(("ServiceDeployment", &namespace, &name), &given.shown, &given.shown)?;
+    let mut service = Service::new(metadata, name, namespace, place);
+    service.set("targetNamespace", target);
+
+    let objects = files(&mut spec, &mut service, given.release.as_deref(), input, told)?;
+    syncing(&mut spec, &mut service, told)?;
+    told.note(
+        "metadata.finalizers",
+        "deleting the service leaves its objects where they are, so that going back is safe; spec.deletionPolicy: Delete says otherwise",
+    );
+    spec.pass(&["info", "revisionHistoryLimit"], "no counterpart: the hub keeps the last 20 versions", told);
+    spec.finish(told);
+
+    Ok(objects.into_iter().chain([service.into_object()?]).collect())
+}
+
+/// Where it goes, and the namespace for what names none.
+fn destination(
+    mut destination: Fields,
+    given: Option<Place>,
+    input: &Input<'_>,
+    told: &mut Told,
+) -> Result<(Place, String), NotConverted> {
+    let path = destination.path.clone();
+    let (name, server) = (destination.text("name")?, destination.text("server")?);
+    let namespace = destination.text("namespace")?;
+    destination.finish(told);
+    let place = match given {
+        Some(place) => place,
+        None => {
+            let stated = name.or(server).ok_or_else(|| NotConverted::impossible(&path, "it names no cluster"))?;
+            input.cluster(&stated).map_err(|why| NotConverted::impossible(&path, why))?
+        }
+    };
+    let namespace = namespace.unwrap_or_else(|| {
+        told.note(
+            &format!("{path}.namespace"),
+            format!("{NO_NAMESPACE} is stated, for objects that name no namespace"),
+        );
+        NO_NAMESPACE.to_owned()
+    });
+    Ok((place, namespace))
+}
+
+/// Its sources and how they are rendered. The first that has files is the service's own; the files of others lie below it.
+fn files(
+    spec: &mut Fields,
+    service: &mut Service,
+    release: Option<&str>,
+    input: &mut Input<'_>,
+    told: &mut Told,
+) -> Result<Vec<Value>, NotConverted> {
+    let mut stated = spec.maps("sources")?;
+    let single = spec.map("source")?;
+    // Argo CD reads `source` only where there are no others.
+    if stated.is_empty() {
+        stated.push(single);
+    }
+    spec.lose(&["sourceHydrator"], "has no counterpart; name the branch that it writes in source", told);
+    let origins = stated
+        .iter_mut()
+        .map(|fields| origin::read(fields, &service.namespace, input, told))
+        .collect::<Result<Vec<Origin>, _>>()?;
+
+    let mut mounts = Mounts::default();
+    let (mut renderers, mut beside, mut patches) = (Vec::new(), Vec::new(), Vec::new());
+    let mut own: Option<&Origin> = None;
+    for (origin, mut fields) in origins.iter().zip(stated) {
+        if origin.has_files {
+            let mut around = Around { input, origins: &origins, origin, release, mounts: &mut mounts };
+            let rendering = options::convert(&mut fields, &mut around, told)?;
+            let mut renderer = rendering.renderer;
+            patches.extend(rendering.patches);
+            if let Some(own) = own {
+                let folder = format!("{FOLDER}-{}", renderers.len() + 1);
+                let mount = if own.path.is_empty() { folder.clone() } else { format!("{}/{folder}", own.path) };
+                beside.push(mounted(origin, &mount));
+                renderer.insert("path".to_owned(), folder.into());
+            } else {
+                own = Some(origin);
+            }
+            renderers.push(Value::from(renderer));
+        }
+        fields.finish(told);
+    }
+    let own = own.ok_or_else(|| NotConverted::impossible(spec.at("sources"), "none of them has a path or a chart"))?;
+
+    if renderers.len() > 1 && !patches.is_empty() {
+        let why = "patches of one of several sources would change what comes of the others too; state them in a kustomization";
+        return Err(NotConverted::impossible(spec.at("sources"), why));
+    }
+    service.set("sourceRef", own.reference.clone());
+    match &own.chart {
+        Some(chart) => service.set("chart", chart.clone()),
+        None => service.set("path", own.path.clone()),
+    }
+    beside.extend(mounts.into_sources());
+    if !beside.is_empty() {
+        service.set("sources", beside);
+    }
+    if renderers.iter().any(|renderer| *renderer != json!({})) {
+        service.set("renderers", renderers);
+    }
+    service.patches = patches;
+    let mut objects: Vec<Value> = Vec::new();
+    for origin in origins.iter().filter(|origin| is_used(origin, service)) {
+        if !objects.contains(&origin.object) {
+            objects.push(origin.object.clone());
+        }
+    }
+    Ok(objects)
+}
+
+/// A source that is only named for files which nothing asks for is not needed.
+fn is_used(origin: &Origin, service: &Service) -> bool {
+    let beside = service.spec.get("sources").and_then(Value::as_array).into_iter().flatten();
+    service.spec["sourceRef"] == origin.reference
+        || beside.into_iter().any(|source| source["sourceRef"] == origin.reference)
+}
+
+fn mounted(origin: &Origin, mount: &str) -> Value {
+    let mut source =
+        Map::from_iter([("sourceRef".to_owned(), origin.reference.clone()), ("mountPath".to_owned(), mount.into())]);
+    match &origin.chart {
+        Some(chart) => drop(source.insert("chart".to_owned(), chart.clone())),
+        None if !origin.path.is_empty() => drop(source.insert("path".to_owned(), origin.path.clone().into())),
+        None => {}
+    }
+    source.into()
+}
+
+/// What is applied when, and what of others' changes stays.
+fn syncing(spec: &mut Fields, service: &mut Service, told: &mut Told) -> Result<(), NotConverted> {
+    let mut policy = spec.map("syncPolicy")?;
+    let path = policy.path.clone();
+    let automated = policy.take("automated");
+    let mut automatic = Fields::new(format!("{path}.automated"), automated.clone())?;
+    let is_switched_off = automatic.take("enabled") == Value::Bool(false);
+    if automated.is_null() || is_switched_off {
+        service.suspended = Some((format!("{path}.automated"), "it was synced by hand in Argo CD"));
+        told.note(
+            &format!("{path}.automated"),
+            "it is synced by hand: the service is suspended, and `farwater resume` lets it go on by itself",
+        );
+    }
+    let mut prunes = automatic.flag("prune")?;
+    let heals = automatic.flag("selfHeal")?;
+    automatic.pass(
+        &["allowEmpty"],
+        "no counterpart: a prune that would leave a service empty waits for an approval",
+        told,
+    );
+    automatic.finish(told);
+
+    let mut keeps_ignored = false;
+    for option in policy.texts("syncOptions")? {
+        let (name, value) = option.split_once('=').unwrap_or((&option, "true"));
+        let path = format!("{path}.syncOptions");
+        match (name, value) {
+            ("ApplyOutOfSyncOnly" | "ServerSideApply" | "SkipDryRunOnMissingResource" | "PruneLast" | "CreateNamespace", "true")
+            | ("Validate" | "Delete" | "Prune", "true")
+            | ("Replace" | "Force" | "RespectIgnoreDifferences" | "FailOnSharedResource", "false") => {}
+            ("RespectIgnoreDifferences", _) => keeps_ignored = true,
+            ("Force", "true") => {
+                service.apply.insert("immutable".to_owned(), "Recreate".into());
+                told.note(&path, format!("{option}: an object is made anew only where it can't be changed"));
+            }
+            ("Prune", _) => {
+                prunes = false;
+                told.note(&path, format!("{option}: nothing is pruned; farwater.dev/prune says it of one object"));
+            }
+            ("Delete", _) => {}
+            ("Replace", _) => told.lose(
+                &path,
+                format!("{option}: objects are applied, and fields that others added stay; farwater.dev/method: Replace says it of one object"),
+            ),
+            ("FailOnSharedResource", _) => {
+                told.note(&path, format!("{option}: always so, an object of another service is never taken from it"));
+            }
+            ("CreateNamespace", _) => told.note(&path, format!("{option}: the target namespace is made if it is missing")),
+            _ => told.note(&path, format!("{} has no counterpart", super::short(&option))),
+        }
+    }
+    policy.pass(&["retry"], "no counterpart: what fails is tried again without an end", told);
+    policy.lose(
+        &["managedNamespaceMetadata"],
+        "has no counterpart in a service; state the namespace with its labels in a ManagedNamespace, or among the manifests",
+        told,
+    );
+    policy.finish(told);
+
+    service.set("prune", prunes);
+    ignored(spec, service, (heals, keeps_ignored), told)
+}
+
+/// Fields that others may change. `heals`: drift is corrected. `keeps`: newer versions leave these fields, too.
+fn ignored(
+    spec: &mut Fields,
+    service: &mut Service,
+    (heals, keeps): (bool, bool),
+    told: &mut Told,
+) -> Result<(), NotConverted> {
+    const CANT: &str = "names fields by expressions, or elements of lists, which can't be ignored here";
+    let all = spec.at("ignoreDifferences");
+    let mut made = Vec::new();
+    let mut is_whole = true;
+    for mut rule in spec.maps("ignoreDifferences")? {
+        let path = rule.path.clone();
+        let mut selects = Map::new();
+        // Without a group it is the core one.
+        selects.insert("group".to_owned(), rule.text("group")?.unwrap_or_default().into());
+        let mut is_plain = true;
+        for name in ["kind", "namespace", "name"] {
+            if let Some(text) = rule.text(name)? {
+                is_plain &= text == "*" || !text.contains(['*', '?', '[']);
+                selects.insert(name.to_owned(), text.into());
+            }
+        }
+        is_plain &= selects["group"] == "*" || !selects["group"].as_str().unwrap_or_default().contains(['*', '?', '[']);
+        let (paths, managers) = (rule.texts("jsonPointers")?, rule.texts("managedFieldsManagers")?);
+        let expressions = rule.texts("jqPathExpressions")?;
+        rule.finish(told);
+        let pointed = drift::pointers(&paths);
+        let read: Vec<Option<String>> = expressions.iter().map(|text| drift::pointer_of_jq(text)).collect();
+        if !is_plain || pointed.is_none() || read.iter().any(Option::is_none) {
+            is_whole = false;
+            if keeps {
+                told.lose(&path, format!("{CANT}, and newer versions would set them"));
+            }
+        }
+        let pointers: Vec<String> = pointed.into_iter().flatten().chain(read.into_iter().flatten()).collect();
+        if is_plain && !(pointers.is_empty() && managers.is_empty()) {
+            for (field, texts) in [("jsonPointers", pointers), ("managedFieldsManagers", managers)] {
+                if !texts.is_empty() {
+                    selects.insert(field.to_owned(), json!(texts));
+                }
+            }
+            made.push(selects.into());
+        }
+    }
+    if !is_whole {
+        told.note(&all, format!("{CANT}: drift is reported, and not corrected, until spec.apply.drift says otherwise"));
+    }
+    if !made.is_empty() {
+        if !keeps {
+            told.note(&all, "these fields are left as they are when a newer version is applied, too, as with RespectIgnoreDifferences");
+        }
+        service.apply.insert("ignoreDifferences".to_owned(), Value::Array(made));
+    }
+    // What is put back is the default.
+    if !heals || !is_whole {
+        service.apply.insert("drift".to_owned(), "Report".into());
+    }
+    Ok(())
+}
