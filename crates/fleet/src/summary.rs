@@ -6,7 +6,7 @@ use farwater_api::{
     hooks::{HookPhase, HookReport, HookState},
     objects::{Health, ObjectReport, Outcome, ServiceReport, SyncState},
     protocol::Action,
-    service_deployment::{DeletionPolicy, HookCounts, ObjectCounts, Pin, UnhealthyObject},
+    service_deployment::{DeletionPolicy, HeldPrune, HookCounts, ObjectCounts, Pin, UnhealthyObject},
     service_test::ServiceTest,
 };
 use jiff::Timestamp;
@@ -75,7 +75,7 @@ pub fn summarize(inputs: Inputs<'_>) -> ServiceDeploymentStatus {
     let report = inputs.report.filter(|report| report.entry == inputs.entry);
     let mut verdicts = resolve_verdicts(&inputs, report);
     if let Some(held) = report.and_then(|report| report.held_prune.as_ref()) {
-        let message = format!("{} objects wait to be pruned: {}", held.count, held.reason);
+        let message = waiting_prune(held);
         let reason = if inputs.frozen { FLEET_FROZEN } else { "ApprovalNeeded" };
         verdicts.push(Verdict::new("PruneHeld", Some(true), reason, message));
     }
@@ -283,6 +283,11 @@ fn applied_verdicts(inputs: &Inputs<'_>, report: Option<&ServiceReport>) -> Vec<
     }
 }
 
+fn waiting_prune(held: &HeldPrune) -> String {
+    let verb = if held.count == 1 { "waits" } else { "wait" };
+    format!("{} {verb} to be pruned: {}", objects(held.count), held.reason)
+}
+
 fn waiting_message(inputs: &Inputs<'_>, revision: &str) -> String {
     if inputs.joined {
         format!("waits for the agent of cluster {} to apply {revision}", inputs.cluster)
@@ -294,17 +299,17 @@ fn waiting_message(inputs: &Inputs<'_>, revision: &str) -> String {
 fn health_verdicts(inputs: &Inputs<'_>, report: &ServiceReport, revision: &str) -> Vec<Verdict> {
     let counts = count(&report.objects);
     if counts.failed > 0 {
-        let message = format!("{} of {} objects failed", counts.failed, counts.total);
+        let message = format!("{} of {} failed", counts.failed, objects(counts.total));
         return Verdict::stalled("Unhealthy", with_detail(message, &first_message(&report.objects)));
     }
     if counts.healthy < counts.total {
         let waiting = counts.total - counts.healthy;
-        let message = format!("{waiting} of {} objects are not ready yet", counts.total);
+        let verb = if waiting == 1 { "is" } else { "are" };
+        let message = format!("{waiting} of {} {verb} not ready yet", objects(counts.total));
         return Verdict::reconciling("Progressing", with_detail(message, &first_message(&report.objects)));
     }
     if let Some(held) = &report.held_prune {
-        let message = format!("{} objects wait to be pruned: {}", held.count, held.reason);
-        return vec![Verdict::new("Ready", Some(false), "PruneHeld", message)];
+        return vec![Verdict::new("Ready", Some(false), "PruneHeld", waiting_prune(held))];
     }
     let tests = if let Action::Apply(deployment) = inputs.action { deployment.tests.as_slice() } else { &[] };
     if let Some(test) = missing_test(report, tests) {
@@ -313,7 +318,13 @@ fn health_verdicts(inputs: &Inputs<'_>, report: &ServiceReport, revision: &str) 
         return Verdict::reconciling("TestNotRun", format!("{message}; upgrade it"));
     }
     let pinned = if inputs.pin.is_some() { " and pinned" } else { "" };
-    Verdict::ready("Applied", format!("applied {revision}{pinned}; {} objects are healthy", counts.total))
+    let verb = if counts.total == 1 { "is" } else { "are" };
+    Verdict::ready("Applied", format!("applied {revision}{pinned}; {} {verb} healthy", objects(counts.total)))
+}
+
+/// `1 object`, `2 objects`
+fn objects(count: u32) -> String {
+    if count == 1 { "1 object".to_owned() } else { format!("{count} objects") }
 }
 
 fn with_detail(message: String, detail: &str) -> String {

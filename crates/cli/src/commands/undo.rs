@@ -40,7 +40,7 @@ pub async fn run(args: UndoArgs, session: &Session) -> Result<u8> {
     let (namespace, name) = service_name(&args.service, args.namespace.or_default(session))?;
     let service: ServiceDeployment = session.get(namespace, name).await?;
     let Some(deletion) = last_deletion(&service) else {
-        say(&format!("nothing of {namespace}/{name} was deleted that is known"));
+        say(&format!("nothing to undo: no recorded deletion for {namespace}/{name}"));
         return Ok(exit::NO);
     };
     if let Some(undone) = deletion.undone.as_ref().filter(|undone| undone.failed == 0) {
@@ -94,6 +94,11 @@ async fn answered(session: &Session, (namespace, name): (&str, &str), request: &
 
 fn tell(service: &str, undone: &Undone) -> Result<u8> {
     print(&format!("{service} {} restored\n", objects(undone.restored)))?;
+    if undone.restored > 0 {
+        say(
+            "no service manages what was restored: state it in a source again, or delete it yourself when it is no longer needed",
+        );
+    }
     if undone.failed == 0 {
         return Ok(exit::YES);
     }

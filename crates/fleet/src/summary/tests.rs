@@ -136,7 +136,7 @@ impl Case {
 fn a_service_is_ready_when_everything_applied_is_healthy() {
     let objects = vec![object("web", SyncState::Synced, Health::Current, "")];
     let status = Case::new(Some(report(Outcome::Applied, objects)))
-        .check(&["Ready=True Applied: applied main@sha1:abc; 1 objects are healthy"]);
+        .check(&["Ready=True Applied: applied main@sha1:abc; 1 object is healthy"]);
     assert_eq!(status.applied_revision.as_deref(), Some("main@sha1:abc"));
     assert_eq!(status.observed_generation, Some(3));
 }
@@ -358,7 +358,7 @@ fn a_pin_says_by_whom_it_is_and_what_it_holds_back() {
         ..Case::new(Some(report(Outcome::Applied, objects)))
     };
     let status = pinned.check(&[
-        "Ready=True Applied: applied main@sha1:abc and pinned; 1 objects are healthy",
+        "Ready=True Applied: applied main@sha1:abc and pinned; 1 object is healthy",
         "Pinned=True Pinned: pinned to main@sha1:abc by ann (def crashes); main@sha1:def is held back",
     ]);
     assert_eq!((status.held_revision.as_deref(), status.pinned_by.as_deref()), (Some("main@sha1:def"), Some("ann")));
@@ -449,5 +449,5 @@ fn a_service_is_not_ready_before_its_tests_have_run() {
     );
     let hooks = vec![hook("Test", "web-test-smoke", "Succeeded", Some("smoke"))];
     case.report = Some(ServiceReport { hooks, ..healthy });
-    case.check(&["Ready=True Applied: applied main@sha1:abc; 1 objects are healthy"]);
+    case.check(&["Ready=True Applied: applied main@sha1:abc; 1 object is healthy"]);
 }

@@ -51,7 +51,7 @@ async fn a_newer_version_comes_after_those_that_it_depends_on_and_a_fix_of_them_
     let db = rig.service(ADMIN_NAMESPACE, "db", "west", "apps/db").await;
     let (_, db_entry) = west.wait_entry(&rig, &db, |entry| applied(entry).is_some()).await;
     west.say(&rig, &db, said(&db_entry, Outcome::Applied, &[("db", Health::InProgress)])).await;
-    until_waiting(&rig, "web", "1 of 1 objects are not ready yet").await;
+    until_waiting(&rig, "web", "1 of 1 object is not ready yet").await;
     west.say(&rig, &db, said(&db_entry, Outcome::Applied, &[("db", Health::Current)])).await;
     let (_, web_entry) = east.wait_entry(&rig, &web, |entry| applied(entry).is_some()).await;
     east.say(&rig, &web, said(&web_entry, Outcome::Applied, &[("web", Health::Current)])).await;
@@ -63,7 +63,7 @@ async fn a_newer_version_comes_after_those_that_it_depends_on_and_a_fix_of_them_
     let (_, second) = west.wait_entry(&rig, &db, |entry| entry.digest() != db_entry.digest()).await;
     until_waiting(&rig, "web", "waits for service db").await;
     west.say(&rig, &db, said(&second, Outcome::Applied, &[("db2", Health::Failed)])).await;
-    until_waiting(&rig, "web", "1 of 1 objects failed").await;
+    until_waiting(&rig, "web", "1 of 1 object failed").await;
     assert_eq!(east.desired(&rig).await.entries[0].digest(), web_entry.digest());
 
     // Its fix waits for nobody, and then the other goes on.
