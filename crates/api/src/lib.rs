@@ -22,6 +22,7 @@ pub mod helm_repository;
 pub mod history;
 pub mod hooks;
 pub mod impact;
+pub mod json_path;
 pub mod managed_namespace;
 pub mod notification_provider;
 pub mod notification_rule;

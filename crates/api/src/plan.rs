@@ -153,7 +153,8 @@ impl ServicePlan {
         let left = |one: &LeftOut| one.sync == SyncState::Refused || one.sync == SyncState::Waiting;
         let idle = |change: &PlannedChange| change.effect == Effect::Nothing;
         let rests = |hook: &PlannedHook| hook.effect == HookEffect::RunOnFailure;
-        self.create_namespace.is_none()
+        self.held.is_none()
+            && self.create_namespace.is_none()
             && self.errors.is_empty()
             && self.deletes.is_empty()
             && self.unlisted == 0
@@ -321,6 +322,7 @@ mod tests {
     fn a_plan_is_quiet_if_nothing_is_done_and_nothing_waits() {
         let plan = ServicePlan { unchanged: 3, hidden: 9, forgotten: 1, ..ServicePlan::default() };
         assert!(plan.is_quiet());
+        assert!(!ServicePlan { held: Some("the service is suspended".to_owned()), ..plan.clone() }.is_quiet());
         let left = |sync| LeftOut { object: object(), sync, reason: String::new() };
         assert!(ServicePlan { left_out: vec![left(SyncState::Drifted)], ..plan.clone() }.is_quiet());
         assert!(!ServicePlan { left_out: vec![left(SyncState::Refused)], ..plan.clone() }.is_quiet());

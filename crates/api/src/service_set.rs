@@ -403,6 +403,14 @@ pub struct SetVersion {
     pub orders: Vec<SetOrder>,
 }
 
+impl SetVersion {
+    /// Whether a newer rollout took its place before it was complete, halted or aborted.
+    pub fn is_superseded(&self) -> bool {
+        let is_over = matches!(self.phase, RolloutPhase::Complete | RolloutPhase::Halted | RolloutPhase::Aborted);
+        self.ended.is_some() && !is_over
+    }
+}
+
 /// A person's word on a rollout.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

@@ -69,6 +69,13 @@ impl ServiceDeploymentSpec {
     }
 }
 
+impl ServiceDeploymentSpec {
+    /// Whether the service is made of that source, among others.
+    pub fn uses(&self, source: &SourceReference) -> bool {
+        self.all_sources().any(|stated| stated.reference == source)
+    }
+}
+
 /// One source of a service, as its spec states it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StatedSource<'a> {

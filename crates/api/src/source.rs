@@ -89,12 +89,15 @@ pub struct AnySource {
     pub interval: String,
     pub timeout: String,
     pub suspend: bool,
+    /// Secret with its credentials, in its namespace.
+    pub secret: Option<String>,
     pub status: SourceStatus,
 }
 
 impl From<GitRepository> for AnySource {
     fn from(source: GitRepository) -> Self {
-        let GitRepositorySpec { url, interval, timeout, suspend, .. } = source.spec;
+        let GitRepositorySpec { url, interval, timeout, suspend, secret_ref, .. } = source.spec;
+        let secret = secret_ref.map(|reference| reference.name);
         let status = source.status.unwrap_or_default();
         let status = SourceStatus {
             observed_generation: status.observed_generation,
@@ -104,7 +107,7 @@ impl From<GitRepository> for AnySource {
             stale_since: status.stale_since,
             last_handled_reconcile_at: status.last_handled_reconcile_at,
         };
-        Self { kind: SourceKind::GitRepository, url, interval, timeout, suspend, status }
+        Self { kind: SourceKind::GitRepository, url, interval, timeout, suspend, secret, status }
     }
 }
 
@@ -113,7 +116,7 @@ impl AnySource {
     pub fn built_in() -> Self {
         let status = SourceStatus { revision: Some(BUILT_IN_REVISION.to_owned()), ..SourceStatus::default() };
         let (url, interval, timeout) = (String::new(), String::new(), String::new());
-        Self { kind: SourceKind::ManagedNamespace, url, interval, timeout, suspend: false, status }
+        Self { kind: SourceKind::ManagedNamespace, url, interval, timeout, suspend: false, secret: None, status }
     }
 }
 
@@ -125,16 +128,18 @@ impl From<ManagedNamespace> for AnySource {
 
 impl From<HelmRepository> for AnySource {
     fn from(source: HelmRepository) -> Self {
-        let HelmRepositorySpec { url, interval, timeout, suspend, .. } = source.spec;
+        let HelmRepositorySpec { url, interval, timeout, suspend, secret_ref, .. } = source.spec;
+        let secret = secret_ref.map(|reference| reference.name);
         let status = source.status.unwrap_or_default();
-        Self { kind: SourceKind::HelmRepository, url, interval, timeout, suspend, status }
+        Self { kind: SourceKind::HelmRepository, url, interval, timeout, suspend, secret, status }
     }
 }
 
 impl From<OCIRepository> for AnySource {
     fn from(source: OCIRepository) -> Self {
-        let OCIRepositorySpec { url, interval, timeout, suspend, .. } = source.spec;
+        let OCIRepositorySpec { url, interval, timeout, suspend, secret_ref, .. } = source.spec;
+        let secret = secret_ref.map(|reference| reference.name);
         let status = source.status.unwrap_or_default();
-        Self { kind: SourceKind::OciRepository, url, interval, timeout, suspend, status }
+        Self { kind: SourceKind::OciRepository, url, interval, timeout, suspend, secret, status }
     }
 }

@@ -5,6 +5,7 @@ pub mod approve;
 pub mod cluster;
 pub mod completion;
 pub mod convert;
+pub mod delete;
 pub mod deploy;
 pub mod doctor;
 pub mod explain;

@@ -25,9 +25,15 @@ pub const EFFECTS: &[(&str, Effect)] = &[
         ]),
     ),
     ("get", Effect::Reads),
+    (
+        "delete",
+        Effect::Writes(&[
+            "the resource, deleted; a ServiceDeployment and a ServiceSet do with their objects what `spec.deletionPolicy` says",
+        ]),
+    ),
     ("tree", Effect::Reads),
     ("why", Effect::Reads),
-    ("wait", Effect::Writes(&["with --fetch: ServiceDeployment, annotation `farwater.dev/requestedAt`"])),
+    ("wait", Effect::Writes(&["with --fetch: ServiceDeployment or source, annotation `farwater.dev/requestedAt`"])),
     ("plan", Effect::Reads),
     ("impact", Effect::Reads),
     ("render", Effect::Reads),

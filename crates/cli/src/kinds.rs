@@ -1,6 +1,6 @@
 //! Which kind of resource a word means: ours are known, the rest is the hub's discovery to say.
 
-use farwater_api::{GROUP, VERSION};
+use farwater_api::{GROUP, SourceKind, VERSION};
 
 use crate::{
     connection::Session,
@@ -35,6 +35,11 @@ impl Kind {
         } else {
             format!("{}.{}/{name}", self.singular, self.group)
         }
+    }
+
+    /// `farwater.dev/v1alpha1`, or `v1` of the core group.
+    pub fn api_version(&self) -> String {
+        if self.group.is_empty() { self.version.clone() } else { format!("{}/{}", self.group, self.version) }
     }
 
     fn answers_to(&self, word: &str) -> bool {
@@ -79,13 +84,22 @@ pub fn ours() -> Vec<Kind> {
     ]
 }
 
-/// The kinds that a comma-separated list of words means: a name, a short name or a category each.
+/// One of our kinds, by a name or a short name.
+pub fn find(word: &str) -> Option<Kind> {
+    ours().into_iter().find(|kind| kind.answers_to(word))
+}
+
+/// All kinds of sources, in one word.
+const SOURCES: [&str; 2] = ["source", "sources"];
+
+/// The kinds that a comma-separated list of words means: a name, a short name or a category each. No kind twice.
 pub async fn resolve(session: &Session, words: &str) -> Result<Vec<Kind>> {
     let mut found: Vec<Kind> = Vec::new();
     let mut served: Option<Vec<Kind>> = None;
     for word in words.split(',').map(str::to_lowercase) {
-        if let Some(kind) = ours().into_iter().find(|kind| kind.answers_to(&word)) {
-            found.push(kind);
+        let known = ours_of(&word);
+        if !known.is_empty() {
+            found.extend(known);
             continue;
         }
         if served.is_none() {
@@ -101,19 +115,48 @@ pub async fn resolve(session: &Session, words: &str) -> Result<Vec<Kind>> {
         }
         found.extend(matching.into_iter().cloned());
     }
-    Ok(found)
+    Ok(unique(found))
+}
+
+/// What a word means of our own kinds, without asking.
+fn ours_of(word: &str) -> Vec<Kind> {
+    let is_source = |kind: &Kind| SourceKind::ALL.iter().any(|source| source.plural() == kind.plural);
+    let is_all = SOURCES.contains(&word);
+    ours().into_iter().filter(|kind| if is_all { is_source(kind) } else { kind.answers_to(word) }).collect()
+}
+
+fn unique(kinds: Vec<Kind>) -> Vec<Kind> {
+    let mut unique: Vec<Kind> = Vec::new();
+    for kind in kinds {
+        if !unique.contains(&kind) {
+            unique.push(kind);
+        }
+    }
+    unique
 }
 
 fn unknown(word: &str, served: &[Kind]) -> Failure {
-    let failure = Failure::usage(format!("the hub serves no kind {word:?}"));
-    let words = served.iter().flat_map(|kind| [kind.plural.as_str(), kind.singular.as_str()]);
-    match suggest(word, words) {
-        Some(near) => failure.evidence(format!("did you mean {near:?}?")),
-        None => {
-            let plurals: Vec<&str> = served.iter().map(|kind| kind.plural.as_str()).collect();
-            failure.evidence(format!("it serves {}", plurals.join(", ")))
+    let failure = Failure::usage(format!("unknown resource type {word:?}")).next("{program} get farwater");
+    let names = served.iter().flat_map(|kind| [&kind.plural, &kind.singular].into_iter().chain(&kind.short));
+    let near = suggest(word, names.map(String::as_str)).or_else(|| {
+        // `cw` of `fwcw`.
+        let mut short = served.iter().flat_map(|kind| &kind.short).map(String::as_str);
+        short.find(|short| short.strip_prefix("fw") == Some(word))
+    });
+    if let Some(near) = near {
+        return failure.evidence(format!("did you mean {near:?}?"));
+    }
+    let mut words: Vec<String> = Vec::new();
+    for kind in served {
+        let short = kind.short.join(", ");
+        let told = if short.is_empty() { kind.plural.clone() } else { format!("{} ({short})", kind.plural) };
+        // Events are served by two groups.
+        let is_told = words.iter().any(|word| word.split(' ').next() == Some(&kind.plural));
+        if !is_told {
+            words.push(told);
         }
     }
+    failure.evidence(format!("the hub serves {}; and sources, which is all kinds of them", words.join(", ")))
 }
 
 async fn discover(session: &Session) -> Result<Vec<Kind>> {
@@ -173,6 +216,33 @@ mod tests {
             kind.categories = vec!["farwater".to_owned()];
         }
         assert_eq!(ours(), defined);
+    }
+
+    #[test]
+    fn sources_are_all_kinds_of_them_and_no_kind_is_named_twice() {
+        let plurals = |kinds: &[Kind]| kinds.iter().map(|kind| kind.plural.clone()).collect::<Vec<_>>();
+        let sources = ours_of("sources");
+        assert_eq!(plurals(&sources), ["gitrepositories", "helmrepositories", "ocirepositories"]);
+        assert_eq!(plurals(&unique([ours_of("fwgit"), sources].concat())).len(), 3);
+        assert_eq!(ours_of("farwater"), Vec::new());
+    }
+
+    #[test]
+    fn an_unknown_word_is_told_with_names_short_names_and_each_kind_once() {
+        let event = |group: &str| Kind {
+            group: group.to_owned(),
+            plural: "events".to_owned(),
+            singular: "event".to_owned(),
+            short: vec!["ev".to_owned()],
+            ..ours().remove(0)
+        };
+        let served = [event(""), event("events.k8s.io")].into_iter().chain(ours()).collect::<Vec<_>>();
+        let told = |word: &str| unknown(word, &served).evidence.unwrap();
+        assert_eq!(told("cw"), "did you mean \"fwcw\"?");
+        assert_eq!(told("clsuters"), "did you mean \"clusters\"?");
+        let all = told("nonsense");
+        assert!(all.starts_with("the hub serves events (ev), agentpolicies (fwap), "), "{all}");
+        assert_eq!(all.matches("events").count(), 1, "{all}");
     }
 
     #[test]

@@ -10,6 +10,7 @@ mod exit;
 mod failure;
 mod forest;
 mod format;
+mod help;
 mod installed_hub;
 mod kinds;
 mod local;
@@ -29,8 +30,8 @@ use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use crate::{
     commands::{
-        admin, approve, cluster, completion, convert, deploy, doctor, explain, freeze, get, history, hooks, hub,
-        impact, install, login, notify, objects, pipeline, plan, render, resume, rollback, rollout, suspend, tree,
+        admin, approve, cluster, completion, convert, delete, deploy, doctor, explain, freeze, get, history, hooks,
+        hub, impact, install, login, notify, objects, pipeline, plan, render, resume, rollback, rollout, suspend, tree,
         undo, version, wait, why,
     },
     connection::{ConnectArgs, Session},
@@ -40,7 +41,7 @@ use crate::{
 
 /// Continuous deployment for fleets of Kubernetes clusters.
 #[derive(Debug, Parser)]
-#[command(name = "farwater", version, disable_help_subcommand = true, max_term_width = 100)]
+#[command(name = "farwater", version, max_term_width = 100)]
 struct Cli {
     #[command(flatten)]
     connect: ConnectArgs,
@@ -56,68 +57,70 @@ enum Command {
     Admin(admin::AdminArgs),
     #[command(flatten)]
     Ask(Ask),
-    /// Shows the objects that the files of a folder or of a service become; no cluster is asked.
+    /// Renders a folder or a service to objects, without a cluster.
     Render(render::RenderArgs),
     /// Prints a shell's completion script.
     Completion(completion::CompletionArgs),
-    /// Prints objects of others as ours.
+    /// Converts other tools' resources to Farwater's.
     Convert(convert::ConvertArgs),
 }
 
 /// What a hub is asked.
 #[derive(Debug, Subcommand)]
 enum Ask {
-    /// Puts a hub into a cluster, and signs in there.
+    /// Installs a hub in a cluster and signs in.
     Install(install::InstallArgs),
-    /// Signs in at a hub and remembers it.
+    /// Signs in to a hub.
     Login(login::LoginArgs),
-    /// Joins clusters.
+    /// Joins clusters to the hub and removes them.
     Cluster(cluster::ClusterArgs),
-    /// Keeps a folder of a Git repository applied on a cluster.
+    /// Deploys a folder of a Git repository to a cluster.
     Deploy(deploy::DeployArgs),
-    /// Shows resources of the hub.
+    /// Lists resources of the hub.
     Get(get::GetArgs),
+    /// Deletes services, sets, sources and other resources.
+    Delete(delete::DeleteArgs),
     /// Shows clusters, services and objects with their health.
     Tree(tree::TreeArgs),
-    /// Names the first broken link from Git to a healthy service.
+    /// Explains why a service, set, cluster or source is not healthy.
     Why(why::WhyArgs),
-    /// Waits until services are healthy or applied.
+    /// Waits until services, sets, clusters or sources are healthy.
     Wait(wait::WaitArgs),
-    /// Shows what an agent would do for a service, and does nothing.
+    /// Shows what a service or a set would change, and changes nothing.
     Plan(plan::PlanArgs),
-    /// Shows what a branch, tag or commit would change in the fleet, before it is merged.
+    /// Shows what a branch, tag or commit would change in the fleet.
     Impact(impact::ImpactArgs),
-    /// Brings back what the last deletion of a service took.
+    /// Restores what the last deletion of a service removed.
     Undo(undo::UndoArgs),
-    /// Shows every object of a service.
+    /// Lists the objects of a service.
     Objects(objects::ObjectsArgs),
-    /// Shows what was assigned to a service, why, and what became of it.
+    /// Shows the versions of a service or a set and their results.
     History(history::HistoryArgs),
-    /// Shows the hooks and tests of a service, with their logs and JUnit files.
+    /// Shows a service's hooks and tests, with logs and JUnit files.
     Hooks(hooks::HooksArgs),
-    /// Shows what a service is made of.
+    /// Shows the parameters and the digest of a service.
     Explain(explain::ExplainArgs),
-    /// Pins a service to a version of its history, or lets it go on.
+    /// Rolls a service or a set back to an earlier version, or unpins it.
     Rollback(rollback::RollbackArgs),
-    /// Shows how a set's last change spreads, and says what it doesn't wait for.
+    /// Shows and controls a set's rollout.
     Rollout(rollout::RolloutArgs),
-    /// Shows how a revision goes from stage to stage.
+    /// Shows the stages of a pipeline and what they wait for.
     Pipeline(pipeline::PipelineArgs),
-    /// Approves exactly what would get to a stage, or what a prune that is held would delete.
+    /// Approves a pipeline's stage, or the held deletions of a service.
     Approve(approve::ApproveArgs),
-    /// Tries who is told what happens.
+    /// Tests notification providers.
     Notify(notify::NotifyArgs),
-    /// Has a service stand still, for a reason and a while.
+    /// Suspends a service for a limited time, with a reason.
     Suspend(suspend::SuspendArgs),
-    /// Lets no change begin, of the fleet or of some of it, until a time and for a reason.
+    /// Freezes changes to the fleet, or part of it, until a given time.
     Freeze(freeze::FreezeArgs),
     /// Ends a freeze.
     Unfreeze(freeze::UnfreezeArgs),
-    /// Has a suspended service go on.
+    /// Resumes a suspended service.
     Resume(resume::ResumeArgs),
-    /// Says what is wrong here, in the hub and, with --context, in a cluster, and the remedy for each.
+    /// Checks this machine, the hub and a cluster, and names remedies.
     Doctor(doctor::DoctorArgs),
-    /// Shows the version of this program and of the hub.
+    /// Shows the versions of this program and of the hub.
     Version(version::VersionArgs),
 }
 
@@ -142,7 +145,7 @@ fn main() -> ExitCode {
 }
 
 fn command(program: Program) -> clap::Command {
-    Cli::command().bin_name(program.name())
+    help::grouped(Cli::command().bin_name(program.name()))
 }
 
 fn parse(program: Program) -> Result<Cli, clap::Error> {
@@ -184,6 +187,7 @@ async fn ask(asked: Ask, connect: &ConnectArgs, program: Program) -> Result<u8> 
         Ask::Cluster(args) => cluster::run(args, connect, program).await,
         Ask::Deploy(args) => deploy::run(args, connect, program).await,
         Ask::Get(args) => get::run(args, &open().await?).await,
+        Ask::Delete(args) => delete::run(args, &open().await?).await,
         Ask::Tree(args) => tree::run(args, &open().await?).await,
         Ask::Why(args) => why::run(args, &open().await?).await,
         Ask::Wait(args) => wait::run(args, &open().await?).await,

@@ -7,6 +7,7 @@ use farwater_api::managed_namespace;
 use crate::{
     connection::Session,
     failure::{Failure, Result},
+    kinds::{self, Kind},
 };
 
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -38,26 +39,38 @@ impl ScopeArgs {
     }
 }
 
+/// An object of a kind of ours that a command is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamedObject<'a> {
+    pub kind: Kind,
+    /// Says nothing of a kind that is not namespaced.
+    pub namespace: &'a str,
+    pub name: &'a str,
+}
+
+/// `NAME` and `NAMESPACE/NAME` are services. Any kind of ours stands in front of either: `KIND/NAME`, `KIND/NAMESPACE/NAME`.
+pub fn object_name<'a>(argument: &'a str, default: &'a str) -> Result<NamedObject<'a>> {
+    let stated = argument.split_once('/').and_then(|(word, rest)| Some((kinds::find(word)?, rest)));
+    let (kind, rest) = match stated {
+        Some((kind, rest)) => (Some(kind), rest),
+        None => (kinds::find("servicedeployment"), argument),
+    };
+    let (namespace, name) = rest.split_once('/').unwrap_or((default, rest));
+    let named = kind.map(|kind| NamedObject { kind, namespace, name });
+    named.filter(|named| is_label(named.namespace) && is_name(named.name)).ok_or_else(|| {
+        Failure::usage(format!("{argument:?} names nothing of Farwater"))
+            .evidence("expected NAME or NAMESPACE/NAME of a service, or KIND/NAME")
+    })
+}
+
 /// `NAME`, `NAMESPACE/NAME`, or either behind `servicedeployment/` or `sd/`.
 pub fn service_name<'a>(argument: &'a str, default: &'a str) -> Result<(&'a str, &'a str)> {
-    let parts: Vec<&str> = argument.split('/').collect();
-    let is_kind = |word: &str| {
-        matches!(
-            word,
-            "sd" | "servicedeployment"
-                | "servicedeployments"
-                | "servicedeployments.farwater.dev"
-                | "servicedeployment.farwater.dev"
-        )
-    };
-    let named = match parts.as_slice() {
-        [name] => Some((default, *name)),
-        [kind, name] if is_kind(kind) => Some((default, *name)),
-        [namespace, name] => Some((*namespace, *name)),
-        [kind, namespace, name] if is_kind(kind) => Some((*namespace, *name)),
-        _ => None,
-    };
-    named.filter(|(namespace, name)| is_label(namespace) && is_name(name)).ok_or_else(|| no_name(argument, "service"))
+    let named = object_name(argument, default).map_err(|_| no_name(argument, "service"))?;
+    if named.kind.plural != "servicedeployments" {
+        return Err(Failure::usage(format!("{argument:?} names a {}, and a service is needed", named.kind.kind))
+            .evidence("expected NAME or NAMESPACE/NAME of a service"));
+    }
+    Ok((named.namespace, named.name))
 }
 
 /// `NAME` or `NAMESPACE/NAME`.
@@ -156,6 +169,23 @@ mod tests {
         assert_eq!(service_name("team-b/web", "team-a").unwrap(), ("team-b", "web"));
         assert_eq!(service_name("sd/web", "team-a").unwrap(), ("team-a", "web"));
         assert_eq!(service_name("servicedeployment.farwater.dev/web", "team-a").unwrap(), ("team-a", "web"));
+    }
+
+    #[test]
+    fn objects_are_named_by_their_kind_and_services_without_one() {
+        let named = |argument| {
+            let named = object_name(argument, "team-a").ok()?;
+            Some((named.kind.kind, named.namespace.to_owned(), named.name.to_owned()))
+        };
+        let of =
+            |kind: &str, namespace: &str, name: &str| Some((kind.to_owned(), namespace.to_owned(), name.to_owned()));
+        assert_eq!(named("web"), of("ServiceDeployment", "team-a", "web"));
+        assert_eq!(named("team-b/web"), of("ServiceDeployment", "team-b", "web"));
+        assert_eq!(named("gitrepository/infra"), of("GitRepository", "team-a", "infra"));
+        assert_eq!(named("sds/team-b/site"), of("ServiceSet", "team-b", "site"));
+        assert_eq!(named("serviceset/../site"), None);
+        let refused = service_name("serviceset/site", "team-a").unwrap_err();
+        assert_eq!(refused.cause, "\"serviceset/site\" names a ServiceSet, and a service is needed");
     }
 
     #[test]

@@ -237,6 +237,99 @@ async fn get_prints_the_servers_table_or_the_objects() {
 }
 
 #[tokio::test]
+async fn get_selects_sorts_and_prints_labels_and_templates() {
+    for (name, labels) in [("listed-10", "env=list,tier=a"), ("listed-9", "env=list"), ("listed-1", "env=list,tier=b")]
+    {
+        succeed(&["cluster", "join", name, "-l", labels]).await;
+    }
+    let get = async |more: &[&str]| succeed(&[&["get", "clusters", "-l", "env=list"][..], more].concat()).await;
+    let names = |table: &str| -> Vec<String> {
+        table.lines().skip(1).filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect()
+    };
+    assert_eq!(names(&get(&["--sort-by", ".metadata.name"]).await), ["listed-1", "listed-9", "listed-10"]);
+    let table = get(&["-L", "env,tier", "--show-labels"]).await;
+    assert!(table.lines().next().unwrap().ends_with("ENV    TIER   LABELS"), "{table}");
+    assert!(table.contains("list   a      env=list,tier=a"), "{table}");
+    let selected = get(&["--field-selector", "metadata.name!=listed-9", "-o", "name"]).await;
+    assert_eq!(selected, "cluster.farwater.dev/listed-1\ncluster.farwater.dev/listed-10\n");
+    let template = "jsonpath={range .items[*]}{.metadata.name}:{.metadata.labels.tier}{\"\\n\"}{end}";
+    let sorted = get(&["--sort-by", "{.metadata.name}", "-o", template]).await;
+    assert_eq!(sorted, "listed-1:b\nlisted-9:\nlisted-10:a\n");
+    assert_eq!(succeed(&["get", "cluster/listed-9", "-o", "jsonpath={.metadata.name}"]).await, "listed-9");
+    let yaml = succeed(&["get", "cluster/listed-9", "-o", "yaml"]).await;
+    assert!(!yaml.contains("managedFields"), "{yaml}");
+    assert!(
+        succeed(&["get", "cluster/listed-9", "-o", "yaml", "--show-managed-fields"]).await.contains("managedFields")
+    );
+    // One document of several kinds.
+    deploy("among", "nowhere").await;
+    let all: serde_json::Value = serde_json::from_str(&succeed(&["get", "sources,sd", "-o", "json"]).await).unwrap();
+    let kinds: Vec<_> =
+        all["items"].as_array().unwrap().iter().map(|object| object["kind"].as_str().unwrap()).collect();
+    assert!(kinds.contains(&"GitRepository") && kinds.contains(&"ServiceDeployment"), "{kinds:?}");
+    for (refused, told) in [
+        (["get", "clusters", "-o", "jsonpath={.items[x]}"], "brackets hold"),
+        (["get", "clusters", "--sort-by", ".spec.none"], "no object has the field"),
+        (["get", "cluster/listed-9", "-l", "env=list"], "names and selectors exclude each other"),
+    ] {
+        let ran = run(&refused).await;
+        assert!(ran.code == 2 && ran.stderr.contains(told), "{refused:?}: {}", ran.stderr);
+    }
+}
+
+#[tokio::test]
+async fn a_deletion_says_what_it_means_and_is_waited_for() {
+    deploy("doomed", "nowhere").await;
+    deploy("kept", "nowhere").await;
+    // Nobody is there to be asked.
+    let asked = run(&["delete", "doomed"]).await;
+    assert_eq!((asked.code, asked.stdout.as_str()), (2, ""), "{}", asked.stderr);
+    assert!(
+        asked.stderr.contains("ServiceDeployment farwater-admin/doomed\n  no object of it is known in cluster nowhere")
+    );
+    assert!(asked.stderr.contains("next: farwater delete doomed --yes"), "{}", asked.stderr);
+    let used = run(&["delete", "gitrepository/kept"]).await;
+    assert_eq!(used.code, 5, "{}", used.stderr);
+    assert!(
+        used.stderr.contains("GitRepository farwater-admin/kept is in use") && used.stderr.contains("used by kept")
+    );
+    // Both in one command: then nothing uses the source any more.
+    let gone = succeed(&["delete", "doomed", "gitrepository/doomed", "--yes", "--wait", "--timeout", "20s"]).await;
+    let mut lines: Vec<&str> = gone.lines().collect();
+    lines.sort_unstable();
+    assert_eq!(lines, ["gitrepository.farwater.dev/doomed deleted", "servicedeployment.farwater.dev/doomed deleted"]);
+    assert_eq!(run(&["get", "sd/doomed"]).await.code, 4);
+    assert_eq!(run(&["delete", "doomed", "--yes"]).await.code, 4);
+    assert_eq!(succeed(&["delete", "gitrepository/kept", "--yes"]).await, "gitrepository.farwater.dev/kept deleted\n");
+}
+
+#[tokio::test]
+async fn sources_sets_and_clusters_are_explained_and_waited_for() {
+    deploy("explained", "nowhere").await;
+    let source = run(&["why", "gitrepository/explained"]).await;
+    assert_eq!(source.code, 1, "{} {}", source.stdout, source.stderr);
+    let waited = run(&["wait", "gitrepository/explained", "--timeout", "1s"]).await;
+    assert!(waited.code == 6 && waited.stderr.contains("gitrepository/explained is not ready"), "{}", waited.stderr);
+    succeed(&["cluster", "join", "explained"]).await;
+    let cluster = run(&["why", "cluster/explained"]).await;
+    assert!(
+        cluster.code == 1 && cluster.stdout.contains("the cluster explained has never joined"),
+        "{}",
+        cluster.stdout
+    );
+    assert!(succeed(&["tree", "gitrepository/explained"]).await.contains("explained"));
+    for (arguments, code, told) in [
+        (["why", "serviceset/none"], 4, "there is no ServiceSet \"none\" in namespace farwater-admin"),
+        (["wait", "serviceset/none"], 4, "there is no ServiceSet \"none\" in namespace farwater-admin"),
+        (["why", "changewindow/none"], 2, "a ChangeWindow has no health to explain"),
+        (["objects", "serviceset/none"], 2, "names a ServiceSet, and a service is needed"),
+    ] {
+        let ran = run(&arguments).await;
+        assert!(ran.code == code && ran.stderr.contains(told), "{arguments:?}: {} {}", ran.code, ran.stderr);
+    }
+}
+
+#[tokio::test]
 async fn what_does_not_exist_ends_with_4_and_what_was_perhaps_meant() {
     deploy("payments", "nowhere").await;
     for arguments in [

@@ -34,7 +34,7 @@ pub fn describe_loss(lost: u64, all: u64) -> String {
 
 /// The value of the annotation, where the hub sets it. It names no service: every tenant reads it.
 pub fn describe(held: u64, services: u64) -> String {
-    format!("the prunes of {held} services of {services} came to be held within {} minutes", WINDOW.as_mins())
+    format!("prunes of {held} of {services} services were held within {} minutes", WINDOW.as_mins())
 }
 
 /// Why a service's prune waits while the annotation is there.
@@ -43,8 +43,11 @@ pub fn explain(annotation: &str) -> String {
         why if why.is_empty() => String::new(),
         why => format!(": {why}"),
     };
-    format!("nothing is deleted in the whole fleet until an administrator has looked{why}")
+    format!("all deletions are paused until an administrator reviews them{why}")
 }
+
+/// What to say beside [`release`], which is about every service and not only the one that is looked at.
+pub const LOOK_FIRST: &str = "this pauses the deletions of the whole fleet: look at all that is held before you end it";
 
 /// Arguments of kubectl that let deletions go on.
 pub fn release() -> String {
@@ -91,10 +94,9 @@ mod tests {
     fn the_reason_is_told_with_who_ends_it() {
         assert_eq!(
             explain(&describe(4, 9)),
-            "nothing is deleted in the whole fleet until an administrator has looked: the prunes of 4 services of 9 came to be held \
-             within 10 minutes"
+            "all deletions are paused until an administrator reviews them: prunes of 4 of 9 services were held within 10 minutes"
         );
-        assert_eq!(explain(" "), "nothing is deleted in the whole fleet until an administrator has looked");
+        assert_eq!(explain(" "), "all deletions are paused until an administrator reviews them");
         assert!(explain(&"x".repeat(1000)).len() < 250);
     }
 }

@@ -313,7 +313,7 @@ fn health_verdicts(inputs: &Inputs<'_>, report: &ServiceReport, revision: &str) 
     }
     if counts.healthy < counts.total {
         let waiting = counts.total - counts.healthy;
-        let (all, is) = (counted(counts.total, "object"), verb(waiting, "is", "are"));
+        let (all, is) = (counted(counts.total, "object"), verb(&waiting, "is", "are"));
         let message = format!("{waiting} of {all} {is} not ready yet");
         return Verdict::reconciling("Progressing", with_detail(message, &first_message(&report.objects)));
     }
@@ -328,12 +328,12 @@ fn health_verdicts(inputs: &Inputs<'_>, report: &ServiceReport, revision: &str) 
         return Verdict::reconciling("TestNotRun", format!("{message}; upgrade it"));
     }
     let pinned = if inputs.pin.is_some() { " and pinned" } else { "" };
-    let (all, are) = (counted(counts.total, "object"), verb(counts.total, "is", "are"));
+    let (all, are) = (counted(counts.total, "object"), verb(&counts.total, "is", "are"));
     Verdict::ready("Applied", format!("applied {revision}{pinned}; {all} {are} healthy"))
 }
 
 fn describe_held(held: &HeldPrune) -> String {
-    let (all, wait) = (counted(held.count, "object"), verb(held.count, "waits", "wait"));
+    let (all, wait) = (counted(held.count, "object"), verb(&held.count, "waits", "wait"));
     format!("{all} {wait} to be pruned: {}", held.reason)
 }
 

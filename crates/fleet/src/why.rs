@@ -1,20 +1,29 @@
 //! Why a service is not healthy: the first broken link from Git to health.
 //!
-//! The chain is source → bundle → dependencies → placement → cluster → agent → hooks → objects → health → prune → window → rollout. Links are judged in this
-//! order and the first that is not in order is the answer: everything behind it is a consequence, or yesterday's news.
+//! The chain is source → bundle → parameters → dependencies → placement → cluster → agent → hooks → objects → health → prune → window →
+//! rollout. Links are judged in this order and the first that is not in order is the answer: everything behind it is a consequence, or
+//! yesterday's news. Sets, clusters and sources are explained by themselves with the same words.
+//!
+//! A next step never sends to a command that has nothing to show but the way back: where there are no objects, `objects` is no answer.
+
+mod set;
+mod source;
 
 use farwater_api::{
     AnySource, Cluster, Condition, PROPOSE_PRUNE, RolloutPhase, ServiceDeployment,
     objects::{Health, ObjectRef, ObjectReport, SyncState},
-    service_deployment::{Contents, HeldPrune},
+    service_deployment::{Contents, DependencyKind, HeldPrune},
     service_set::{Member, Progress, RolloutStatus},
     service_sources::SourceReference,
 };
 use jiff::Timestamp;
 use serde::Serialize;
+pub use set::{SetEvidence, explain_cluster, explain_set};
+pub use source::explain_source;
 
 use crate::{
     freeze,
+    parameters::WAITS,
     summary::{FLEET_FROZEN, FROZEN, HOOK_FAILED, REMOVAL_EXIT, REMOVAL_HELD, TEST_FAILED, WAITING_FOR_AGENT},
 };
 
@@ -27,6 +36,8 @@ const MAX_EVIDENCE: usize = 6;
 pub enum Link {
     Source,
     Bundle,
+    /// Parameters and Secrets that the hub hands to the service.
+    Parameters,
     Dependencies,
     Placement,
     Cluster,
@@ -247,40 +258,7 @@ fn judge_one_source(
         }
         Lookup::Unreadable => return None,
     };
-    let status = &source.status;
-    let ready = find(&status.conditions, "Ready");
-    let look = NextStep::Farwater(format!("get {} {name} -n {namespace} -o yaml", kind.plural()));
-    let of = format!("{kind} {name}");
-    if let Some(since) = &status.stale_since {
-        let serving = status
-            .revision
-            .as_deref()
-            .map_or("nothing was ever fetched".to_owned(), |revision| format!("{revision} goes on being served"));
-        let age = ago(since.0, evidence.now);
-        return Some(
-            Finding::broken(Link::Source, format!("{} has not answered for {age}; {serving}", source.url))
-                .condition(&of, ready)
-                .next(look),
-        );
-    }
-    let trying = find(&status.conditions, "Reconciling").is_some_and(|c| c.status == "True");
-    if let Some(condition) = ready.filter(|c| c.status == "False" && !trying) {
-        return Some(
-            Finding::broken(Link::Source, format!("{} can't be fetched", source.url))
-                .condition(&of, Some(condition))
-                .next(look),
-        );
-    }
-    // A registry of charts has no revision of its own.
-    if status.revision.is_none() && ready.is_none_or(|ready| ready.status != "True") {
-        let finding = if source.suspend {
-            Finding::broken(Link::Source, format!("{of} is suspended and was never fetched"))
-        } else {
-            Finding::progressing(Link::Source, format!("{} has not been fetched yet", source.url))
-        };
-        return Some(finding.condition(&of, ready).next(look));
-    }
-    None
+    source::judge(source, reference, namespace, evidence.now)
 }
 
 /// What stands between a revision and the cluster's desired state, in the hub's own words: a source or cluster that it
@@ -290,34 +268,9 @@ fn judge_assignment(evidence: &Evidence<'_>) -> Option<Finding> {
     let status = service.status.clone().unwrap_or_default();
     let ready = find(&status.conditions, "Ready");
     let of = format!("ServiceDeployment {}", name_of(service));
-    let look = NextStep::Farwater(format!("get servicedeployments {} -o yaml", flags(service)));
+    let wait = || NextStep::Farwater(format!("wait {}", flags(service)));
     let current = status.observed_generation.unwrap_or_default() >= service.metadata.generation.unwrap_or_default();
-    let path = if service.spec.path.is_empty() { "." } else { &service.spec.path };
-    let refusal = ready.filter(|_| current).and_then(|c| {
-        let told = sentence(c);
-        let finding = match c.reason.as_str() {
-            "SourceNotFound" | "ChartNotFound" => Finding::broken(Link::Source, told),
-            "SourceNotReady" => Finding::progressing(Link::Source, told),
-            "PinFailed" => Finding::broken(Link::Bundle, told),
-            "DependencyNotReady" => Finding::progressing(Link::Dependencies, told),
-            "DependencyCycle" => Finding::broken(Link::Dependencies, told),
-            "BundleFailed" => Finding::broken(Link::Bundle, format!("no bundle of {path:?} can be made: {told}")),
-            "NotGranted" => Finding::broken(Link::Placement, format!("the service is held: {told}")),
-            "Held" => Finding::broken(Link::Placement, format!("the service is {told}")),
-            "ClusterNotFound" => Finding::broken(Link::Cluster, told),
-            _ => return None,
-        };
-        let grants = || NextStep::Farwater("get clustergrants -o wide".to_owned());
-        let next = match c.reason.as_str() {
-            "NotGranted" => grants(),
-            "Held" if service.spec.suspend => NextStep::Farwater(format!("resume {}", flags(service))),
-            "PinFailed" => NextStep::Farwater(format!("history {}", flags(service))),
-            _ => look.clone(),
-        };
-        let by = status.suspended_by.as_ref().filter(|_| c.reason == "Held" && service.spec.suspend);
-        let finding = by.into_iter().fold(finding, |finding, by| finding.because(format!("suspended by {by}")));
-        Some(finding.because(revisions(service)).next(next))
-    });
+    let refusal = ready.filter(|_| current).and_then(|c| refuse(evidence, c));
     if refusal.is_some() {
         return refusal;
     }
@@ -328,10 +281,137 @@ fn judge_assignment(evidence: &Evidence<'_>) -> Option<Finding> {
         return Some(
             Finding::progressing(Link::Bundle, "the hub has not assigned a bundle for this spec yet")
                 .condition(&of, ready)
-                .next(look),
+                .next(wait()),
         );
     }
     None
+}
+
+/// Something newer that a service does not get now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HeldBack {
+    /// `main@sha1:c is held back: …`
+    pub sentence: String,
+    /// A pin, a window or a suspension holds it, which does not pass by itself soon.
+    pub by_people: bool,
+}
+
+/// What the source has and the service is not to run now.
+pub fn held_back(service: &ServiceDeployment) -> Option<HeldBack> {
+    let status = service.status.as_ref()?;
+    let held = status.held_revision.as_ref()?;
+    let holds = |type_: &str| find(&status.conditions, type_).filter(|c| c.status == "True").map(sentence);
+    let suspended = || service.spec.suspend.then(|| "the service is suspended".to_owned());
+    Some(match holds("Pinned").or_else(|| holds(FROZEN)).or_else(suspended) {
+        Some(why) => HeldBack { sentence: format!("{held} is held back: {why}"), by_people: true },
+        None => {
+            let why = find(&status.conditions, "Ready").map(sentence).unwrap_or_default();
+            HeldBack { sentence: format!("{held} is not assigned yet: {why}"), by_people: false }
+        }
+    })
+}
+
+/// Why a service keeps what it has, whatever its agent finds to do: what is newer is held back, or can't be delivered. None where the
+/// service has what it should have, healthy or not.
+pub fn refused(service: &ServiceDeployment) -> Option<String> {
+    let status = service.status.as_ref()?;
+    let current = status.observed_generation.unwrap_or_default() >= service.metadata.generation.unwrap_or_default();
+    let ready = find(&status.conditions, "Ready").filter(|_| current);
+    let alone = Evidence {
+        service,
+        sources: &[],
+        cluster: Lookup::Unreadable,
+        objects: Lookup::Unreadable,
+        rollout: None,
+        now: Timestamp::UNIX_EPOCH,
+    };
+    let is_refusal = |c: &&Condition| refuse(&alone, c).is_some();
+    held_back(service).map(|held| held.sentence).or_else(|| ready.filter(is_refusal).map(sentence))
+}
+
+/// What of a refusal is broken, and the one command that leads on.
+fn refuse(evidence: &Evidence<'_>, c: &Condition) -> Option<Finding> {
+    let service = evidence.service;
+    let (told, spec) = (sentence(c), &service.spec);
+    let SourceReference { kind, name } = &spec.source_ref;
+    let namespace = namespace_of(service);
+    let of_source = || NextStep::Farwater(format!("why {}/{name} -n {namespace}", kind.as_str().to_lowercase()));
+    let fetch = || NextStep::Farwater(format!("wait {} --fetch", flags(service)));
+    let edit = || NextStep::Kubectl(format!("edit servicedeployments {}", flags(service)));
+    let parameters = || NextStep::Farwater(format!("explain parameters {}", flags(service)));
+    let finding = match c.reason.as_str() {
+        "SourceNotFound" => Finding::broken(Link::Source, told).next(edit()),
+        "ChartNotFound" => {
+            Finding::broken(Link::Source, told).because("publish it, or correct spec.chart").next(edit())
+        }
+        "SourceNotReady" => Finding::progressing(Link::Source, told).next(of_source()),
+        "FilesNotReady" => Finding::progressing(Link::Source, told).next(fetch()),
+        "PinFailed" => {
+            Finding::broken(Link::Bundle, told).next(NextStep::Farwater(format!("history {}", flags(service))))
+        }
+        "BundleFailed" => judge_bundle(service, &told).next(fetch()),
+        "SecretNotReady" => match source::missing_secret(&c.message) {
+            Some(secret) => {
+                let create = format!("create secret generic {secret} -n {namespace} --from-literal=KEY=VALUE");
+                Finding::broken(Link::Parameters, told).next(NextStep::Kubectl(create))
+            }
+            None => Finding::broken(Link::Parameters, told).next(parameters()),
+        },
+        "ParametersNotReady" if c.message.starts_with(WAITS) => {
+            Finding::progressing(Link::Parameters, told).next(parameters())
+        }
+        "ParametersNotReady" => Finding::broken(Link::Parameters, told).next(parameters()),
+        "DependencyNotReady" => Finding::progressing(Link::Dependencies, told).next(of_dependency(service)),
+        "DependencyCycle" => Finding::broken(Link::Dependencies, told).next(edit()),
+        "NotGranted" => Finding::broken(Link::Placement, format!("the service is held: {told}"))
+            .next(NextStep::Farwater("get clustergrants -o wide".to_owned())),
+        "Held" => {
+            let finding = Finding::broken(Link::Placement, format!("the service is {told}"));
+            let by = service.status.as_ref().and_then(|status| status.suspended_by.as_ref());
+            let by = by.filter(|_| spec.suspend).map(|by| format!("suspended by {by}")).unwrap_or_default();
+            let next = match spec.suspend {
+                true => format!("resume {}", flags(service)),
+                false => format!("get {}", of_cluster(evidence)),
+            };
+            finding.because(by).next(NextStep::Farwater(next))
+        }
+        "ClusterNotFound" => {
+            Finding::broken(Link::Cluster, told).next(NextStep::Farwater("get clusters -A".to_owned()))
+        }
+        _ => return None,
+    };
+    Some(finding.because(revisions(service)))
+}
+
+/// Files that can't be gathered. `told`: `REVISION: FILE: WHY`, as the hub says it.
+fn judge_bundle(service: &ServiceDeployment, told: &str) -> Finding {
+    const NO_FOLDER: &str = "the source has no such folder";
+    let path = if service.spec.path.is_empty() { "." } else { &service.spec.path };
+    if !told.contains(NO_FOLDER) {
+        return Finding::broken(Link::Bundle, format!("no bundle of {path:?} can be made: {told}"));
+    }
+    let (revision, rest) = told.split_once(": ").unwrap_or(("its revision", told));
+    let folder = rest.split_once(": ").map_or(path, |(folder, _)| folder);
+    Finding::broken(Link::Source, format!("the source has no folder {folder:?} at {revision}"))
+        .because("push it, or correct spec.path; the next command asks the source now")
+}
+
+/// The one that it depends on, or all of them where it can't be told which is meant.
+fn of_dependency(service: &ServiceDeployment) -> NextStep {
+    let namespace = namespace_of(service);
+    NextStep::Farwater(match service.spec.depends_on.as_slice() {
+        [one] if one.kind == DependencyKind::ServiceSet => format!("why serviceset/{} -n {namespace}", one.name),
+        [one] => format!("why {} -n {namespace}", one.name),
+        _ => format!("get servicedeployments,servicesets -n {namespace}"),
+    })
+}
+
+/// `clusters east -n farwater-admin`
+fn of_cluster(evidence: &Evidence<'_>) -> String {
+    let reference = &evidence.service.spec.cluster_ref;
+    let found = evidence.cluster.found().and_then(|cluster| cluster.metadata.namespace.as_deref());
+    let namespace = reference.namespace.as_deref().or(found).unwrap_or(namespace_of(evidence.service));
+    format!("clusters {} -n {namespace}", reference.name)
 }
 
 fn frozen(service: &ServiceDeployment) -> Option<&Condition> {
@@ -397,20 +477,25 @@ fn judge_cluster(evidence: &Evidence<'_>) -> Option<Finding> {
         }
         Lookup::Unreadable => return None,
     };
+    judge_one_cluster(cluster, &reference.name, evidence.now)
+}
+
+/// None: its agent is heard.
+fn judge_one_cluster(cluster: &Cluster, name: &str, now: Timestamp) -> Option<Finding> {
     let status = cluster.status.clone().unwrap_or_default();
     let ready = find(&status.conditions, "Ready");
-    let of = format!("Cluster {}", reference.name);
+    let of = format!("Cluster {name}");
     let namespace = cluster.metadata.namespace.as_deref().unwrap_or_default();
-    let heard = status.last_heard_time.as_ref().map(|time| ago(time.0, evidence.now));
+    let heard = status.last_heard_time.as_ref().map(|time| ago(time.0, now));
     match (ready.map(|c| c.status.as_str()), heard) {
         (Some("True"), _) => None,
         (_, None) => Some(
-            Finding::broken(Link::Cluster, format!("the cluster {} has never joined", reference.name))
+            Finding::broken(Link::Cluster, format!("the cluster {name} has never joined"))
                 .condition(&of, ready)
-                .next(NextStep::Farwater(format!("cluster join {} -n {namespace}", reference.name))),
+                .next(NextStep::Farwater(format!("cluster join {name} -n {namespace}"))),
         ),
         (_, Some(age)) => Some(
-            Finding::broken(Link::Cluster, format!("nothing was heard from the cluster {} for {age}", reference.name))
+            Finding::broken(Link::Cluster, format!("nothing was heard from the cluster {name} for {age}"))
                 .condition(&of, ready)
                 .because("what runs there goes on running as it was last reported")
                 .next(NextStep::InCluster(format!(
@@ -432,7 +517,7 @@ fn judge_agent(evidence: &Evidence<'_>) -> Option<Finding> {
         Finding::progressing(Link::Agent, format!("the agent has not reported on {assigned} yet"))
             .because(revisions(service))
             .condition(&format!("ServiceDeployment {}", name_of(service)), Some(waiting))
-            .next(NextStep::Farwater(format!("get clusters {}", service.spec.cluster_ref.name))),
+            .next(NextStep::Farwater(format!("get {}", of_cluster(evidence)))),
     )
 }
 
@@ -443,7 +528,7 @@ fn judge_hooks(evidence: &Evidence<'_>) -> Option<Finding> {
     let ready =
         find(&status.conditions, "Ready").filter(|c| [HOOK_FAILED, TEST_FAILED].contains(&c.reason.as_str()))?;
     let counts = status.hooks.unwrap_or_default();
-    let counted = format!("{} hooks and tests failed, {} succeeded", counts.failed, counts.succeeded);
+    let counted = format!("hooks and tests: {} failed, {} succeeded", counts.failed, counts.succeeded);
     Some(
         Finding::broken(Link::Hooks, sentence(ready))
             .because(counted)
@@ -501,6 +586,7 @@ fn judge_prune(evidence: &Evidence<'_>) -> Option<Finding> {
     let is_frozen = conditions.into_iter().any(|c| c.type_ == "PruneHeld" && c.reason == FLEET_FROZEN);
     let waits = if is_frozen { "waits" } else { "waits for your approval" };
     let finding = Finding::broken(Link::Prune, format!("the deletion of {count} {noun} {waits}: {reason}"));
+    let finding = if is_frozen { finding.because(freeze::LOOK_FIRST) } else { finding };
     let next = match is_frozen {
         true => NextStep::Kubectl(freeze::release()),
         false => NextStep::Farwater(format!("approve {}", flags(evidence.service))),
@@ -533,13 +619,24 @@ fn judge_summary(evidence: &Evidence<'_>) -> Option<Finding> {
         return None;
     }
     let text = ready.map_or_else(|| "nothing is known of its health".to_owned(), sentence);
-    let link = if status.applied_revision == status.assigned_revision { Link::Health } else { Link::Objects };
     let stalled = find(&status.conditions, "Stalled").is_some_and(|c| c.status == "True");
     let standing = if stalled { Standing::Broken } else { Standing::Progressing };
+    let is_empty = evidence.objects.found().is_none_or(<[ObjectReport]>::is_empty);
+    let link = match (status.applied_revision == status.assigned_revision, is_empty) {
+        (true, _) => Link::Health,
+        // There is no object to look at: what the files became says why.
+        (false, true) if stalled => Link::Bundle,
+        (false, _) => Link::Objects,
+    };
+    let next = match (is_empty, stalled) {
+        (false, _) => "objects",
+        (true, true) => "plan",
+        (true, false) => "wait",
+    };
     Some(
         Finding::new(standing, link, text)
             .because(revisions(evidence.service))
-            .next(NextStep::Farwater(format!("objects {}", flags(evidence.service)))),
+            .next(NextStep::Farwater(format!("{next} {}", flags(evidence.service)))),
     )
 }
 
@@ -556,7 +653,8 @@ fn healthy(evidence: &Evidence<'_>) -> Finding {
         next: None,
     };
     if let Some(counts) = status.objects {
-        finding = finding.because(format!("{} of {} objects are healthy", counts.healthy, counts.total));
+        let noun = if counts.total == 1 { "object is" } else { "objects are" };
+        finding = finding.because(format!("{} of {} {noun} healthy", counts.healthy, counts.total));
     }
     if let Some(drifted) = find(&status.conditions, "Drifted").filter(|c| c.status == "True") {
         finding = finding.because(sentence(drifted));

@@ -129,13 +129,74 @@ fn a_missing_source_is_the_first_link() {
     broken(|w| w.source = Value::Null, Link::Source, "the GitRepository team-a/infra does not exist");
 }
 
-#[test]
-fn a_stale_source_says_what_goes_on_being_served() {
-    broken(
-        |w| w.source["status"]["staleSince"] = json!("2026-01-01T09:00:00Z"),
-        Link::Source,
-        "https://git.example.com/infra.git has not answered for 3h; main@sha1:b goes on being served",
+const URL: &str = "https://git.example.com/infra.git";
+
+/// A source that fails for three hours, with what the hub says of it.
+fn fails(world: &mut World, reason: &str, cause: &str) {
+    let message = format!(
+        "fetch from {URL}: {cause} (fatal: whatever); do something; main@sha1:b stays in use, unchecked since then"
     );
+    world.source["status"]["staleSince"] = json!("2026-01-01T09:00:00Z");
+    world.source["status"]["conditions"] = json!([condition("Ready", "False", reason, &message)]);
+}
+
+#[test]
+fn only_a_silent_server_has_not_answered_and_each_other_cause_has_its_own_sentence_and_command() {
+    let check = |reason: &str, cause: &str, sentence: &str, next: NextStep| {
+        let mut world = world();
+        world.source["spec"]["secretRef"] = json!({"name": "gitcred"});
+        fails(&mut world, reason, cause);
+        let finding = judge(&world);
+        assert_eq!((finding.standing, finding.link), (Standing::Broken, Some(Link::Source)), "{reason}");
+        assert_eq!(
+            (finding.sentence, finding.next),
+            (format!("{URL} {sentence}; main@sha1:b stays in use"), Some(next))
+        );
+        assert!(finding.evidence[0].contains("fatal: whatever"), "{:?}", finding.evidence);
+    };
+    let patch = |spec: &str| {
+        NextStep::Kubectl(format!("patch gitrepositories infra -n team-a --type merge -p '{{\"spec\":{{{spec}}}}}'"))
+    };
+    let again = || NextStep::Farwater("wait gitrepository/infra -n team-a --fetch".to_owned());
+    check("Unreachable", "the server can't be reached", "has not answered for 3h", again());
+    check("Timeout", "no answer within 60 s", "has not answered for 3h", again());
+    check("ServerFailed", "the server failed", "can't be fetched for 3h: the server failed", again());
+    let login = r#"{"stringData":{"username":"USER","password":"TOKEN"}}"#;
+    check(
+        "AuthenticationFailed",
+        "the server refused the credentials",
+        "can't be fetched for 3h: the server refused the credentials",
+        NextStep::Kubectl(format!("patch secret gitcred -n team-a --type merge -p '{login}'")),
+    );
+    check(
+        "ReferenceNotFound",
+        "branch nobranch does not exist",
+        "can't be fetched for 3h: branch nobranch does not exist",
+        patch(r#""ref":{"branch":"BRANCH"}"#),
+    );
+    check(
+        "HostNotFound",
+        "the name of the server's host is not known",
+        "can't be fetched for 3h: the name of the server's host is not known",
+        patch(r#""url":"URL""#),
+    );
+}
+
+#[test]
+fn a_source_without_its_secret_is_told_how_to_get_one() {
+    let mut world = world();
+    world.source["status"] = json!({"staleSince": "2026-01-01T11:59:00Z",
+        "conditions": [condition("Ready", "False", "SecretNotFound", "Secret gitcred does not exist; nothing was fetched yet")]});
+    let finding = judge(&world);
+    let told = format!("{URL} can't be fetched for 60s: Secret gitcred does not exist; nothing was ever fetched");
+    assert_eq!(finding.sentence, told);
+    let create = "create secret generic gitcred -n team-a --from-literal=username=USER --from-literal=password=TOKEN";
+    assert_eq!(finding.next, Some(NextStep::Kubectl(create.to_owned())));
+    fails(&mut world, "AuthenticationFailed", "the server wants credentials and the repository names none");
+    let finding = judge(&world);
+    assert!(finding.evidence[1].starts_with("first: kubectl create secret generic NAME -n team-a "), "{finding:?}");
+    let patch = r#"patch gitrepositories infra -n team-a --type merge -p '{"spec":{"secretRef":{"name":"NAME"}}}'"#;
+    assert_eq!(finding.next, Some(NextStep::Kubectl(patch.to_owned())));
 }
 
 #[test]
@@ -143,8 +204,146 @@ fn a_refused_fetch_is_not_nothing_desired() {
     broken(
         |w| w.source["status"]["conditions"] = json!([condition("Ready", "False", "Unauthorized", "401")]),
         Link::Source,
-        "https://git.example.com/infra.git can't be fetched",
+        "https://git.example.com/infra.git can't be fetched: 401; main@sha1:b stays in use",
     );
+}
+
+#[test]
+fn a_folder_that_is_missing_is_asked_for_again() {
+    let mut world = world();
+    let told = "main@sha1:b: apps/web: the source has no such folder; main@sha1:a stays assigned";
+    world.service["status"]["conditions"] = stalled("BundleFailed", told);
+    let finding = judge(&world);
+    assert_eq!(finding.sentence, "the source has no folder \"apps/web\" at main@sha1:b");
+    assert_eq!(
+        (finding.link, finding.next),
+        (Some(Link::Source), Some(NextStep::Farwater("wait web -n team-a --fetch".into())))
+    );
+}
+
+#[test]
+fn all_that_is_missing_is_named_and_the_first_of_it_made() {
+    let mut world = world();
+    let told = "Secret regcred does not exist in namespace team-a; Secret database does not exist in namespace team-a";
+    world.service["status"]["conditions"] = stalled("SecretNotReady", told);
+    let finding = judge(&world);
+    assert_eq!((finding.link, finding.sentence.as_str()), (Some(Link::Parameters), told));
+    let create = "create secret generic regcred -n team-a --from-literal=KEY=VALUE";
+    assert_eq!(finding.next, Some(NextStep::Kubectl(create.to_owned())));
+    world.service["status"]["conditions"] = stalled("ParametersNotReady", "ConfigMap sizes has no key replicas");
+    assert_eq!(judge(&world).next, Some(NextStep::Farwater("explain parameters web -n team-a".to_owned())));
+}
+
+#[test]
+fn nobody_is_sent_to_an_empty_list_of_objects() {
+    let mut world = world();
+    world.objects = json!([]);
+    world.service["status"]["appliedRevision"] = Value::Null;
+    let told = "main@sha1:b was not applied completely: apps/web/x.yaml:5 (document 1): invalid YAML";
+    world.service["status"]["conditions"] = stalled("ApplyFailed", told);
+    let finding = judge(&world);
+    assert_eq!((finding.link, finding.sentence.as_str()), (Some(Link::Bundle), told));
+    assert_eq!(finding.next, Some(NextStep::Farwater("plan web -n team-a".to_owned())));
+    world.service["status"]["conditions"] = reconciling("Progressing", "applying main@sha1:b");
+    assert_eq!(judge(&world).next, Some(NextStep::Farwater("wait web -n team-a".to_owned())));
+}
+
+#[test]
+fn what_a_service_is_kept_from_is_told_and_what_is_ill_with_what_it_has_is_not() {
+    let check = |change: &dyn Fn(&mut Value), expected: Option<&str>| {
+        let mut world = world();
+        change(&mut world.service);
+        let service = serde_json::from_value(world.service).unwrap();
+        assert_eq!(refused(&service).as_deref(), expected);
+    };
+    check(&|_| {}, None);
+    check(&|service| service["status"]["conditions"] = stalled("Unhealthy", "1 of 2 objects failed"), None);
+    let told = "main@sha1:c: apps/web: the source has no such folder";
+    check(&|service| service["status"]["conditions"] = stalled("BundleFailed", told), Some(told));
+    let frozen = |service: &mut Value| {
+        service["status"]["heldRevision"] = json!("main@sha1:c");
+        let told = condition("Frozen", "True", "WindowClosed", "ChangeWindow ops/holidays lets no change begin");
+        service["status"]["conditions"].as_array_mut().unwrap().push(told);
+    };
+    check(&frozen, Some("main@sha1:c is held back: ChangeWindow ops/holidays lets no change begin"));
+}
+
+#[test]
+fn a_source_and_a_cluster_are_explained_by_themselves() {
+    let now = "2026-01-01T12:00:00Z".parse::<Timestamp>().unwrap();
+    let mut world = world();
+    let reference = SourceReference { name: "infra".to_owned(), ..SourceReference::default() };
+    let source = |world: &World| {
+        let source: GitRepository = serde_json::from_value(world.source.clone()).unwrap();
+        explain_source(&source.into(), &reference, "team-a", now)
+    };
+    let finding = source(&world);
+    assert_eq!(
+        (finding.standing, finding.sentence.as_str()),
+        (Standing::Healthy, "GitRepository infra serves main@sha1:b")
+    );
+    fails(&mut world, "Timeout", "no answer within 60 s");
+    assert_eq!(source(&world).standing, Standing::Broken);
+    let cluster = |world: &World| explain_cluster(&serde_json::from_value(world.cluster.clone()).unwrap(), now);
+    let finding = cluster(&world);
+    assert_eq!((finding.standing, finding.sentence.as_str()), (Standing::Healthy, "the cluster east is ready"));
+    assert_eq!(finding.evidence, ["heard 2s ago"]);
+    world.cluster["status"] = json!({});
+    assert_eq!(cluster(&world).sentence, "the cluster east has never joined");
+}
+
+/// A set of three clusters of which one is not healthy, and a rollout in that phase.
+fn set(phase: &str, conditions: Value) -> Value {
+    json!({
+        "apiVersion": "farwater.dev/v1alpha1", "kind": "ServiceSet",
+        "metadata": {"name": "site", "namespace": "team-a", "generation": 2},
+        "spec": {"template": {"spec": {}}},
+        "status": {"observedGeneration": 2, "clusters": {"matched": 3, "ready": 2}, "conditions": conditions,
+                   "rollout": {"number": 4, "phase": phase, "updated": 1, "waiting": 2}},
+    })
+}
+
+fn member(cluster: &str, state: &str, progress: &str, standing: &str) -> Value {
+    json!({"cluster": format!("team-a/{cluster}"), "service": format!("site-{cluster}"), "state": state, "progress": progress,
+           "standing": standing})
+}
+
+#[test]
+fn a_set_is_explained_by_its_spec_its_rollout_and_its_clusters_in_this_order() {
+    let explain = |set: &Value, members: &Value| {
+        let set = serde_json::from_value(set.clone()).unwrap();
+        let members: Vec<Member> = serde_json::from_value(members.clone()).unwrap();
+        explain_set(&SetEvidence { set: &set, members: &members, now: "2026-01-01T12:00:00Z".parse().unwrap() })
+    };
+    let done = json!([member("east", "Ready", "Done", "is done"), member("west", "Ready", "Done", "is done")]);
+    let ready = json!([condition("Ready", "True", "Healthy", "")]);
+    let not_ready = json!([condition("Ready", "False", "Progressing", "healthy on 2 of 3 clusters")]);
+
+    let finding = explain(&set("Complete", ready), &done);
+    assert_eq!((finding.standing, finding.sentence.as_str()), (Standing::Healthy, "site is healthy on 3 clusters"));
+    assert_eq!(finding.evidence, ["rollout 4 is Complete"]);
+
+    let ill = json!([member("east", "Ready", "Done", "is done"), member("west", "Failed", "Done", "is done")]);
+    let finding = explain(&set("Complete", not_ready.clone()), &ill);
+    assert_eq!((finding.link, finding.sentence.as_str()), (Some(Link::Health), "healthy on 1 of 2 clusters"));
+    assert_eq!(finding.evidence, ["team-a/west has failed"]);
+    assert_eq!(finding.next, Some(NextStep::Farwater("why site-west -n team-a".to_owned())));
+
+    let halted =
+        json!([member("west", "Ready", "Waiting", "waits"), member("east", "Failed", "Failed", "failed: crashes")]);
+    let mut pinned = set("Halted", not_ready.clone());
+    pinned["spec"]["pin"] = json!({"version": 1, "reason": "slow"});
+    let finding = explain(&pinned, &halted);
+    assert_eq!((finding.standing, finding.link), (Standing::Broken, Some(Link::Rollout)));
+    assert_eq!(finding.sentence, "rollout 4 is Halted: 1 of 3 clusters are done");
+    assert_eq!(finding.evidence, ["pinned to version 1 (slow)", "team-a/east failed: crashes", "team-a/west waits"]);
+    assert_eq!(finding.next, Some(NextStep::Farwater("why site-east -n team-a".to_owned())));
+
+    let mut wrong = set("Complete", not_ready);
+    wrong["status"]["errors"] = json!([{"cluster": "team-a/north", "message": "no region"}]);
+    let finding = explain(&wrong, &done);
+    assert_eq!((finding.link, finding.sentence.as_str()), (Some(Link::Placement), "team-a/north: no region"));
+    assert_eq!(finding.next, Some(NextStep::Farwater("plan serviceset/site -n team-a".to_owned())));
 }
 
 #[test]
@@ -366,6 +565,7 @@ fn a_held_prune_comes_with_the_command_that_approves_it() {
     world.service["status"]["conditions"] = json!([condition("PruneHeld", "True", "FleetFrozen", "")]);
     let finding = judge(&world);
     assert_eq!(finding.sentence, "the deletion of 1 object waits: a Namespace is among them");
+    assert_eq!(finding.evidence[0], freeze::LOOK_FIRST);
     let release = "annotate namespace farwater-admin farwater.dev/freeze-prunes-".to_owned();
     assert_eq!(finding.next, Some(NextStep::Kubectl(release)));
 }
@@ -432,7 +632,7 @@ fn a_hook_that_failed_comes_before_what_waits_for_it() {
     let mut world = world();
     breaks(&mut world);
     let finding = judge(&world);
-    assert_eq!(finding.evidence[0], "1 hooks and tests failed, 1 succeeded");
+    assert_eq!(finding.evidence[0], "hooks and tests: 1 failed, 1 succeeded");
     assert!(matches!(finding.next, Some(NextStep::Farwater(next)) if next == "hooks web -n team-a"));
 }
 

@@ -23,7 +23,6 @@ mod expire_events;
 mod garbage;
 mod impact;
 mod intake;
-mod jsonpath;
 mod kinds;
 mod managed;
 mod managed_namespaces;

@@ -493,10 +493,12 @@ impl Connection {
                 let (router, standing) = (router.clone(), Arc::clone(&standing));
                 let under_way = standing.begin();
                 async move {
+                    // A client that waits to be told to go on sends nothing that could be left.
+                    let sends = !request.headers().contains_key(http::header::EXPECT);
                     let (parts, body) = request.into_parts();
                     let (body, rest) = unread::split(body);
                     let response = router.oneshot(http::Request::from_parts(parts, Body::new(body))).await?;
-                    if http2 {
+                    if sends {
                         rest.drain().await;
                     }
                     standing.note(&response);

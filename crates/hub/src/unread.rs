@@ -1,7 +1,8 @@
 //! What is left of a request's body when its answer is made.
 //!
-//! An answer that is made before the whole body was read, mostly a refusal, ends its HTTP/2 stream with a reset. Some clients (curl 7.88 of
-//! Debian 12) then lose the answer, because they are still sending. So a bounded rest of the body is read first.
+//! An answer that is made before the whole body was read, mostly a refusal, ends its HTTP/2 stream with a reset, and its HTTP/1.1 connection
+//! with unread bytes, which resets that. Clients that are still sending (curl 7.88 of Debian 12 for one) then lose the answer. So a bounded
+//! rest of the body is read first.
 
 use std::{
     pin::Pin,

@@ -34,6 +34,8 @@ pub enum FetchReason {
     TooLarge { limit: u64 },
     #[error("the server can't be reached")]
     Unreachable,
+    #[error("the name of the server's host is not known")]
+    HostUnknown,
     #[error("the server failed")]
     ServerError,
     #[error("the server asks to come later")]
@@ -77,7 +79,9 @@ impl FetchReason {
             Self::ReferenceMissing(_) => "ReferenceNotFound",
             Self::Timeout(_) => "Timeout",
             Self::TooLarge { .. } => "RepositoryTooLarge",
-            Self::Unreachable | Self::ServerError | Self::Unexpected => "Unreachable",
+            Self::Unreachable => "Unreachable",
+            Self::HostUnknown => "HostNotFound",
+            Self::ServerError | Self::Unexpected => "ServerFailed",
             Self::Throttled => "Throttled",
             Self::Untrusted => "CertificateNotTrusted",
             Self::CertificateExpired => "CertificateExpired",
@@ -95,6 +99,7 @@ impl FetchReason {
         match self {
             Self::Timeout(_)
             | Self::Unreachable
+            | Self::HostUnknown
             | Self::ServerError
             | Self::Throttled
             | Self::Unexpected
@@ -112,9 +117,8 @@ impl FetchReason {
             }
             Self::Forbidden => "give them read access, or name others in spec.secretRef",
             Self::NotFound => "check spec.url and the credentials",
-            Self::ReferenceMissing(_) => {
-                "correct what is asked for, or push it; what was fetched before goes on being served"
-            }
+            Self::HostUnknown => "check spec.url, and the name server of the hub; it will be tried again",
+            Self::ReferenceMissing(_) => "correct what is asked for, or push it",
             Self::Timeout(_) => "raise spec.timeout if it is large; it will be tried again",
             Self::TooLarge { .. } => "use a smaller one",
             Self::Untrusted => "put the certificate authority as ca.crt into the Secret that spec.certSecretRef names",
@@ -126,11 +130,9 @@ impl FetchReason {
             Self::ProxyRefused => "correct the Secret that spec.proxySecretRef names, or what the proxy allows",
             Self::ClearText => "use https",
             Self::Index => "make it again with `helm repo index`",
-            Self::Manifest | Self::Archive => "push another one; what was fetched before goes on being served",
-            Self::Digest { .. } => {
-                "make the index or push the artifact again; what was fetched before goes on being served"
-            }
-            Self::Unverified => "sign it, or correct the keys; what was verified last goes on being served",
+            Self::Manifest | Self::Archive => "push another one; the last fetched revision stays in use",
+            Self::Digest { .. } => "make the index or push the artifact again; the last fetched revision stays in use",
+            Self::Unverified => "sign it, or correct the keys; the last verified revision stays in use",
             Self::Disk => "check the data directory's disk",
             Self::Unreachable | Self::ServerError | Self::Throttled | Self::Unexpected => "it will be tried again",
         }

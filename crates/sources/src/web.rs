@@ -83,7 +83,7 @@ impl Web {
         let host = host.trim_start_matches('[').trim_end_matches(']');
         links::resolve(&self.0.links, host, port).await.map_err(|error| match error {
             ResolveError::Refused(refused) => (FetchReason::LinkRefused, refused.to_string()),
-            error => (FetchReason::Unreachable, error.to_string()),
+            error => (FetchReason::HostUnknown, error.to_string()),
         })
     }
 
@@ -532,8 +532,12 @@ fn classify(error: &hyper_util::client::legacy::Error) -> (FetchReason, String) 
         }
         cause = error.source();
     }
-    // Its type is not shown.
-    let reason = if last.starts_with("tunnel error") { FetchReason::ProxyRefused } else { FetchReason::Unreachable };
+    // Their types are not shown.
+    let reason = match &last {
+        last if last.starts_with("tunnel error") => FetchReason::ProxyRefused,
+        last if last.starts_with("failed to lookup address") => FetchReason::HostUnknown,
+        _ => FetchReason::Unreachable,
+    };
     (reason, last)
 }
 

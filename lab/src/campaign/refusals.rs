@@ -70,8 +70,8 @@ fn refusals(token: &str) -> Vec<Refusal> {
         refusal("POST", "/healthz", json, "", 1 << 20, 405),
         refusal("POST", "/api/v1/namespaces", json, token, (3 << 20) + (1 << 19), 413),
         refusal("POST", "/api/v1/namespaces", "text/plain", token, 1 << 20, 415),
-        refusal("POST", "/agent/v1/join", json, "", 1 << 20, 413),
-        refusal("POST", "/hook/none", json, "", 1 << 20, 404),
+        refusal("POST", "/agent/v1/join", json, "", 1 << 20, 401),
+        refusal("POST", "/hook/none", json, "", 1 << 20, 403),
         refusal("POST", "/ui/", json, "", 1 << 20, 405),
     ]
 }

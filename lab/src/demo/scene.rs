@@ -314,7 +314,7 @@ fn source_line(status: &GitRepositoryStatus, now: jiff::Timestamp) -> String {
             let ready = status.conditions.iter().find(|condition| condition.type_ == "Ready");
             let why = ready.map(|condition| condition.message.as_str()).unwrap_or_default();
             let age = now.duration_since(since.0).as_secs();
-            format!("✗ source fleet  stale for {age}s  {revision} goes on being served  {why}")
+            format!("✗ source fleet  stale for {age}s  {revision} stays in use  {why}")
         }
     }
 }

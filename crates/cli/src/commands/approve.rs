@@ -26,7 +26,7 @@ pub struct ApproveArgs {
     stage: Option<String>,
     #[command(flatten)]
     namespace: NamespaceArgs,
-    /// Approves this and nothing else, as `pipeline status -o yaml` and a service's `status.heldPrune` show it [default: what waits now].
+    /// Approves only this digest. See `pipeline status -o yaml`, or a service's `status.heldPrune` [default: what waits now].
     #[arg(long)]
     digest: Option<Digest>,
     /// The reason, for later readers.

@@ -134,7 +134,10 @@ pub async fn run(args: DeployArgs, connect: &ConnectArgs, program: Program) -> R
         let wanted = Wanted { namespace: tenant.clone(), names: vec![name.clone()], newest: true };
         let code = wait::until_fetched(&session, &wanted, Goal::Healthy, args.timeout).await?;
         let is_made = |plural: &str| made.iter().any(|(one, _)| *one == plural);
-        if matches!(code, exit::NO | exit::TIMEOUT) && is_made("servicedeployments") && is_nothing_assigned(&session, tenant, name).await? {
+        if matches!(code, exit::NO | exit::TIMEOUT)
+            && is_made("servicedeployments")
+            && is_nothing_assigned(&session, tenant, name).await?
+        {
             for (plural, document) in made.iter().rev() {
                 delete(&session, plural, document).await?;
             }

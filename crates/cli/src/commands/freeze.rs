@@ -33,7 +33,7 @@ const SET_PREFIX: &str = "serviceset/";
 pub struct FreezeArgs {
     #[command(flatten)]
     namespace: NamespaceArgs,
-    /// Why, for whoever waits for it.
+    /// The reason, for later readers.
     #[arg(long, value_name = "TEXT")]
     reason: String,
     /// When it ends, for example 2027-01-04T06:00:00Z or 2027-01-04T06:00+01:00.
@@ -42,10 +42,10 @@ pub struct FreezeArgs {
     /// How long it lasts, instead of a time.
     #[arg(long = "for", value_name = "DURATION", value_parser = wait::parse_duration, conflicts_with = "until")]
     duration: Option<Duration>,
-    /// Until somebody ends it.
+    /// Until a person ends it.
     #[arg(long, conflicts_with_all = ["until", "duration"])]
     indefinitely: bool,
-    /// When it begins; at once if that isn't said.
+    /// When it begins [default: now].
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     from: Option<Timestamp>,
     /// On this cluster, or those with this label: NAME or KEY=VALUE. Several names mean any of them; several
@@ -56,7 +56,7 @@ pub struct FreezeArgs {
     /// any of them; several labels or sets, or one beside a name, must all hold.
     #[arg(long = "service", value_name = "SERVICE")]
     services: Vec<String>,
-    /// What the freeze is called; made up if that isn't said.
+    /// Name of the freeze [default: generated].
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
     /// Lets begin what waits of a service, or of a set: serviceset/NAME or managednamespace/NAME. It counts for a day.

@@ -1,14 +1,19 @@
 //! `farwater get`: resources of any kind that the hub serves, once or as they change.
 
+mod output;
+mod sort;
+
 use std::collections::HashMap;
 
+use farwater_api::json_path::Path;
 use http::Method;
 use serde_json::{Value, json};
+
+use output::Output;
 
 use crate::{
     connection::{PAGE, Session, missing},
     failure::{Failure, Result},
-    format::{self, Format},
     kinds::{self, Kind},
     scope::{ScopeArgs, is_label, is_name},
     table::{Column, Table},
@@ -22,7 +27,7 @@ const AS_JSON: &str = "application/json";
 
 #[derive(Debug, clap::Args)]
 pub struct GetArgs {
-    /// What to show: a kind, its short name, a category such as `farwater`, several joined by commas, or KIND/NAME.
+    /// What to show: a kind, its short name, `sources`, a category such as `farwater`, several joined by commas, or KIND/NAME.
     kind: String,
     /// Names; every object if absent.
     names: Vec<String>,
@@ -31,12 +36,34 @@ pub struct GetArgs {
     /// Only objects whose labels match, for example `tier=web,env!=test`.
     #[arg(short = 'l', long, value_name = "LABELS")]
     selector: Option<String>,
-    /// What the output looks like.
-    #[arg(short, long, value_enum, default_value_t)]
-    output: Format,
+    /// Only objects whose fields match, for example `metadata.name!=web`; the hub says which fields a kind has.
+    #[arg(long, value_name = "FIELDS")]
+    field_selector: Option<String>,
+    #[command(flatten)]
+    columns: ColumnArgs,
+    /// Sorts by a field, for example `.metadata.creationTimestamp`.
+    #[arg(long, value_name = "PATH", value_parser = Path::parse, conflicts_with = "watch")]
+    sort_by: Option<Path>,
+    /// What the output looks like: table, wide, json, yaml, name, or jsonpath=TEMPLATE as kubectl takes it.
+    #[arg(short, long, value_name = "FORMAT", value_parser = output::parse, default_value = "table", hide_default_value = true)]
+    output: Output,
+    /// Leaves `metadata.managedFields` in JSON and YAML.
+    #[arg(long)]
+    show_managed_fields: bool,
     /// Goes on showing changes until interrupted.
     #[arg(short, long)]
     watch: bool,
+}
+
+/// Columns beside those of the hub's table.
+#[derive(Clone, Debug, Default, clap::Args)]
+struct ColumnArgs {
+    /// Adds a column with all labels.
+    #[arg(long)]
+    show_labels: bool,
+    /// Adds a column for each of these labels, for example `-L env,region`.
+    #[arg(short = 'L', long, value_name = "LABELS", value_delimiter = ',')]
+    label_columns: Vec<String>,
 }
 
 /// What is asked, of one kind.
@@ -44,10 +71,15 @@ struct Query<'a> {
     kind: Kind,
     namespace: Option<&'a str>,
     names: Vec<String>,
-    selector: Option<&'a str>,
-    output: Format,
     /// Several kinds are shown: names say which.
     qualified: bool,
+    args: &'a GetArgs,
+}
+
+impl Query<'_> {
+    fn is_table(&self) -> bool {
+        matches!(self.args.output, Output::Table | Output::Wide)
+    }
 }
 
 pub async fn run(args: GetArgs, session: &Session) -> Result<u8> {
@@ -56,13 +88,7 @@ pub async fn run(args: GetArgs, session: &Session) -> Result<u8> {
         None => (args.kind.as_str(), Vec::new()),
     };
     names.extend(args.names.iter().cloned());
-    if let Some(bad) = names.iter().find(|name| !is_path_segment(name)) {
-        return Err(Failure::usage(format!("{bad:?} can't be a name")));
-    }
-    if args.scope.all_namespaces && !names.is_empty() {
-        return Err(Failure::usage("a name is looked up in one namespace, not in all of them")
-            .next("leave -A out, or select by label: -l LABELS"));
-    }
+    check(&args, &names)?;
     let namespace = args.scope.namespace(session);
     if let Some(bad) = namespace.filter(|namespace| !is_label(namespace)) {
         return Err(Failure::usage(format!("{bad:?} can't be a namespace")));
@@ -72,25 +98,53 @@ pub async fn run(args: GetArgs, session: &Session) -> Result<u8> {
         return Err(Failure::usage("-w follows one kind, or one object"));
     }
     let qualified = kinds.len() > 1;
-    let mut shown = false;
-    for kind in kinds {
-        let query = Query {
-            kind,
-            namespace,
-            names: names.clone(),
-            selector: args.selector.as_deref(),
-            output: args.output,
-            qualified,
-        };
-        if shown && matches!(args.output, Format::Table | Format::Wide) {
-            print("\n")?;
+    let queries = kinds.into_iter().map(|kind| Query { kind, namespace, names: names.clone(), qualified, args: &args });
+    let is_table = matches!(args.output, Output::Table | Output::Wide);
+    if args.watch || is_table {
+        let mut shown = false;
+        for query in queries {
+            if shown {
+                print("\n")?;
+            }
+            shown |= show(session, &query).await?;
         }
-        shown |= show(session, &query, args.watch).await?;
+        if !shown && qualified {
+            say("nothing found");
+        }
+        return Ok(crate::exit::YES);
     }
-    if !shown && qualified {
-        say("nothing found");
+    // One document, of however many kinds.
+    let mut objects = Vec::new();
+    for query in queries {
+        let list = fetch(session, &query).await?;
+        objects.extend(items(&list).into_iter().map(|object| typed(&query, object)));
     }
+    if let Some(path) = &args.sort_by {
+        objects = sort::by(path, objects, |object| object)?;
+    }
+    print(&args.output.documents(objects, names.len() == 1 && !qualified)?)?;
     Ok(crate::exit::YES)
+}
+
+/// What can be refused without asking.
+fn check(args: &GetArgs, names: &[String]) -> Result<()> {
+    if let Some(bad) = names.iter().find(|name| !is_path_segment(name)) {
+        return Err(Failure::usage(format!("{bad:?} can't be a name")));
+    }
+    if args.scope.all_namespaces && !names.is_empty() {
+        return Err(Failure::usage("a name is looked up in one namespace, not in all of them")
+            .next("leave -A out, or select by label: -l LABELS"));
+    }
+    if !names.is_empty() && (args.selector.is_some() || args.field_selector.is_some()) {
+        return Err(
+            Failure::usage("names and selectors exclude each other").next("leave the names or the selector out")
+        );
+    }
+    let has_columns = args.columns.show_labels || !args.columns.label_columns.is_empty();
+    if has_columns && !matches!(args.output, Output::Table | Output::Wide) {
+        return Err(Failure::usage("--show-labels and -L add columns to a table").next("leave them or -o out"));
+    }
+    Ok(())
 }
 
 /// Names of roles hold colons; what may not be in a name is what would change the path.
@@ -102,11 +156,12 @@ fn is_path_segment(name: &str) -> bool {
 }
 
 /// Whether there was anything to show.
-async fn show(session: &Session, query: &Query<'_>, watch: bool) -> Result<bool> {
+async fn show(session: &Session, query: &Query<'_>) -> Result<bool> {
     let terminal = Terminal::detect();
+    let watch = query.args.watch;
     let list = fetch(session, query).await?;
-    let mut rows = match query.output {
-        Format::Table | Format::Wide => {
+    let mut rows = match query.is_table() {
+        true => {
             let mut rows = Rows::new(query, &list);
             if rows.table.rows.is_empty() && !watch {
                 let place = query.namespace.filter(|_| query.kind.namespaced).map(|ns| format!(" in namespace {ns}"));
@@ -118,8 +173,10 @@ async fn show(session: &Session, query: &Query<'_>, watch: bool) -> Result<bool>
             print(&rows.table.render(terminal))?;
             Some(rows)
         }
-        _ => {
-            print(&documents(query, &list, watch)?)?;
+        false => {
+            for object in items(&list) {
+                print(&query.args.output.streamed(&typed(query, object))?)?;
+            }
             None
         }
     };
@@ -153,13 +210,16 @@ async fn show(session: &Session, query: &Query<'_>, watch: bool) -> Result<bool>
 }
 
 fn accept(query: &Query<'_>) -> &'static str {
-    if matches!(query.output, Format::Table | Format::Wide) { AS_TABLE } else { AS_JSON }
+    if query.is_table() { AS_TABLE } else { AS_JSON }
 }
 
 fn parameters(query: &Query<'_>) -> Vec<String> {
     let mut parameters = Vec::new();
-    if let Some(selector) = query.selector {
-        parameters.push(format!("labelSelector={}", encode(selector)));
+    for (name, selector) in [("labelSelector", &query.args.selector), ("fieldSelector", &query.args.field_selector)] {
+        parameters.extend(selector.as_ref().map(|selector| format!("{name}={}", encode(selector))));
+    }
+    if query.is_table() && query.args.sort_by.is_some() {
+        parameters.push("includeObject=Object".to_owned());
     }
     parameters
 }
@@ -185,8 +245,16 @@ fn encode(value: &str) -> String {
     encoded
 }
 
-/// The list, whole; of names, a list made of the single objects.
+/// The list, whole; of names, a list made of the single objects. Rows of a table are sorted as asked.
 async fn fetch(session: &Session, query: &Query<'_>) -> Result<Value> {
+    let mut list = fetch_unsorted(session, query).await?;
+    if let (Some(path), Some(rows)) = (&query.args.sort_by, list["rows"].as_array_mut()) {
+        *rows = sort::by(path, std::mem::take(rows), |row| &row["object"])?;
+    }
+    Ok(list)
+}
+
+async fn fetch_unsorted(session: &Session, query: &Query<'_>) -> Result<Value> {
     let accept = accept(query);
     if !query.names.is_empty() {
         return fetch_names(session, query, accept).await;
@@ -223,7 +291,7 @@ async fn fetch_names(session: &Session, query: &Query<'_>, accept: &str) -> Resu
     let mut whole: Option<Value> = None;
     for name in &query.names {
         let attempt = format!("read {} {name}", query.kind.kind);
-        let path = query.kind.path(query.namespace, Some(name));
+        let path = format!("{}?{}", query.kind.path(query.namespace, Some(name)), parameters(query).join("&"));
         let object = match session.ask(&attempt, Method::GET, &path, accept, None).await {
             Err(failure) if failure.is_missing() => return Err(not_found(session, query, name).await),
             other => other?,
@@ -280,61 +348,24 @@ fn versions(list: &Value) -> HashMap<String, String> {
 }
 
 fn emit(query: &Query<'_>, object: &Value, deleted: bool, rows: Option<&mut Rows>, terminal: Terminal) -> Result<()> {
-    match (rows, query.output) {
-        (Some(rows), _) => {
-            rows.replace(query, object);
-            if deleted {
-                rows.mark_deleted();
-            }
-            print(&rows.table.render_rows(terminal))
-        }
-        (None, Format::Json) => print(&format::json_line(object)?),
-        (None, Format::Yaml) => print(&format!("---\n{}", format::yaml(object)?)),
-        (None, _) => print(&name_line(query, object)),
+    let Some(rows) = rows else { return print(&query.args.output.streamed(&typed(query, object.clone()))?) };
+    rows.replace(query, object);
+    if deleted {
+        rows.mark_deleted();
     }
+    print(&rows.table.render_rows(terminal))
 }
 
-fn name_line(query: &Query<'_>, object: &Value) -> String {
-    let name = query.kind.qualified(object["metadata"]["name"].as_str().unwrap_or_default());
-    format!("{}\n", text::plain(&name))
-}
-
-fn documents(query: &Query<'_>, list: &Value, stream: bool) -> Result<String> {
-    let items = list["items"].as_array().map(Vec::as_slice).unwrap_or_default();
-    // A list leaves the type of its items out.
-    let typed: Vec<Value> = items
-        .iter()
-        .map(|item| {
-            let mut item = item.clone();
-            let version = if query.kind.group.is_empty() {
-                query.kind.version.clone()
-            } else {
-                format!("{}/{}", query.kind.group, query.kind.version)
-            };
-            item["apiVersion"] = version.into();
-            item["kind"] = query.kind.kind.clone().into();
-            item
-        })
-        .collect();
-    if query.output == Format::Name {
-        return Ok(typed.iter().map(|object| name_line(query, object)).collect());
+/// With its type, which a list leaves out of its items, and without what nobody reads.
+fn typed(query: &Query<'_>, mut object: Value) -> Value {
+    object["apiVersion"] = query.kind.api_version().into();
+    object["kind"] = query.kind.kind.clone().into();
+    if !query.args.show_managed_fields
+        && let Some(metadata) = object["metadata"].as_object_mut()
+    {
+        metadata.remove("managedFields");
     }
-    if stream {
-        let document = |object| {
-            if query.output == Format::Json {
-                format::json_line(object)
-            } else {
-                Ok(format!("---\n{}", format::yaml(object)?))
-            }
-        };
-        return typed.iter().map(document).collect();
-    }
-    let single = query.names.len() == 1;
-    let whole = match typed.first() {
-        Some(object) if single => object.clone(),
-        _ => json!({"apiVersion": "v1", "kind": "List", "metadata": {}, "items": typed}),
-    };
-    if query.output == Format::Json { format::json(&whole) } else { format::yaml(&whole) }
+    object
 }
 
 /// The server's table, as far as it is shown.
@@ -349,7 +380,7 @@ struct Rows {
 impl Rows {
     fn new(query: &Query<'_>, list: &Value) -> Self {
         let definitions = list["columnDefinitions"].as_array().cloned().unwrap_or_default();
-        let wide = query.output == Format::Wide;
+        let wide = query.args.output == Output::Wide;
         let shown: Vec<usize> =
             (0..definitions.len()).filter(|&i| wide || definitions[i]["priority"].as_i64().unwrap_or(0) == 0).collect();
         let name = |i: usize| definitions[i]["name"].as_str().unwrap_or_default();
@@ -362,6 +393,13 @@ impl Rows {
             "Name" | "Age" | "Ready" => Column::fixed(name(i)),
             other => Column { elastic: true, ..Column::fixed(&text::plain(other)) },
         }));
+        columns.extend(query.args.columns.label_columns.iter().map(|label| {
+            // As kubectl heads it: without the prefix.
+            Column::fixed(&text::plain(label.rsplit('/').next().unwrap_or(label)))
+        }));
+        if query.args.columns.show_labels {
+            columns.push(Column::fixed("Labels"));
+        }
         let revision = (!wide).then(|| shown.iter().copied().find(|&i| name(i) == "Revision")).flatten();
         let mut rows = Self { table: Table::new(columns), shown, revision, namespaces };
         rows.replace(query, list);
@@ -380,9 +418,14 @@ impl Rows {
                 cells.push(match i {
                     0 if query.qualified => query.kind.qualified(&text),
                     i if Some(i) == self.revision => text::short_revision(&text),
-                    _ if query.output == Format::Wide => text,
+                    _ if query.args.output == Output::Wide => text,
                     _ => text::short_commits(&text).into_owned(),
                 });
+            }
+            let labels = &row["object"]["metadata"]["labels"];
+            cells.extend(query.args.columns.label_columns.iter().map(|label| cell(&labels[label])));
+            if query.args.columns.show_labels {
+                cells.push(show_labels(labels));
             }
             self.table.push(cells);
         }
@@ -396,6 +439,17 @@ impl Rows {
             name.push_str(" (deleted)");
         }
     }
+}
+
+/// `env=prod,tier=web`
+fn show_labels(labels: &Value) -> String {
+    let labels: Vec<String> = labels
+        .as_object()
+        .into_iter()
+        .flatten()
+        .map(|(label, value)| format!("{label}={}", value.as_str().unwrap_or_default()))
+        .collect();
+    if labels.is_empty() { "<none>".to_owned() } else { labels.join(",") }
 }
 
 fn cell(value: &Value) -> String {

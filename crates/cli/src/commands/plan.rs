@@ -9,6 +9,7 @@ use farwater_api::{
     ServiceDeployment,
     plan::{LocalFiles, MAX_LOCAL_ARCHIVE, PLAN_KIND, PlanAnswer, PlanPhase, PlanProblem, PlanQuery, ServicePlan},
 };
+use farwater_fleet::why;
 use serde_json::{Value, json};
 
 use crate::{
@@ -65,7 +66,12 @@ pub async fn run(args: PlanArgs, session: &Session) -> Result<u8> {
     let stated: ServiceDeployment = session.get(namespace, name).await?;
     let local = args.local.as_deref().map(|folder| read_files(folder, &stated.spec.path)).transpose()?;
     let query = PlanQuery { reference: args.reference.clone(), local };
-    let planned = make(session, (namespace, name), &query, args.timeout).await?;
+    let mut planned = make(session, (namespace, name), &query, args.timeout).await?;
+    if query.reference.is_none() && query.local.is_none() {
+        // The agent plans what it is told, and knows nothing of what the hub keeps from it.
+        let service: ServiceDeployment = session.get(namespace, name).await?;
+        planned.hold(why::refused(&service));
+    }
     match args.output {
         Answer::Json => print(&format::json(&planned.document())?)?,
         Answer::Yaml => print(&format::yaml(&planned.document())?)?,
@@ -89,6 +95,14 @@ pub struct Planned {
 }
 
 impl Planned {
+    /// Notes why the service keeps what it has, where the agent gives no reason.
+    fn hold(&mut self, why: Option<String>) {
+        if let Some(why) = why.filter(|_| self.plan.held.is_none()) {
+            self.raw["held"] = why.clone().into();
+            self.plan.held = Some(why);
+        }
+    }
+
     /// For programs.
     pub fn document(&self) -> Value {
         json!({"cluster": self.answer.cluster, "revision": self.answer.revision, "plan": self.raw})

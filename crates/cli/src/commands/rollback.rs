@@ -26,10 +26,10 @@ pub struct RollbackArgs {
     /// one before what runs].
     #[arg(long, value_name = "VERSION", conflicts_with = "clear")]
     to: Option<String>,
-    /// Why, for whoever looks at the service later.
+    /// The reason, for later readers.
     #[arg(long, value_name = "TEXT", conflicts_with = "clear")]
     reason: Option<String>,
-    /// Takes the pin away: the service goes on with what its source has.
+    /// Removes the pin. The latest revision of the source comes next.
     #[arg(long, visible_alias = "unpin")]
     clear: bool,
     /// Returns when every object is healthy, or 6 when the time is up.

@@ -33,17 +33,17 @@ pub struct RolloutArgs {
 
 #[derive(Debug, clap::Subcommand)]
 enum What {
-    /// Shows how far it has come, and what each cluster waits for.
+    /// Shows the progress of the rollout, and what each cluster waits for.
     Status(StatusArgs),
-    /// Begins a rollout that is on hold; or doesn't wait any more: for a soak, for a step, or because of what has failed.
+    /// Starts a held rollout, or skips the current soak, step or halt.
     Promote(PromoteArgs),
-    /// Begins nothing and takes nothing back, until it is resumed.
+    /// Pauses the rollout.
     Pause(OrderArgs),
-    /// Lets a paused rollout go on.
+    /// Resumes a paused rollout.
     Resume(NamedArgs),
-    /// Takes back what has changed.
+    /// Aborts the rollout and rolls back the clusters that it has changed.
     Abort(OrderArgs),
-    /// Leaves some clusters out of this change: they keep what they have, and get the next one.
+    /// Leaves clusters out of this rollout. They keep their version and get the next one.
     Skip(SkipArgs),
 }
 
@@ -59,7 +59,7 @@ struct NamedArgs {
 struct StatusArgs {
     #[command(flatten)]
     named: NamedArgs,
-    /// Shows it until it is complete or stands still.
+    /// Shows it until the rollout is complete or stopped.
     #[arg(short, long)]
     watch: bool,
     /// What the output looks like.
@@ -71,7 +71,7 @@ struct StatusArgs {
 struct OrderArgs {
     #[command(flatten)]
     named: NamedArgs,
-    /// Why, for whoever reads it later.
+    /// The reason, for later readers.
     #[arg(long, value_name = "TEXT")]
     reason: String,
 }
@@ -80,18 +80,18 @@ struct OrderArgs {
 struct PromoteArgs {
     #[command(flatten)]
     order: OrderArgs,
-    /// What isn't waited for any more.
+    /// What the rollout stops waiting for.
     #[arg(long, value_enum, default_value_t = Past::Soak)]
     past: Past,
 }
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 enum Past {
-    /// The soak of those that are healthy now.
+    /// The soak of the clusters that are healthy now.
     Soak,
-    /// The step that is open.
+    /// The current step.
     Step,
-    /// What has failed: it stays as it is.
+    /// The halt after a failure. The clusters that failed stay as they are.
     Halt,
 }
 
@@ -183,6 +183,11 @@ async fn give(args: OrderArgs, order: RolloutOrder, session: &Session) -> Result
             Failure::new(exit::CONFLICT, told).next(format!("{{program}} rollout status {argument} -n {namespace}"))
         );
     }
+    let what = match (order.promote, order.abort) {
+        (Some(_), _) => "promotion",
+        (None, true) => "abort",
+        (None, false) => "skip",
+    };
     let order = RolloutOrder {
         number: rollout.number,
         reason: args.reason,
@@ -190,7 +195,7 @@ async fn give(args: OrderArgs, order: RolloutOrder, session: &Session) -> Result
         ..order
     };
     change(session, &named, json!({"rollout": {"order": whole(&order)?}})).await?;
-    print(&format!("{} ordered, of rollout {}\n", qualified(&named), rollout.number))?;
+    print(&format!("{}: {what} recorded for rollout {}\n", qualified(&named), rollout.number))?;
     say(&format!("next: {} rollout status {argument} -n {namespace} --watch", session.program.name()));
     Ok(exit::YES)
 }
@@ -271,8 +276,8 @@ pub async fn versions(session: &Session, (namespace, name): (&str, &str)) -> Res
         .map_err(|error| session.failure(&attempt, &kube::Error::SerdeError(error)))
 }
 
-/// All of them, page by page.
-async fn members(session: &Session, (namespace, name): (&str, &str)) -> Result<Vec<Member>> {
+/// The members of a set, page by page.
+pub async fn members(session: &Session, (namespace, name): (&str, &str)) -> Result<Vec<Member>> {
     let (mut all, mut after) = (Vec::new(), String::new());
     let attempt = format!("read the members of {namespace}/{name}");
     loop {

@@ -1,4 +1,4 @@
-//! `farwater suspend`: a service stands still, for a reason and a while.
+//! `farwater suspend`: a service is suspended for a limited time, with a reason.
 
 use std::time::Duration;
 
@@ -21,13 +21,13 @@ pub struct SuspendArgs {
     service: String,
     #[command(flatten)]
     namespace: NamespaceArgs,
-    /// Why, for whoever finds it standing still.
+    /// The reason, for later readers.
     #[arg(long, value_name = "TEXT")]
     reason: String,
-    /// For how long; then it goes on by itself.
+    /// For how long. Then the service resumes by itself.
     #[arg(long = "for", value_name = "DURATION", default_value = "24h", value_parser = wait::parse_duration)]
     duration: Duration,
-    /// Until somebody resumes it.
+    /// Until a person resumes it.
     #[arg(long, conflicts_with = "duration")]
     indefinitely: bool,
 }

@@ -5,8 +5,12 @@ use std::{
     time::Duration,
 };
 
-use farwater_api::{Cluster, ServiceDeployment, objects::ObjectReport};
+use farwater_api::{
+    Cluster, ServiceDeployment, ServiceSet, SourceKind, managed_namespace, objects::ObjectReport,
+    service_sources::SourceReference,
+};
 use futures::{StreamExt as _, stream};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::{Api, Resource, ResourceExt as _, core::NamespaceResourceScope, runtime::watcher};
 use serde::de::DeserializeOwned;
 
@@ -16,7 +20,7 @@ use crate::{
     exit,
     failure::{Failure, Result},
     forest,
-    scope::{ScopeArgs, is_label, is_name, service_name},
+    scope::{NamedObject, ScopeArgs, is_label, object_name},
     terminal::{Terminal, print, say},
 };
 
@@ -31,7 +35,8 @@ const REFRESH: Duration = Duration::from_secs(10);
 
 #[derive(Debug, clap::Args)]
 pub struct TreeArgs {
-    /// A service (NAME or NAMESPACE/NAME) or a cluster (cluster/NAME); everything if absent.
+    /// A service (NAME or NAMESPACE/NAME), cluster/NAME, serviceset/NAME, managednamespace/NAME, or a source such as gitrepository/NAME
+    /// with the services that use it; everything if absent.
     target: Option<String>,
     #[command(flatten)]
     scope: ScopeArgs,
@@ -46,9 +51,27 @@ pub struct TreeArgs {
 /// What is shown.
 #[derive(Debug)]
 enum Target {
-    All { namespace: Option<String> },
-    Cluster { namespace: String, name: String },
-    Service { namespace: String, name: String },
+    All {
+        namespace: Option<String>,
+    },
+    Cluster {
+        namespace: String,
+        name: String,
+    },
+    Service {
+        namespace: String,
+        name: String,
+    },
+    /// The services of a set.
+    Set {
+        namespace: String,
+        name: String,
+    },
+    /// The services that use a source.
+    Source {
+        namespace: String,
+        reference: SourceReference,
+    },
 }
 
 /// Everything that a picture shows.
@@ -88,16 +111,21 @@ fn parse(args: &TreeArgs, session: &Session) -> Result<Target> {
     let Some(target) = args.target.as_deref() else {
         return Ok(Target::All { namespace: args.scope.namespace(session).map(str::to_owned) });
     };
-    let cluster = ["cluster/", "clusters/", "fwc/"].iter().find_map(|prefix| target.strip_prefix(prefix));
-    if let Some(rest) = cluster {
-        let (namespace, name) = rest.split_once('/').unwrap_or((&default, rest));
-        if !is_label(namespace) || !is_name(name) {
-            return Err(Failure::usage(format!("{target:?} names no cluster")).evidence("expected cluster/NAME"));
-        }
-        return Ok(Target::Cluster { namespace: namespace.to_owned(), name: name.to_owned() });
-    }
-    let (namespace, name) = service_name(target, &default)?;
-    Ok(Target::Service { namespace: namespace.to_owned(), name: name.to_owned() })
+    let NamedObject { kind, namespace, name } = object_name(target, &default)?;
+    let (namespace, name) = (namespace.to_owned(), name.to_owned());
+    Ok(match kind.plural.as_str() {
+        "servicedeployments" => Target::Service { namespace, name },
+        "clusters" => Target::Cluster { namespace, name },
+        "servicesets" => Target::Set { namespace, name },
+        "managednamespaces" => Target::Set { namespace, name: managed_namespace::set_name(&name) },
+        plural => match SourceKind::ALL.into_iter().find(|source| source.plural() == plural) {
+            Some(kind) => Target::Source { namespace, reference: SourceReference { kind, name } },
+            None => {
+                return Err(Failure::usage(format!("a {} has no services to show", kind.kind))
+                    .evidence("expected a service, or cluster/NAME, serviceset/NAME or a source"));
+            }
+        },
+    })
 }
 
 struct Loader<'a> {
@@ -129,6 +157,17 @@ impl Loader<'_> {
                     })
                     .collect();
                 fleet.clusters.insert((namespace.clone(), name.clone()), cluster);
+            }
+            Target::Set { namespace, name } => {
+                self.session.get::<ServiceSet>(namespace, name).await?;
+                let is_of_set = |owner: &OwnerReference| owner.kind == "ServiceSet" && owner.name == *name;
+                fleet.services = self.session.list::<ServiceDeployment>(Some(namespace)).await?;
+                fleet.services.retain(|service| service.owner_references().iter().any(is_of_set));
+            }
+            Target::Source { namespace, reference } => {
+                why::find_source(self.session, namespace, reference).await?;
+                fleet.services = self.session.list::<ServiceDeployment>(Some(namespace)).await?;
+                fleet.services.retain(|service| service.spec.uses(reference));
             }
             Target::All { namespace } => {
                 let namespace = namespace.as_deref();
@@ -221,7 +260,9 @@ async fn live(loader: &mut Loader<'_>, mut fleet: Fleet, terminal: Terminal) -> 
     let session = loader.session;
     let namespace = match &loader.target {
         Target::All { namespace } => namespace.clone(),
-        Target::Service { namespace, .. } => Some(namespace.clone()),
+        Target::Service { namespace, .. } | Target::Set { namespace, .. } | Target::Source { namespace, .. } => {
+            Some(namespace.clone())
+        }
         Target::Cluster { .. } => None,
     };
     let changes = stream::select(

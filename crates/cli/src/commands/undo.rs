@@ -6,6 +6,7 @@ use farwater_api::{
     ServiceDeployment, UNDO,
     deletion::{Deletion, Undone, undo_request},
 };
+use farwater_fleet::words::counted;
 use kube::{
     Api,
     api::{Patch, PatchParams},
@@ -40,11 +41,11 @@ pub async fn run(args: UndoArgs, session: &Session) -> Result<u8> {
     let (namespace, name) = service_name(&args.service, args.namespace.or_default(session))?;
     let service: ServiceDeployment = session.get(namespace, name).await?;
     let Some(deletion) = last_deletion(&service) else {
-        say(&format!("nothing of {namespace}/{name} was deleted that is known"));
+        say(&format!("nothing to undo: no recorded deletion for {namespace}/{name}"));
         return Ok(exit::NO);
     };
     if let Some(undone) = deletion.undone.as_ref().filter(|undone| undone.failed == 0) {
-        print(&format!("{namespace}/{name} {} restored already\n", objects(undone.restored)))?;
+        print(&format!("{namespace}/{name} {} restored already\n", counted(undone.restored, "object")))?;
         return Ok(exit::YES);
     }
     if service.spec.suspend {
@@ -60,7 +61,11 @@ pub async fn run(args: UndoArgs, session: &Session) -> Result<u8> {
     let api: Api<ServiceDeployment> = Api::namespaced(session.client.clone(), namespace);
     let patch = Patch::Merge(json!({"metadata": {"annotations": {UNDO: request}}}));
     session.bounded("ask for it", api.patch(name, &PatchParams::default(), &patch)).await?;
-    say(&format!("asked the agent of cluster {} for {}", service.spec.cluster_ref.name, objects(deletion.count)));
+    say(&format!(
+        "asked the agent of cluster {} for {}",
+        service.spec.cluster_ref.name,
+        counted(deletion.count, "object")
+    ));
     match tokio::time::timeout(args.timeout, answered(session, (namespace, name), &request)).await {
         Ok(undone) => tell(&format!("{namespace}/{name}"), &undone?),
         Err(_) => {
@@ -93,17 +98,18 @@ async fn answered(session: &Session, (namespace, name): (&str, &str), request: &
 }
 
 fn tell(service: &str, undone: &Undone) -> Result<u8> {
-    print(&format!("{service} {} restored\n", objects(undone.restored)))?;
+    print(&format!("{service} {} restored\n", counted(undone.restored, "object")))?;
+    if undone.restored > 0 {
+        say(
+            "no service manages what was restored: state it in a source again, or delete it yourself when it is no longer needed",
+        );
+    }
     if undone.failed == 0 {
         return Ok(exit::YES);
     }
-    say(&format!("{} could not be restored:", objects(undone.failed)));
+    say(&format!("{} could not be restored:", counted(undone.failed, "object")));
     for one in &undone.failures {
         say(&format!("  {}: {}", text::plain(&one.object.to_string()), text::plain(&one.message)));
     }
     Ok(exit::NO)
-}
-
-fn objects(count: u32) -> String {
-    format!("{count} {}", if count == 1 { "object" } else { "objects" })
 }

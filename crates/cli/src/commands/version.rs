@@ -44,13 +44,21 @@ pub async fn run(args: VersionArgs, connect: &ConnectArgs, program: Program) -> 
             let mut lines = format!("client  {VERSION}\n");
             for (label, key) in [("hub", "version"), ("server", "server"), ("user", "user")] {
                 if let Some(value) = answer["hub"][key].as_str() {
-                    lines += &format!("{label:<8}{}\n", text::plain(value));
+                    lines += &format!("{label:<8}{}\n", text::plain(&describe(value)));
                 }
             }
             print(&lines)?;
         }
     }
     Ok(code)
+}
+
+/// Of a hub's `v1.33.0+farwater.0.1.0` which is which; anything else as it is.
+fn describe(value: &str) -> String {
+    match value.split_once("+farwater.") {
+        Some((kubernetes, own)) => format!("{own} (serves the API of Kubernetes {kubernetes})"),
+        None => value.to_owned(),
+    }
 }
 
 async fn ask(connect: &ConnectArgs, program: Program) -> Result<serde_json::Value> {

@@ -1,4 +1,6 @@
-//! `farwater wait`: until services are healthy or applied, or honestly are not.
+//! `farwater wait`: until services are healthy or applied, sets, clusters and sources are ready, or honestly are not.
+
+mod others;
 
 use std::{
     collections::BTreeMap,
@@ -6,7 +8,7 @@ use std::{
 };
 
 use farwater_api::{REQUESTED_AT, ServiceDeployment};
-use farwater_fleet::why::{Link, Standing};
+use farwater_fleet::why::{Finding, HeldBack, Link, NextStep, Standing, held_back};
 use futures::{StreamExt as _, TryStreamExt as _};
 use kube::{
     Api, ResourceExt as _,
@@ -20,15 +22,15 @@ use crate::{
     connection::Session,
     exit,
     failure::{Failure, Result},
-    scope::{NamespaceArgs, service_name},
+    scope::{NamespaceArgs, object_name},
     terminal::{print, say},
     text,
 };
 
 #[derive(Debug, clap::Args)]
 pub struct WaitArgs {
-    /// Services: NAME or NAMESPACE/NAME.
-    #[arg(required_unless_present = "all")]
+    /// Services (NAME or NAMESPACE/NAME), serviceset/NAME, cluster/NAME, or sources such as gitrepository/NAME.
+    #[arg(required_unless_present = "all", value_name = "SERVICE|KIND/NAME")]
     services: Vec<String>,
     /// Every service of the namespace.
     #[arg(long, conflicts_with = "services")]
@@ -38,7 +40,7 @@ pub struct WaitArgs {
     /// What to wait for.
     #[arg(long = "for", value_enum, value_name = "GOAL", default_value_t)]
     goal: Goal,
-    /// Have their sources asked first, as after a push. One that does not answer is a no.
+    /// Fetches the sources first, as after a push. Fails if one is unreachable.
     #[arg(long)]
     fetch: bool,
     /// How long, for example 90s or 10m; then the exit code is 6.
@@ -66,7 +68,7 @@ impl Goal {
 
 /// How long the hub must have said that it is stuck: a source that was just made, or an agent that tries again, gets
 /// over it.
-const GRACE: Duration = Duration::from_secs(10);
+pub const GRACE: Duration = Duration::from_secs(10);
 
 /// The services of one namespace that are waited for; no names means all that exist at the start.
 pub struct Wanted {
@@ -87,10 +89,10 @@ enum Progress {
 /// What a service's own status says; a status about an older spec says nothing.
 /// `newest`: waits for the revision of the source, and not only for the assigned one.
 fn judge(service: &ServiceDeployment, goal: Goal, newest: bool) -> Progress {
-    let Some(status) = &service.status else { return Progress::NotYet("not seen by the hub yet".to_owned()) };
+    let Some(status) = &service.status else { return Progress::NotYet("the hub has not processed it yet".to_owned()) };
     let seen = status.observed_generation.unwrap_or_default() >= service.metadata.generation.unwrap_or_default();
     if !seen {
-        return Progress::NotYet("its new spec is not seen by the hub yet".to_owned());
+        return Progress::NotYet("the hub has not processed the new spec yet".to_owned());
     }
     let condition = |type_: &str| status.conditions.iter().find(|c| c.type_ == type_);
     let text = |c: &farwater_api::Condition| if c.message.is_empty() { c.reason.clone() } else { c.message.clone() };
@@ -101,16 +103,8 @@ fn judge(service: &ServiceDeployment, goal: Goal, newest: bool) -> Progress {
     if let Some(stalled) = condition("Stalled").filter(|c| c.status == "True") {
         return Progress::Refused(text(stalled));
     }
-    if let Some(held) = status.held_revision.as_ref().filter(|_| newest) {
-        let holds = |type_: &str| condition(type_).filter(|c| c.status == "True").map(text);
-        let suspended = service.spec.suspend.then(|| "the service is suspended".to_owned());
-        return match holds("Pinned").or_else(|| holds("Frozen")).or(suspended) {
-            Some(why) => Progress::Refused(format!("{held} is held back: {why}")),
-            None => Progress::NotYet(format!(
-                "{held} is not assigned yet: {}",
-                condition("Ready").map_or_else(String::new, text)
-            )),
-        };
+    if let Some(HeldBack { sentence, by_people }) = held_back(service).filter(|_| newest) {
+        return if by_people { Progress::Refused(sentence) } else { Progress::NotYet(sentence) };
     }
     let applied = status.applied_revision.is_some() && status.applied_revision == status.assigned_revision;
     let ready = condition("Ready");
@@ -137,9 +131,15 @@ pub async fn run(args: WaitArgs, session: &Session) -> Result<u8> {
     if args.all {
         by_namespace.insert(default.to_owned(), Vec::new());
     }
-    for service in &args.services {
-        let (namespace, name) = service_name(service, default)?;
-        by_namespace.entry(namespace.to_owned()).or_default().push(name.to_owned());
+    let mut others = Vec::new();
+    for argument in &args.services {
+        let named = object_name(argument, default)?;
+        match named.kind.plural.as_str() {
+            "servicedeployments" => {
+                by_namespace.entry(named.namespace.to_owned()).or_default().push(named.name.to_owned());
+            }
+            _ => others.push(others::Awaited::new(named, args.fetch)?),
+        }
     }
     let waits = by_namespace.into_iter().map(|(namespace, names)| async move {
         let wanted = Wanted { namespace, names, newest: args.fetch };
@@ -148,8 +148,10 @@ pub async fn run(args: WaitArgs, session: &Session) -> Result<u8> {
             false => until(session, &wanted, args.goal, args.timeout).await,
         }
     });
-    let codes: Vec<u8> = futures::future::try_join_all(waits).await?;
-    Ok(codes.into_iter().max().unwrap_or(exit::YES))
+    let others = others.iter().map(|awaited| others::until(session, awaited, args.goal, args.timeout));
+    let (codes, more): (Vec<u8>, Vec<u8>) =
+        futures::future::try_join(futures::future::try_join_all(waits), futures::future::try_join_all(others)).await?;
+    Ok(codes.into_iter().chain(more).max().unwrap_or(exit::YES))
 }
 
 /// Has the sources asked first, and then waits for what they have.
@@ -197,16 +199,26 @@ pub async fn until(session: &Session, wanted: &Wanted, goal: Goal, timeout: Dura
     match outcome {
         Ok(result) => result,
         Err(_) => {
-            say(&format!("timed out after {}s; {} of them not {}:", timeout.as_secs(), missing.len(), goal.word()));
+            let noun = if missing.len() == 1 { "service is" } else { "services are" };
+            say(&format!("timed out after {}s; {} {noun} not {}:", timeout.as_secs(), missing.len(), goal.word()));
             for name in missing.keys() {
-                let line = match why::explain(session, &wanted.namespace, name).await {
-                    Ok(finding) => finding.sentence,
-                    Err(failure) => failure.cause,
-                };
-                say(&format!("  {name}: {}", text::plain(&line)));
+                match why::explain(session, &wanted.namespace, name).await {
+                    Ok(finding) => tell(session, name, &finding),
+                    Err(failure) => say(&format!("  {name}: {}", text::plain(&failure.cause))),
+                }
             }
             Ok(exit::TIMEOUT)
         }
+    }
+}
+
+/// The cause, and the command that leads on. One that only waits again is no news to whoever has waited.
+fn tell(session: &Session, name: &str, finding: &Finding) {
+    say(&format!("  {name}: {}", text::plain(&finding.sentence)));
+    let next =
+        finding.next.as_ref().filter(|next| !matches!(next, NextStep::Farwater(next) if next.starts_with("wait ")));
+    if let Some(next) = next {
+        say(&format!("  next: {}", text::plain(&why::command(next, session))));
     }
 }
 
@@ -215,6 +227,10 @@ pub async fn until(session: &Session, wanted: &Wanted, goal: Goal, timeout: Dura
 struct Said {
     state: String,
     stuck: Option<(Instant, String)>,
+    /// When its sources were looked at.
+    looked: Option<Instant>,
+    /// Why its source has nothing for it.
+    refused: Option<String>,
 }
 
 async fn waited_for(session: &Session, wanted: &Wanted) -> Result<BTreeMap<String, Said>> {
@@ -243,8 +259,14 @@ async fn watch(session: &Session, wanted: &Wanted, goal: Goal, missing: &mut BTr
         let event = tokio::select! {
             event = events.try_next() => event,
             _ = tick.tick() => {
-                if give_up(session, namespace, goal, missing) {
+                refuse_at_sources(session, wanted, missing).await;
+                for (name, reason) in give_up(missing) {
                     code = exit::NO;
+                    say(&format!("{name} is not going to be {} by itself: {}", goal.word(), text::plain(&reason)));
+                    match why::explain(session, namespace, &name).await {
+                        Ok(finding) => tell(session, &name, &finding),
+                        Err(_) => say(&format!("  next: {} why {name} -n {namespace}", session.program.name())),
+                    }
                 }
                 continue;
             }
@@ -284,16 +306,33 @@ async fn watch(session: &Session, wanted: &Wanted, goal: Goal, missing: &mut BTr
     Ok(code)
 }
 
-/// Drops the services that have been stuck for longer than the grace; says so.
-fn give_up(session: &Session, namespace: &str, goal: Goal, missing: &mut BTreeMap<String, Said>) -> bool {
-    let before = missing.len();
-    missing.retain(|name, said| {
-        let Some((_, reason)) = said.stuck.as_ref().filter(|(since, _)| since.elapsed() > GRACE) else { return true };
-        say(&format!("{name} is not going to be {} by itself: {}", goal.word(), text::plain(reason)));
-        say(&format!("  next: {} why {name} -n {namespace}", session.program.name()));
-        false
-    });
-    missing.len() < before
+/// Notes the services whose source fails until a person changes something; their own status only waits for it. A service that has nothing
+/// newer to get doesn't need its source.
+async fn refuse_at_sources(session: &Session, wanted: &Wanted, missing: &mut BTreeMap<String, Said>) {
+    for (name, said) in missing.iter_mut() {
+        let is_due = said.looked.get_or_insert_with(Instant::now).elapsed() > GRACE;
+        if !is_due || said.stuck.is_some() {
+            continue;
+        }
+        said.looked = Some(Instant::now());
+        // A look that fails is made again.
+        let refused = why::refused_by_source(session, &wanted.namespace, name, wanted.newest).await.ok().flatten();
+        said.refused = refused;
+    }
+}
+
+/// Drops the services that have been stuck for longer than the grace; gives each with its reason.
+fn give_up(missing: &mut BTreeMap<String, Said>) -> Vec<(String, String)> {
+    let reason = |said: &Said| {
+        let stuck = said.stuck.as_ref().filter(|(since, _)| since.elapsed() > GRACE);
+        stuck.map(|(_, reason)| reason.clone()).or_else(|| said.refused.clone())
+    };
+    let over: Vec<(String, String)> =
+        missing.iter().filter_map(|(name, said)| Some((name.clone(), reason(said)?))).collect();
+    for (name, _) in &over {
+        missing.remove(name);
+    }
+    over
 }
 
 #[cfg(test)]

@@ -1,30 +1,33 @@
-//! `farwater why`: the first broken link from Git to health.
+//! `farwater why`: the first broken link from Git to health, of a service; and what is wrong with a set, a cluster or a source.
 
 use farwater_api::{
     ADMIN_NAMESPACE, AnySource, Cluster, GitRepository, HelmRepository, ManagedNamespace, OCIRepository,
-    ServiceDeployment, ServiceSet, SourceKind,
+    ServiceDeployment, ServiceSet, SourceKind, managed_namespace,
     objects::ObjectReport,
     service_set::{Member, RolloutStatus},
     service_sources::SourceReference,
 };
-use farwater_fleet::why::{self, Evidence, Finding, Link, Lookup, NextStep, Standing, Turn};
+use farwater_fleet::why::{self, Evidence, Finding, Link, Lookup, NextStep, SetEvidence, Standing, Turn};
 use kube::ResourceExt as _;
 
 use crate::{
     commands::{objects, rollout},
     connection::Session,
     exit,
-    failure::Result,
+    failure::{Failure, Result},
     format::{self, Answer},
-    scope::{NamespaceArgs, service_name},
+    kinds::Kind,
+    scope::{NamedObject, NamespaceArgs, object_name},
     terminal::{Colour, Terminal, print},
     text,
 };
 
 #[derive(Debug, clap::Args)]
 pub struct WhyArgs {
-    /// The service: NAME or NAMESPACE/NAME.
-    service: String,
+    /// The service (NAME or NAMESPACE/NAME), or serviceset/NAME, managednamespace/NAME, cluster/NAME, or a source such as
+    /// gitrepository/NAME.
+    #[arg(value_name = "SERVICE|KIND/NAME")]
+    what: String,
     #[command(flatten)]
     namespace: NamespaceArgs,
     /// What the output looks like.
@@ -33,14 +36,61 @@ pub struct WhyArgs {
 }
 
 pub async fn run(args: WhyArgs, session: &Session) -> Result<u8> {
-    let (namespace, name) = service_name(&args.service, args.namespace.or_default(session))?;
-    let finding = explain(session, namespace, name).await?;
+    let NamedObject { kind, namespace, name } = object_name(&args.what, args.namespace.or_default(session))?;
+    let finding = explain_named(session, &kind, namespace, name).await?;
     match args.output {
         Answer::Json => print(&format::json(&finding)?)?,
         Answer::Yaml => print(&format::yaml(&finding)?)?,
         Answer::Text => print(&render(&finding, session, Terminal::detect()))?,
     }
     Ok(if finding.standing == Standing::Healthy { exit::YES } else { exit::NO })
+}
+
+/// Of whichever kind can be explained.
+pub async fn explain_named(session: &Session, kind: &Kind, namespace: &str, name: &str) -> Result<Finding> {
+    let now = jiff::Timestamp::now();
+    match kind.plural.as_str() {
+        "servicedeployments" => explain(session, namespace, name).await,
+        "servicesets" => explain_set(session, namespace, name).await,
+        "managednamespaces" => {
+            session.get::<ManagedNamespace>(namespace, name).await?;
+            explain_set(session, namespace, &managed_namespace::set_name(name)).await
+        }
+        "clusters" => Ok(why::explain_cluster(&session.get(namespace, name).await?, now)),
+        plural => {
+            let Some(kind) = SourceKind::ALL.into_iter().find(|source| source.plural() == plural) else {
+                return Err(Failure::usage(format!("a {} has no health to explain", kind.kind))
+                    .evidence("expected a service, or serviceset/NAME, cluster/NAME or a source")
+                    .next(format!("{{program}} get {plural} {name} -n {namespace} -o yaml")));
+            };
+            let reference = SourceReference { kind, name: name.to_owned() };
+            let source = find_source(session, namespace, &reference).await?;
+            Ok(why::explain_source(&source, &reference, namespace, now))
+        }
+    }
+}
+
+async fn explain_set(session: &Session, namespace: &str, name: &str) -> Result<Finding> {
+    let set: ServiceSet = session.get(namespace, name).await?;
+    let members = rollout::members(session, (namespace, name)).await?;
+    Ok(why::explain_set(&SetEvidence { set: &set, members: &members, now: jiff::Timestamp::now() }))
+}
+
+/// Why the sources of a service have nothing for it until a person changes something. None: they work, fail for a while, or nothing of them
+/// is wanted. `newest`: something newer is wanted than what is assigned.
+pub async fn refused_by_source(session: &Session, namespace: &str, name: &str, newest: bool) -> Result<Option<String>> {
+    let service: ServiceDeployment = session.get(namespace, name).await?;
+    let has_some = service.status.as_ref().is_some_and(|status| status.assigned_revision.is_some());
+    if service.spec.pin.is_some() || (has_some && !newest) {
+        return Ok(None);
+    }
+    let now = jiff::Timestamp::now();
+    let sources = find_sources(session, namespace, &service).await?;
+    Ok(sources.into_iter().find_map(|(reference, found)| {
+        let source = found.found()?;
+        let is_stalled = source.status.conditions.iter().any(|c| c.type_ == "Stalled" && c.status == "True");
+        is_stalled.then(|| why::explain_source(&source, &reference, namespace, now).sentence)
+    }))
 }
 
 /// Collects the evidence and judges it.
@@ -157,21 +207,26 @@ fn render(finding: &Finding, session: &Session, terminal: Terminal) -> String {
     for evidence in &finding.evidence {
         lines += &format!("  {}\n", text::plain(evidence));
     }
-    let next = finding.next.as_ref().map(|step| match step {
+    if let Some(next) = &finding.next {
+        lines += &format!("next: {}\n", text::plain(&command(next, session)));
+    }
+    lines
+}
+
+/// A next step as its user has to type it.
+pub fn command(step: &NextStep, session: &Session) -> String {
+    match step {
         NextStep::Farwater(arguments) => format!("{} {arguments}", session.program.name()),
         NextStep::Kubectl(arguments) => session.kubectl(arguments),
         NextStep::InCluster(arguments) => format!("in the cluster: kubectl {arguments}"),
-    });
-    if let Some(next) = next {
-        lines += &format!("next: {}\n", text::plain(&next));
     }
-    lines
 }
 
 fn station(link: Link) -> &'static str {
     match link {
         Link::Source => "the source",
         Link::Bundle => "the bundle",
+        Link::Parameters => "its parameters and Secrets",
         Link::Dependencies => "a dependency",
         Link::Placement => "placement",
         Link::Cluster => "the cluster",

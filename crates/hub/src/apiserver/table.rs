@@ -2,11 +2,11 @@
 
 use std::borrow::Cow;
 
+use farwater_api::json_path;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::{
-    jsonpath,
     kinds::{Column, ResourceKind},
     meta, views,
 };
@@ -207,7 +207,7 @@ pub fn columns(kind: &ResourceKind) -> Value {
 }
 
 fn custom_cell(object: &Value, column: &Column, now: Timestamp) -> Value {
-    let Some(value) = jsonpath::first(object, &column.path) else { return Value::Null };
+    let Some(value) = json_path::first(object, &column.path) else { return Value::Null };
     match (column.kind.as_str(), value) {
         (_, Value::Null) => Value::Null,
         ("date", value) => age(Some(value), now),
@@ -253,6 +253,13 @@ pub fn table(list_meta: Value, columns: Option<Value>, rows: Vec<Value>) -> Valu
 #[cfg(test)]
 mod tests {
     use super::{super::kinds::REGISTRY, *};
+
+    #[test]
+    fn every_column_of_our_kinds_has_a_path_that_is_understood() {
+        for column in REGISTRY.kinds.iter().flat_map(|kind| &kind.columns) {
+            json_path::Path::parse(&column.path).unwrap();
+        }
+    }
 
     #[test]
     fn ages_are_written_as_kubectl_writes_them() {

@@ -205,7 +205,7 @@ fn is_of_chart(reason: &FetchReason) -> bool {
         Of::ReferenceMissing(_) | Of::NotFound | Of::Forbidden | Of::Archive | Of::Manifest | Of::Index => true,
         Of::Digest { .. } | Of::TooLarge { .. } | Of::LinkRefused | Of::Redirected => true,
         Of::Unauthorized | Of::CredentialsMissing | Of::Timeout(_) | Of::Unreachable | Of::ServerError => false,
-        Of::Throttled | Of::Unexpected | Of::Untrusted | Of::CertificateExpired => false,
+        Of::HostUnknown | Of::Throttled | Of::Unexpected | Of::Untrusted | Of::CertificateExpired => false,
         Of::ProxyRefused | Of::ClearText | Of::Unverified | Of::Disk => false,
     }
 }
@@ -243,7 +243,7 @@ fn forgotten_charts(source: &Helm<'_>, found: &[ChartRow]) -> Vec<ChartRow> {
     source.known.iter().filter(|row| !is_found(row)).map(forget).collect()
 }
 
-/// What was served goes on being served, and why nothing newer is, is said.
+/// What was served stays in use, and why nothing newer is, is said.
 fn missing_chart(uid: &str, wanted: &WantedChart, known: Option<&ChartRow>, error: &FetchError) -> Option<ChartRow> {
     let problem = error.to_string();
     let mut row = known.cloned().unwrap_or_else(|| ChartRow {

@@ -1,7 +1,7 @@
 //! fetch_sources: remotes → revisions that are served.
 //!
 //! A remote that can't be asked, refuses us or lacks what is followed changes nothing but the source's conditions: what was
-//! fetched last goes on being served, also after a restart, because revision and mirror are on the disk.
+//! fetched last stays in use, also after a restart, because revision and mirror are on the disk.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -720,13 +720,13 @@ async fn write_failure(
     let is_refused = failure.reason == UNVERIFIED;
     let kept = match (served, &source.object.spec) {
         (Some(revision), _) if is_refused => {
-            format!("{}, the last verified, goes on being served", revision_text(revision))
+            format!("{}, the last verified, stays in use", revision_text(revision))
         }
         (Some(revision), _) => {
-            format!("{} goes on being served, unchecked since {}", revision_text(revision), since.0)
+            format!("{} stays in use, unchecked since {}", revision_text(revision), since.0)
         }
         (None, SourceSpec::Helm(spec)) if spec.is_registry() => {
-            format!("what was found goes on being served, unchecked since {}", since.0)
+            format!("what was found stays in use, unchecked since {}", since.0)
         }
         (None, _) if source.is_signed() => "nothing that was verified is there to serve".to_owned(),
         (None, _) => "nothing was fetched yet".to_owned(),
@@ -789,7 +789,7 @@ async fn write_unpromoted(
     why: &str,
 ) -> Result<(), StoreError> {
     let message = match served {
-        Some(revision) => format!("{why}; {} goes on being served", revision_text(revision)),
+        Some(revision) => format!("{why}; {} stays in use", revision_text(revision)),
         None => format!("{why}; nothing is served"),
     };
     let mut verdicts = vec![Verdict::new("Ready", Some(served.is_some()), "NotPromoted", message)];
@@ -802,7 +802,7 @@ async fn write_unpromoted(
 async fn write_suspended(delivery: &Delivery, source: &Source, served: Option<&Revision>) -> Result<(), StoreError> {
     let message = served.map_or_else(
         || "suspended; nothing was fetched yet".to_owned(),
-        |revision| format!("suspended; {} goes on being served", revision_text(revision)),
+        |revision| format!("suspended; {} stays in use", revision_text(revision)),
     );
     let mut verdicts = vec![Verdict::new("Ready", served.map(|_| true), "Suspended", message)];
     verdicts.extend(source.verified(served, None));

@@ -225,7 +225,11 @@ impl ServiceFacts {
         let why = match (&self.why, &ceiling, secrets, given.problem()) {
             (Why::Trouble(_), ..) => self.why.clone(),
             (_, Err(denied), ..) => Why::NotGranted(denied.to_string()),
-            (_, Ok(_), Err(message), _) => Why::Trouble(Trouble::Secret { message: message.clone() }),
+            // All of it at once: nobody should find the second only after the first.
+            (_, Ok(_), Err(message), more) => {
+                let all: Vec<&str> = std::iter::once(message.as_str()).chain(more).collect();
+                Why::Trouble(Trouble::Secret { message: all.join("; ") })
+            }
             (_, Ok(_), Ok(_), Some(message)) => Why::Trouble(Trouble::Parameters { message: message.to_owned() }),
             (why, Ok(_), Ok(_), None) => why.clone(),
         };

@@ -760,7 +760,7 @@ fn describe_differing(advance: &Advance, matched: i64) -> Option<(&'static str, 
             let lists = lists.map(|(count, one, many)| (i64::try_from(count).unwrap_or(i64::MAX), one, many));
             let lists = lists.into_iter().filter(|(count, ..)| *count > 0);
             let told: Vec<String> =
-                lists.map(|(count, one, many)| format!("{} {}", clusters(count), verb(count, one, many))).collect();
+                lists.map(|(count, one, many)| format!("{} {}", clusters(count), verb(&count, one, many))).collect();
             let message = format!("{} and not at what the set asks for", told.join(", "));
             return (!told.is_empty()).then_some(("MembersDiffer", message));
         }

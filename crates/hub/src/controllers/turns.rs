@@ -109,7 +109,7 @@ impl Turn<'_> {
         let Hosts { answering, silent, .. } = &mut *hosts;
         let (to, from) = match failure {
             Some("Timeout") => (silent, answering),
-            Some("Unreachable") => return,
+            Some("Unreachable" | "HostNotFound" | "ServerFailed") => return,
             _ => (answering, silent),
         };
         from.remove(&self.host);

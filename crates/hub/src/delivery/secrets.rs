@@ -57,9 +57,11 @@ async fn load(
     names: &[LocalReference],
 ) -> Result<Result<Zeroizing<Vec<u8>>, String>, StoreError> {
     let mut secrets = Secrets::default();
+    let mut missing = Vec::new();
     for LocalReference { name } in names {
         let Some(resource) = resources::load_secret(store, &Name::new(namespace, name)).await? else {
-            return Ok(Err(format!("Secret {name} does not exist in namespace {namespace}")));
+            missing.push(format!("Secret {name} does not exist in namespace {namespace}"));
+            continue;
         };
         let object = &resource.object;
         let secret_type = object["type"].as_str().unwrap_or("Opaque").to_owned();
@@ -70,6 +72,9 @@ async fn load(
         let data: BTreeMap<_, _> =
             data.map(|(key, value)| (key.clone(), value.as_str().unwrap_or_default().to_owned())).collect();
         secrets.0.insert(name.clone(), SecretValue { secret_type, data });
+    }
+    if !missing.is_empty() {
+        return Ok(Err(missing.join("; ")));
     }
     let json = Zeroizing::new(serde_json::to_vec(&secrets).map_err(StoreError::abort)?);
     if json.len() > MAX_SECRET_BYTES {

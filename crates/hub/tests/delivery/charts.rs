@@ -175,7 +175,7 @@ async fn a_repository_that_fails_keeps_what_is_assigned_also_across_a_restart() 
     let (before, _) = wait_files(&rig, &agent, &uid, |_| true).await;
     repository.add(&[("web", "1.1.0")]);
     for (fault, reason) in [
-        (Fault::Status(500), "False/Unreachable"),
+        (Fault::Status(500), "False/ServerFailed"),
         (Fault::Status(429), "False/Throttled"),
         (Fault::Status(401), "False/AuthenticationFailed"),
         (Fault::Status(404), "False/RepositoryNotFound"),
@@ -185,7 +185,7 @@ async fn a_repository_that_fails_keeps_what_is_assigned_also_across_a_restart() 
         let index = ask(&rig, "HelmRepository", "charts").await;
         assert_eq!(condition(&index, "Ready"), reason, "{}", message(&index, "Ready"));
         assert!(index["status"]["staleSince"].is_string());
-        assert!(message(&index, "Ready").contains("goes on being served"), "{}", message(&index, "Ready"));
+        assert!(message(&index, "Ready").contains("stays in use"), "{}", message(&index, "Ready"));
     }
     repository.origin.set_fault(Fault::None);
     std::fs::write(repository.path().join("index.yaml"), "entries: [hostile").unwrap();

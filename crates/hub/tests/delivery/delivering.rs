@@ -235,7 +235,7 @@ async fn a_source_that_fails_keeps_what_is_assigned_also_across_a_restart() {
     let source = rig.get("GitRepository", ADMIN_NAMESPACE, "infra").await.unwrap();
     assert_eq!(condition(&source, "Ready"), "False/Unreachable");
     assert!(source["status"]["staleSince"].is_string());
-    assert!(message(&source, "Ready").contains("goes on being served"), "{}", message(&source, "Ready"));
+    assert!(message(&source, "Ready").contains("stays in use"), "{}", message(&source, "Ready"));
     assert_eq!(agent.desired(&rig).await, before);
 
     rig = rig.restart().await;

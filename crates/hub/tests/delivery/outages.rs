@@ -1,4 +1,4 @@
-//! What goes wrong upstream, for every kind of source alike: what was fetched last goes on being served and nothing else
+//! What goes wrong upstream, for every kind of source alike: what was fetched last stays in use and nothing else
 //! changes, until it is well again.
 
 use std::time::Duration;
@@ -28,7 +28,7 @@ const SHORT: &str = "1s";
 const FAULTS: [(Fault, &str); 7] = [
     (Fault::Stall, "Timeout"),
     (Fault::Slow { bytes: 1, pause: Duration::from_secs(1) }, "Timeout"),
-    (Fault::Status(500), "Unreachable"),
+    (Fault::Status(500), "ServerFailed"),
     (Fault::Status(429), "Throttled"),
     (Fault::Status(401), "AuthenticationFailed"),
     (Fault::Status(404), "RepositoryNotFound"),
@@ -223,7 +223,7 @@ async fn fails(rig: &Rig, kind: &str, reason: &str, since: Option<String>) -> St
             condition(object, "Ready") == expected && object["status"]["staleSince"].is_string()
         })
         .await;
-    assert!(message(&told, "Ready").contains("goes on being served, unchecked since"), "{told:#}");
+    assert!(message(&told, "Ready").contains("stays in use, unchecked since"), "{told:#}");
     let now = told["status"]["staleSince"].as_str().unwrap().to_owned();
     assert!(since.is_none_or(|since| since == now), "{told:#}");
     now

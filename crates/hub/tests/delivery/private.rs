@@ -365,7 +365,7 @@ async fn what_is_not_signed_is_never_served_and_the_last_verified_stays() {
     infra.change("main", &[("apps/a.yaml", Some("kind: Forged"))]).unwrap();
     let told = ask(&rig, "GitRepository", "infra").await;
     assert_eq!(condition(&told, "SourceVerified"), "False/VerificationFailed");
-    assert!(message(&told, "Ready").contains("the last verified, goes on being served"), "{told:#}");
+    assert!(message(&told, "Ready").contains("the last verified, stays in use"), "{told:#}");
     assert_eq!(told["status"]["revision"], format!("main@sha1:{first}"));
     rig.wait_idle().await;
     assert_eq!(agent.desired(&rig).await.entries[0].digest(), before.digest());

@@ -196,7 +196,7 @@ async fn many_new_holds_stop_all_deletions_of_the_fleet_until_somebody_has_looke
     rig.wait_for("Namespace", "", ADMIN_NAMESPACE, frozen).await;
     let stopped = |entry: &Entry| {
         let reason = applied(entry).and_then(|deployment| deployment.hold_prune.as_deref());
-        reason.is_some_and(|reason| reason.contains("nothing is deleted in the whole fleet"))
+        reason.is_some_and(|reason| reason.contains("all deletions are paused"))
     };
     other.wait_entry(&rig, &far, stopped).await;
     assert_eq!(told(&rig, "PrunesFrozen").await.len(), 1);

@@ -49,6 +49,8 @@ pub enum GitReason {
     AnswerTooLarge { limit: usize },
     #[error("the server can't be reached")]
     Unreachable,
+    #[error("the name of the server's host is not known")]
+    HostUnknown,
     #[error("the server failed")]
     ServerError,
     #[error("the server asks to be asked less often")]
@@ -107,7 +109,9 @@ impl GitReason {
             Self::Empty => "RepositoryEmpty",
             Self::Timeout(_) | Self::Stalled => "Timeout",
             Self::TooLarge { .. } | Self::TooManyRefs { .. } | Self::AnswerTooLarge { .. } => "RepositoryTooLarge",
-            Self::Unreachable | Self::ServerError => "Unreachable",
+            Self::Unreachable => "Unreachable",
+            Self::HostUnknown => "HostNotFound",
+            Self::ServerError => "ServerFailed",
             Self::Throttled => "Throttled",
             Self::Untrusted => "CertificateNotTrusted",
             Self::CertificateExpired => "CertificateExpired",
@@ -130,6 +134,7 @@ impl GitReason {
             Self::Timeout(_)
             | Self::Stalled
             | Self::Unreachable
+            | Self::HostUnknown
             | Self::ServerError
             | Self::Throttled
             | Self::CertificateExpired
@@ -151,9 +156,8 @@ impl GitReason {
             }
             Self::Forbidden => "give them read access, or name others in spec.secretRef",
             Self::NotFound => "check spec.url and the credentials",
-            Self::ReferenceMissing(_) | Self::CommitRefused => {
-                "correct spec.ref, or push it; what was fetched before goes on being served"
-            }
+            Self::HostUnknown => "check spec.url, and the name server of the hub; it will be tried again",
+            Self::ReferenceMissing(_) | Self::CommitRefused => "correct spec.ref, or push it",
             Self::Empty => "push a commit",
             Self::Timeout(_) => "raise spec.timeout if the repository is large; it will be tried again",
             Self::TooLarge { .. } => "use a smaller repository: deploy from one without large files in its history",
@@ -236,7 +240,7 @@ impl Problem {
 impl From<ResolveError> for Problem {
     fn from(error: ResolveError) -> Self {
         let reason = match error {
-            ResolveError::Unresolved { .. } => GitReason::Unreachable,
+            ResolveError::Unresolved { .. } => GitReason::HostUnknown,
             ResolveError::Refused(_) => GitReason::LinkRefused,
         };
         Self::new(reason, error.to_string())
@@ -255,6 +259,7 @@ impl From<FetchError> for Problem {
                 GitReason::AnswerTooLarge { limit: usize::try_from(limit).unwrap_or(usize::MAX) }
             }
             FetchReason::Unreachable => GitReason::Unreachable,
+            FetchReason::HostUnknown => GitReason::HostUnknown,
             FetchReason::ServerError | FetchReason::Unexpected => GitReason::ServerError,
             FetchReason::Throttled => GitReason::Throttled,
             FetchReason::Untrusted => GitReason::Untrusted,
@@ -300,7 +305,7 @@ const PHRASES: [(&str, GitReason); 44] = [
     ("certificate is not yet valid", GitReason::CertificateExpired),
     ("certificate", GitReason::Untrusted),
     ("SSL", GitReason::Untrusted),
-    ("Could not resolve host", GitReason::Unreachable),
+    ("Could not resolve host", GitReason::HostUnknown),
     ("Failed to connect", GitReason::Unreachable),
     ("Couldn't connect", GitReason::Unreachable),
     ("Connection refused", GitReason::Unreachable),
@@ -356,7 +361,10 @@ const SSH_PHRASES: [(&str, GitReason); 20] = [
 /// this stream too (`remote: …`).
 fn evidence(session: &Session<'_>, stderr: &str) -> String {
     // `! [remote rejected] 1a2b -> branch (why)`
-    let telling = |line: &&str| ["fatal: ", "error: ", "! ["].iter().any(|start| line.starts_with(start));
+    // That nobody can be asked for a password is how git is run, and says nothing of the remote.
+    let telling = |line: &&str| {
+        ["fatal: ", "error: ", "! ["].iter().any(|start| line.starts_with(start)) && !line.contains("askpass")
+    };
     let line = stderr.lines().map(str::trim).find(telling).or_else(|| stderr.lines().find(|l| !l.trim().is_empty()));
     let line = line.unwrap_or("no output").replace(session.remote.url(), "the repository");
     // Only now escaped: escaping would hide a secret from the redaction.

@@ -397,7 +397,7 @@ async fn hostile_trees_are_refused_before_they_reach_a_mirror() {
         assert_eq!(error.reason, GitReason::Malformed, "{error}");
         assert_eq!(bench.main().await.unwrap_err().reason, GitReason::Malformed, "the second time too");
     }
-    assert!(bench.bundle(&synced, ".").await.is_ok(), "the last good state goes on being served");
+    assert!(bench.bundle(&synced, ".").await.is_ok(), "the last good state stays in use");
 }
 
 #[tokio::test]

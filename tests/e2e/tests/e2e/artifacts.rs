@@ -81,6 +81,6 @@ async fn an_artifact_with_files_of_a_repository_is_applied_and_outlives_its_regi
     ensure!(after.assigned_revision == before.assigned_revision, "{after:?}");
     ensure!(condition(&after.conditions, "Ready") == Some("True"), "{after:?}");
     let why = cli.why("app")?;
-    ensure!(why.to_string().contains("goes on being served"), "{why:#}");
+    ensure!(why.to_string().contains("stays in use"), "{why:#}");
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! What Git does wrong deletes nothing: the last good state goes on being served.
+//! What Git does wrong deletes nothing: the last good state stays in use.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -101,7 +101,7 @@ async fn state(plane: &Plane, fleet: &Fleet) -> Result<BTreeMap<&'static str, [S
 async fn stale_since(fleet: &Fleet) -> Result<Vec<String>> {
     let mut found = Vec::new();
     for name in NAMES {
-        let status = until_ready(fleet, name, "False", "goes on being served").await?.status.unwrap_or_default();
+        let status = until_ready(fleet, name, "False", "stays in use").await?.status.unwrap_or_default();
         found.push(json!(status.stale_since.context("it is not stale")?).to_string());
     }
     Ok(found)

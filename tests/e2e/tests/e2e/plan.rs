@@ -79,7 +79,11 @@ async fn a_plan_is_what_the_agent_then_does_and_changes_nothing_itself() -> Resu
     fleet.cli().expect(0, &["suspend", "app", "--reason", "a look"])?;
     fleet
         .until("the agent to be told of the suspension", || async {
-            Ok(plan(&fleet, 0, &[])?["plan"]["held"].is_string().then_some(()))
+            let ran = fleet.cli().run(&["plan", "app", "-o", "json"])?;
+            let told: Value = serde_json::from_str(&ran.stdout).with_context(|| ran.stdout.clone())?;
+            let is_held = told["plan"]["held"].is_string();
+            ensure!(ran.code == i32::from(is_held), "{ran:?}");
+            Ok(is_held.then_some(()))
         })
         .await?;
     let maps: Api<ConfigMap> = Api::namespaced(plane.client().await?, &namespace);

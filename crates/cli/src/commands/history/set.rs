@@ -51,7 +51,7 @@ fn table(versions: &[SetVersion], now: Timestamp) -> Table {
         table.push([
             version.number.to_string(),
             format!("{} ago", ago(version.began.0, now)),
-            version.phase.to_string(),
+            if version.is_superseded() { "Superseded".to_owned() } else { version.phase.to_string() },
             if version.good { "yes" } else { "no" }.to_owned(),
             text::short_revision(&version.revision),
             said.join("; "),
@@ -75,14 +75,15 @@ mod tests {
     #[test]
     fn each_rollout_is_told_with_who_said_what_of_it() {
         let versions = json!([
-            {"number": 3, "began": "2026-01-01T11:59:00Z", "phase": "Progressing", "revision": "main@sha1:b", "pin": 1, "orders": [
+            {"number": 4, "began": "2026-01-01T11:59:00Z", "phase": "Progressing", "revision": "main@sha1:b", "pin": 1, "orders": [
                 {"at": "2026-01-01T11:59:00Z", "by": "ann", "what": "roll back to 1", "reason": "checkout is slow"},
             ]},
-            {"number": 2, "began": "2026-01-01T11:50:00Z", "ended": "2026-01-01T11:59:00Z", "phase": "Halted",
+            {"number": 3, "began": "2026-01-01T11:50:00Z", "ended": "2026-01-01T11:59:00Z", "phase": "Halted",
              "revision": "main@sha1:b", "haltedBy": "farwater-admin/east", "orders": [
                 {"at": "2026-01-01T11:51:00Z", "by": "bob", "what": "pause", "reason": "lunch"},
                 {"at": "2026-01-01T11:55:00Z", "by": "bob", "what": "resume"},
             ]},
+            {"number": 2, "began": "2026-01-01T11:00:00Z", "ended": "2026-01-01T11:50:00Z", "phase": "Progressing", "revision": "main@sha1:c"},
             {"number": 1, "began": "2026-01-01T10:00:00Z", "ended": "2026-01-01T10:10:00Z", "phase": "Complete", "good": true,
              "revision": "main@sha1:a"},
         ]);
@@ -90,8 +91,9 @@ mod tests {
         let shown = table(&versions, "2026-01-01T12:00:00Z".parse().unwrap()).render(Terminal::default());
         let expected = "\
 VERSION   BEGAN     PHASE         GOOD   REVISION      SAID
-3         60s ago   Progressing   no     main@sha1:b   roll back to 1 by ann: checkout is slow
-2         10m ago   Halted        no     main@sha1:b   halted by farwater-admin/east; pause by bob: lunch; resume by bob
+4         60s ago   Progressing   no     main@sha1:b   roll back to 1 by ann: checkout is slow
+3         10m ago   Halted        no     main@sha1:b   halted by farwater-admin/east; pause by bob: lunch; resume by bob
+2         60m ago   Superseded    no     main@sha1:c
 1         2h ago    Complete      yes    main@sha1:a
 ";
         assert_eq!(shown, expected);

@@ -24,7 +24,7 @@ pub async fn run((namespace, name): (&str, &str), args: &RollbackArgs, session: 
         (true, None) => "unchanged: it is at no earlier version".to_owned(),
         (true, Some(_)) => {
             rollout::change(session, &NamedSet::plain(namespace, name), json!({"pin": null})).await?;
-            "let go on: what its sources and its template have is next".to_owned()
+            "unpinned; it will roll out the latest revision".to_owned()
         }
         (false, _) => {
             let versions = rollout::versions(session, (namespace, name)).await?;

@@ -1,0 +1,258 @@
+//! `farwater delete`: deletes services, sets, sources and other resources of the hub, and says first what that means for the clusters.
+
+mod effects;
+mod gone;
+
+use std::time::Duration;
+
+use farwater_api::{
+    Cluster, ManagedNamespace, ServiceDeployment, ServiceSet, SourceKind, managed_namespace,
+    service_sources::SourceReference,
+};
+use http::Method;
+use kube::ResourceExt as _;
+use serde_json::json;
+
+use crate::{
+    commands::{objects, wait::parse_duration, why},
+    connection::Session,
+    exit,
+    failure::{Failure, Result},
+    kinds,
+    scope::{NamedObject, NamespaceArgs, object_name},
+    terminal::{self, print, say},
+    text,
+};
+
+#[derive(Debug, clap::Args)]
+pub struct DeleteArgs {
+    /// Services (NAME or NAMESPACE/NAME), or KIND/NAME and KIND/NAMESPACE/NAME of any kind of Farwater.
+    #[arg(required = true, value_name = "SERVICE|KIND/NAME")]
+    what: Vec<String>,
+    #[command(flatten)]
+    namespace: NamespaceArgs,
+    /// Doesn't ask, for scripts. A source that services use is deleted only with this.
+    #[arg(short, long)]
+    yes: bool,
+    /// Returns when everything is gone: 1 if something will not go by itself, 6 when the time is up.
+    #[arg(long)]
+    wait: bool,
+    /// How long --wait waits, for example 90s or 10m.
+    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = parse_duration)]
+    timeout: Duration,
+}
+
+/// One object that is to go.
+#[derive(Clone, Debug)]
+struct Doomed {
+    kind: kinds::Kind,
+    namespace: String,
+    name: String,
+    /// Of the object that was looked at: one of the same name that is made later is another.
+    uid: String,
+}
+
+impl Doomed {
+    fn path(&self) -> String {
+        self.kind.path(Some(&self.namespace), Some(&self.name))
+    }
+
+    /// `servicedeployment.farwater.dev/web`
+    fn qualified(&self) -> String {
+        self.kind.qualified(&self.name)
+    }
+
+    /// `team-a/web`
+    fn place(&self) -> String {
+        if self.kind.namespaced { format!("{}/{}", self.namespace, self.name) } else { self.name.clone() }
+    }
+
+    /// As an argument of a command, with its namespace.
+    fn argument(&self) -> String {
+        let name = match self.kind.plural.as_str() {
+            "servicedeployments" => self.name.clone(),
+            _ => format!("{}/{}", self.kind.singular, self.name),
+        };
+        if self.kind.namespaced { format!("{name} -n {}", self.namespace) } else { name }
+    }
+}
+
+/// What was found out before anything is deleted.
+struct Outlook {
+    doomed: Doomed,
+    /// What will happen, a line each.
+    effects: Vec<String>,
+    /// Services and sets that use the source.
+    users: Vec<String>,
+    /// Other objects that go with it and are waited for.
+    with: Vec<Doomed>,
+}
+
+pub async fn run(args: DeleteArgs, session: &Session) -> Result<u8> {
+    let default = args.namespace.or_default(session);
+    let mut outlooks: Vec<Outlook> = Vec::new();
+    for argument in &args.what {
+        let named = object_name(argument, default)?;
+        let outlook = look(session, &named).await?;
+        if outlooks.iter().all(|known| known.doomed.uid != outlook.doomed.uid) {
+            outlooks.push(outlook);
+        }
+    }
+    // Rights, and what only its owner may delete: before anybody is asked.
+    for outlook in &outlooks {
+        delete(session, &outlook.doomed, true).await?;
+    }
+    for outlook in &outlooks {
+        say(&describe(outlook));
+    }
+    if !args.yes {
+        refuse_in_use(&outlooks)?;
+        match terminal::confirm("Delete?")? {
+            Some(true) => {}
+            Some(false) => return Ok(exit::NO),
+            None => {
+                return Err(Failure::usage("nothing was deleted: standard input is not a terminal")
+                    .next(format!("{{program}} delete {} --yes", given(&args))));
+            }
+        }
+    }
+    let mut going = Vec::new();
+    for outlook in &outlooks {
+        let is_gone = delete(session, &outlook.doomed, false).await?;
+        if is_gone || !args.wait {
+            let told = if is_gone { "deleted" } else { "is being deleted" };
+            print(&format!("{} {told}\n", outlook.doomed.qualified()))?;
+        }
+        going.extend((!is_gone).then(|| outlook.doomed.clone()));
+        going.extend(outlook.with.iter().cloned());
+    }
+    if args.wait {
+        return gone::wait(session, &going, args.timeout).await;
+    }
+    if let Some(first) = going.first() {
+        let program = session.program.name();
+        say(&format!("next: {program} delete {} --yes --wait # returns when it is gone", first.argument()));
+    }
+    Ok(exit::YES)
+}
+
+/// The arguments as they were given.
+fn given(args: &DeleteArgs) -> String {
+    let namespace = args.namespace.namespace.as_ref().map(|namespace| format!(" -n {namespace}")).unwrap_or_default();
+    args.what.join(" ") + &namespace
+}
+
+fn describe(outlook: &Outlook) -> String {
+    let lines: String = outlook.effects.iter().map(|line| format!("\n  {}", text::plain(line))).collect();
+    format!("{} {}{lines}", outlook.doomed.kind.kind, outlook.doomed.place())
+}
+
+/// Other namespaces of the kind have no say here: a source serves the services of its own.
+fn refuse_in_use(outlooks: &[Outlook]) -> Result<()> {
+    // What goes in the same command uses nothing any more.
+    let goes = |user: &String| outlooks.iter().any(|outlook| outlook.doomed.argument().split(' ').next() == Some(user));
+    let in_use = outlooks.iter().find(|outlook| outlook.users.iter().any(|user| !goes(user)));
+    let Some(Outlook { doomed, users, .. }) = in_use else { return Ok(()) };
+    let program = "{program}";
+    Err(Failure::new(exit::CONFLICT, format!("{} {} is in use; nothing was deleted", doomed.kind.kind, doomed.place()))
+        .evidence(format!("used by {}", effects::list(users)))
+        .next(format!("delete these first, or give --yes: {program} delete {} --yes", doomed.argument())))
+}
+
+/// Deletes exactly the object that was looked at; whether it is gone at once. `trial`: only whether that may be.
+async fn delete(session: &Session, doomed: &Doomed, trial: bool) -> Result<bool> {
+    let mut options = json!({"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {"uid": doomed.uid}});
+    if trial {
+        options["dryRun"] = json!(["All"]);
+    }
+    let attempt = format!("delete {} {}", doomed.kind.kind, doomed.place());
+    match session.ask(&attempt, Method::DELETE, &doomed.path(), "application/json", Some(&options)).await {
+        Ok(answer) => Ok(answer["kind"] == "Status"),
+        Err(failure) if failure.is_missing() => Ok(true),
+        Err(failure) => Err(failure),
+    }
+}
+
+async fn look(session: &Session, named: &NamedObject<'_>) -> Result<Outlook> {
+    let NamedObject { kind, namespace, name } = named;
+    let outlook = |uid: Option<String>, effects: Vec<String>| Outlook {
+        doomed: Doomed {
+            kind: kind.clone(),
+            namespace: (*namespace).to_owned(),
+            name: (*name).to_owned(),
+            uid: uid.unwrap_or_default(),
+        },
+        effects,
+        users: Vec::new(),
+        with: Vec::new(),
+    };
+    Ok(match kind.plural.as_str() {
+        "servicedeployments" => {
+            let service: ServiceDeployment = session.get(namespace, name).await?;
+            let (cluster, reports, others) = tokio::join!(
+                why::find_cluster(session, &service),
+                objects::fetch(session, namespace, name),
+                session.list::<ServiceDeployment>(Some(namespace)),
+            );
+            // What can't be looked at is left out of the outlook, and the deletion is the hub's to allow.
+            let others = others.unwrap_or_default();
+            let told = effects::of_service(&effects::Looked {
+                service: &service,
+                cluster: cluster.ok().as_ref(),
+                objects: &reports.unwrap_or_default(),
+                others: &others,
+            });
+            outlook(service.uid(), told)
+        }
+        "servicesets" => {
+            let set: ServiceSet = session.get(namespace, name).await?;
+            outlook(set.uid(), effects::of_set(&set))
+        }
+        "managednamespaces" => {
+            let managed: ManagedNamespace = session.get(namespace, name).await?;
+            let set = managed_namespace::set_name(name);
+            // Made by it, and gone after it.
+            let made = session.get::<ServiceSet>(namespace, &set).await.ok();
+            let kind = kinds::find("servicesets");
+            let with = made.zip(kind).map(|(made, kind)| Doomed {
+                kind,
+                namespace: (*namespace).to_owned(),
+                name: set,
+                uid: made.uid().unwrap_or_default(),
+            });
+            Outlook {
+                with: with.into_iter().collect(),
+                ..outlook(managed.uid(), effects::of_managed_namespace(&managed))
+            }
+        }
+        "clusters" => {
+            let cluster: Cluster = session.get(namespace, name).await?;
+            outlook(cluster.uid(), effects::of_cluster(name))
+        }
+        plural => {
+            let object =
+                session.read(&format!("read {} {name}", kind.kind), &kind.path(Some(namespace), Some(name))).await?;
+            let uid = object["metadata"]["uid"].as_str().map(str::to_owned);
+            match SourceKind::ALL.into_iter().find(|source| source.plural() == plural) {
+                Some(source) => {
+                    let users =
+                        users(session, namespace, &SourceReference { kind: source, name: (*name).to_owned() }).await?;
+                    let told = effects::of_source(object["spec"]["url"].as_str().unwrap_or_default(), &users);
+                    Outlook { users, ..outlook(uid, told) }
+                }
+                None => outlook(uid, effects::of_other(plural)),
+            }
+        }
+    })
+}
+
+/// Services, and sets as `serviceset/NAME`, that name a source. Services of a set are told by their set.
+async fn users(session: &Session, namespace: &str, source: &SourceReference) -> Result<Vec<String>> {
+    let (services, sets) =
+        tokio::join!(session.list::<ServiceDeployment>(Some(namespace)), session.list::<ServiceSet>(Some(namespace)),);
+    let services = services?.into_iter().filter(|service| service.spec.uses(source));
+    let services = services.filter(|service| service.owner_references().is_empty()).map(|service| service.name_any());
+    let sets = sets?.into_iter().filter(|set| effects::set_uses(set, source));
+    let sets = sets.map(|set| format!("serviceset/{}", set.name_any()));
+    Ok(services.chain(sets).collect())
+}

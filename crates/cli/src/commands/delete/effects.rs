@@ -1,0 +1,240 @@
+//! What a deletion means for the clusters, in sentences. Pure.
+
+use farwater_api::{
+    Cluster, ManagedNamespace, ServiceDeployment, ServiceSet,
+    objects::ObjectReport,
+    service_deployment::{DeletionPolicy, DependencyKind, DependencyReference},
+    service_sources::SourceReference,
+};
+use farwater_fleet::{prune::is_protected, words::counted};
+use kube::ResourceExt;
+use serde_json::Value;
+
+/// Names in a sentence; the rest is counted.
+const NAMED: usize = 5;
+
+/// What is known of a service that is to go.
+#[derive(Clone, Copy)]
+pub struct Looked<'a> {
+    pub service: &'a ServiceDeployment,
+    /// None: it is missing, or may not be read.
+    pub cluster: Option<&'a Cluster>,
+    /// As the agent reported them.
+    pub objects: &'a [ObjectReport],
+    /// Services of the same namespace.
+    pub others: &'a [ServiceDeployment],
+}
+
+/// `a, b, c, d, e and 3 more`
+pub fn list(names: &[String]) -> String {
+    let more = names.len().saturating_sub(NAMED);
+    let shown = names[..names.len() - more].join(", ");
+    if more > 0 { format!("{shown} and {more} more") } else { shown }
+}
+
+pub fn of_service(looked: &Looked<'_>) -> Vec<String> {
+    let (service, objects) = (looked.service, looked.objects);
+    let (cluster, name) = (&service.spec.cluster_ref.name, service.name_any());
+    let namespace = service.namespace().unwrap_or_default();
+    let count = counted(objects.len(), "object");
+    let mut told = Vec::new();
+    let is_empty = objects.is_empty();
+    match (service.spec.deletion_policy, is_empty) {
+        (_, true) => told.push(format!("no object of it is known in cluster {cluster}")),
+        (DeletionPolicy::Orphan, _) => told.push(format!(
+            "deletionPolicy Orphan: {count} in cluster {cluster} stay as they are, and no service manages them any more"
+        )),
+        (DeletionPolicy::Delete, _) => {
+            told.push(format!("deletionPolicy Delete: {count} in cluster {cluster} are deleted"));
+            let protected: Vec<String> =
+                objects.iter().filter(|one| is_protected(&one.object)).map(|one| one.object.to_string()).collect();
+            if !protected.is_empty() {
+                told.push(format!(
+                    "nothing is deleted before you approve it, because others go with {}: farwater approve {name} -n {namespace}",
+                    list(&protected)
+                ));
+            }
+        }
+    }
+    if let Some(held) = service.status.as_ref().and_then(|status| status.held_prune.as_ref()).filter(|_| !is_empty) {
+        let count = counted(usize::try_from(held.count).unwrap_or_default(), "object");
+        told.push(match service.spec.deletion_policy {
+            DeletionPolicy::Orphan => format!("the prune that waits for an approval is dropped: {count} stay too"),
+            DeletionPolicy::Delete => format!("the prune of {count} that waits for an approval becomes part of it"),
+        });
+    }
+    let needs = |other: &&ServiceDeployment| {
+        let is_it = |one: &DependencyReference| one.kind == DependencyKind::ServiceDeployment && one.name == name;
+        other.name_any() != name && other.spec.depends_on.iter().any(is_it)
+    };
+    let dependents: Vec<String> = looked.others.iter().filter(needs).map(ResourceExt::name_any).collect();
+    if !dependents.is_empty() {
+        told.push(match service.spec.deletion_policy {
+            DeletionPolicy::Delete => format!("it is deleted after {}, which depend on it", list(&dependents)),
+            DeletionPolicy::Orphan => {
+                format!("newer versions of {} wait for a service of this name", list(&dependents))
+            }
+        });
+    }
+    let is_ready = |cluster: &Cluster| {
+        let conditions = cluster.status.iter().flat_map(|status| &status.conditions);
+        conditions.into_iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
+    };
+    let waits = service.spec.deletion_policy == DeletionPolicy::Delete && !is_empty;
+    if waits && looked.cluster.is_some_and(|cluster| !is_ready(cluster)) {
+        told.push(format!("the agent of cluster {cluster} is silent: the service stays until it is heard"));
+    }
+    told
+}
+
+pub fn of_set(set: &ServiceSet) -> Vec<String> {
+    let matched = set.status.as_ref().map(|status| status.clusters.matched).unwrap_or_default();
+    let services = counted(usize::try_from(matched).unwrap_or_default(), "service");
+    let objects = match set.spec.deletion_policy {
+        DeletionPolicy::Orphan => "deletionPolicy Orphan: their objects stay, and no service manages them any more",
+        DeletionPolicy::Delete => {
+            "deletionPolicy Delete: their objects are deleted in every cluster; kinds that hold others wait for your approval"
+        }
+    };
+    vec![format!("the {services} that it makes are deleted with it"), objects.to_owned()]
+}
+
+pub fn of_managed_namespace(managed: &ManagedNamespace) -> Vec<String> {
+    vec![
+        match managed.spec.deletion_policy {
+            DeletionPolicy::Orphan => "deletionPolicy Orphan: the namespaces stay in the clusters, with all that is in them",
+            DeletionPolicy::Delete => {
+                "deletionPolicy Delete: each namespace is deleted with all that is in it, once that is approved on its cluster"
+            }
+        }
+        .to_owned(),
+    ]
+}
+
+pub fn of_cluster(name: &str) -> Vec<String> {
+    vec![
+        "no workload is deleted: what its agent applied stays, and the hub refuses the agent from then on".to_owned(),
+        format!("to take the agent out as well: farwater cluster leave {name} --context CONTEXT"),
+    ]
+}
+
+/// `users`: services and sets.
+pub fn of_source(url: &str, users: &[String]) -> Vec<String> {
+    let mut told = vec![format!("nothing is fetched from {url} any more")];
+    if !users.is_empty() {
+        told.push(format!("used by {}: they keep what they run and get nothing newer", list(users)));
+    }
+    told
+}
+
+pub fn of_other(plural: &str) -> Vec<String> {
+    let told = match plural {
+        "changewindows" => "changes that wait for it begin, unless another window holds them",
+        "clustergrants" => "services that only it allows keep what they run and get nothing newer",
+        "servicecontexts" => "services that take parameters from it keep what they run and get nothing newer",
+        "pipelines" => "nothing is promoted any more; each stage keeps what it has",
+        "notificationproviders" | "notificationrules" => "messages that need it are no longer sent",
+        "receivers" => "webhooks that are sent to it are refused",
+        "agentpolicies" => "agents that it changes stay at the version that they have",
+        "healthrules" => "the health of the objects that it judges is judged by the built-in rules",
+        _ => return Vec::new(),
+    };
+    vec![told.to_owned()]
+}
+
+/// Whether services of a set are made of that source.
+pub fn set_uses(set: &ServiceSet, source: &SourceReference) -> bool {
+    let of_overrides = set.spec.overrides.iter().map(|one| &one.patch);
+    std::iter::once(&set.spec.template.spec.0)
+        .chain(of_overrides)
+        .any(|spec| states(&Value::Object(spec.clone()), source))
+}
+
+fn states(spec: &Value, source: &SourceReference) -> bool {
+    let own = std::iter::once(&spec["sourceRef"]);
+    let more = spec["sources"].as_array().into_iter().flatten().map(|source| &source["sourceRef"]);
+    own.chain(more).any(|one| serde_json::from_value::<SourceReference>(one.clone()).is_ok_and(|one| one == *source))
+}
+
+#[cfg(test)]
+mod tests {
+    use farwater_api::SourceKind;
+    use serde_json::json;
+
+    use super::*;
+
+    fn service(name: &str, more: Value) -> ServiceDeployment {
+        let mut object = json!({
+            "apiVersion": "farwater.dev/v1alpha1", "kind": "ServiceDeployment", "metadata": {"name": name, "namespace": "team-a"},
+            "spec": {"clusterRef": {"name": "east"}, "targetNamespace": "web", "sourceRef": {"name": "infra"}},
+        });
+        object["spec"].as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        serde_json::from_value(object).unwrap()
+    }
+
+    fn object(group: &str, kind: &str, name: &str) -> ObjectReport {
+        let object = json!({"group": group, "version": "v1", "kind": kind, "namespace": "web", "name": name,
+                            "sync": "Synced", "health": "Current", "message": ""});
+        serde_json::from_value(object).unwrap()
+    }
+
+    fn cluster(ready: &str) -> Cluster {
+        let condition = json!({"type": "Ready", "status": ready, "reason": "R", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"});
+        let object = json!({
+            "apiVersion": "farwater.dev/v1alpha1", "kind": "Cluster", "metadata": {"name": "east"}, "spec": {},
+            "status": {"conditions": [condition]},
+        });
+        serde_json::from_value(object).unwrap()
+    }
+
+    fn check(more: Value, objects: &[ObjectReport], ready: &str, expected: &[&str]) {
+        let others = [service("api", json!({"dependsOn": [{"name": "web"}]})), service("web", json!({}))];
+        let web = service("web", more);
+        let told = of_service(&Looked { service: &web, cluster: Some(&cluster(ready)), objects, others: &others });
+        assert_eq!(told, expected);
+    }
+
+    #[test]
+    fn what_becomes_of_the_objects_of_a_service_is_said() {
+        let two = [object("apps", "Deployment", "web"), object("", "Service", "web")];
+        let waits = "newer versions of api wait for a service of this name";
+        let stay =
+            "deletionPolicy Orphan: 2 objects in cluster east stay as they are, and no service manages them any more";
+        check(json!({}), &two, "False", &[stay, waits]);
+        check(json!({}), &[], "True", &["no object of it is known in cluster east", waits]);
+        let deleted = "deletionPolicy Delete: 2 objects in cluster east are deleted";
+        let after = "it is deleted after api, which depend on it";
+        check(json!({"deletionPolicy": "Delete"}), &two, "True", &[deleted, after]);
+        let silent = "the agent of cluster east is silent: the service stays until it is heard";
+        check(json!({"deletionPolicy": "Delete"}), &two, "False", &[deleted, after, silent]);
+        let claim = [object("", "PersistentVolumeClaim", "data")];
+        check(
+            json!({"deletionPolicy": "Delete"}),
+            &claim,
+            "True",
+            &[
+                "deletionPolicy Delete: 1 object in cluster east are deleted",
+                "nothing is deleted before you approve it, because others go with PersistentVolumeClaim web/data: farwater approve web -n \
+                 team-a",
+                after,
+            ],
+        );
+    }
+
+    #[test]
+    fn who_uses_a_source_is_found_in_services_and_templates() {
+        let mounted =
+            json!({"sources": [{"sourceRef": {"kind": "HelmRepository", "name": "charts"}, "mountPath": "charts"}]});
+        let web = service("web", mounted.clone());
+        let source = |kind, name: &str| SourceReference { kind, name: name.to_owned() };
+        let (infra, charts) =
+            (source(SourceKind::GitRepository, "infra"), source(SourceKind::HelmRepository, "charts"));
+        assert!(web.spec.uses(&infra) && web.spec.uses(&charts));
+        assert!(!web.spec.uses(&source(SourceKind::HelmRepository, "infra")));
+        assert!(states(&mounted, &charts) && !states(&mounted, &infra));
+        assert!(states(&json!({"sourceRef": {"name": "infra"}}), &infra));
+        let names: Vec<String> = (0..7).map(|n| format!("s{n}")).collect();
+        assert_eq!(list(&names), "s0, s1, s2, s3, s4 and 2 more");
+        assert_eq!(of_source("u", &names[..1])[1], "used by s0: they keep what they run and get nothing newer");
+    }
+}

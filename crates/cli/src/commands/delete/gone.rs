@@ -1,0 +1,98 @@
+//! `--wait`: until what was deleted is gone, or will not go by itself.
+
+use std::time::{Duration, Instant};
+
+use farwater_fleet::why::Standing;
+
+use super::Doomed;
+use crate::{
+    commands::{wait::GRACE, why},
+    connection::Session,
+    exit,
+    failure::{Failure, Result},
+    terminal::{print, say},
+    text,
+};
+
+/// Between two looks.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// What an object that is not gone waits for.
+enum Left {
+    Waits(String),
+    /// Somebody has to do something first.
+    Stuck(String),
+}
+
+/// Names each that is gone. All of them are waited for, whatever becomes of the others.
+pub async fn wait(session: &Session, going: &[Doomed], timeout: Duration) -> Result<u8> {
+    let deadline = Instant::now() + timeout;
+    let mut code = exit::YES;
+    for doomed in going {
+        match until_gone(session, doomed, deadline).await? {
+            None => print(&format!("{} deleted\n", doomed.qualified()))?,
+            Some(left) => {
+                let (told, of_this) = match left {
+                    Left::Waits(why) => (format!("is still there after {}s: {why}", timeout.as_secs()), exit::TIMEOUT),
+                    Left::Stuck(why) => (format!("is not going to be gone by itself: {why}"), exit::NO),
+                };
+                say(&format!("{} {}", doomed.place(), text::plain(&told)));
+                say(&format!("  next: {} why {}", session.program.name(), doomed.argument()));
+                code = code.max(of_this);
+            }
+        }
+    }
+    Ok(code)
+}
+
+/// None: it is gone, or another one has its name.
+async fn until_gone(session: &Session, doomed: &Doomed, deadline: Instant) -> Result<Option<Left>> {
+    let mut told = String::new();
+    let mut stuck: Option<Instant> = None;
+    loop {
+        let left = match look(session, doomed).await {
+            Ok(None) => return Ok(None),
+            Ok(Some(left)) => left,
+            // A hub that is away for a moment is no answer.
+            Err(failure) if failure.code == exit::UNREACHABLE => Left::Waits(failure.cause),
+            Err(failure) => return Err(failure),
+        };
+        let why = match &left {
+            Left::Waits(why) | Left::Stuck(why) => why,
+        };
+        if *why != told {
+            say(&format!("{}: {}", doomed.place(), text::plain(why)));
+            told.clone_from(why);
+        }
+        stuck = matches!(left, Left::Stuck(_)).then(|| stuck.unwrap_or_else(Instant::now));
+        if stuck.is_some_and(|since| since.elapsed() > GRACE) || Instant::now() >= deadline {
+            return Ok(Some(left));
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+async fn look(session: &Session, doomed: &Doomed) -> Result<Option<Left>> {
+    let attempt = format!("read {} {}", doomed.kind.kind, doomed.place());
+    let missing = |failure: &Failure| failure.is_missing();
+    let found = match session.read(&attempt, &doomed.path()).await {
+        Err(failure) if missing(&failure) => return Ok(None),
+        found => found?,
+    };
+    if found["metadata"]["uid"] != doomed.uid.as_str() {
+        return Ok(None);
+    }
+    if doomed.kind.plural != "servicedeployments" {
+        let conditions = found["status"]["conditions"].as_array().into_iter().flatten();
+        let ready = conditions.filter(|condition| condition["type"] == "Ready").find_map(|one| one["message"].as_str());
+        return Ok(Some(Left::Waits(
+            ready.filter(|text| !text.is_empty()).unwrap_or("it is being deleted").to_owned(),
+        )));
+    }
+    match why::explain(session, &doomed.namespace, &doomed.name).await {
+        Err(failure) if missing(&failure) => Ok(None),
+        Ok(finding) if finding.standing == Standing::Broken => Ok(Some(Left::Stuck(finding.sentence))),
+        Ok(finding) => Ok(Some(Left::Waits(finding.sentence))),
+        Err(failure) => Err(failure),
+    }
+}

@@ -1,0 +1,263 @@
+//! Sets, clusters and sources: until they are ready.
+
+use std::time::{Duration, Instant};
+
+use farwater_api::{RolloutPhase, SourceKind, service_set::RolloutStatus};
+use http::Method;
+use serde_json::{Value, json};
+
+use super::{GRACE, Goal, Progress, tell};
+use crate::{
+    commands::why,
+    connection::{Session, missing},
+    exit,
+    failure::{Failure, Result},
+    kinds::Kind,
+    scope::NamedObject,
+    terminal::{print, say},
+    text,
+};
+
+/// Between two looks.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// What is waited for, and as what.
+#[derive(Clone, Debug)]
+pub struct Awaited {
+    kind: Kind,
+    namespace: String,
+    name: String,
+    form: Form,
+    /// Whether a source is asked first.
+    fetch: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    Set,
+    Cluster,
+    Source,
+}
+
+impl Awaited {
+    pub fn new(named: NamedObject<'_>, fetch: bool) -> Result<Self> {
+        let is_source = SourceKind::ALL.iter().any(|source| source.plural() == named.kind.plural);
+        let form = match named.kind.plural.as_str() {
+            "servicesets" | "managednamespaces" => Form::Set,
+            "clusters" => Form::Cluster,
+            _ if is_source => Form::Source,
+            _ => {
+                return Err(Failure::usage(format!("a {} can't be waited for", named.kind.kind))
+                    .evidence("expected a service, or serviceset/NAME, cluster/NAME or a source"));
+            }
+        };
+        if fetch && form != Form::Source {
+            return Err(Failure::usage(format!(
+                "--fetch goes with services and sources, and not with a {}",
+                named.kind.kind
+            ))
+            .next("fetch the source first: {program} wait gitrepository/NAME --fetch"));
+        }
+        let (namespace, name) = (named.namespace.to_owned(), named.name.to_owned());
+        Ok(Self { kind: named.kind, namespace, name, form, fetch })
+    }
+
+    fn path(&self) -> String {
+        self.kind.path(Some(&self.namespace), Some(&self.name))
+    }
+
+    /// `serviceset/site`
+    fn short(&self) -> String {
+        format!("{}/{}", self.kind.singular, self.name)
+    }
+}
+
+/// 0, 1 or 6, as for services.
+pub async fn until(session: &Session, awaited: &Awaited, goal: Goal, timeout: Duration) -> Result<u8> {
+    if awaited.fetch {
+        ask(session, awaited).await?;
+    }
+    let deadline = Instant::now() + timeout;
+    let (mut said, mut stuck): (String, Option<Instant>) = (String::new(), None);
+    let what = if awaited.form == Form::Set { goal.word() } else { "ready" };
+    loop {
+        let progress = match read(session, awaited).await {
+            Ok(object) => judge(&object, awaited.form, goal),
+            // A hub that is away for a moment is no answer.
+            Err(failure) if failure.code == exit::UNREACHABLE => Progress::NotYet(failure.cause),
+            Err(failure) => return Err(failure),
+        };
+        let (state, is_stuck) = match progress {
+            Progress::Reached => {
+                print(&format!("{} {what}\n", awaited.short()))?;
+                return Ok(exit::YES);
+            }
+            Progress::NotYet(state) => (state, false),
+            Progress::Refused(state) => (state, true),
+        };
+        if state != said {
+            say(&format!("{}: {}", awaited.short(), text::plain(&state)));
+        }
+        said = state;
+        stuck = is_stuck.then(|| stuck.unwrap_or_else(Instant::now));
+        let is_over = stuck.is_some_and(|since| since.elapsed() > GRACE);
+        if is_over || Instant::now() >= deadline {
+            let (told, code) = match is_over {
+                true => (format!("{} is not going to be {what} by itself:", awaited.short()), exit::NO),
+                false => (
+                    format!("timed out after {}s; {} is not {what}:", timeout.as_secs(), awaited.short()),
+                    exit::TIMEOUT,
+                ),
+            };
+            say(&told);
+            if let Ok(finding) = why::explain_named(session, &awaited.kind, &awaited.namespace, &awaited.name).await {
+                tell(session, &awaited.short(), &finding);
+            }
+            return Ok(code);
+        }
+        tokio::time::sleep(PAUSE.min(deadline.saturating_duration_since(Instant::now()))).await;
+    }
+}
+
+/// Requests that the hub asks a source now.
+async fn ask(session: &Session, awaited: &Awaited) -> Result<()> {
+    let now = jiff::Timestamp::now().to_string();
+    let patch = json!({"metadata": {"annotations": {farwater_api::REQUESTED_AT: now}}});
+    let attempt = format!("ask {}", awaited.short());
+    let path = format!("{}?fieldManager=farwater-cli", awaited.path());
+    let asked = session.ask(&attempt, Method::PATCH, &path, "application/json", Some(&patch)).await;
+    found(awaited, asked).map(drop)
+}
+
+async fn read(session: &Session, awaited: &Awaited) -> Result<Value> {
+    let attempt = format!("read {}", awaited.short());
+    found(awaited, session.read(&attempt, &awaited.path()).await)
+}
+
+fn found(awaited: &Awaited, answer: Result<Value>) -> Result<Value> {
+    match answer {
+        Err(failure) if failure.is_missing() => {
+            Err(missing(&awaited.kind.kind, &awaited.kind.plural, &awaited.namespace, &awaited.name, &[]))
+        }
+        answer => answer,
+    }
+}
+
+/// What an object's own status says; a status about an older spec or request says nothing.
+fn judge(object: &Value, form: Form, goal: Goal) -> Progress {
+    let (metadata, status) = (&object["metadata"], &object["status"]);
+    if metadata["deletionTimestamp"].is_string() {
+        return Progress::Refused("it is being deleted".to_owned());
+    }
+    let observed = status["observedGeneration"].as_i64().unwrap_or_default();
+    if form != Form::Cluster && observed < metadata["generation"].as_i64().unwrap_or_default() {
+        return Progress::NotYet("the hub has not processed the new spec yet".to_owned());
+    }
+    let requested = &metadata["annotations"][farwater_api::REQUESTED_AT];
+    if form == Form::Source && requested.is_string() && *requested != status["lastHandledReconcileAt"] {
+        return Progress::NotYet("the source is being fetched".to_owned());
+    }
+    let condition = |type_: &str| {
+        let mut all = status["conditions"].as_array().into_iter().flatten();
+        all.find(|condition| condition["type"] == type_)
+    };
+    let text = |condition: &Value| {
+        let part = |field: &str| condition[field].as_str().filter(|text| !text.is_empty()).map(str::to_owned);
+        part("message").or_else(|| part("reason")).unwrap_or_default()
+    };
+    if let Some(stalled) = condition("Stalled").filter(|stalled| stalled["status"] == "True") {
+        return Progress::Refused(text(stalled));
+    }
+    if form == Form::Set
+        && let Some(why) = open_rollout(status)
+    {
+        return why;
+    }
+    let ready = condition("Ready");
+    // What all members have applied need not be healthy.
+    if form == Form::Set && goal == Goal::Applied || ready.is_some_and(|ready| ready["status"] == "True") {
+        return Progress::Reached;
+    }
+    Progress::NotYet(ready.map_or_else(|| "there is no status yet".to_owned(), text))
+}
+
+/// Why a set's members don't all have what the set has now.
+fn open_rollout(status: &Value) -> Option<Progress> {
+    let rollout: RolloutStatus = serde_json::from_value(status["rollout"].clone()).unwrap_or_default();
+    let all = rollout.updated + rollout.progressing + rollout.failed + rollout.deferred + rollout.waiting;
+    let so_far =
+        format!("rollout {} is {}: {} of {all} clusters are done", rollout.number, rollout.phase, rollout.updated);
+    match rollout.phase {
+        RolloutPhase::Halted | RolloutPhase::Aborted => Some(Progress::Refused(so_far)),
+        RolloutPhase::Complete if rollout.number > 0 && rollout.updated == all => None,
+        RolloutPhase::Complete if rollout.number == 0 => {
+            Some(Progress::NotYet("nothing was rolled out yet".to_owned()))
+        }
+        _ => Some(Progress::NotYet(so_far)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn object(conditions: &[(&str, &str)], more: &Value) -> Value {
+        let conditions: Vec<Value> = conditions
+            .iter()
+            .map(|(type_, status)| json!({"type": type_, "status": status, "reason": "R", "message": "m"}))
+            .collect();
+        let mut object =
+            json!({"metadata": {"generation": 2}, "status": {"observedGeneration": 2, "conditions": conditions}});
+        object["status"].as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        object
+    }
+
+    fn not_yet(why: &str) -> Progress {
+        Progress::NotYet(why.to_owned())
+    }
+
+    #[test]
+    fn a_source_is_ready_when_it_was_fetched_after_the_request() {
+        let check =
+            |object: Value, expected: Progress| assert_eq!(judge(&object, Form::Source, Goal::Healthy), expected);
+        check(object(&[("Ready", "True")], &json!({})), Progress::Reached);
+        check(object(&[("Ready", "False")], &json!({})), not_yet("m"));
+        check(object(&[("Ready", "False"), ("Stalled", "True")], &json!({})), Progress::Refused("m".to_owned()));
+        check(
+            object(&[("Ready", "True")], &json!({"observedGeneration": 1})),
+            not_yet("the hub has not processed the new spec yet"),
+        );
+        let mut asked = object(&[("Ready", "True")], &json!({"lastHandledReconcileAt": "1"}));
+        asked["metadata"]["annotations"] = json!({farwater_api::REQUESTED_AT: "2"});
+        check(asked, not_yet("the source is being fetched"));
+    }
+
+    #[test]
+    fn a_set_is_ready_when_its_rollout_is_complete_on_all_clusters() {
+        let check = |rollout: Value, goal, expected: Progress| {
+            assert_eq!(judge(&object(&[("Ready", "True")], &json!({"rollout": rollout})), Form::Set, goal), expected);
+        };
+        let rollout = |phase: &str, updated: i64| json!({"number": 3, "phase": phase, "updated": updated, "waiting": 2 - updated});
+        check(rollout("Complete", 2), Goal::Healthy, Progress::Reached);
+        check(rollout("Complete", 1), Goal::Healthy, not_yet("rollout 3 is Complete: 1 of 2 clusters are done"));
+        check(rollout("Progressing", 1), Goal::Applied, not_yet("rollout 3 is Progressing: 1 of 2 clusters are done"));
+        check(
+            rollout("Halted", 1),
+            Goal::Healthy,
+            Progress::Refused("rollout 3 is Halted: 1 of 2 clusters are done".to_owned()),
+        );
+        check(json!({"number": 0, "phase": "Complete"}), Goal::Healthy, not_yet("nothing was rolled out yet"));
+        let complete = json!({"rollout": rollout("Complete", 2)});
+        let ill = object(&[("Ready", "False")], &complete);
+        assert_eq!(judge(&ill, Form::Set, Goal::Healthy), not_yet("m"));
+        assert_eq!(judge(&ill, Form::Set, Goal::Applied), Progress::Reached);
+    }
+
+    #[test]
+    fn a_cluster_is_ready_when_its_agent_is_heard() {
+        let cluster = |ready: &str| {
+            judge(&object(&[("Ready", ready)], &json!({"observedGeneration": 0})), Form::Cluster, Goal::Healthy)
+        };
+        assert_eq!((cluster("True"), cluster("False")), (Progress::Reached, not_yet("m")));
+    }
+}
