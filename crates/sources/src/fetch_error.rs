@@ -34,6 +34,8 @@ pub enum FetchReason {
     TooLarge { limit: u64 },
     #[error("the server can't be reached")]
     Unreachable,
+    #[error("the server's answer broke off")]
+    BrokenOff,
     #[error("the server failed")]
     ServerError,
     #[error("the server asks to come later")]
@@ -77,7 +79,9 @@ impl FetchReason {
             Self::ReferenceMissing(_) => "ReferenceNotFound",
             Self::Timeout(_) => "Timeout",
             Self::TooLarge { .. } => "RepositoryTooLarge",
-            Self::Unreachable | Self::ServerError | Self::Unexpected => "Unreachable",
+            Self::Unreachable => "Unreachable",
+            Self::BrokenOff => "AnswerBrokenOff",
+            Self::ServerError | Self::Unexpected => "ServerError",
             Self::Throttled => "Throttled",
             Self::Untrusted => "CertificateNotTrusted",
             Self::CertificateExpired => "CertificateExpired",
@@ -95,6 +99,7 @@ impl FetchReason {
         match self {
             Self::Timeout(_)
             | Self::Unreachable
+            | Self::BrokenOff
             | Self::ServerError
             | Self::Throttled
             | Self::Unexpected
@@ -132,7 +137,9 @@ impl FetchReason {
             }
             Self::Unverified => "sign it, or correct the keys; what was verified last goes on being served",
             Self::Disk => "check the data directory's disk",
-            Self::Unreachable | Self::ServerError | Self::Throttled | Self::Unexpected => "it will be tried again",
+            Self::Unreachable | Self::BrokenOff | Self::ServerError | Self::Throttled | Self::Unexpected => {
+                "it will be tried again"
+            }
         }
     }
 }
