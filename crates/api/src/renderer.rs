@@ -73,7 +73,7 @@ pub enum RendererType {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RawOptions {
-    /// Whether the folders below are read too.
+    /// Whether the folders below are read too; `true` by default.
     #[serde(default = "yes", skip_serializing_if = "is_yes")]
     pub recurse: bool,
     /// Files that one of these patterns fits, or a folder that they lie in; empty: all.

@@ -535,7 +535,7 @@ export interface RawOptions {
   exclude?: string[];
   /** Files that one of these patterns fits, or a folder that they lie in; empty: all. */
   include?: string[];
-  /** Whether the folders below are read too. */
+  /** Whether the folders below are read too; `true` by default. */
   recurse?: boolean;
 }
 
