@@ -185,10 +185,17 @@ pub fn is_always_the_same(archive: &Archive, deployment: &Deployment) -> bool {
 
 /// Whether all of a folder is manifests as they are.
 fn is_raw(archive: &Archive, folder: &RelPath, deployment: &Deployment) -> bool {
-    use farwater_api::renderer::RendererType::Raw;
+    use farwater_api::renderer::RendererType::{Auto, Raw};
+    let is_detected = |path: &str| {
+        let real = folder.join_clean(path).ok().and_then(|folder| archive.folder(&folder).ok());
+        real.is_some_and(|real| detect(archive, &real) == Raw)
+    };
     let is_raw = match deployment.renderers.is_empty() {
-        true => archive.folder(folder).is_ok_and(|real| detect(archive, &real) == Raw),
-        false => deployment.renderers.iter().all(|renderer| renderer.kind == Raw),
+        true => is_detected(""),
+        false => deployment
+            .renderers
+            .iter()
+            .all(|renderer| renderer.kind == Raw || (renderer.kind == Auto && is_detected(&renderer.path))),
     };
     is_raw && !archive.files().any(|(path, _)| path.as_str().ends_with(TEMPLATE_SUFFIX))
 }

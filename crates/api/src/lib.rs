@@ -29,6 +29,7 @@ pub mod notification_rule;
 pub mod objects;
 pub mod oci_repository;
 pub mod parameters;
+pub mod path_pattern;
 pub mod pipeline;
 pub mod plan;
 pub mod protocol;

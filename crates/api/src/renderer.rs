@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::{plan::LocalFiles, schemas};
+use crate::{path_pattern::PathPattern, plan::LocalFiles, schemas};
 
 /// Renderers of one service.
 pub const MAX_RENDERERS: usize = 16;
@@ -43,6 +43,9 @@ pub struct Renderer {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 63), regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"))]
     pub plugin: Option<String>,
+    /// For manifests as they are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub raw: Option<RawOptions>,
     /// For a chart.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub helm: Option<HelmOptions>,
@@ -63,6 +66,46 @@ pub enum RendererType {
     Kustomize,
     /// A program that the agent was configured with.
     Plugin,
+}
+
+/// Which files of a folder are its manifests: those named `*.yaml`, `*.yml` and `*.json` that `include`, `exclude` and the folder's
+/// `.sourceignore` files leave. Patterns are written as in `.gitignore` and count from the renderer's folder.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct RawOptions {
+    /// Whether the folders below are read too; `true` by default.
+    #[serde(default = "yes", skip_serializing_if = "is_yes")]
+    pub recurse: bool,
+    /// Files that one of these patterns fits, or a folder that they lie in; empty: all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32), inner(length(min = 1, max = 256)))]
+    pub include: Vec<String>,
+    /// But not those that one of these patterns fits, or a folder that they lie in.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32), inner(length(min = 1, max = 256)))]
+    pub exclude: Vec<String>,
+    /// Whether a folder without any manifest states that there are no objects. Without it such a folder is an error.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub allow_empty: bool,
+}
+
+impl RawOptions {
+    /// All of a folder, with the folders below.
+    pub const ALL: Self = Self { recurse: true, include: Vec::new(), exclude: Vec::new(), allow_empty: false };
+}
+
+impl Default for RawOptions {
+    fn default() -> Self {
+        Self::ALL
+    }
+}
+
+const fn yes() -> bool {
+    true
+}
+
+fn is_yes(value: &bool) -> bool {
+    *value
 }
 
 /// As for `helm template`. The chart's own values come first, then those of the files in their order, then the inline ones.
@@ -248,11 +291,26 @@ pub fn problems(renderers: &[Renderer]) -> Vec<Problem> {
         if renderer.path.split('/').any(|name| name == "..") || renderer.path.starts_with('/') {
             fail(".path", "must lie within spec.path");
         }
+        if renderer.raw.is_some() && !matches!(renderer.kind, RendererType::Auto | RendererType::Raw) {
+            fail(".raw", "is for renderers of type Raw or Auto");
+        }
         if renderer.helm.is_some() && !matches!(renderer.kind, RendererType::Auto | RendererType::Helm) {
             fail(".helm", "is for renderers of type Helm or Auto");
         }
         if renderer.kustomize.is_some() && !matches!(renderer.kind, RendererType::Auto | RendererType::Kustomize) {
             fail(".kustomize", "is for renderers of type Kustomize or Auto");
+        }
+        for (field, patterns) in
+            renderer.raw.iter().flat_map(|raw| [("include", &raw.include), ("exclude", &raw.exclude)])
+        {
+            for (n, pattern) in patterns.iter().enumerate() {
+                let why = match PathPattern::parse(pattern) {
+                    Err(problem) => problem.0,
+                    Ok(_) if pattern.starts_with('!') => "begins with !: what is not to be taken belongs into exclude",
+                    Ok(_) => continue,
+                };
+                fail(&format!(".raw.{field}[{n}]"), why);
+            }
         }
         for (m, post) in renderer.helm.iter().flat_map(|helm| &helm.post_renderers).enumerate() {
             let inline = !post.kustomize.patches.is_empty() || !post.kustomize.images.is_empty();
@@ -284,6 +342,12 @@ mod tests {
         );
         check(json!([{"type": "Raw", "helm": {}}, {"type": "Helm", "kustomize": {}}]), &["[0].helm", "[1].kustomize"]);
         check(json!([{"type": "Plugin"}, {"plugin": "jsonnet"}]), &["[0].plugin", "[1].plugin"]);
+        check(json!([{"raw": {"recurse": false, "exclude": ["setup/", "*.tmpl.yaml"]}}]), &[]);
+        check(json!([{"type": "Kustomize", "raw": {}}]), &["[0].raw"]);
+        check(
+            json!([{"raw": {"include": ["!a", "../a"], "exclude": ["a", "[a"]}}]),
+            &["[0].raw.include[0]", "[0].raw.include[1]", "[0].raw.exclude[1]"],
+        );
         check(
             json!([{"path": "../other"}, {"path": "/etc"}, {"path": "a/../../b"}]),
             &["[0].path", "[1].path", "[2].path"],
@@ -298,5 +362,7 @@ mod tests {
     fn what_is_not_set_is_not_written() {
         let renderer: Renderer = serde_json::from_str("{}").unwrap();
         assert_eq!(serde_json::to_string(&renderer).unwrap(), "{}");
+        let raw: RawOptions = serde_json::from_str(r#"{"recurse":true}"#).unwrap();
+        assert_eq!((serde_json::to_string(&raw).unwrap(), raw), ("{}".to_owned(), RawOptions::default()));
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use crate::{
+    manifests::IGNORE_FILE,
     path::RelPath,
     tree::{Entry, Mode, ObjectId, Tree, TreeError},
 };
@@ -10,8 +11,9 @@ use crate::{
 /// Folders in folders that are compared; a path holds no more names.
 const MAX_DEPTH: usize = 256;
 
-/// The paths at which two trees differ: files, and folders that only one of them has. What is the same in both is not read. `None`: more
-/// than `most` of them, or some of which nobody can say the name; then anything may differ.
+/// The paths at which two trees differ: files, and folders that only one of them has. A file that says which others are read
+/// ([`IGNORE_FILE`]) stands for its folder. What is the same in both is not read. `None`: more than `most` of them, or some of which nobody
+/// can say the name; then anything may differ.
 pub fn changed_paths<T: Tree>(
     tree: &T,
     before: &ObjectId,
@@ -47,7 +49,11 @@ pub fn changed_paths<T: Tree>(
         names.extend(old.values().map(|entry| &entry.name));
         for name in names {
             let Ok(path) = folder.join_name(name) else { return Ok(None) };
-            if changed.len() == most {
+            let path = match path.file_name() {
+                IGNORE_FILE => path.parent().unwrap_or_default(),
+                _ => path,
+            };
+            if path.is_root() || changed.len() == most {
                 return Ok(None);
             }
             changed.push(path);
@@ -89,6 +95,16 @@ mod tests {
     }
 
     #[test]
+    fn a_sourceignore_concerns_all_of_its_folder() {
+        let before = [("a/b/x", "1"), ("a/.sourceignore", "x")];
+        assert_eq!(changes(&before, &[("a/b/x", "1"), ("a/.sourceignore", "y")]), ["a"]);
+        assert_eq!(changes(&before, &[("a/b/x", "1")]), ["a"]);
+        let mut tree = MemoryTree::default();
+        let trees = [tree.add_files(before), tree.add_files([before[0], before[1], (".sourceignore", "b")])];
+        assert_eq!(changed_paths(&tree, &trees[0], &trees[1], 100).unwrap(), None);
+    }
+
+    #[test]
     fn more_than_is_asked_for_may_be_anything() {
         let mut tree = MemoryTree::default();
         let (before, after) = (tree.add_files([("a", "1"), ("b", "1")]), tree.add_files([("a", "2"), ("b", "2")]));
@@ -102,7 +118,7 @@ mod tests {
 
     /// Few names and few texts, so that files lie in each other's way and references lead somewhere.
     fn repository() -> impl Strategy<Value = BTreeMap<String, String>> {
-        let name = prop::sample::select(vec!["a", "b", "kustomization.yaml", "Chart.yaml"]);
+        let name = prop::sample::select(vec!["a", "b", "kustomization.yaml", "Chart.yaml", IGNORE_FILE]);
         let path = prop::collection::vec(name, 1..4).prop_map(|names| names.join("/"));
         let text = prop::sample::select(vec![
             "1",
@@ -147,7 +163,8 @@ mod tests {
                 tree.add_files(files.iter().map(|(path, text)| (path.as_str(), text.as_str())))
             };
             let (old, new) = (add(&before), add(&next));
-            let changed = changed_paths(&tree, &old, &new, 1000).unwrap().unwrap();
+            // None: of the root's ignore file, which concerns everybody.
+            let changed = changed_paths(&tree, &old, &new, 1000).unwrap().unwrap_or(vec![RelPath::root()]);
             for path in ["a", "b", "a/b"] {
                 let path = RelPath::parse_folder(path).unwrap();
                 let Ok(was) = closure(&tree, &old, &path, &Limits::default()) else { continue };

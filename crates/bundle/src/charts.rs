@@ -269,7 +269,8 @@ impl Reader<'_> {
         let bytes =
             self.tree.blob(&entry.id, self.limits.file_bytes).map_err(|error| fail(ChartReason::Tree(error)))?;
         let text = String::from_utf8(bytes).map_err(|_| fail(ChartReason::NotText))?;
-        let documents = yaml::parse(&text, &Budget::default())
+        // As Helm: of a key that is given twice the last one counts.
+        let (documents, _) = yaml::parse_last(&text, &Budget::default())
             .map_err(|error| self.fail(name, Some(error.line), ChartReason::Yaml(error)))?;
         Ok(documents.into_iter().next())
     }

@@ -20,7 +20,8 @@ pub use crate::walk::Lost;
 use crate::{
     bases::Base,
     limits::Limits,
-    path::{PathError, RelPath},
+    manifests::IGNORE_FILE,
+    path::{PathError, PathReason, RelPath},
     tree::{Entry, Mode, ObjectId, Tree, TreeError},
     walk::{self, Found, Lookup, Resolved},
     yaml::YamlReason,
@@ -76,6 +77,17 @@ pub struct ClosureError {
     pub file: String,
     pub line: Option<u32>,
     pub reason: ClosureReason,
+}
+
+impl ClosureError {
+    /// Whether something leads out of the tree that was given: in a tree around that one it may lead to something.
+    pub fn leads_out(&self) -> bool {
+        match &self.reason {
+            ClosureReason::Reference { lost: Lost::Path(error), .. }
+            | ClosureReason::Symlink { lost: Lost::Path(error), .. } => error.reason == PathReason::Escapes,
+            _ => false,
+        }
+    }
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -181,11 +193,27 @@ impl<'t, T: Tree> Walk<'t, T> {
     fn start(&mut self, path: &RelPath) -> Result<(), Box<ClosureError>> {
         let fail = |reason| ClosureError { file: path.to_string(), line: None, reason };
         match self.follow(&RelPath::root(), path.as_str(), path)? {
-            Ok(found) if found.folder => self.include(&found),
+            Ok(found) if found.folder => {
+                self.include(&found)?;
+                self.include_ignore_files(&found.path)
+            }
             Ok(_) => Err(fail(ClosureReason::NotAFolder).into()),
             Err(Lost::Missing(_) | Lost::NotAFolder(_)) => Err(fail(ClosureReason::NoSuchPath).into()),
             Err(lost) => Err(fail(ClosureReason::Reference { reference: path.to_string(), lost }).into()),
         }
+    }
+
+    /// What the folders around a folder say of the files in it. Which change of them matters, [`changed_paths`](crate::changed_paths)
+    /// knows without a note of where they were looked for.
+    fn include_ignore_files(&mut self, folder: &RelPath) -> Result<(), Box<ClosureError>> {
+        for above in std::iter::successors(folder.parent(), RelPath::parent) {
+            let Ok(file) = above.join_name(IGNORE_FILE.as_bytes()) else { continue };
+            let entry = self.objects.entry(&file).map_err(|e| tree_error(&file, e))?;
+            if let Some(entry) = entry.filter(|entry| matches!(entry.mode, Mode::File | Mode::Executable)) {
+                self.add_entry(file, &entry)?;
+            }
+        }
+        Ok(())
     }
 
     fn run(&mut self, task: Task) -> Result<(), Box<ClosureError>> {

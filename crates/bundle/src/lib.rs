@@ -26,7 +26,7 @@ pub use closure::{
     Closure, ClosureError, ClosureReason, FileEntry, InflatedChart, TEMPLATE_SUFFIX, bases_of, closure, closure_of,
 };
 pub use limits::Limits;
-pub use manifests::{Collector, Manifest, ManifestError, Manifests};
+pub use manifests::{Collector, IGNORE_FILE, Manifest, ManifestError, Manifests};
 #[cfg(feature = "members")]
 pub use members::{Members, MembersError, Shape};
 pub use overlay::{GraftError, Overlay};

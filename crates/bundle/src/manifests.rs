@@ -1,21 +1,24 @@
 //! Raw manifests: the Kubernetes objects in a folder of a bundle, as `kubectl apply -R -f FOLDER` reads them.
 //!
-//! Files named `*.yaml`, `*.yml` and `*.json`, folder by folder in the order of their names; each may hold many
-//! documents; `List`s are taken apart. As with kubectl a symlink to a file is read and a symlink to a folder is not
+//! Files named `*.yaml`, `*.yml` and `*.json`, folder by folder in the order of their names, but for those that the renderer's options or
+//! a `.sourceignore` leave out; each may hold many documents; `List`s are taken apart. As with kubectl a symlink to a file is read and a symlink to a folder is not
 //! descended into. Scalars: [`crate::yaml`]. Stricter than kubectl: a key given twice, two objects with one
 //! identity, `generateName` and an object without a name are errors.
 //!
 //! An error never makes the set smaller in silence: what could be read comes as [`Manifests::Partial`] together
 //! with every error, and nothing may be deleted on the strength of it.
 
+mod choice;
 mod document;
 mod json;
 
 use std::{collections::HashMap, fmt};
 
-use farwater_api::objects::ObjectRef;
+use farwater_api::{objects::ObjectRef, path_pattern::PatternProblem, renderer::RawOptions};
 use serde_json::Value;
 
+pub use self::choice::IGNORE_FILE;
+use self::choice::{Choice, explain_nothing, is_manifest};
 use crate::{
     archive::Archive,
     closure::Lost,
@@ -109,6 +112,16 @@ pub enum FolderReason {
     Lost(String),
     #[error("holds over {MAX_OBJECTS} objects")]
     TooManyObjects,
+    #[error("{0}. If no objects are meant, set raw.allowEmpty of the renderer")]
+    Nothing(String),
+    #[error("pattern {pattern:?} {problem}")]
+    Pattern { pattern: String, problem: PatternProblem },
+    #[error("{0} is over 65536 bytes long: use fewer lines")]
+    IgnoreTooLarge(RelPath),
+    #[error("{0} is not UTF-8 text")]
+    IgnoreNotText(RelPath),
+    #[error("has too many patterns for so many files: use fewer or shorter ones in include, exclude and {IGNORE_FILE}")]
+    TooManyPatterns,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -145,17 +158,12 @@ pub enum DocumentReason {
     NestedLists,
 }
 
-/// Reads the manifests of a folder. `target_namespace` only decides whether two objects are one: an object that
+/// Reads all manifests of a folder, which may have none. `target_namespace` only decides whether two objects are one: an object that
 /// names no namespace goes there.
 pub fn read(archive: &Archive, folder: &RelPath, target_namespace: &str) -> Manifests {
     let mut collector = Collector::new(target_namespace);
-    collector.add_folder(archive, folder, &[]);
+    collector.add_folder(archive, folder, &[], &RawOptions { allow_empty: true, ..RawOptions::ALL });
     collector.finish()
-}
-
-fn is_manifest(path: &RelPath) -> bool {
-    let name = path.file_name();
-    !KUSTOMIZATIONS.contains(&name) && [".yaml", ".yml", ".json"].iter().any(|suffix| name.ends_with(suffix))
 }
 
 /// Takes manifests from wherever they are, and finds what is there twice.
@@ -173,17 +181,31 @@ impl<'a> Collector<'a> {
         Self { target_namespace, objects: Vec::new(), errors: Vec::new(), more: 0, seen: HashMap::new() }
     }
 
-    /// The manifests of a folder but for those in the folders `except`.
-    pub fn add_folder(&mut self, archive: &Archive, folder: &RelPath, except: &[RelPath]) {
+    /// The manifests of a folder that the options leave, but for those in the folders `except`, which others read. A folder of which nobody
+    /// reads anything is an error, unless the options allow that: a file without a document is read.
+    pub fn add_folder(&mut self, archive: &Archive, folder: &RelPath, except: &[RelPath], options: &RawOptions) {
         match archive.folder(folder) {
             Err(lost) => self.fail_folder(folder, FolderReason::Lost(lost.to_string())),
-            Ok(real) => self.add_real_folder(archive, &real, except),
+            Ok(real) => self.add_real_folder(archive, &real, except, options),
         }
     }
 
-    fn add_real_folder(&mut self, archive: &Archive, folder: &RelPath, except: &[RelPath]) {
-        let wanted = |path: &&RelPath| is_manifest(path) && !except.iter().any(|folder| path.is_within(folder));
-        for path in archive.walk(folder).into_iter().filter(wanted) {
+    fn add_real_folder(&mut self, archive: &Archive, folder: &RelPath, except: &[RelPath], options: &RawOptions) {
+        let all = archive.walk(folder);
+        let paths: Vec<&RelPath> =
+            all.iter().copied().filter(|path| !except.iter().any(|folder| path.is_within(folder))).collect();
+        let mut choice = match Choice::new(archive, folder, &paths, options) {
+            Ok(choice) => choice,
+            Err(reason) => return self.fail_folder(folder, reason),
+        };
+        let taken: Vec<&RelPath> =
+            paths.iter().copied().filter(|path| is_manifest(path) && choice.takes(path)).collect();
+        // Of a folder that is read for other renderers too nothing need be left.
+        if taken.is_empty() && paths.len() == all.len() && !options.allow_empty {
+            return self.fail_folder(folder, FolderReason::Nothing(explain_nothing(folder, &paths)));
+        }
+
+        for path in taken {
             match archive.file(path) {
                 Ok(bytes) => self.add_text(path, bytes),
                 // A symlink to a folder whose name looks like a manifest's: kubectl leaves it alone.

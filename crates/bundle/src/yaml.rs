@@ -93,7 +93,15 @@ pub enum YamlReason {
 
 /// Every document of a text. An empty document is a null node.
 pub fn parse(text: &str, budget: &Budget) -> Result<Vec<Node>, YamlError> {
-    compose::compose(text, budget)
+    compose::compose(text, budget, compose::Repeated::Refused)
+}
+
+/// The same where of a key that is given twice in one mapping the last one counts, as Helm and Kustomize read their own files. Each such
+/// key comes with the line of its later mention, as [`YamlReason::DuplicateKey`].
+pub fn parse_last(text: &str, budget: &Budget) -> Result<(Vec<Node>, Vec<YamlError>), YamlError> {
+    let mut noted = Vec::new();
+    let documents = compose::compose(text, budget, compose::Repeated::Noted(&mut noted))?;
+    Ok((documents, noted))
 }
 
 impl Node {

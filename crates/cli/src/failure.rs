@@ -104,12 +104,15 @@ fn unreachable_hub(attempt: &str, server: &str, root: &str) -> Failure {
     }
 }
 
-/// Ours say what they attempted and don't repeat each other, so all of them together say what happened.
+/// What was attempted, and all causes. One that the text before it ends with is not said again.
 pub fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(inner) = source {
-        text += &format!(": {inner}");
+        let said = inner.to_string();
+        if !text.ends_with(&said) {
+            text += &format!(": {said}");
+        }
         source = inner.source();
     }
     text
@@ -146,6 +149,21 @@ mod tests {
         assert_eq!(suggest("clsuters", ["clusters", "gitrepositories"]), Some("clusters"));
         assert_eq!(suggest("wbe", ["web", "database"]), Some("web"));
         assert_eq!(suggest("payments", ["web", "database"]), None);
+    }
+
+    #[test]
+    fn a_cause_is_said_once() {
+        #[derive(Debug, thiserror::Error)]
+        enum Outer {
+            #[error("app: {source}")]
+            Repeats { source: std::fmt::Error },
+            #[error("app")]
+            Silent { source: std::fmt::Error },
+        }
+        let cause = std::fmt::Error.to_string();
+        for error in [Outer::Repeats { source: std::fmt::Error }, Outer::Silent { source: std::fmt::Error }] {
+            assert_eq!(chain(&error), format!("app: {cause}"));
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! A folder on this machine as the archive that a source's would be: the closure of its path, without a commit.
 //!
-//! In a Git checkout references lead as far as the checkout does (`../../base`); elsewhere to the folder's own end. What Git ignores
-//! is taken too, and `.git` is not.
+//! In a Git checkout references lead as far as the checkout does (`../../base`). Elsewhere they lead to the folder's own end where the
+//! archive is sent, and where it is only read here as far as they go. What Git ignores is taken too, and `.git` is not.
 
 use std::{
     cell::RefCell,
@@ -35,14 +35,14 @@ pub struct Local {
 
 /// `stated`: the service's own path, which the folder has where it is in no checkout.
 pub fn pack(folder: &Path, stated: &str) -> Result<Packed> {
-    let (bytes, path) = gather(folder, stated, MAX_LOCAL_BYTES)?;
+    let (bytes, path) = gather(folder, stated, MAX_LOCAL_BYTES, Reach::Folder)?;
     let compressed = archive::compress(&bytes).map_err(|error| unusable(folder, &error))?;
     Ok(Packed { digest: Digest::of(&bytes), path: path.as_str().to_owned(), compressed })
 }
 
 pub fn read(folder: &Path, stated: &str) -> Result<Local> {
     let limits = Limits::default();
-    let (bytes, path) = gather(folder, stated, limits.total_bytes)?;
+    let (bytes, path) = gather(folder, stated, limits.total_bytes, Reach::Machine)?;
     let archive = Archive::read(bytes, &limits).map_err(|error| unusable(folder, &error))?;
     Ok(Local { archive, path })
 }
@@ -51,25 +51,45 @@ fn unusable(folder: &Path, problem: &dyn std::error::Error) -> Failure {
     Failure::usage(format!("the files of {} can't be used", folder.display())).evidence(crate::failure::chain(problem))
 }
 
+/// Where references lead from a folder that is in no checkout.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reach {
+    /// To the folder's own end: nothing around it is sent.
+    Folder,
+    /// Wherever they lead on this machine, as with `kustomize build`.
+    Machine,
+}
+
 /// The uncompressed archive, and the folder in it.
-fn gather(folder: &Path, stated: &str, most: u64) -> Result<(Vec<u8>, RelPath)> {
+fn gather(folder: &Path, stated: &str, most: u64, reach: Reach) -> Result<(Vec<u8>, RelPath)> {
     let real = folder.canonicalize().map_err(|error| Failure::file("read", folder, &error))?;
     if !real.is_dir() {
         return Err(Failure::usage(format!("{} is no folder", folder.display())));
     }
-    let checkout = real.ancestors().find(|above| above.join(".git").exists());
-    let within = checkout.and_then(|root| real.strip_prefix(root).ok());
-    let path = match within {
-        Some(path) => path.to_string_lossy().into_owned(),
-        None => stated.to_owned(),
-    };
-    let path = RelPath::parse_folder(&path).map_err(|error| unusable(folder, &error))?;
-    let (tree, root) = match checkout {
-        Some(root) => Folders::at(root, &RelPath::root()),
-        None => Folders::at(&real, &path),
-    };
     let limits = Limits { total_bytes: most, ..Limits::default() };
-    let needed = closure(&tree, &root, &path, &limits).map_err(|error| unusable(folder, &*error))?;
+    let find = |(tree, root): (Folders, ObjectId), path: RelPath| {
+        closure(&tree, &root, &path, &limits).map(|needed| (tree, needed, path))
+    };
+    let below = |root: &Path| {
+        let path = real.strip_prefix(root).unwrap_or(&real).to_string_lossy();
+        RelPath::parse_folder(&path).map_err(|error| unusable(folder, &error))
+    };
+    let found = match real.ancestors().find(|above| above.join(".git").exists()) {
+        Some(root) => find(Folders::at(root, &RelPath::root()), below(root)?),
+        None => {
+            let path = RelPath::parse_folder(stated).map_err(|error| unusable(folder, &error))?;
+            let mut found = find(Folders::at(&real, &path), path);
+            // No further up than they lead: what is there besides is nobody's to read.
+            let mut around = real.ancestors().skip(1).take_while(|_| reach == Reach::Machine);
+            while found.as_ref().is_err_and(|error| error.leads_out())
+                && let Some(root) = around.next()
+            {
+                found = find(Folders::at(root, &RelPath::root()), below(root)?);
+            }
+            found
+        }
+    };
+    let (tree, needed, path) = found.map_err(|error| unusable(folder, &*error))?;
     let bytes = archive::pack(&tree, &needed, &limits).map_err(|error| unusable(folder, &error))?;
     Ok((bytes, path))
 }
@@ -82,6 +102,8 @@ enum Node {
     Folder(PathBuf),
     File(PathBuf),
     Link(PathBuf),
+    /// A socket, for example: an error only where it is needed.
+    Other(PathBuf),
     /// A folder that is not there, above the one that is: the names that lead to it.
     Above(Vec<String>, PathBuf),
 }
@@ -101,6 +123,7 @@ impl Folders {
             Node::Folder(path) => ("folder".to_owned(), path),
             Node::File(path) => ("file".to_owned(), path),
             Node::Link(path) => ("link".to_owned(), path),
+            Node::Other(path) => ("other".to_owned(), path),
             Node::Above(names, path) => (format!("above {}", names.len()), path),
         };
         hash.update(kind);
@@ -123,7 +146,11 @@ impl Folders {
             if name == ".git" {
                 continue;
             }
-            let metadata = entry.metadata()?;
+            let metadata = match entry.metadata() {
+                // Gone since the folder was listed.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                metadata => metadata?,
+            };
             let (mode, node) = if metadata.is_dir() {
                 (Mode::Tree, Node::Folder(path))
             } else if metadata.is_symlink() {
@@ -132,8 +159,7 @@ impl Folders {
                 let runs = metadata.permissions().mode() & 0o100 != 0;
                 (if runs { Mode::Executable } else { Mode::File }, Node::File(path))
             } else {
-                let problem = format!("{} is neither a file nor a folder nor a link", path.display());
-                return Err(io::Error::other(problem));
+                (Mode::File, Node::Other(path))
             };
             entries.push(Entry { name: name.as_bytes().to_vec(), mode, id: self.add(node) });
         }
@@ -155,7 +181,7 @@ impl Tree for Folders {
                 let name = names.remove(0).into_bytes();
                 Ok(vec![Entry { name, mode: Mode::Tree, id: self.add(above(names, &folder)) }])
             }
-            Node::File(_) | Node::Link(_) => Err(TreeError::Missing(*id)),
+            Node::File(_) | Node::Link(_) | Node::Other(_) => Err(TreeError::Missing(*id)),
         }
     }
 
@@ -169,6 +195,10 @@ impl Tree for Folders {
                     return Err(TreeError::TooLarge { id: *id, size, limit });
                 }
                 fs::read(path).map_err(unreadable)
+            }
+            Node::Other(path) => {
+                let problem = format!("{} is neither a file nor a folder nor a link", path.display());
+                Err(unreadable(io::Error::other(problem)))
             }
             Node::Folder(_) | Node::Above(..) => Err(TreeError::Missing(*id)),
         }
@@ -230,5 +260,30 @@ mod tests {
         assert!(refused.evidence.unwrap().contains("out.yaml"));
         let missing = pack(&dir.path().join("none"), ".").err().unwrap();
         assert_eq!(missing.code, crate::exit::USAGE);
+    }
+
+    #[test]
+    fn what_is_only_read_here_may_lead_out_of_a_folder_that_is_in_no_checkout() {
+        let dir = tempfile::tempdir().unwrap();
+        write(
+            dir.path(),
+            &[
+                ("x/overlays/prod/kustomization.yaml", "resources: [../../base]"),
+                ("x/base/kustomization.yaml", "resources: [c.yaml]"),
+                ("x/base/c.yaml", "c: 1"),
+                ("x/other.yaml", "a: 1"),
+            ],
+        );
+        let socket = std::os::unix::net::UnixListener::bind(dir.path().join("x/socket")).unwrap();
+        let folder = dir.path().join("x/overlays/prod");
+        let read = super::read(&folder, "").unwrap();
+        let names: Vec<_> = read.archive.files().map(|(path, _)| path.to_string()).collect();
+        assert_eq!(names, ["base/c.yaml", "base/kustomization.yaml", "overlays/prod/kustomization.yaml"]);
+        assert_eq!(read.path.as_str(), "overlays/prod");
+        let refused = pack(&folder, "").err().unwrap();
+        assert!(refused.evidence.unwrap().contains("leads out of the repository"));
+        let refused = super::read(&dir.path().join("x"), "").err().unwrap();
+        assert!(refused.evidence.unwrap().contains("socket is neither a file nor a folder"));
+        drop(socket);
     }
 }

@@ -160,7 +160,7 @@ fn only_a_silent_server_has_not_answered_and_each_other_cause_has_its_own_senten
     let again = || NextStep::Farwater("wait gitrepository/infra -n team-a --fetch".to_owned());
     check("Unreachable", "the server can't be reached", "has not answered for 3h", again());
     check("Timeout", "no answer within 60 s", "has not answered for 3h", again());
-    check("ServerFailed", "the server failed", "can't be fetched for 3h: the server failed", again());
+    check("ServerError", "the server failed", "can't be fetched for 3h: the server failed", again());
     let login = r#"{"stringData":{"username":"USER","password":"TOKEN"}}"#;
     check(
         "AuthenticationFailed",

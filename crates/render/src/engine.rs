@@ -11,12 +11,13 @@ use std::{
 
 use farwater_api::{
     Digest,
-    renderer::{Patch, Renderer, RendererType},
+    renderer::{Patch, RawOptions, Renderer, RendererType},
 };
 use farwater_bundle::{
     Archive, ArchiveError, BASES, Collector, Limits as BundleLimits, Manifest, ManifestError, Manifests, PathError,
     RelPath, TEMPLATE_SUFFIX, bases_of,
     manifests::{KUSTOMIZATIONS, MAX_DOCUMENT_BYTES, Origin},
+    yaml::{self, Budget, YamlReason},
 };
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -32,7 +33,7 @@ use crate::{
 };
 
 /// Part of every key under which a render is cached; changed when the same inputs must give something else.
-const FORMAT: &str = concat!("farwater-render-v2 ", env!("CARGO_PKG_VERSION"));
+const FORMAT: &str = concat!("farwater-render-v3 ", env!("CARGO_PKG_VERSION"));
 /// Warnings that are told of one service.
 const MAX_WARNINGS: usize = 50;
 
@@ -99,6 +100,11 @@ pub enum RenderError {
     Path(#[from] PathError),
     #[error("{folder}: the renderer has options for {options}, and there is no {file}")]
     Options { folder: RelPath, options: &'static str, file: &'static str },
+    #[error(
+        "{folder}: the renderer has options for raw manifests, and the folder is a chart's or a kustomization's; leave out raw, or set \
+         type to Raw to have its files applied as they are"
+    )]
+    RawOptions { folder: RelPath },
     #[error("renderer path {path:?} does not lie within the service's path")]
     Outside { path: String },
     #[error(
@@ -150,6 +156,13 @@ struct Task<'a> {
     kind: RendererType,
     /// The real one.
     folder: RelPath,
+}
+
+impl Task<'_> {
+    fn raw(&self) -> &RawOptions {
+        static ALL: RawOptions = RawOptions::ALL;
+        self.stated.raw.as_ref().unwrap_or(&ALL)
+    }
 }
 
 impl Engine {
@@ -313,7 +326,7 @@ impl Engine {
                     self.run_helper(input, task, &files, &mut collector, &mut output.warnings, asker).await
                 }
                 RendererType::Raw | RendererType::Auto => {
-                    collector.add_folder(input.archive, &task.folder, &others(tasks, task));
+                    collector.add_folder(input.archive, &task.folder, &others(tasks, task), task.raw());
                     Ok(())
                 }
             };
@@ -339,6 +352,9 @@ impl Engine {
         for (path, file) in files {
             request.files.push(message::Part { path: path.as_str(), size: file.bytes.len() });
             body.push(file.bytes);
+        }
+        if !is_chart {
+            warnings.extend(repeated_keys(files));
         }
         let fail = |source| RenderError::Renderer { folder: task.folder.clone(), source };
         let (done, bytes) = helper.call(request, &body, asker).await.map_err(fail)?;
@@ -379,7 +395,7 @@ impl Engine {
         let mut own = Vec::new();
         if plugin.kind == crate::PluginType::KrmFunction {
             let mut read = Collector::new(input.release.namespace);
-            read.add_folder(input.archive, &task.folder, &[]);
+            read.add_folder(input.archive, &task.folder, &[], &RawOptions { allow_empty: true, ..RawOptions::ALL });
             match read.finish() {
                 Manifests::Complete(objects) => own = objects.into_iter().map(|object| object.value).collect(),
                 Manifests::Partial { errors, .. } => {
@@ -464,6 +480,9 @@ fn plan<'a>(input: &Input<'_>, stated: &'a [Renderer]) -> (Vec<Task<'a>>, Vec<Re
         for (_, options, file) in wanted.into_iter().filter(|(lost, ..)| *lost) {
             problems.push(RenderError::Options { folder: real.clone(), options, file });
         }
+        if renderer.raw.is_some() && kind != RendererType::Raw {
+            problems.push(RenderError::RawOptions { folder: real.clone() });
+        }
         problems.extend(unknown_values(input, renderer, &real));
         tasks.push(Task { stated: renderer, kind, folder: real });
     }
@@ -485,6 +504,23 @@ fn others(tasks: &[Task<'_>], task: &Task<'_>) -> Vec<RelPath> {
     within.cloned().chain(bases).filter(|folder| folder.is_within(&task.folder)).collect()
 }
 
+/// Of kustomizations: Kustomize takes the last of two in silence.
+fn repeated_keys(files: &Files<'_>) -> Vec<String> {
+    let kustomizations = files.iter().filter(|(path, _)| KUSTOMIZATIONS.contains(&path.file_name()));
+    let repeated = kustomizations.flat_map(|(path, file)| {
+        let text = std::str::from_utf8(file.bytes).unwrap_or_default();
+        let (_, repeated) = yaml::parse_last(text, &Budget::default()).unwrap_or_default();
+        repeated.into_iter().filter_map(move |error| match error.reason {
+            YamlReason::DuplicateKey { key, first } => {
+                let line = error.line;
+                Some(format!("{path}:{line}: key {key:?} is given twice, first on line {first}; the last one counts"))
+            }
+            _ => None,
+        })
+    });
+    repeated.collect()
+}
+
 /// The remote bases that were laid in, by the words that name them.
 fn bases(files: &Files<'_>) -> BTreeMap<String, String> {
     let Ok(folder) = RelPath::parse(BASES) else { return BTreeMap::new() };
@@ -502,7 +538,7 @@ fn bases(files: &Files<'_>) -> BTreeMap<String, String> {
 fn read(input: &Input<'_>, tasks: &[Task<'_>]) -> Output {
     let mut collector = Collector::new(input.release.namespace);
     for task in tasks {
-        collector.add_folder(input.archive, &task.folder, &others(tasks, task));
+        collector.add_folder(input.archive, &task.folder, &others(tasks, task), task.raw());
     }
     take(collector.finish(), Output::default())
 }

@@ -36,6 +36,8 @@ pub enum FetchReason {
     Unreachable,
     #[error("the name of the server's host is not known")]
     HostUnknown,
+    #[error("the server's answer broke off")]
+    BrokenOff,
     #[error("the server failed")]
     ServerError,
     #[error("the server asks to come later")]
@@ -81,7 +83,8 @@ impl FetchReason {
             Self::TooLarge { .. } => "RepositoryTooLarge",
             Self::Unreachable => "Unreachable",
             Self::HostUnknown => "HostNotFound",
-            Self::ServerError | Self::Unexpected => "ServerFailed",
+            Self::BrokenOff => "AnswerBrokenOff",
+            Self::ServerError | Self::Unexpected => "ServerError",
             Self::Throttled => "Throttled",
             Self::Untrusted => "CertificateNotTrusted",
             Self::CertificateExpired => "CertificateExpired",
@@ -100,6 +103,7 @@ impl FetchReason {
             Self::Timeout(_)
             | Self::Unreachable
             | Self::HostUnknown
+            | Self::BrokenOff
             | Self::ServerError
             | Self::Throttled
             | Self::Unexpected
@@ -134,7 +138,9 @@ impl FetchReason {
             Self::Digest { .. } => "make the index or push the artifact again; the last fetched revision stays in use",
             Self::Unverified => "sign it, or correct the keys; the last verified revision stays in use",
             Self::Disk => "check the data directory's disk",
-            Self::Unreachable | Self::ServerError | Self::Throttled | Self::Unexpected => "it will be tried again",
+            Self::Unreachable | Self::BrokenOff | Self::ServerError | Self::Throttled | Self::Unexpected => {
+                "it will be tried again"
+            }
         }
     }
 }

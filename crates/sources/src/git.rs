@@ -35,7 +35,7 @@ use crate::{
     credentials::SshAccess,
     mint::Mint,
     mirror::Mirror,
-    reference::Reference,
+    reference::{Reference, check_name},
     remote::Remote,
     session::Session,
     ssh::{Identities, Identity},
@@ -50,6 +50,12 @@ const ALL: &str = "refs/farwater/all";
 const ASIDE: &str = "refs/farwater/aside";
 /// What a remote's default branch is known by.
 const HEAD: &str = "HEAD";
+/// What is followed where HEAD leads to nothing: in a bare repository that was made with another name for its first branch.
+const FALLBACK: &str = "main";
+/// Where the default branch was, beside [`TRACKED`], which is where HEAD was.
+const DEFAULT: &str = "refs/farwater/default";
+/// Names the branch that a mirror's HEAD stood for when it was last looked up.
+const DEFAULT_FILE: &str = "farwater-default";
 /// Names the URL that a mirror's objects came from.
 pub(crate) const URL_FILE: &str = "farwater-url";
 
@@ -161,8 +167,9 @@ impl Git {
         timeout: Duration,
     ) -> Result<Synced, GitError> {
         // git runs in a folder of its own.
-        let mirror = &std::path::absolute(mirror)
+        let mirror = std::path::absolute(mirror)
             .map_err(|error| GitError::new("prepare a mirror of", remote, GitReason::Disk, error.to_string()))?;
+        let mirror = mirror.as_path();
         let lock = self.lock(mirror);
         let _one_at_a_time = lock.lock().await;
         let session = &self.open(remote, timeout).await?;
@@ -172,19 +179,19 @@ impl Git {
             None => None,
         };
         let branch = match reference {
-            Reference::Branch(branch) => Some(branch),
+            Reference::Branch(branch) => Some(branch.clone()),
+            Reference::Default => known_default(mirror).await,
             _ => None,
         };
-        let name = match branch.filter(|_| before.as_ref().is_some_and(Tracked::is_whole)) {
-            Some(branch) if self.follow(session, branch, mirror, timeout).await? => Some(branch.clone()),
-            _ => {
-                let wanted = self.resolve(session, reference, timeout).await?;
-                self.prepare(remote, mirror, &wanted.id).await?;
-                if !before.as_ref().is_some_and(|before| before.is_whole() && before.id == wanted.id) {
-                    self.fetch(session, &wanted, TRACKED, mirror, None, timeout).await?;
-                }
-                wanted.name
+        let is_whole = before.as_ref().is_some_and(Tracked::is_whole);
+        let is_default = *reference == Reference::Default;
+        let name = match (&branch, &known) {
+            (Some(branch), Some(known))
+                if is_whole && self.follow(session, branch, is_default, (known, mirror), timeout).await? =>
+            {
+                Some(branch.clone())
             }
+            (_, known) => self.look_up(session, reference, (known.as_ref(), mirror), timeout).await?,
         };
         let missing = || GitError::new("read", remote, GitReason::MirrorIncomplete, reference.to_string());
         // One that was made anew is another.
@@ -192,7 +199,8 @@ impl Git {
         let now = tracked(&opened).await.ok_or_else(missing)?;
         let commit = now.commit.ok_or_else(missing)?;
         let fetched = before.as_ref() != Some(&now);
-        let rewritten = match before.and_then(|before| before.commit).filter(|_| branch.is_some()) {
+        let is_same_branch = branch.is_some() && branch == name;
+        let rewritten = match before.and_then(|before| before.commit).filter(|_| is_same_branch) {
             Some(before) if before != commit && !is_ancestor(&opened, before, commit).await => Some(before),
             _ => None,
         };
@@ -203,20 +211,54 @@ impl Git {
     }
 
     /// A branch into a mirror that has it already, in one visit to the remote instead of two: git looks where it is before it
-    /// fetches, and fetches nothing if it hasn't moved. `false`: there is no such branch any more.
+    /// fetches, and fetches nothing if it hasn't moved. `false`: there is no such branch any more, or the remote's default branch is at
+    /// another commit than this one, and so it is another one.
     async fn follow(
         &self,
         session: &Session<'_>,
         branch: &str,
-        mirror: &Path,
+        is_default: bool,
+        (known, mirror): (&Mirror, &Path),
         timeout: Duration,
     ) -> Result<bool, GitError> {
         clean(session.remote, mirror).await?;
-        let spec = format!("+refs/heads/{branch}:{TRACKED}");
-        match self.fetch_refspecs(session, &[&spec], (mirror, mirror), timeout).await {
-            Err(error) if error.reason.is_refused_commit() => Ok(false),
-            other => other.map(|()| true),
+        let full = format!("refs/heads/{branch}");
+        let specs = match is_default {
+            true => vec![format!("+{HEAD}:{TRACKED}"), format!("+{full}:{DEFAULT}")],
+            false => vec![format!("+{full}:{TRACKED}")],
+        };
+        let specs: Vec<&str> = specs.iter().map(String::as_str).collect();
+        match self.fetch_refspecs(session, &specs, (mirror, mirror), timeout).await {
+            Err(error) if error.reason.is_refused_commit() => return Ok(false),
+            other => other?,
         }
+        let known = known.clone();
+        Ok(!is_default || spawn(move || known.reference(TRACKED) == known.reference(DEFAULT)).await)
+    }
+
+    /// What a reference is at into the mirror, which is made where there is none; and the name that it has then.
+    async fn look_up(
+        &self,
+        session: &Session<'_>,
+        reference: &Reference,
+        (known, mirror): (Option<&Mirror>, &Path),
+        timeout: Duration,
+    ) -> Result<Option<String>, GitError> {
+        let remote = session.remote;
+        let wanted = self.resolve(session, reference, timeout).await?;
+        self.prepare(remote, mirror, &wanted.id).await?;
+        let there = match known {
+            Some(known) => tracked(known).await,
+            None => None,
+        };
+        if !there.is_some_and(|there| there.is_whole() && there.id == wanted.id) {
+            self.fetch(session, &wanted, TRACKED, mirror, None, timeout).await?;
+        }
+        if *reference == Reference::Default {
+            let branch = wanted.name.as_deref().filter(|name| wanted.refspec == HEAD && *name != HEAD);
+            remember_default(remote, mirror, branch).await?;
+        }
+        Ok(wanted.name)
     }
 
     /// Asks the remote where a reference is; changes nothing.
@@ -257,10 +299,14 @@ impl Git {
             }
             Reference::Named(name) => self.look_for(session, name, timeout).await,
             Reference::Default => {
-                let refs = self.list_refs(session, &["--", URL, HEAD], timeout).await?;
-                match refs.get(HEAD) {
-                    Some(id) => {
-                        Ok(Wanted { name: Some(HEAD.to_owned()), refspec: HEAD.to_owned(), id, is_commit: false })
+                let fallback = format!("refs/heads/{FALLBACK}");
+                let refs = self.list_refs(session, &["--symref", "--", URL, HEAD, &fallback], timeout).await?;
+                // A HEAD that is no branch has no other name.
+                let head = refs.get(HEAD).map(|id| (refs.head().unwrap_or(HEAD), HEAD, id));
+                match head.or_else(|| Some((FALLBACK, fallback.as_str(), refs.get(&fallback)?))) {
+                    Some((name, refspec, id)) => {
+                        let (name, refspec) = (Some(name.to_owned()), refspec.to_owned());
+                        Ok(Wanted { name, refspec, id, is_commit: false })
                     }
                     None => Err(self.explain_missing(session, "--heads", "refs/heads/", timeout, missing).await),
                 }
@@ -464,6 +510,18 @@ async fn tracked(mirror: &Mirror) -> Option<Tracked> {
         Some(Tracked { id, commit: mirror.peel_to_commit(&id).ok() })
     })
     .await
+}
+
+/// The branch that the remote's HEAD stood for, as it was noted beside the mirror.
+async fn known_default(mirror: &Path) -> Option<String> {
+    let noted = tokio::fs::read_to_string(mirror.join(DEFAULT_FILE)).await.ok()?;
+    check_name("branch", &noted).ok()
+}
+
+/// Notes it, or that it stands for none.
+async fn remember_default(remote: &Remote, mirror: &Path, branch: Option<&str>) -> Result<(), GitError> {
+    let noted = tokio::fs::write(mirror.join(DEFAULT_FILE), branch.unwrap_or_default()).await;
+    noted.map_err(|error| GitError::new("prepare a mirror of", remote, GitReason::Disk, error.to_string()))
 }
 
 /// Removes what a killed fetch left.

@@ -18,7 +18,7 @@ pub enum Reference {
     Commit(ObjectId),
     /// A branch, or else a tag.
     Named(String),
-    /// The branch that the remote takes for its main one.
+    /// The branch that the remote's HEAD stands for; of a remote whose HEAD leads to nothing the branch `main`.
     Default,
 }
 
@@ -67,10 +67,10 @@ impl Reference {
         })
     }
 
-    /// What a GitRepository follows; the branch `main` if it names nothing.
+    /// What a GitRepository follows; the remote's default branch if it names nothing.
     pub fn parse(reference: Option<&GitReference>) -> Result<Self, ReferenceError> {
         let Some(GitReference { branch, tag, semver, name, commit, pipeline }) = reference else {
-            return Ok(Self::Branch("main".to_owned()));
+            return Ok(Self::Default);
         };
         let set = [branch, tag, semver, name, commit, pipeline].into_iter().flatten().count();
         if set > 1 {
@@ -96,7 +96,7 @@ impl Reference {
         }
         match commit {
             Some(id) => id.parse().map(Self::Commit).map_err(|_| ReferenceError::Commit(id.chars().take(80).collect())),
-            None => Ok(Self::Branch("main".to_owned())),
+            None => Ok(Self::Default),
         }
     }
 }
@@ -150,7 +150,8 @@ mod tests {
 
     #[test]
     fn one_field_or_none_is_taken() {
-        assert_eq!(Reference::parse(None), Ok(Reference::Branch("main".into())));
+        assert_eq!(Reference::parse(None), Ok(Reference::Default));
+        assert_eq!(Reference::parse(Some(&GitReference::default())), Ok(Reference::Default));
         let branch =
             |name: &str| Reference::parse(Some(&GitReference { branch: Some(name.into()), ..Default::default() }));
         assert_eq!(branch("release/1.2"), Ok(Reference::Branch("release/1.2".into())));

@@ -486,7 +486,7 @@ impl Answer {
             match frame {
                 None => return Ok(None),
                 Some(Err(error)) => {
-                    return Err(self.fail(FetchReason::Unreachable, escape(error.to_string().as_bytes())));
+                    return Err(self.fail(FetchReason::BrokenOff, escape(error.to_string().as_bytes())));
                 }
                 Some(Ok(frame)) => {
                     if let Ok(data) = frame.into_data() {

@@ -155,7 +155,7 @@ export interface GitRepositorySpec {
   proxySecretRef?: LocalReference;
   /** Fetches the submodules that the revision names, theirs too, and has them at their paths. */
   recurseSubmodules: boolean;
-  /** What to follow; the branch `main` if absent. One of its fields may be set. */
+  /** What to follow; the remote's default branch if absent. One of its fields may be set. */
   ref?: GitReference;
   /** A Secret in the same namespace. For http and https: `username` and `password`, `bearerToken`, or `githubAppID`, `githubAppInstallationID` and `githubAppPrivateKey`; and optionally `ca.crt`. For ssh: `identity` and `known_hosts`, and optionally `password` for the key. Without it a Secret of the namespace that serves the URL's prefix is taken. */
   secretRef?: LocalReference;
@@ -527,6 +527,18 @@ export interface ProgressCounts {
 /** What isn't waited for any more. A rollout that is `OnHold` begins by any of them. */
 export type Promote = "Soak" | "Step" | "Halt";
 
+/** Which files of a folder are its manifests: those named `*.yaml`, `*.yml` and `*.json` that `include`, `exclude` and the folder's `.sourceignore` files leave. Patterns are written as in `.gitignore` and count from the renderer's folder. */
+export interface RawOptions {
+  /** Whether a folder without any manifest states that there are no objects. Without it such a folder is an error. */
+  allowEmpty?: boolean;
+  /** But not those that one of these patterns fits, or a folder that they lie in. */
+  exclude?: string[];
+  /** Files that one of these patterns fits, or a folder that they lie in; empty: all. */
+  include?: string[];
+  /** Whether the folders below are read too; `true` by default. */
+  recurse?: boolean;
+}
+
 /** What makes objects of one folder. */
 export interface Renderer {
   /** For a chart. */
@@ -537,6 +549,8 @@ export interface Renderer {
   path?: string;
   /** Of type `Plugin`: its name in the agent's configuration. */
   plugin?: string;
+  /** For manifests as they are. */
+  raw?: RawOptions;
   type?: RendererType;
 }
 

@@ -61,7 +61,7 @@ pub(super) struct Named {
 }
 
 pub(super) fn read(file_name: &str, text: &str) -> Result<Named, YamlError> {
-    let documents = yaml::parse(text, &Budget::default())?;
+    let (documents, _) = yaml::parse_last(text, &Budget::default())?;
     let mut named = Named::default();
     for document in &documents {
         if file_name == "Chart.yaml" || file_name == "requirements.yaml" {

@@ -74,6 +74,19 @@ fn symlinks_that_lead_out_in_circles_or_nowhere_are_refused() {
 }
 
 #[test]
+fn what_the_folders_around_it_say_of_its_files_belongs_to_a_folder() {
+    let files = [("a/b/x", ""), ("a/.sourceignore", ""), (".sourceignore", ""), ("a/c/.sourceignore", "")];
+    check(&files, "a/b", &[".sourceignore", "a/.sourceignore", "a/b/x"]);
+    check(&[("a/b/x", ""), (".sourceignore", "-> /etc/passwd"), ("a/.sourceignore/x", "")], "a/b", &["a/b/x"]);
+}
+
+#[test]
+fn of_a_key_that_is_given_twice_the_last_one_counts_as_in_kustomize() {
+    let twice = "resources: [gone.yaml]\nnamePrefix: x-\nresources: [a.yaml]\n";
+    check(&[("a/kustomization.yaml", twice), ("a/a.yaml", "")], "a", &["a/a.yaml", "a/kustomization.yaml"]);
+}
+
+#[test]
 fn kustomizations_are_followed_wherever_they_lead() {
     let overlay = "resources: [../../base, https://example.com/x.yaml, 'github.com/a/b?ref=v1']
 patches:

@@ -174,7 +174,7 @@ fn what_renderers_made_is_collected_beside_manifests() {
     let path = |text: &str| RelPath::parse(text).unwrap();
     let object = |name: &str| serde_json::json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}});
     let mut collector = Collector::new("web");
-    collector.add_folder(&archive, &RelPath::root(), &[path("chart")]);
+    collector.add_folder(&archive, &RelPath::root(), &[path("chart")], &RawOptions::ALL);
     let list = serde_json::json!({"apiVersion": "v1", "kind": "List", "items": [object("b"), object("c")]});
     let origin = |file: &str, document| Origin { file: path(file), line: 0, document };
     collector.add_rendered(&origin("chart/templates/b.yaml", 1), list);
@@ -192,6 +192,37 @@ fn what_renderers_made_is_collected_beside_manifests() {
             .to_string()
             .contains("is written twice: a.yaml:1 (document 1) and chart/templates/d.yaml")
     );
+}
+
+#[test]
+fn a_folder_of_which_nothing_is_read_is_an_error_that_names_what_is_there() {
+    let read = |files: &[(&str, &[u8])], options: RawOptions| {
+        let mut collector = Collector::new("web");
+        collector.add_folder(&bundle(files), &RelPath::parse("app").unwrap(), &[], &options);
+        collector.finish()
+    };
+    let check = |files: &[(&str, &[u8])], options: RawOptions, expected: &str| {
+        let said = read(files, options).errors()[0].to_string();
+        let expected =
+            format!("app: has no manifests{expected}. If no objects are meant, set raw.allowEmpty of the renderer");
+        assert_eq!(said, expected);
+    };
+    let jsonnet: &[(&str, &[u8])] = &[("app/README.md", b""), ("app/lib/a.libsonnet", b""), ("app/main.jsonnet", b"")];
+    check(
+        jsonnet,
+        RawOptions::ALL,
+        ", which are named *.yaml, *.yml and *.json; it has README.md, lib/a.libsonnet, main.jsonnet. \
+         Name another path, or the renderer of these files",
+    );
+    let below: &[(&str, &[u8])] = &[("app/setup/a.yaml", A.as_bytes())];
+    check(
+        below,
+        RawOptions { recurse: false, ..RawOptions::ALL },
+        " but setup/a.yaml, left out by recurse, include or exclude of its renderer or by .sourceignore",
+    );
+    assert!(read(jsonnet, RawOptions { allow_empty: true, ..RawOptions::ALL }).is_complete());
+    // It states that there is nothing.
+    assert!(read(&[("app/a.yaml", b"# later\n")], RawOptions::ALL).is_complete());
 }
 
 #[test]

@@ -37,6 +37,7 @@ struct Anchored {
 
 struct Composer<'b> {
     budget: &'b Budget,
+    repeated: Repeated<'b>,
     nodes: usize,
     bytes: usize,
     stack: Vec<Open>,
@@ -44,13 +45,21 @@ struct Composer<'b> {
     root: Option<Node>,
 }
 
-pub(super) fn compose(text: &str, budget: &Budget) -> Result<Vec<Node>, YamlError> {
+/// What becomes of a key that is given twice in one mapping.
+pub(super) enum Repeated<'r> {
+    Refused,
+    /// The last one counts, and the others are noted here.
+    Noted(&'r mut Vec<YamlError>),
+}
+
+pub(super) fn compose<'b>(text: &str, budget: &'b Budget, repeated: Repeated<'b>) -> Result<Vec<Node>, YamlError> {
     let options = granit_parser::options! {
         emit_comments: false,
         flow_nesting_limit: budget.depth,
         block_nesting_limit: budget.depth,
     };
-    let mut composer = Composer { budget, nodes: 0, bytes: 0, stack: Vec::new(), anchors: HashMap::new(), root: None };
+    let (stack, anchors) = (Vec::new(), HashMap::new());
+    let mut composer = Composer { budget, repeated, nodes: 0, bytes: 0, stack, anchors, root: None };
     let mut documents = Vec::new();
     for event in Parser::new_from_str_with_options(text, options) {
         let (event, span) = event.map_err(|e| YamlError {
@@ -177,8 +186,18 @@ impl Composer<'_> {
             None => self.root = Some(node),
             Some(Open::Sequence { items, .. }) => items.push(node),
             Some(Open::Mapping(mapping)) => match mapping.key.take() {
-                None => mapping.key = Some(PendingKey::Key(to_key(node)?)),
-                Some(PendingKey::Key(key)) => mapping.insert(key, node)?,
+                None => {
+                    let key = to_key(node)?;
+                    // Here, where the key is read: its value may end many lines below.
+                    if let Some(reason) = mapping.find_repeated(&key) {
+                        match &mut self.repeated {
+                            Repeated::Refused => return Err(reason),
+                            Repeated::Noted(noted) => noted.push(YamlError { line: key.line, reason }),
+                        }
+                    }
+                    mapping.key = Some(PendingKey::Key(key));
+                }
+                Some(PendingKey::Key(key)) => mapping.insert(key, node),
                 Some(PendingKey::Merge) => mapping.merge(node)?,
             },
         }
@@ -187,13 +206,15 @@ impl Composer<'_> {
 }
 
 impl OpenMapping {
-    fn insert(&mut self, key: Key, node: Node) -> Result<(), YamlReason> {
+    fn find_repeated(&self, key: &Key) -> Option<YamlReason> {
+        let (at, _) = self.index.get(&key.text).filter(|(_, is_written)| *is_written)?;
+        let first = self.entries[*at].0.line;
+        Some(YamlReason::DuplicateKey { key: key.text.chars().take(80).collect(), first })
+    }
+
+    fn insert(&mut self, key: Key, node: Node) {
         match self.index.get(&key.text) {
-            Some(&(at, true)) => {
-                let first = self.entries[at].0.line;
-                return Err(YamlReason::DuplicateKey { key: key.text.chars().take(80).collect(), first });
-            }
-            Some(&(at, false)) => {
+            Some(&(at, _)) => {
                 self.index.insert(key.text.clone(), (at, true));
                 self.entries[at] = (key, node);
             }
@@ -202,7 +223,6 @@ impl OpenMapping {
                 self.entries.push((key, node));
             }
         }
-        Ok(())
     }
 
     /// go-yaml v2 sets the merged keys where the merge stands: they override what came before, and what comes
@@ -283,7 +303,10 @@ fn measure(node: &Node) -> (usize, usize, usize) {
 mod tests {
     use serde_json::json;
 
-    use super::{super::parse, *};
+    use super::{
+        super::{parse, parse_last},
+        *,
+    };
 
     fn read(text: &str) -> Result<Vec<serde_json::Value>, String> {
         let documents = parse(text, &Budget::default()).map_err(|e| format!("{}: {}", e.line, e.reason))?;
@@ -307,6 +330,18 @@ mod tests {
     fn a_key_given_twice_names_both_lines() {
         assert_eq!(read("a: 1\nb: 2\na: 3\n").unwrap_err(), "3: key \"a\" is given twice, first on line 1; keep one");
         assert!(read("{1: a, \"1\": b}").unwrap_err().contains("given twice"));
+        // Not where its value ends.
+        let text = "a:\n- b: [1]\n  c: 2\n  b:\n  - 3\n  - 4\n";
+        assert_eq!(read(text).unwrap_err(), "4: key \"b\" is given twice, first on line 2; keep one");
+    }
+
+    #[test]
+    fn where_the_last_of_two_counts_the_others_are_noted() {
+        let (documents, noted) = parse_last("a: 1\nb: &b {c: 1}\na: 3\n<<: *b\n", &Budget::default()).unwrap();
+        let values: Vec<_> = documents.into_iter().map(|node| node.into_json().unwrap()).collect();
+        assert_eq!(values, [json!({"a": 3, "b": {"c": 1}, "c": 1})]);
+        let noted: Vec<_> = noted.iter().map(|error| (error.line, error.reason.clone())).collect();
+        assert_eq!(noted, [(3, YamlReason::DuplicateKey { key: "a".to_owned(), first: 1 })]);
     }
 
     #[test]

@@ -67,7 +67,7 @@ pub struct DeployArgs {
 #[derive(Debug, Default, clap::Args)]
 #[group(multiple = false)]
 struct ReferenceArgs {
-    /// The branch to follow [default: main].
+    /// The branch to follow [default: the repository's default branch].
     #[arg(long)]
     branch: Option<String>,
     /// The tag to follow.

@@ -26,6 +26,8 @@ const MAX_ADDRESSES: usize = 16;
 const REPOSITORY: [&str; 2] = ["repository", "project"];
 const ADDRESSES: [&str; 9] =
     ["clone_url", "ssh_url", "html_url", "git_url", "url", "git_http_url", "git_ssh_url", "http_url", "web_url"];
+/// Beside them: which branch is the repository's default one.
+const DEFAULT_BRANCH: &str = "default_branch";
 /// What a deleted reference is at afterwards.
 const NOTHING: char = '0';
 
@@ -71,6 +73,8 @@ pub struct Hint {
     pub reference: Option<String>,
     /// The commit that the reference is at now, in hex.
     pub after: Option<String>,
+    /// The repository's default branch, in short; none: it doesn't say which.
+    pub default_branch: Option<String>,
 }
 
 #[derive(Debug, Error)]
@@ -99,8 +103,11 @@ impl Hint {
             _ => {
                 let mut json = serde_json::Deserializer::from_str(value.get());
                 let fields = Fields {
-                    wanted: |name: &str| ADDRESSES.contains(&name),
-                    take: |_: &str, value: &RawValue| self.take_address(value),
+                    wanted: |name: &str| name == DEFAULT_BRANCH || ADDRESSES.contains(&name),
+                    take: |name: &str, value: &RawValue| match name {
+                        DEFAULT_BRANCH => self.default_branch = text(value).filter(|text| !text.is_empty()),
+                        _ => self.take_address(value),
+                    },
                 };
                 // Hosts that say here something else than an object don't say where the repository is.
                 let _ = json.deserialize_map(fields);
@@ -117,7 +124,12 @@ impl Hint {
     /// Whether what a source follows may have moved.
     pub fn concerns(&self, followed: Option<&GitReference>) -> bool {
         let Some(moved) = self.reference.as_deref() else { return true };
-        let Some(followed) = followed else { return is_named(moved, "refs/heads/", "main") };
+        let Some(followed) = followed else {
+            return match &self.default_branch {
+                Some(branch) => is_named(moved, "refs/heads/", branch),
+                None => !moved.starts_with("refs/tags/"),
+            };
+        };
         if let Some(branch) = &followed.branch {
             return is_named(moved, "refs/heads/", branch);
         }
@@ -178,27 +190,35 @@ impl<'de, W: Fn(&str) -> bool, T: FnMut(&str, &'de RawValue)> Visitor<'de> for F
 
 /// Hints that wait to be acted upon: each repository and reference once, however often it was delivered.
 #[derive(Debug, Default)]
-pub struct Inbox(BTreeMap<(BTreeSet<Address>, Option<String>), Option<String>>);
+pub struct Inbox(BTreeMap<Moved, Option<String>>);
+
+/// Repositories, reference and default branch.
+type Moved = (BTreeSet<Address>, Option<String>, Option<String>);
 
 impl Inbox {
     /// Different hints that wait. A host that delivers more while one is acted upon is not believed in detail.
     const MOST: usize = 256;
 
     pub fn add(&mut self, hint: Hint) {
-        let Hint { repositories, reference, after } = hint;
+        let Hint { repositories, reference, after, default_branch } = hint;
         let is_full = self.0.len() >= Self::MOST;
-        match self.0.entry((repositories, reference)) {
+        match self.0.entry((repositories, reference, default_branch)) {
             // Which of two commits came first nobody knows.
             Entry::Occupied(mut known) if *known.get() != after => drop(known.insert(None)),
             Entry::Occupied(_) => {}
             Entry::Vacant(place) if !is_full => drop(place.insert(after)),
-            Entry::Vacant(_) => drop(self.0.insert((BTreeSet::new(), None), None)),
+            Entry::Vacant(_) => drop(self.0.insert((BTreeSet::new(), None, None), None)),
         }
     }
 
     /// What was put in since the last time.
     pub fn take(&mut self) -> Vec<Hint> {
-        let hint = |((repositories, reference), after)| Hint { repositories, reference, after };
+        let hint = |((repositories, reference, default_branch), after)| Hint {
+            repositories,
+            reference,
+            after,
+            default_branch,
+        };
         std::mem::take(&mut self.0).into_iter().map(hint).collect()
     }
 }
@@ -251,13 +271,14 @@ mod tests {
                 "id": 1, "full_name": "team/infra", "owner": {"name": "team", "url": "https://api.github.com/users/team"},
                 "html_url": "https://github.com/team/infra", "url": "https://github.com/team/infra",
                 "git_url": "git://github.com/team/infra.git", "ssh_url": "git@github.com:team/infra.git",
-                "clone_url": "https://github.com/team/infra.git", "homepage": null,
+                "clone_url": "https://github.com/team/infra.git", "homepage": null, "default_branch": "trunk",
             },
             "commits": [{"id": COMMIT, "url": "https://github.com/team/infra/commit/1", "added": []}],
         });
         let hint = parse(&github);
         assert_eq!(addresses(&hint), ["github.com/team/infra"]);
         assert_eq!((hint.reference.as_deref(), hint.after.as_deref()), (Some("refs/heads/main"), Some(COMMIT)));
+        assert_eq!(hint.default_branch.as_deref(), Some("trunk"));
 
         let gitlab = json!({
             "object_kind": "push", "event_name": "push", "after": COMMIT, "ref": "refs/heads/main", "checkout_sha": COMMIT,
@@ -309,7 +330,15 @@ mod tests {
             assert_eq!(hint.concerns(reference.as_ref()), expected, "{moved}, {followed:?}");
         };
         check("refs/heads/main", None, true);
-        check("refs/heads/next", None, false);
+        check("refs/tags/v1", None, false);
+        // Which branch is the default one is the host's to say.
+        check("refs/heads/next", None, true);
+        let hint = |moved: &str| Hint {
+            reference: Some(moved.to_owned()),
+            default_branch: Some("trunk".to_owned()),
+            ..Hint::default()
+        };
+        assert!(hint("refs/heads/trunk").concerns(None) && !hint("refs/heads/main").concerns(None));
         check("refs/heads/a/b", Some(json!({"branch": "a/b"})), true);
         check("refs/tags/main", Some(json!({"branch": "main"})), false);
         check("main", Some(json!({"branch": "main"})), true);
@@ -341,6 +370,7 @@ mod tests {
             repositories: Address::parse(&format!("https://h/{name}")).into_iter().collect(),
             reference: Some("refs/heads/main".to_owned()),
             after: Some(after.to_owned()),
+            default_branch: None,
         };
         let mut inbox = Inbox::default();
         for _ in 0..10_000 {

@@ -116,7 +116,9 @@ fn remedy(
             _ => r#"{"spec":{"ref":{"branch":"BRANCH"}}}"#,
         })),
         ("RepositoryNotFound" | "HostNotFound" | "Redirected", _) => finding.next(patch(r#"{"spec":{"url":"URL"}}"#)),
-        ("Unreachable" | "Timeout" | "ServerFailed" | "Throttled", _) => finding.next(wait(reference, namespace)),
+        ("Unreachable" | "Timeout" | "AnswerBrokenOff" | "ServerError" | "Throttled", _) => {
+            finding.next(wait(reference, namespace))
+        }
         _ => finding.next(NextStep::Farwater(format!("get {} {name} -n {namespace} -o yaml", kind.plural()))),
     }
 }

@@ -205,7 +205,9 @@ fn is_of_chart(reason: &FetchReason) -> bool {
         Of::ReferenceMissing(_) | Of::NotFound | Of::Forbidden | Of::Archive | Of::Manifest | Of::Index => true,
         Of::Digest { .. } | Of::TooLarge { .. } | Of::LinkRefused | Of::Redirected => true,
         Of::Unauthorized | Of::CredentialsMissing | Of::Timeout(_) | Of::Unreachable | Of::ServerError => false,
-        Of::HostUnknown | Of::Throttled | Of::Unexpected | Of::Untrusted | Of::CertificateExpired => false,
+        Of::HostUnknown | Of::BrokenOff | Of::Throttled | Of::Unexpected | Of::Untrusted | Of::CertificateExpired => {
+            false
+        }
         Of::ProxyRefused | Of::ClearText | Of::Unverified | Of::Disk => false,
     }
 }

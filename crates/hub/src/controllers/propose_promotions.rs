@@ -21,7 +21,7 @@ use farwater_fleet::{
 use farwater_sources::{Edit, FileError, GitError, GitReason, Mirror, Push, PushedBranch, Reference, Retry};
 use farwater_store::{
     Resource, StoreError,
-    delivery::{load_pipeline, load_revision, save_pipeline},
+    delivery::{Revision, load_pipeline, load_revision, save_pipeline},
 };
 
 use super::{
@@ -120,7 +120,7 @@ impl Task<'_> {
     async fn propose(&self, proposal: &mut Proposal) -> Result<(), SourceFailure> {
         let (uid, spec) = self.load_repository(&self.pull.source_ref.name).await?;
         let base = self.find_base(&uid, &spec).await?;
-        let value = self.find_value(proposal, &spec).await?;
+        let value = self.find_value(proposal, (&uid, &spec)).await?;
         let (path, field) = parse_place(&self.pull.path, &self.pull.field)?;
         let mirror = self.open_mirror(&uid).await?;
         let says = mirror.field_at(base, path.clone(), field.clone()).await;
@@ -222,31 +222,58 @@ impl Task<'_> {
             let why = format!("pullRequest.url is not the url of GitRepository {name}: state the same");
             return Err(SourceFailure::lasting("SpecInvalid", why));
         }
-        let Ok(Reference::Branch(branch)) = Reference::parse(spec.r#ref.as_ref()) else {
-            let why = format!("GitRepository {name} must follow a branch, which the edit is merged into");
-            return Err(SourceFailure::lasting("SpecInvalid", why));
+        let revision = self.load_served(uid).await?;
+        let not_ready = |branch: &str| {
+            SourceFailure::passing("SourceNotReady", format!("GitRepository {name} serves nothing of {branch} yet"))
+        };
+        let branch = match Reference::parse(spec.r#ref.as_ref()) {
+            Ok(Reference::Branch(branch)) => branch,
+            // The one that was followed last.
+            Ok(Reference::Default) => match &revision {
+                Some(revision) => revision.reference.clone(),
+                None => return Err(not_ready("its default branch")),
+            },
+            _ => {
+                let why = format!("GitRepository {name} must follow a branch, which the edit is merged into");
+                return Err(SourceFailure::lasting("SpecInvalid", why));
+            }
         };
         if branch == self.branch.as_str() {
             let why = format!("GitRepository {name} follows {branch}, which is the branch that the edit is pushed to");
             return Err(SourceFailure::lasting("SpecInvalid", why));
         }
-        let mut tables = self.delivery.store.tables().await.map_err(store_failed)?;
-        let revision = load_revision(&mut tables, uid).await.map_err(store_failed)?;
         let served = revision.filter(|revision| revision.reference == branch);
-        let Some(base) = served.and_then(|revision| revision.commit.parse::<ObjectId>().ok()) else {
-            let why = format!("GitRepository {name} serves nothing of branch {branch} yet");
-            return Err(SourceFailure::passing("SourceNotReady", why));
-        };
-        Ok(base)
+        let base = served.and_then(|revision| revision.commit.parse::<ObjectId>().ok());
+        base.ok_or_else(|| not_ready(&format!("branch {branch}")))
+    }
+
+    async fn load_served(&self, uid: &str) -> Result<Option<Revision>, SourceFailure> {
+        let mut tables = self.delivery.store.tables().await.map_err(store_failed)?;
+        load_revision(&mut tables, uid).await.map_err(store_failed)
+    }
+
+    /// What a repository follows; where that is the default branch, as the branch that it was last.
+    async fn find_followed(&self, uid: &str, spec: &GitRepositorySpec) -> Result<Option<Reference>, SourceFailure> {
+        Ok(match Reference::parse(spec.r#ref.as_ref()) {
+            Ok(Reference::Default) => {
+                self.load_served(uid).await?.map(|revision| Reference::Branch(revision.reference))
+            }
+            followed => followed.ok(),
+        })
     }
 
     /// What the field is to say.
-    async fn find_value(&self, proposal: &Proposal, target: &GitRepositorySpec) -> Result<FieldValue, SourceFailure> {
+    async fn find_value(
+        &self,
+        proposal: &Proposal,
+        (target_uid, target): (&str, &GitRepositorySpec),
+    ) -> Result<FieldValue, SourceFailure> {
         let stages = &self.pipeline.spec.stages;
         let Some(from) = &self.pull.from else {
-            let (_, first) = self.load_repository(&stages[0].source_ref.name).await?;
-            let branch = |spec: &GitRepositorySpec| Reference::parse(spec.r#ref.as_ref()).ok();
-            if first.url == target.url && branch(&first) == branch(target) {
+            let (uid, first) = self.load_repository(&stages[0].source_ref.name).await?;
+            if first.url == target.url
+                && self.find_followed(&uid, &first).await? == self.find_followed(target_uid, target).await?
+            {
                 let why = "the first stage follows what this is merged into, so that each merge would be one more commit to promote; \
                     copy a field of it with pullRequest.from, or keep the file in another repository or branch";
                 return Err(SourceFailure::lasting("SpecInvalid", why));

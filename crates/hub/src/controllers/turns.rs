@@ -103,13 +103,13 @@ impl Turns {
 }
 
 impl Turn<'_> {
-    /// Notes whether the host answered. `failure` is a condition's reason; one that can't be reached says nothing new of it.
+    /// Notes whether the host answered. `failure` is a condition's reason; one that can't be reached, or that fails itself, says nothing new of it.
     pub fn end(self, failure: Option<&str>) {
         let mut hosts = self.turns.hosts();
         let Hosts { answering, silent, .. } = &mut *hosts;
         let (to, from) = match failure {
             Some("Timeout") => (silent, answering),
-            Some("Unreachable" | "HostNotFound" | "ServerFailed") => return,
+            Some("Unreachable" | "HostNotFound" | "AnswerBrokenOff" | "ServerError") => return,
             _ => (answering, silent),
         };
         from.remove(&self.host);

@@ -175,11 +175,11 @@ async fn a_repository_that_fails_keeps_what_is_assigned_also_across_a_restart() 
     let (before, _) = wait_files(&rig, &agent, &uid, |_| true).await;
     repository.add(&[("web", "1.1.0")]);
     for (fault, reason) in [
-        (Fault::Status(500), "False/ServerFailed"),
+        (Fault::Status(500), "False/ServerError"),
         (Fault::Status(429), "False/Throttled"),
         (Fault::Status(401), "False/AuthenticationFailed"),
         (Fault::Status(404), "False/RepositoryNotFound"),
-        (Fault::Cut(10), "False/Unreachable"),
+        (Fault::Cut(10), "False/AnswerBrokenOff"),
     ] {
         repository.origin.set_fault(fault);
         let index = ask(&rig, "HelmRepository", "charts").await;

@@ -28,11 +28,11 @@ const SHORT: &str = "1s";
 const FAULTS: [(Fault, &str); 7] = [
     (Fault::Stall, "Timeout"),
     (Fault::Slow { bytes: 1, pause: Duration::from_secs(1) }, "Timeout"),
-    (Fault::Status(500), "ServerFailed"),
+    (Fault::Status(500), "ServerError"),
     (Fault::Status(429), "Throttled"),
     (Fault::Status(401), "AuthenticationFailed"),
     (Fault::Status(404), "RepositoryNotFound"),
-    (Fault::Cut(10), "Unreachable"),
+    (Fault::Cut(10), "AnswerBrokenOff"),
 ];
 
 /// A server of one kind of source, over TLS.

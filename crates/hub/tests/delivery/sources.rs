@@ -78,7 +78,7 @@ async fn fail_for_a_while(rig: &Rig, kind: &str, set_fault: impl Fn(Fault), begi
         })
         .await;
     }
-    wait_for_all(rig, kind, "False/ServerFailed").await;
+    wait_for_all(rig, kind, "False/ServerError").await;
     begin();
     set_fault(Fault::Delay(std::time::Duration::from_millis(20)));
     wait_for_all(rig, kind, "True/Fetched").await;

@@ -50,6 +50,31 @@ async fn several_renderers_make_one_service_and_raw_manifests_leave_out_the_othe
 }
 
 #[tokio::test]
+async fn raw_manifests_are_what_the_options_and_sourceignore_leave() {
+    let bench = Bench::new();
+    let (a, b) = (object("a"), object("b"));
+    let all = files([
+        (".sourceignore", "*.values.yaml\n"),
+        ("app/a.yaml", a.as_str()),
+        ("app/x.values.yaml", "replicas: 1\n"),
+        ("app/setup/b.yaml", b.as_str()),
+    ]);
+    let job = Job::new(all).at("app");
+    let render = async |raw: Value| bench.render(&job.clone().renderers(json!([{"raw": raw}]))).await;
+    assert_eq!(names(&values(bench.render(&job).await)), ["a", "b"]);
+    assert_eq!(names(&values(render(json!({"recurse": false})).await)), ["a"]);
+    assert_eq!(names(&values(render(json!({"include": ["setup/"]})).await)), ["b"]);
+    let none = render(json!({"exclude": ["**"]})).await;
+    let said = errors(&none);
+    assert!(none.objects.is_empty() && said.contains("app: has no manifests but a.yaml, setup/b.yaml"), "{said}");
+    assert!(values(render(json!({"exclude": ["**"], "allowEmpty": true})).await).is_empty());
+
+    let chart = Job::new(several()).at("app/chart").renderers(json!([{"raw": {}}]));
+    let said = errors(&bench.render(&chart).await);
+    assert!(said.contains("app/chart: the renderer has options for raw manifests"), "{said}");
+}
+
+#[tokio::test]
 async fn one_renderer_that_fails_leaves_the_others_objects_and_says_so() {
     let bench = Bench::new();
     let mut all = several();

@@ -358,3 +358,16 @@ async fn where_kustomize_fails_so_do_we() {
         assert!(!said.contains("the renderer failed"), "{case:?}: {said}");
     }
 }
+
+#[tokio::test]
+async fn of_a_key_that_is_given_twice_the_last_one_counts_and_a_warning_names_its_line() {
+    let bench = Bench::new();
+    let text = "configMapGenerator:\n- name: a\n  literals:\n  - x=1\n  literals:\n  - x=2\n";
+    let job = Job::new(files([("app/kustomization.yaml", text)])).at("app");
+    check(&bench, &job, &[]).await;
+    let warnings = bench.render(&job).await.warnings;
+    assert_eq!(
+        warnings,
+        ["app/kustomization.yaml:5: key \"literals\" is given twice, first on line 3; the last one counts"]
+    );
+}

@@ -51,6 +51,8 @@ pub enum GitReason {
     Unreachable,
     #[error("the name of the server's host is not known")]
     HostUnknown,
+    #[error("the server's answer broke off")]
+    BrokenOff,
     #[error("the server failed")]
     ServerError,
     #[error("the server asks to be asked less often")]
@@ -111,7 +113,8 @@ impl GitReason {
             Self::TooLarge { .. } | Self::TooManyRefs { .. } | Self::AnswerTooLarge { .. } => "RepositoryTooLarge",
             Self::Unreachable => "Unreachable",
             Self::HostUnknown => "HostNotFound",
-            Self::ServerError => "ServerFailed",
+            Self::BrokenOff => "AnswerBrokenOff",
+            Self::ServerError => "ServerError",
             Self::Throttled => "Throttled",
             Self::Untrusted => "CertificateNotTrusted",
             Self::CertificateExpired => "CertificateExpired",
@@ -135,6 +138,7 @@ impl GitReason {
             | Self::Stalled
             | Self::Unreachable
             | Self::HostUnknown
+            | Self::BrokenOff
             | Self::ServerError
             | Self::Throttled
             | Self::CertificateExpired
@@ -185,6 +189,7 @@ impl GitReason {
             Self::NoGit => "install git on the hub",
             Self::Stalled
             | Self::Unreachable
+            | Self::BrokenOff
             | Self::ServerError
             | Self::Throttled
             | Self::MirrorIncomplete
@@ -260,6 +265,7 @@ impl From<FetchError> for Problem {
             }
             FetchReason::Unreachable => GitReason::Unreachable,
             FetchReason::HostUnknown => GitReason::HostUnknown,
+            FetchReason::BrokenOff => GitReason::BrokenOff,
             FetchReason::ServerError | FetchReason::Unexpected => GitReason::ServerError,
             FetchReason::Throttled => GitReason::Throttled,
             FetchReason::Untrusted => GitReason::Untrusted,
@@ -275,7 +281,7 @@ impl From<FetchError> for Problem {
 }
 
 /// Phrases of git 2.30 to 2.51 and of libcurl. What isn't known is `Failed`, with the evidence.
-const PHRASES: [(&str, GitReason); 44] = [
+const PHRASES: [(&str, GitReason); 48] = [
     // Before what a server's own words may hold.
     ("(stale info)", GitReason::BranchMoved),
     ("[remote rejected]", GitReason::PushRefused),
@@ -296,9 +302,10 @@ const PHRASES: [(&str, GitReason); 44] = [
     ("Operation too slow", GitReason::Stalled),
     ("fsck error", GitReason::Malformed),
     // Connections over TLS that were cut, as each library says it.
-    ("non-properly terminated", GitReason::Unreachable),
-    ("GnuTLS recv error", GitReason::Unreachable),
-    ("SSL_read", GitReason::Unreachable),
+    ("gnutls_handshake() failed: The TLS connection was non-properly terminated", GitReason::Unreachable),
+    ("non-properly terminated", GitReason::BrokenOff),
+    ("GnuTLS recv error", GitReason::BrokenOff),
+    ("SSL_read", GitReason::BrokenOff),
     ("SSL_ERROR_SYSCALL", GitReason::Unreachable),
     ("certificate has expired", GitReason::CertificateExpired),
     ("certificate expiration date", GitReason::CertificateExpired),
@@ -311,20 +318,27 @@ const PHRASES: [(&str, GitReason); 44] = [
     ("Connection refused", GitReason::Unreachable),
     ("Connection reset", GitReason::Unreachable),
     ("Recv failure", GitReason::Unreachable),
-    ("Empty reply from server", GitReason::Unreachable),
     ("timed out", GitReason::Unreachable),
-    ("transfer closed", GitReason::Unreachable),
-    ("early EOF", GitReason::Unreachable),
-    ("hung up unexpectedly", GitReason::Unreachable),
-    ("RPC failed", GitReason::Unreachable),
-    ("expected flush after ref listing", GitReason::Unreachable),
+    // From here on the server was reached.
+    ("Empty reply from server", GitReason::BrokenOff),
+    ("transfer closed", GitReason::BrokenOff),
+    ("early EOF", GitReason::BrokenOff),
+    ("hung up unexpectedly", GitReason::BrokenOff),
+    ("RPC failed", GitReason::BrokenOff),
+    ("expected flush after ref listing", GitReason::BrokenOff),
+    ("unexpected disconnect", GitReason::BrokenOff),
+    ("invalid index-pack output", GitReason::BrokenOff),
+    ("protocol error", GitReason::BrokenOff),
     ("No space left on device", GitReason::Disk),
     ("Permission denied", GitReason::Disk),
     ("Read-only file system", GitReason::Disk),
     ("missing necessary objects", GitReason::MirrorIncomplete),
 ];
 
+/// By git's own lines: what a server writes between them may say anything.
 fn classify(stderr: &str, has_credentials: bool) -> GitReason {
+    let own: Vec<&str> = stderr.lines().filter(|line| !line.starts_with(SAID_BY_SERVER)).collect();
+    let stderr = own.join("\n");
     let unauthorized =
         ["could not read Username", "could not read Password", "Authentication failed", "returned error: 401"];
     if unauthorized.iter().any(|phrase| stderr.contains(phrase)) {
@@ -357,18 +371,44 @@ const SSH_PHRASES: [(&str, GitReason); 20] = [
     ("No user exists for uid", GitReason::NoGit),
 ];
 
-/// The first line of git's complaint that says something, printable, short, and without secrets. Servers write into
-/// this stream too (`remote: …`).
+/// What git puts before each line of the server's.
+const SAID_BY_SERVER: &str = "remote: ";
+/// Lines of a server that are shown.
+const SHOWN_LINES: usize = 3;
+
+/// The first line of git's complaint that says something, and what the server has said: printable, short, and without secrets.
 fn evidence(session: &Session<'_>, stderr: &str) -> String {
     // `! [remote rejected] 1a2b -> branch (why)`
     // That nobody can be asked for a password is how git is run, and says nothing of the remote.
     let telling = |line: &&str| {
         ["fatal: ", "error: ", "! ["].iter().any(|start| line.starts_with(start)) && !line.contains("askpass")
     };
-    let line = stderr.lines().map(str::trim).find(telling).or_else(|| stderr.lines().find(|l| !l.trim().is_empty()));
-    let line = line.unwrap_or("no output").replace(session.remote.url(), "the repository");
+    let (said, own): (Vec<&str>, Vec<&str>) = stderr.lines().partition(|line| line.starts_with(SAID_BY_SERVER));
+    let line = own.iter().map(|line| line.trim()).find(telling).or(own.iter().copied().find(|l| !l.trim().is_empty()));
+    let said = server_words(session, &said);
+    let line = match (line, said.is_empty()) {
+        (Some(line), _) => line,
+        (None, true) => "no output",
+        (None, false) => return format!("the server says: {said}"),
+    };
+    let line = line.replace(session.remote.url(), "the repository");
     // Only now escaped: escaping would hide a secret from the redaction.
-    escape(session.redact(&line).as_bytes())
+    let line = escape(session.redact(&line).as_bytes());
+    if said.is_empty() { line } else { format!("{line}; the server says: {said}") }
+}
+
+/// The last lines that a server has written, but for its counts of objects, each as short as any evidence.
+fn server_words(session: &Session<'_>, said: &[&str]) -> String {
+    const PROGRESS: [&str; 4] = ["Enumerating objects", "Counting objects", "Compressing objects", "Total "];
+    let lines = said
+        .iter()
+        .map(|line| line[SAID_BY_SERVER.len()..].trim_matches(|edge: char| edge.is_whitespace() || edge.is_control()));
+    let lines: Vec<&str> =
+        lines.filter(|line| !line.is_empty() && !PROGRESS.iter().any(|start| line.starts_with(start))).collect();
+    let last = lines[lines.len().saturating_sub(SHOWN_LINES)..].iter();
+    let last =
+        last.map(|line| escape(session.redact(&line.replace(session.remote.url(), "the repository")).as_bytes()));
+    last.collect::<Vec<_>>().join(" / ")
 }
 
 /// The line that explains it, or the last one: what comes before is what servers greet with.
@@ -399,17 +439,23 @@ mod tests {
             "fatal: unable to access 'https://h/': Failed to connect to h port 443: Connection refused",
             GitReason::Unreachable,
         );
-        for cut in [
-            "GnuTLS recv error (-110): The TLS connection was non-properly terminated.",
-            "gnutls_handshake() failed: The TLS connection was non-properly terminated.",
-            "OpenSSL SSL_read: error:0A000126:SSL routines::unexpected eof while reading, errno 0",
-            "OpenSSL SSL_connect: SSL_ERROR_SYSCALL in connection to h:443",
+        for (cut, reason) in [
+            ("GnuTLS recv error (-110): The TLS connection was non-properly terminated.", GitReason::BrokenOff),
+            ("gnutls_handshake() failed: The TLS connection was non-properly terminated.", GitReason::Unreachable),
+            (
+                "OpenSSL SSL_read: error:0A000126:SSL routines::unexpected eof while reading, errno 0",
+                GitReason::BrokenOff,
+            ),
+            ("OpenSSL SSL_connect: SSL_ERROR_SYSCALL in connection to h:443", GitReason::Unreachable),
         ] {
-            check(&format!("fatal: unable to access 'https://h/': {cut}"), GitReason::Unreachable);
+            check(&format!("fatal: unable to access 'https://h/': {cut}"), reason);
         }
         check("fatal: unable to access 'https://h/': SSL certificate problem: self-signed", GitReason::Untrusted);
         check("error: object 1: hasDotdot: contains '..'\nfatal: fsck error in packed object", GitReason::Malformed);
+        check("fatal: early EOF\nfatal: fetch-pack: invalid index-pack output", GitReason::BrokenOff);
+        check("error: RPC failed; curl 18 transfer closed with outstanding read data remaining", GitReason::BrokenOff);
         check("fatal: something new", GitReason::Failed);
+        check("remote: repository not found\nfatal: something new", GitReason::Failed);
         assert_eq!(classify("The requested URL returned error: 401", false), GitReason::CredentialsMissing);
     }
 
@@ -421,10 +467,32 @@ mod tests {
         let stderr =
             "remote: \u{1b}[31mhello\nfatal: unable to access 'https://h/a.git/': hunter2 Basic dTpodW50ZXIy\u{7}\n";
         let error = GitError::from_stderr("fetch from", &session, stderr);
-        assert_eq!(error.evidence, r"fatal: unable to access 'the repository/': *** Basic ***\u{7}");
+        let expected = r"fatal: unable to access 'the repository/': *** Basic ***\u{7}; the server says: [31mhello";
+        assert_eq!(error.evidence, expected);
         assert_eq!(
             error.to_string(),
-            r"fetch from https://h/a.git: git failed (fatal: unable to access 'the repository/': *** Basic ***\u{7}); it will be tried again"
+            format!("fetch from https://h/a.git: git failed ({expected}); it will be tried again")
         );
+    }
+
+    #[test]
+    fn what_the_server_says_is_told_beside_what_git_says() {
+        let secret = BTreeMap::from([("username".into(), b"u".to_vec()), ("password".into(), b"hunter2".to_vec())]);
+        let remote = Remote::new("https://h/a.git", Some(&secret)).unwrap();
+        let session = Session::of(&remote);
+        let check = |stderr: &str, expected: &str| {
+            assert_eq!(GitError::from_stderr("fetch from", &session, stderr).evidence, expected);
+        };
+        check(
+            "remote: Counting objects: 3, done.        \nremote: fatal: unable to read d8df\nremote: aborting for hunter2\n\
+             fatal: early EOF\nfatal: fetch-pack: invalid index-pack output\n",
+            "fatal: early EOF; the server says: fatal: unable to read d8df / aborting for ***",
+        );
+        check("remote: closed for repairs\n", "the server says: closed for repairs");
+        check("", "no output");
+        let long = format!("remote: {}\nfatal: early EOF\n", "x".repeat(1000));
+        check(&long, &format!("fatal: early EOF; the server says: {}…", "x".repeat(160)));
+        let many = "remote: a\nremote: b\nremote: c\nremote: d\nfatal: early EOF\n";
+        check(many, "fatal: early EOF; the server says: b / c / d");
     }
 }

@@ -4,39 +4,51 @@ use std::collections::BTreeMap;
 
 use farwater_bundle::ObjectId;
 
-use super::GitReason;
+use super::{GitReason, HEAD};
+use crate::reference::check_name;
 
 #[derive(Debug)]
-pub(super) struct RemoteRefs(BTreeMap<String, ObjectId>);
+pub(super) struct RemoteRefs {
+    ids: BTreeMap<String, ObjectId>,
+    head: Option<String>,
+}
 
 impl RemoteRefs {
-    /// Lines of `<id>\t<name>`. A name that is not UTF-8 can't be what anybody asked for and is passed over.
+    /// Lines of `<id>\t<name>`, and with `--symref` of `ref: <name>\t<name>`. A name that is not UTF-8 can't be what anybody asked for and
+    /// is passed over.
     pub(super) fn parse(output: &[u8], limit: usize) -> Result<Self, GitReason> {
-        let mut refs = BTreeMap::new();
+        let (mut refs, mut head) = (BTreeMap::new(), None);
         for (n, line) in output.split(|b| *b == b'\n').filter(|line| !line.is_empty()).enumerate() {
             if n >= limit {
                 return Err(GitReason::TooManyRefs { limit });
             }
             let Ok(line) = std::str::from_utf8(line) else { continue };
             let Some((id, name)) = line.split_once('\t') else { continue };
-            if let Ok(id) = id.parse() {
+            if let Some(target) = id.strip_prefix("ref: ").filter(|_| name == HEAD) {
+                head = target.strip_prefix("refs/heads/").and_then(|branch| check_name("branch", branch).ok());
+            } else if let Ok(id) = id.parse() {
                 refs.insert(name.to_owned(), id);
             }
         }
-        Ok(Self(refs))
+        Ok(Self { ids: refs, head })
+    }
+
+    /// The branch that HEAD stands for, as the remote says it.
+    pub(super) fn head(&self) -> Option<&str> {
+        self.head.as_deref()
     }
 
     /// Exactly this name: the patterns of ls-remote match the ends of names too.
     pub(super) fn get(&self, name: &str) -> Option<ObjectId> {
-        self.0.get(name).copied()
+        self.ids.get(name).copied()
     }
 
     pub(super) fn names(&self) -> impl Iterator<Item = &str> {
-        self.0.keys().map(String::as_str)
+        self.ids.keys().map(String::as_str)
     }
 
     pub(super) fn len(&self) -> usize {
-        self.0.len()
+        self.ids.len()
     }
 }
 
@@ -53,5 +65,20 @@ mod tests {
         assert_eq!(refs.len(), 2);
         assert!(matches!(RemoteRefs::parse(output.as_bytes(), 1), Err(GitReason::TooManyRefs { limit: 1 })));
         assert_eq!(RemoteRefs::parse(b"garbage\n\xff\t\xff\n", 10).unwrap().len(), 0);
+    }
+
+    #[test]
+    fn head_is_the_branch_that_it_stands_for() {
+        let id = "1".repeat(40);
+        let check = |line: &str, expected: Option<&str>| {
+            let refs = RemoteRefs::parse(format!("{line}\n{id}\tHEAD\n").as_bytes(), 10).unwrap();
+            assert_eq!((refs.head(), refs.len()), (expected, 1), "{line}");
+        };
+        check("ref: refs/heads/trunk\tHEAD", Some("trunk"));
+        for other in
+            ["", "ref: refs/heads/a\trefs/remotes/origin/HEAD", "ref: refs/pull/1\tHEAD", "ref: refs/heads/-x\tHEAD"]
+        {
+            check(other, None);
+        }
     }
 }

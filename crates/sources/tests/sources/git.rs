@@ -98,6 +98,57 @@ async fn a_branch_is_followed_and_fetched_only_when_it_moves() {
 }
 
 #[tokio::test]
+async fn without_a_reference_the_default_branch_is_followed_and_named() {
+    let bench = Bench::new().await;
+    let sync = async || bench.sync(&Reference::Default).await.unwrap();
+    let head = |to: &str| bench.repository.git(&["symbolic-ref", "HEAD", &format!("refs/heads/{to}")], b"").unwrap();
+    let shown = |branch: &str, commit: &str| format!("{branch}@sha1:{commit}");
+
+    // A bare repository that was made for another name than it got.
+    head("master");
+    let main = bench.repository.commit("main", &[("a", "1")]).unwrap();
+    assert_eq!(sync().await.revision.to_string(), shown("main", &main));
+    let trunk = bench.repository.commit("trunk", &[("a", "2")]).unwrap();
+    head("trunk");
+    let changed = sync().await;
+    assert_eq!(changed.revision.to_string(), shown("trunk", &trunk));
+    assert!(changed.fetched && changed.rewritten.is_none());
+
+    let before = bench.server.counts();
+    assert!(!sync().await.fetched);
+    let after = bench.server.counts();
+    assert_eq!((after.ls_refs, after.fetches), (before.ls_refs + 1, before.fetches), "only asked");
+    let next = bench.repository.change("trunk", &[("a", Some("3"))]).unwrap();
+    assert_eq!(sync().await.revision.to_string(), shown("trunk", &next));
+    let moved = bench.server.counts();
+    assert_eq!((moved.ls_refs, moved.fetches), (after.ls_refs + 1, after.fetches + 1), "one visit");
+
+    head("main");
+    assert_eq!(sync().await.revision.to_string(), shown("main", &main));
+    bench.repository.delete_branch("main").unwrap();
+    head("trunk");
+    assert_eq!(sync().await.revision.to_string(), shown("trunk", &next), "the branch before is gone");
+    bench.repository.git(&["update-ref", "--no-deref", "HEAD", &trunk], b"").unwrap();
+    assert_eq!(sync().await.revision.to_string(), shown("HEAD", &trunk), "no branch at all");
+    head("gone");
+    let error = bench.sync(&Reference::Default).await.unwrap_err();
+    assert_eq!(error.reason, GitReason::ReferenceMissing("the default branch".to_owned()));
+    assert!(error.evidence.contains("the branches trunk"), "{}", error.evidence);
+}
+
+#[tokio::test]
+async fn a_server_whose_pack_breaks_off_was_reached_and_says_why() {
+    let bench = Bench::new().await;
+    bench.repository.commit("main", &[("a", "1"), ("b", "2")]).unwrap();
+    let blob = bench.repository.git(&["rev-parse", "main:b"], b"").unwrap();
+    let object = bench.repository.path().join("objects").join(&blob[..2]).join(&blob[2..]);
+    std::fs::remove_file(object).unwrap();
+    let error = bench.main().await.unwrap_err();
+    assert_eq!((&error.reason, error.retry()), (&GitReason::BrokenOff, Retry::Later), "{error}");
+    assert!(error.evidence.contains("the server says: ") && error.evidence.contains(&blob), "{}", error.evidence);
+}
+
+#[tokio::test]
 async fn another_revision_is_found_beside_the_one_that_is_followed() {
     let bench = Bench::new().await;
     let find = async |name: &str| {
@@ -296,7 +347,7 @@ async fn servers_that_fail_in_every_way_give_typed_errors_in_time() {
         (Fault::Status(403), GitReason::Forbidden, Retry::AfterChange),
         (Fault::Status(404), GitReason::NotFound, Retry::AfterChange),
         (Fault::Redirect("http://127.0.0.1:9/".into()), GitReason::Redirected, Retry::AfterChange),
-        (Fault::Cut(40), GitReason::Unreachable, Retry::Later),
+        (Fault::Cut(40), GitReason::BrokenOff, Retry::Later),
     ] {
         bench.server.set_fault(fault.clone());
         let error = bench.main().await.unwrap_err();

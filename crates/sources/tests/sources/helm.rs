@@ -329,7 +329,7 @@ async fn failures_are_typed_and_what_was_fetched_stays() {
         (Fault::Status(503), FetchReason::ServerError),
         (Fault::Redirect("/index.yaml".to_owned()), FetchReason::Redirected),
         (Fault::Redirect("file:///etc/passwd".to_owned()), FetchReason::Redirected),
-        (Fault::Cut(20), FetchReason::Unreachable),
+        (Fault::Cut(20), FetchReason::BrokenOff),
         (Fault::Stall, FetchReason::Timeout(1)),
         (Fault::Slow { bytes: 1, pause: Duration::from_millis(100) }, FetchReason::Timeout(1)),
     ] {

@@ -6,6 +6,7 @@ mod git;
 mod helm;
 mod oci;
 mod parts;
+mod patterns;
 mod push;
 mod signatures;
 mod ssh;

@@ -391,7 +391,7 @@ async fn failures_are_typed_and_what_was_pulled_stays() {
         ("", Fault::Status(500), FetchReason::ServerError),
         ("", Fault::Stall, FetchReason::Timeout(1)),
         ("/blobs/", Fault::Status(503), FetchReason::ServerError),
-        ("/blobs/", Fault::Cut(10), FetchReason::Unreachable),
+        ("/blobs/", Fault::Cut(10), FetchReason::BrokenOff),
         ("/blobs/", Fault::Slow { bytes: 1, pause: Duration::from_millis(200) }, FetchReason::Timeout(1)),
         ("/blobs/", Fault::Redirect("ftp://elsewhere/blob".to_owned()), FetchReason::Redirected),
     ] {

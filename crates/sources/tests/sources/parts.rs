@@ -219,7 +219,7 @@ async fn what_a_kustomization_names_must_be_public() {
     let web = Web::new(Links::new(["127.0.0.0/8".parse().unwrap()]));
     let git = Git::new(GitLimits::default(), web, &bench.dir.path().join("allowed")).unwrap();
     // As kustomize's `ref`: a branch, a tag, a commit, or nothing.
-    for (reference, shown) in [("main", "main"), ("v1", "v1"), ("", "HEAD"), (commit.as_str(), "")] {
+    for (reference, shown) in [("main", "main"), ("v1", "v1"), ("", "main"), (commit.as_str(), "")] {
         let revision = sync(&git, reference).await.unwrap().revision;
         assert_eq!(revision.name.unwrap_or_default(), shown);
         assert_eq!(revision.commit.to_string() == commit, reference != "v1", "{reference}");

@@ -30,11 +30,11 @@ pub use fake_hub::FakeHub;
 
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A bundle of manifests at `app/`.
+/// A bundle of manifests at `app/`; one more file states nothing, so that a folder without others does.
 pub fn bundle(files: &[(&str, &str)]) -> (Digest, u64, Vec<u8>) {
     let mut tree = MemoryTree::default();
     let files: Vec<(String, &str)> = files.iter().map(|(name, text)| (format!("app/{name}"), *text)).collect();
-    let root = tree.add_files(files.iter().map(|(name, text)| (name.as_str(), *text)).chain([("app/README", "x")]));
+    let root = tree.add_files(files.iter().map(|(name, text)| (name.as_str(), *text)).chain([("app/none.yaml", "")]));
     let limits = Limits::default();
     let closure = closure(&tree, &root, &RelPath::parse_folder("app").unwrap(), &limits).unwrap();
     let bytes = archive::pack(&tree, &closure, &limits).unwrap();

@@ -335,7 +335,7 @@ impl Sources {
             until(fleet, marks, kind, name, &format!("False/{why}")).await?;
         }
         // What was refused is forgotten, and there is nothing else.
-        for (name, why) in [("app", "ServerFailed"), ("said", "CredentialsUnavailable")] {
+        for (name, why) in [("app", "ServerError"), ("said", "CredentialsUnavailable")] {
             reconcile(fleet, "GitRepository", name).await?;
             until(fleet, marks, "GitRepository", name, &format!("False/{why}")).await?;
         }

@@ -1,0 +1,255 @@
+//! Patterns of paths, with the rules of a line of `.gitignore`.
+//!
+//! `*` and `?` stand for text within one name, `**` for any folders, `[a-z]` and `[!a-z]` for one character, and `\` takes the meaning
+//! from the character behind it. A pattern with a slash at its beginning or within it counts from its folder, any other fits names at any
+//! depth; one with a slash at its end fits folders alone.
+//!
+//! No library: what reads these rules for Git stays out of agents, and small ones try hostile patterns for longer than any bound. Here a
+//! path costs at most the product of both lengths for each name of it.
+
+use std::fmt;
+
+/// Bytes of a pattern.
+pub const MAX_PATTERN: usize = 256;
+
+/// A pattern that can be compared with paths.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PathPattern {
+    steps: Vec<Step>,
+    folders_only: bool,
+}
+
+/// Why a text is no pattern. Reads after the field's name: "is empty".
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PatternProblem(pub &'static str);
+
+impl fmt::Display for PatternProblem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Step {
+    /// `**`: any number of folders.
+    Folders,
+    Name(Vec<Piece>),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Piece {
+    /// `*`
+    Text,
+    /// `?`
+    Any,
+    One(char),
+    /// `[…]`, or `[!…]` if `is_negated`.
+    OneOf {
+        is_negated: bool,
+        ranges: Vec<(char, char)>,
+    },
+}
+
+impl PathPattern {
+    pub fn parse(text: &str) -> Result<Self, PatternProblem> {
+        if text.len() > MAX_PATTERN {
+            return Err(PatternProblem("is over 256 bytes long"));
+        }
+        let (text, folders_only) = match text.strip_suffix('/') {
+            Some(folder) => (folder, true),
+            None => (text, false),
+        };
+        let (text, is_anchored) = match text.strip_prefix('/') {
+            Some(rest) => (rest, true),
+            None => (text, text.contains('/')),
+        };
+        if text.is_empty() {
+            return Err(PatternProblem("names nothing"));
+        }
+        let mut steps = if is_anchored { Vec::new() } else { vec![Step::Folders] };
+        for name in text.split('/') {
+            steps.push(match name {
+                "" | "." | ".." => {
+                    return Err(PatternProblem("has an empty name, or one of dots alone, between slashes"));
+                }
+                // However many of them.
+                stars if stars.len() > 1 && stars.bytes().all(|byte| byte == b'*') => Step::Folders,
+                name => Step::Name(pieces(name)?),
+            });
+        }
+        // All in a folder, and not the folder itself.
+        if steps.last() == Some(&Step::Folders) {
+            steps.push(Step::Name(vec![Piece::Text]));
+        }
+        Ok(Self { steps, folders_only })
+    }
+
+    /// Whether it fits exactly this path, which is given by its names from the pattern's folder on. What lies in a folder that fits is
+    /// the caller's to look at.
+    pub fn fits(&self, names: &[&str], is_folder: bool) -> bool {
+        (is_folder || !self.folders_only)
+            && fit(
+                &self.steps,
+                names,
+                |step| matches!(step, Step::Folders),
+                |step, name| match step {
+                    Step::Folders => false,
+                    Step::Name(pieces) => fits_name(pieces, name),
+                },
+            )
+    }
+}
+
+fn fits_name(pieces: &[Piece], name: &str) -> bool {
+    let characters: Vec<char> = name.chars().collect();
+    fit(
+        pieces,
+        &characters,
+        |piece| matches!(piece, Piece::Text),
+        |piece, character| match piece {
+            Piece::Text => false,
+            Piece::Any => true,
+            Piece::One(one) => one == character,
+            Piece::OneOf { is_negated, ranges } => {
+                ranges.iter().any(|(first, last)| (first..=last).contains(&character)) != *is_negated
+            }
+        },
+    )
+}
+
+/// Whether a pattern, some of whose parts stand for any number of items, fits all items. Of two such parts the later one alone is tried
+/// again: what lies before it fits already, and a longer stretch there could take nothing that the later one can't.
+fn fit<P, I>(pattern: &[P], items: &[I], is_many: impl Fn(&P) -> bool, fits: impl Fn(&P, &I) -> bool) -> bool {
+    let (mut at, mut next) = (0, 0);
+    let mut again: Option<(usize, usize)> = None;
+    loop {
+        match pattern.get(at) {
+            None if next == items.len() => return true,
+            Some(part) if is_many(part) => {
+                at += 1;
+                again = Some((at, next));
+                continue;
+            }
+            Some(part) if items.get(next).is_some_and(|item| fits(part, item)) => {
+                (at, next) = (at + 1, next + 1);
+                continue;
+            }
+            _ => {}
+        }
+        match again {
+            Some((from, taken)) if taken < items.len() => {
+                again = Some((from, taken + 1));
+                (at, next) = (from, taken + 1);
+            }
+            _ => return false,
+        }
+    }
+}
+
+fn pieces(name: &str) -> Result<Vec<Piece>, PatternProblem> {
+    let mut pieces = Vec::new();
+    let mut characters = name.chars();
+    while let Some(character) = characters.next() {
+        pieces.push(match character {
+            '*' if pieces.last() == Some(&Piece::Text) => continue,
+            '*' => Piece::Text,
+            '?' => Piece::Any,
+            '\\' => Piece::One(characters.next().ok_or(PatternProblem("ends with a backslash"))?),
+            '[' => one_of(&mut characters)?,
+            other => Piece::One(other),
+        });
+    }
+    Ok(pieces)
+}
+
+/// What stands behind `[`.
+fn one_of(characters: &mut std::str::Chars<'_>) -> Result<Piece, PatternProblem> {
+    let unclosed = PatternProblem("has a [ without its ]");
+    let rest = characters.as_str();
+    let is_negated = rest.starts_with(['!', '^']);
+    if is_negated {
+        characters.next();
+    }
+    let mut ranges: Vec<(char, char)> = Vec::new();
+    loop {
+        // The first one is a character, also if it is a bracket.
+        if characters.as_str().starts_with(']') && !ranges.is_empty() {
+            characters.next();
+            return Ok(Piece::OneOf { is_negated, ranges });
+        }
+        let first = next_of(characters).ok_or(unclosed)?;
+        let mut ahead = characters.clone();
+        let is_range = ahead.next() == Some('-') && !ahead.as_str().starts_with(']') && !ahead.as_str().is_empty();
+        if is_range {
+            *characters = ahead;
+        }
+        let last = if is_range { next_of(characters).ok_or(unclosed)? } else { first };
+        ranges.push((first, last));
+    }
+}
+
+fn next_of(characters: &mut std::str::Chars<'_>) -> Option<char> {
+    match characters.next() {
+        Some('\\') => characters.next(),
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(pattern: &str, fitting: &[&str], others: &[&str]) {
+        let parsed = PathPattern::parse(pattern).unwrap();
+        for (paths, expected) in [(fitting, true), (others, false)] {
+            for path in paths {
+                let names: Vec<&str> = path.trim_end_matches('/').split('/').collect();
+                assert_eq!(parsed.fits(&names, path.ends_with('/')), expected, "{pattern} {path}");
+            }
+        }
+    }
+
+    #[test]
+    fn patterns_fit_as_those_of_gitignore() {
+        check("setup", &["setup", "a/setup", "setup/"], &["setup/a", "setups", "a.setup"]);
+        check("setup/", &["setup/", "a/b/setup/"], &["setup", "a/setup"]);
+        check("/setup", &["setup"], &["a/setup"]);
+        check("a/*.yaml", &["a/x.yaml", "a/.yaml"], &["a/b/x.yaml", "b/a/x.yaml", "a/x.yml"]);
+        check("*.yaml", &["x.yaml", "a/b/x.yaml"], &["x.yaml.liquid"]);
+        check("**/test/*.yaml", &["test/a.yaml", "x/y/test/a.yaml"], &["test/x/a.yaml"]);
+        check("a/**/b", &["a/b", "a/x/b", "a/x/y/b"], &["b", "x/a/b"]);
+        check("a/**", &["a/b", "a/b/c"], &["a", "b"]);
+        check("**", &["a", "a/b"], &[]);
+        check("a?c", &["abc", "aäc"], &["ac", "abbc", "a/c"]);
+        check("[a-c]x", &["ax", "cx"], &["dx", "x", "-x"]);
+        check("[!a-c]x", &["dx"], &["ax"]);
+        check("[]x-]", &["]", "x", "-"], &["a"]);
+        check(r"\*\[a", &["*[a"], &["xx[a"]);
+        check("*a*b*", &["ab", "xaxbx", "aab"], &["ba", "a"]);
+        check("*/*/c", &["a/b/c"], &["a/c", "a/b/d/c"]);
+    }
+
+    #[test]
+    fn what_is_no_pattern_says_why() {
+        let check = |text: &str, why: &str| assert_eq!(PathPattern::parse(text).unwrap_err().0, why, "{text}");
+        for nothing in ["", "/"] {
+            check(nothing, "names nothing");
+        }
+        for dots in ["../a", "a//b", "./a", "a/.."] {
+            check(dots, "has an empty name, or one of dots alone, between slashes");
+        }
+        check("[a", "has a [ without its ]");
+        check("[]", "has a [ without its ]");
+        check("a\\", "ends with a backslash");
+        check(&"a".repeat(257), "is over 256 bytes long");
+    }
+
+    #[test]
+    fn a_hostile_pattern_ends() {
+        let pattern = PathPattern::parse(&format!("{}b", "*a".repeat(127))).unwrap();
+        assert!(!pattern.fits(&["a".repeat(255).as_str(); 64], false));
+        let deep = PathPattern::parse(&format!("{}b", "**/*a*/".repeat(36))).unwrap();
+        assert!(!deep.fits(&["a".repeat(15).as_str(); 64], false));
+    }
+}

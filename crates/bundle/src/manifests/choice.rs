@@ -1,0 +1,284 @@
+//! Which files of a folder are its manifests: by their names, the renderer's options and `.sourceignore` files.
+
+use std::collections::HashMap;
+
+use farwater_api::{path_pattern::PathPattern, renderer::RawOptions};
+
+use super::{FolderReason, KUSTOMIZATIONS};
+use crate::{archive::Archive, path::RelPath};
+
+/// Flux's name for a file with the rules of `.gitignore`: what they leave out is nobody's manifest. It counts from its own folder.
+pub const IGNORE_FILE: &str = ".sourceignore";
+/// Bytes of one such file; an error names the number.
+const MAX_IGNORE_BYTES: usize = 64 << 10;
+/// What comparing may cost: bytes of all patterns times bytes of all paths. Some 10 s of a processor at the very worst; 20,000 paths of
+/// 50 bytes leave room for 4 KiB of patterns.
+const MAX_WORK: usize = 1 << 32;
+/// Names that an error shows.
+const SHOWN: usize = 5;
+
+/// The files of one folder that are read, and what is said where there are none.
+pub(super) struct Choice<'a> {
+    folder: &'a RelPath,
+    recurse: bool,
+    include: Vec<PathPattern>,
+    exclude: Vec<PathPattern>,
+    ignore: Vec<IgnoreFile>,
+    /// Whether a folder is left out by an [`IgnoreFile`], by path.
+    known: HashMap<RelPath, bool>,
+}
+
+struct IgnoreFile {
+    folder: RelPath,
+    rules: Vec<Rule>,
+}
+
+struct Rule {
+    pattern: PathPattern,
+    /// Of a line that begins with `!`.
+    is_kept: bool,
+}
+
+/// Whether a file's name is one of manifests.
+pub(super) fn is_manifest(path: &RelPath) -> bool {
+    let name = path.file_name();
+    !KUSTOMIZATIONS.contains(&name) && [".yaml", ".yml", ".json"].iter().any(|suffix| name.ends_with(suffix))
+}
+
+impl<'a> Choice<'a> {
+    /// `folder` is a real one, and `paths` what lies in it.
+    pub fn new(
+        archive: &Archive,
+        folder: &'a RelPath,
+        paths: &[&RelPath],
+        options: &RawOptions,
+    ) -> Result<Self, FolderReason> {
+        let parse = |texts: &[String]| -> Result<Vec<PathPattern>, FolderReason> {
+            let parse = |text: &String| {
+                let problem = |problem| FolderReason::Pattern { pattern: text.clone(), problem };
+                PathPattern::parse(text).map_err(problem)
+            };
+            texts.iter().map(parse).collect()
+        };
+        let (include, exclude) = (parse(&options.include)?, parse(&options.exclude)?);
+        let mut texts = Vec::new();
+        for place in ignore_files(folder, paths) {
+            match archive.file(&place) {
+                Ok(text) if text.len() > MAX_IGNORE_BYTES => return Err(FolderReason::IgnoreTooLarge(place)),
+                Ok(text) => {
+                    let text = std::str::from_utf8(text).map_err(|_| FolderReason::IgnoreNotText(place.clone()))?;
+                    texts.push((place.parent().unwrap_or_default(), text));
+                }
+                // Most folders have none, and a symlink to none is none.
+                Err(_) => {}
+            }
+        }
+
+        let stated = options.include.iter().chain(&options.exclude).map(String::len);
+        let patterns: usize = stated.chain(texts.iter().map(|(_, text)| text.len())).sum();
+        let compared: usize = paths.iter().filter(|path| is_manifest(path)).map(|path| path.as_str().len()).sum();
+        if patterns.saturating_mul(compared) > MAX_WORK {
+            return Err(FolderReason::TooManyPatterns);
+        }
+        let ignore = texts.into_iter().map(|(folder, text)| IgnoreFile { folder, rules: rules(text) }).collect();
+        Ok(Self { folder, recurse: options.recurse, include, exclude, ignore, known: HashMap::new() })
+    }
+
+    /// Whether a manifest in the folder is one of its own.
+    pub fn takes(&mut self, path: &RelPath) -> bool {
+        let within = path.strip(self.folder).unwrap_or_else(|| path.as_str());
+        let names: Vec<&str> = within.split('/').collect();
+        let fits = |patterns: &[PathPattern]| {
+            (1..=names.len())
+                .any(|depth| patterns.iter().any(|pattern| pattern.fits(&names[..depth], depth < names.len())))
+        };
+        (self.recurse || names.len() == 1)
+            && (self.include.is_empty() || fits(&self.include))
+            && !fits(&self.exclude)
+            && !self.is_ignored(path, false)
+    }
+
+    /// As Git has it: the last line that fits counts, that of the deepest file first, and nothing brings back what lies in a folder that
+    /// is left out.
+    fn is_ignored(&mut self, path: &RelPath, is_folder: bool) -> bool {
+        if self.ignore.is_empty() || path.is_root() {
+            return false;
+        }
+        if let Some(known) = self.known.get(path) {
+            return *known;
+        }
+        let above = path.parent().unwrap_or_default();
+        let ignored = self.is_ignored(&above, true) || self.is_named(path, is_folder);
+        if is_folder {
+            self.known.insert(path.clone(), ignored);
+        }
+        ignored
+    }
+
+    fn is_named(&self, path: &RelPath, is_folder: bool) -> bool {
+        for file in self.ignore.iter().rev() {
+            let Some(within) = path.strip(&file.folder).filter(|within| !within.is_empty()) else { continue };
+            let names: Vec<&str> = within.split('/').collect();
+            if let Some(rule) = file.rules.iter().rev().find(|rule| rule.pattern.fits(&names, is_folder)) {
+                return !rule.is_kept;
+            }
+        }
+        false
+    }
+}
+
+/// From the root to the folder, then in it, outer folders first.
+fn ignore_files(folder: &RelPath, paths: &[&RelPath]) -> Vec<RelPath> {
+    let above = std::iter::successors(folder.parent(), RelPath::parent);
+    let mut places: Vec<RelPath> = above.filter_map(|above| above.join_name(IGNORE_FILE.as_bytes()).ok()).collect();
+    places.reverse();
+    let below = paths.iter().copied().filter(|path| path.file_name() == IGNORE_FILE).cloned();
+    places.extend(below);
+    places.sort_by_key(|place| place.names().count());
+    places
+}
+
+/// What Git can't read as a pattern fits nothing there, and so it is here.
+fn rules(text: &str) -> Vec<Rule> {
+    let rule = |line: &str| {
+        let line = trim_end(line);
+        if line.starts_with('#') {
+            return None;
+        }
+        let (text, is_kept) = match line.strip_prefix('!') {
+            Some(kept) => (kept, true),
+            None => (line, false),
+        };
+        Some(Rule { pattern: PathPattern::parse(text).ok()?, is_kept })
+    };
+    text.strip_prefix('\u{feff}').unwrap_or(text).lines().filter_map(rule).collect()
+}
+
+/// Without spaces at the end, unless a backslash stands before the first of them.
+fn trim_end(line: &str) -> &str {
+    let trimmed = line.trim_end_matches([' ', '\t']);
+    let is_escaped = trimmed.bytes().rev().take_while(|byte| *byte == b'\\').count() % 2 == 1;
+    if is_escaped && trimmed.len() < line.len() { &line[..=trimmed.len()] } else { trimmed }
+}
+
+/// What a folder has of which nothing is read, for people.
+pub(super) fn explain_nothing(folder: &RelPath, paths: &[&RelPath]) -> String {
+    let within = |path: &RelPath| path.strip(folder).unwrap_or_else(|| path.as_str()).to_owned();
+    let manifests: Vec<String> = paths.iter().filter(|path| is_manifest(path)).map(|path| within(path)).collect();
+    let others: Vec<String> = paths.iter().map(|path| within(path)).collect();
+    match (manifests.len(), others.len()) {
+        (0, 0) => "has no files".to_owned(),
+        (0, _) => format!(
+            "has no manifests, which are named *.yaml, *.yml and *.json; it has {}. Name another path, or the renderer of these files",
+            list(&others)
+        ),
+        _ => format!(
+            "has no manifests but {}, left out by recurse, include or exclude of its renderer or by {IGNORE_FILE}",
+            list(&manifests)
+        ),
+    }
+}
+
+fn list(names: &[String]) -> String {
+    let shown = names.iter().take(SHOWN).cloned().collect::<Vec<_>>().join(", ");
+    match names.len().saturating_sub(SHOWN) {
+        0 => shown,
+        1 => format!("{shown} and 1 more"),
+        more => format!("{shown} and {more} more"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{MemoryTree, archive, closure, limits::Limits};
+
+    fn chosen(files: &[(&str, &str)], at: &str, options: RawOptions) -> Result<Vec<String>, String> {
+        let mut tree = MemoryTree::default();
+        let root = tree.add_files(files.iter().copied());
+        let (limits, folder) = (Limits::default(), RelPath::parse_folder(at).unwrap());
+        let closure = closure(&tree, &root, &folder, &limits).unwrap();
+        let archive = Archive::read(archive::pack(&tree, &closure, &limits).unwrap(), &limits).unwrap();
+        let paths = archive.walk(&folder);
+        let mut choice = Choice::new(&archive, &folder, &paths, &options).map_err(|error| error.to_string())?;
+        let taken = paths.iter().filter(|path| is_manifest(path) && choice.takes(path));
+        Ok(taken.map(ToString::to_string).collect())
+    }
+
+    fn options(include: &[&str], exclude: &[&str]) -> RawOptions {
+        let owned = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect();
+        RawOptions { include: owned(include), exclude: owned(exclude), ..RawOptions::ALL }
+    }
+
+    const FILES: [(&str, &str); 6] = [
+        ("m/a.yaml", ""),
+        ("m/setup/crd.yaml", ""),
+        ("m/setup/deep/b.yaml", ""),
+        ("m/image/files/cassandra.yaml", ""),
+        ("m/kustomization.yml", ""),
+        ("m/README.md", ""),
+    ];
+
+    #[test]
+    fn a_folder_is_read_without_those_below_or_by_patterns() {
+        let check = |options: RawOptions, expected: &[&str]| {
+            assert_eq!(chosen(&FILES, "m", options).unwrap(), expected);
+        };
+        check(
+            RawOptions::ALL,
+            &["m/a.yaml", "m/image/files/cassandra.yaml", "m/setup/crd.yaml", "m/setup/deep/b.yaml"],
+        );
+        check(RawOptions { recurse: false, ..RawOptions::ALL }, &["m/a.yaml"]);
+        check(options(&[], &["setup/", "image/**/cassandra.yaml"]), &["m/a.yaml"]);
+        check(options(&["setup"], &[]), &["m/setup/crd.yaml", "m/setup/deep/b.yaml"]);
+        check(options(&["setup", "/a.yaml"], &["deep"]), &["m/a.yaml", "m/setup/crd.yaml"]);
+        check(options(&["*.json"], &[]), &[]);
+    }
+
+    #[test]
+    fn sourceignore_files_count_from_where_they_lie_as_in_git() {
+        let check = |ignore: &[(&str, &str)], expected: &[&str]| {
+            let files = [&FILES[..], ignore].concat();
+            assert_eq!(chosen(&files, "m", RawOptions::ALL).unwrap(), expected, "{ignore:?}");
+        };
+        let (a, image, setup, deep) =
+            ("m/a.yaml", "m/image/files/cassandra.yaml", "m/setup/crd.yaml", "m/setup/deep/b.yaml");
+        check(&[(".sourceignore", "# all\n/*\n!/m\n")], &[a, image, setup, deep]);
+        check(&[(".sourceignore", "*\n")], &[]);
+        check(&[(".sourceignore", "/m/*  \r\n!/m/setup/\n")], &[setup, deep]);
+        check(&[("m/.sourceignore", "image\nsetup/*\n!crd.yaml\n")], &[a, setup]);
+        // Not what lies in a folder that is left out.
+        check(&[("m/.sourceignore", "setup\n!crd.yaml\n")], &[a, image]);
+        // The deeper one counts.
+        check(&[(".sourceignore", "*.yaml\n"), ("m/setup/.sourceignore", "!b.yaml\n")], &[deep]);
+        check(&[(".sourceignore", "/a.yaml\n[\n\\\n")], &[a, image, setup, deep]);
+    }
+
+    #[test]
+    fn what_can_not_be_judged_is_an_error() {
+        let check = |ignore: &str, options: RawOptions, expected: &str| {
+            let said = chosen(&[("m/a.yaml", ""), ("m/.sourceignore", ignore)], "m", options).unwrap_err();
+            assert!(said.contains(expected), "{said}");
+        };
+        check(&"#".repeat(MAX_IGNORE_BYTES + 1), RawOptions::ALL, "m/.sourceignore is over 65536 bytes");
+        check("", options(&[], &["["]), "pattern \"[\" has a [ without its ]");
+        let long = "a".repeat(200);
+        let mut many = Vec::new();
+        for n in 0..200 {
+            many.push(format!("m/{long}/{long}/{n}.yaml"));
+        }
+        let ignore = "x".repeat(MAX_IGNORE_BYTES);
+        let mut files: Vec<(&str, &str)> = many.iter().map(|path| (path.as_str(), "")).collect();
+        files.push(("m/.sourceignore", &ignore));
+        assert!(chosen(&files, "m", RawOptions::ALL).unwrap_err().contains("patterns"));
+    }
+
+    #[test]
+    fn spaces_at_the_end_count_only_behind_a_backslash() {
+        for (line, expected) in
+            [("a ", "a"), ("a", "a"), (r"a\  ", r"a\ "), (r"a\\ ", r"a\\"), ("  ", ""), (r"\", r"\")]
+        {
+            assert_eq!(trim_end(line), expected, "{line:?}");
+        }
+    }
+}
