@@ -36,8 +36,6 @@ pub struct Terms {
     pub namespace: Option<String>,
     /// Comes behind the name of each service.
     pub name_suffix: String,
-    /// The branch that `HEAD` of a Git repository is.
-    pub default_branch: Option<String>,
     /// The cluster's account that ClusterGrants name.
     pub service_account: String,
     /// Whether objects count as converted that have lost something.
@@ -76,7 +74,7 @@ pub enum NotConverted {
     #[error("{kind} has no counterpart: {why}")]
     NoCounterpart { kind: String, why: &'static str },
     /// What was verified would not be.
-    #[error("spec.verify: {why}; without it, what nobody has signed would be served")]
+    #[error("spec.verify: {why}; without it, unsigned content would be served")]
     Verification { why: &'static str },
     /// A field that can't be left out.
     #[error("{path}: {why}")]

@@ -673,7 +673,7 @@ fn applications_and_kustomizations_are_printed_for_a_cluster_and_a_loss_is_a_no(
          {a: b}}}}}",
     )
     .unwrap();
-    let convert = ["convert", "argocd", "--destination", "https://10.0.0.1=east", "--default-branch", "main", path];
+    let convert = ["convert", "argocd", "--destination", "https://10.0.0.1=east", path];
     let ran = run_in(home.path(), &convert);
     assert_eq!((ran.code, ran.stdout.as_str()), (1, ""));
     assert!(ran.stderr.contains("Application web: spec.source.kustomize.commonLabels: "), "{}", ran.stderr);

@@ -69,9 +69,6 @@ struct ArgocdArgs {
     /// The cluster of a destination, by Argo CD's name for it or by its address; may be given several times [default: of the same name].
     #[arg(long, value_name = "DESTINATION=CLUSTER", value_parser = parse_named_cluster)]
     destination: Vec<(String, ClusterReference)>,
-    /// The branch that `HEAD` is in your repositories.
-    #[arg(long, value_name = "BRANCH")]
-    default_branch: Option<String>,
     /// The clusters' account that ClusterGrants name: NAME in the target namespace, or NAMESPACE/NAME.
     #[arg(long, value_name = "ACCOUNT", default_value = "farwater")]
     service_account: String,
@@ -135,7 +132,6 @@ impl ArgocdArgs {
         Terms {
             place: self.cluster.clone().map(Place::Cluster),
             clusters: self.destination.iter().cloned().collect(),
-            default_branch: self.default_branch.clone(),
             service_account: self.service_account.clone(),
             ..self.common.terms()
         }
@@ -149,7 +145,6 @@ impl CommonArgs {
             clusters: BTreeMap::new(),
             namespace: self.namespace.clone(),
             name_suffix: self.name_suffix.clone(),
-            default_branch: None,
             service_account: String::new(),
             allow_losses: self.allow_losses,
             yaml: read_yaml,

@@ -133,12 +133,10 @@ fn a_revision_is_a_branch_a_tag_a_commit_or_a_range() {
         ("1.*", json!({"semver": "1.*"})),
         ("refs/pull/1/head", json!({"name": "refs/pull/1/head"})),
         ("0123456789012345678901234567890123456789", json!({"commit": "0123456789012345678901234567890123456789"})),
-        ("HEAD", json!({"branch": "main"})),
+        ("HEAD", Value::Null),
     ] {
         assert_eq!(with(revision, &terms()).spec("GitRepository")["ref"], reference, "{revision}");
     }
-    let unknown = Terms { default_branch: None, ..terms() };
-    assert!(with("HEAD", &unknown).refusal().contains("--default-branch"));
     assert!(with("0123456", &terms()).refusal().contains("all of its 40 digits"));
 }
 
@@ -216,8 +214,8 @@ fn options_of_kustomize_and_folders_are_ours_or_told() {
     for (more, loss) in [
         (", kustomize: {commonLabels: {a: b}}", "spec.source.kustomize.commonLabels"),
         (", kustomize: {commonAnnotations: {a: b}}", "spec.source.kustomize.commonAnnotations"),
-        (", directory: {recurse: true, include: '*.yaml'}", "spec.source.directory.include"),
-        (", directory: {recurse: false}", "spec.source.directory.recurse"),
+        (", directory: {recurse: true, include: 'team*.yaml'}", "spec.source.directory.include"),
+        (", directory: {exclude: '[ab].yaml'}", "spec.source.directory.exclude"),
         (", directory: {jsonnet: {tlas: [{name: a, value: b}]}}", "spec.source.directory.jsonnet"),
     ] {
         let outcome = convert(&synced(&git(more)));
@@ -225,6 +223,10 @@ fn options_of_kustomize_and_folders_are_ours_or_told() {
     }
     let raw = convert(&synced(&git(", directory: {recurse: true}"))).spec("ServiceDeployment");
     assert_eq!(raw["renderers"], json!([{"type": "Raw"}]));
+    let chosen = ", directory: {include: '{*.yaml,config/*}', exclude: values.yaml}";
+    let raw = convert(&synced(&git(chosen))).spec("ServiceDeployment");
+    let options = json!({"recurse": false, "include": ["*.yaml", "/config/*"], "exclude": ["/values.yaml"]});
+    assert_eq!(raw["renderers"], json!([{"type": "Raw", "raw": options}]));
     assert!(convert(&synced(&git(", plugin: {name: x}"))).refusal().starts_with("spec.source.plugin"));
 }
 

@@ -25,7 +25,6 @@ pub fn terms() -> Terms {
         clusters: BTreeMap::new(),
         namespace: None,
         name_suffix: String::new(),
-        default_branch: Some("main".to_owned()),
         service_account: "farwater".to_owned(),
         allow_losses: false,
         yaml: read_yaml,

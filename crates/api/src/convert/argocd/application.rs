@@ -226,7 +226,7 @@ fn syncing(spec: &mut Fields, service: &mut Service, told: &mut Told) -> Result<
             ("RespectIgnoreDifferences", _) => keeps_ignored = true,
             ("Force", "true") => {
                 service.apply.insert("immutable".to_owned(), "Recreate".into());
-                told.note(&path, format!("{option}: an object is made anew only where it can't be changed"));
+                told.note(&path, format!("{option}: an object is recreated only where it can't be changed"));
             }
             ("Prune", _) => {
                 prunes = false;

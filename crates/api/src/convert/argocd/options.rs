@@ -65,31 +65,64 @@ pub(super) fn convert(
 fn of_directory(mut directory: Fields, renderer: &mut Map<String, Value>, told: &mut Told) -> Result<(), NotConverted> {
     let path = directory.at("recurse");
     let is_stated = !directory.is_empty();
-    let recurses = directory.flag("recurse")?;
-    directory.lose(
-        &["include", "exclude"],
-        "have no counterpart, and other files would be applied; keep these files in folders of their own",
-        told,
-    );
+    let recurse = directory.flag("recurse")?;
+    let mut options = Map::new();
+    for field in ["include", "exclude"] {
+        let Some(glob) = directory.text(field)?.filter(|glob| !glob.is_empty()) else { continue };
+        match patterns(&glob, recurse) {
+            Some(patterns) => drop(options.insert(field.to_owned(), patterns.into())),
+            None => told.lose(
+                &directory.at(field),
+                "is written as no pattern of .gitignore that fits the same files; state such ones in spec.renderers[].raw",
+            ),
+        }
+    }
     let jsonnet = directory.map("jsonnet")?;
     if !jsonnet.is_empty() {
         told.lose(&jsonnet.path, "Jsonnet is rendered by a plugin of the agent, as docs/renderers.md says");
     }
     directory.finish(told);
-    if recurses {
-        renderer.insert("type".to_owned(), "Raw".into());
-    } else if is_stated {
-        told.lose(
-            &path,
-            "folders of manifests are read with all that lies below them; move what is not to be applied out of it",
-        );
-    } else {
+    if !is_stated {
         told.note(
             &path,
             "if the folder holds plain manifests, those of its subfolders are applied too; `farwater plan` shows it",
         );
+        return Ok(());
+    }
+    renderer.insert("type".to_owned(), "Raw".into());
+    if !recurse {
+        options.insert("recurse".to_owned(), false.into());
+    }
+    if !options.is_empty() {
+        renderer.insert("raw".to_owned(), options.into());
     }
     Ok(())
+}
+
+/// The patterns of `.gitignore` that fit the same files as Argo CD's glob of their paths, in which `*` stands for slashes too. None: there are
+/// none, or it is not known.
+fn patterns(glob: &str, recurse: bool) -> Option<Vec<String>> {
+    let list = glob.strip_prefix('{').and_then(|rest| rest.strip_suffix('}'));
+    let one = |glob: &str| {
+        if glob.is_empty() || glob.starts_with('/') || glob.contains(['{', '}', '[', ']', '?', '!', '#', '\\', ' ']) {
+            return None;
+        }
+        let stars = glob.matches('*').count();
+        let rooted = || Some(format!("/{glob}"));
+        match stars {
+            0 => rooted(),
+            // Any file with this ending, however deep it lies.
+            1 if glob.starts_with('*') && !glob.contains('/') => Some(glob.to_owned()),
+            // All of a folder.
+            1 if glob.ends_with("/*") => rooted(),
+            1 if !recurse && !glob.contains('/') => rooted(),
+            _ => None,
+        }
+    };
+    match list {
+        Some(list) => list.split(',').map(|glob| one(glob.trim())).collect(),
+        None => one(glob).map(|pattern| vec![pattern]),
+    }
 }
 
 fn of_helm(mut helm: Fields, around: &mut Around<'_>, told: &mut Told) -> Result<Map<String, Value>, NotConverted> {

@@ -50,8 +50,8 @@ pub(super) fn read(
         Some(_) => (SourceKind::HelmRepository, format!("oci://{url}"), None),
         None if url.starts_with("oci://") => (SourceKind::OciRepository, url, of_artifact(revision.as_deref())),
         None => {
-            let reference = of_git(revision.as_deref(), &revision_path, input, told)?;
-            (SourceKind::GitRepository, url, Some(reference))
+            let reference = of_git(revision.as_deref(), &revision_path, told)?;
+            (SourceKind::GitRepository, url, reference)
         }
     };
     let mut spec = Map::from_iter([("url".to_owned(), url.clone().into())]);
@@ -89,42 +89,35 @@ fn of_artifact(revision: Option<&str>) -> Option<Value> {
     })
 }
 
-/// A branch, a tag, a commit or a range of tags: Argo CD finds out which by asking the repository.
-fn of_git(revision: Option<&str>, path: &str, input: &Input<'_>, told: &mut Told) -> Result<Value, NotConverted> {
-    let revision = match revision {
-        None | Some("HEAD") => {
-            let why = "the default branch of a repository has no counterpart; name it with --default-branch, or state a branch";
-            let branch = input.terms.default_branch.as_deref().ok_or_else(|| NotConverted::impossible(path, why))?;
-            return Ok(json!({"branch": branch}));
-        }
-        Some(revision) => revision,
-    };
+/// A branch, a tag, a commit or a range of tags: Argo CD finds out which by asking the repository. None: its default branch.
+fn of_git(revision: Option<&str>, path: &str, told: &mut Told) -> Result<Option<Value>, NotConverted> {
+    let Some(revision) = revision.filter(|revision| *revision != "HEAD") else { return Ok(None) };
     if let Some(branch) = revision.strip_prefix("refs/heads/") {
-        return Ok(json!({"branch": branch}));
+        return Ok(Some(json!({"branch": branch})));
     }
     if let Some(tag) = revision.strip_prefix("refs/tags/") {
-        return Ok(json!({"tag": tag}));
+        return Ok(Some(json!({"tag": tag})));
     }
     if revision.starts_with("refs/") {
-        return Ok(json!({"name": revision}));
+        return Ok(Some(json!({"name": revision})));
     }
     let is_hex = revision.bytes().all(|byte| byte.is_ascii_hexdigit());
     if is_hex && revision.len() == 40 {
-        return Ok(json!({"commit": revision.to_ascii_lowercase()}));
+        return Ok(Some(json!({"commit": revision.to_ascii_lowercase()})));
     }
     if is_range(revision) {
-        return Ok(json!({"semver": revision}));
+        return Ok(Some(json!({"semver": revision})));
     }
     // Argo CD would resolve it as whatever of these is there. A wrong guess finds nothing, and nothing is deployed then.
     if looks_like_version(revision) {
         told.note(path, format!("{revision} is taken for a tag"));
-        return Ok(json!({"tag": revision}));
+        return Ok(Some(json!({"tag": revision})));
     }
     if is_hex && revision.len() >= 7 {
         return Err(NotConverted::impossible(path, "a commit is named by all of its 40 digits"));
     }
     told.note(path, format!("{revision} is taken for a branch"));
-    Ok(json!({"branch": revision}))
+    Ok(Some(json!({"branch": revision})))
 }
 
 fn is_range(revision: &str) -> bool {

@@ -318,7 +318,7 @@ fn actions(
     }
     if upgrade.flag("force")? {
         service.apply.insert("immutable".to_owned(), "Recreate".into());
-        told.note("spec.upgrade.force", "an object is made anew where it can't be changed, and not replaced otherwise");
+        told.note("spec.upgrade.force", "an object is recreated only where it can't be changed");
     }
     upgrade.lose(
         &["preserveValues"],

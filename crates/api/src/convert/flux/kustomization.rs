@@ -140,7 +140,10 @@ fn applying(spec: &mut Fields, service: &mut Service, told: &mut Told) -> Result
     }
     if spec.flag("force")? {
         service.apply.insert("immutable".to_owned(), "Recreate".into());
-        told.note(&spec.at("force"), "what holds data or other objects is made anew only by its own annotation");
+        told.note(
+            &spec.at("force"),
+            "objects that hold data or other objects are recreated only by their own annotation",
+        );
     }
     let rules = spec.maps("driftIgnoreRules")?;
     workload::ignored(rules, service, told, |path, told| {
