@@ -8,6 +8,11 @@ use std::{borrow::Cow, cmp::Ordering};
 
 use serde_json::Value;
 
+/// Brackets and parentheses around each other: a filter holds a path, which is parsed in the same way. A pair is two levels.
+const MAX_NESTING: usize = 64;
+/// Characters of a refused path that are shown.
+const SHOWN: usize = 60;
+
 /// A path or a template that is not understood, and why.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?}: {why}")]
@@ -102,6 +107,12 @@ pub fn first<'a>(object: &'a Value, path: &str) -> Option<&'a Value> {
 impl Path {
     /// `.spec.url`, `{.spec.url}`, `$.spec['a.b']`, `spec.url`.
     pub fn parse(text: &str) -> Result<Self, PathError> {
+        if nesting(text) > MAX_NESTING {
+            return refuse(
+                &text.chars().take(SHOWN).collect::<String>(),
+                "brackets are nested more than 32 levels deep",
+            );
+        }
         let text = text.trim();
         let text = text.strip_prefix('{').and_then(|inner| inner.strip_suffix('}')).unwrap_or(text).trim();
         let absolute = text.starts_with('$');
@@ -229,6 +240,20 @@ fn literal(text: &str) -> Option<Value> {
         }
     }
     serde_json::from_str(text).ok()
+}
+
+/// How deep brackets and parentheses are nested, those in quotes too.
+fn nesting(text: &str) -> usize {
+    let (mut depth, mut deepest) = (0usize, 0);
+    for c in text.chars() {
+        match c {
+            '[' | '(' => depth += 1,
+            ']' | ')' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        deepest = deepest.max(depth);
+    }
+    deepest
 }
 
 /// `\n`, `\t`, and any other sign behind a backslash as it is.

@@ -100,6 +100,8 @@ pub enum ClosureReason {
     Reference { reference: String, lost: Lost },
     #[error("is a symlink to {target:?}: {lost}")]
     Symlink { target: String, lost: Lost },
+    #[error("is a symlink; make it a file: what it leaves out would be read")]
+    IgnoreSymlink,
     #[error("{0}")]
     Name(PathError),
     #[error(
@@ -209,8 +211,14 @@ impl<'t, T: Tree> Walk<'t, T> {
         for above in std::iter::successors(folder.parent(), RelPath::parent) {
             let Ok(file) = above.join_name(IGNORE_FILE.as_bytes()) else { continue };
             let entry = self.objects.entry(&file).map_err(|e| tree_error(&file, e))?;
-            if let Some(entry) = entry.filter(|entry| matches!(entry.mode, Mode::File | Mode::Executable)) {
-                self.add_entry(file, &entry)?;
+            match entry {
+                Some(entry) if matches!(entry.mode, Mode::File | Mode::Executable) => self.add_entry(file, &entry)?,
+                // Which changes of its target matter would not be known.
+                Some(entry) if entry.mode == Mode::Symlink => {
+                    let reason = ClosureReason::IgnoreSymlink;
+                    return Err(ClosureError { file: file.to_string(), line: None, reason }.into());
+                }
+                _ => {}
             }
         }
         Ok(())

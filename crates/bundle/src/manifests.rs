@@ -120,6 +120,8 @@ pub enum FolderReason {
     IgnoreTooLarge(RelPath),
     #[error("{0} is not UTF-8 text")]
     IgnoreNotText(RelPath),
+    #[error("{file} can't be read: {lost}")]
+    IgnoreLost { file: RelPath, lost: Lost },
     #[error("has too many patterns for so many files: use fewer or shorter ones in include, exclude and {IGNORE_FILE}")]
     TooManyPatterns,
 }

@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use farwater_testkit::{Hub, Tools};
+use farwater_testkit::{Hub, Tools, git::GitServer};
 use tokio::sync::OnceCell;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_farwater");
@@ -382,12 +382,31 @@ async fn deploy_refuses_before_it_writes_and_leaves_nothing_that_failed() {
     assert!(ran.code == 5 && ran.stderr.contains("spec.interval"), "{} {}", ran.code, ran.stderr);
     let ran = run(&with(&["somewhere", "--dry-run"])).await;
     assert!(ran.code == 0 && ran.stdout.contains("servicedeployment.farwater.dev/refused created (dry run)\n"));
-    let ran = run(&with(&["somewhere", "--wait", "--timeout", "1s"])).await;
-    assert!(ran.code == 6 && ran.stdout.contains("servicedeployment.farwater.dev/refused deleted"), "{}", ran.stdout);
+    // A folder that is missing is final; what another service uses by then stays.
+    let server = GitServer::start().await.unwrap();
+    server.create("refused").unwrap().commit("main", &[("apps/web/web.yaml", "{}")]).unwrap();
+    let url = server.url("refused");
+    let deploy = |name: &'static str, more: &'static [&'static str]| {
+        let url = url.clone();
+        async move {
+            let base = ["deploy", &url, "--path", "no/such/folder", "--name", name, "--cluster", "somewhere"];
+            run(&[&base[..], more].concat()).await
+        }
+    };
+    let ran = deploy("refused", &["--wait"]).await;
+    assert!(ran.code == 1 && ran.stdout.contains("servicedeployment.farwater.dev/refused deleted"), "{}", ran.stdout);
     for kind in ["sd", "gitrepositories"] {
         let ran = run(&["get", kind, "refused"]).await;
         assert_eq!(ran.code, 4, "{kind}: {}", ran.stdout);
     }
+    assert_eq!(deploy("used-beside", &[]).await.code, 0);
+    let ran = deploy("refused-too", &["--wait"]).await;
+    assert!(
+        ran.code == 1 && ran.stdout.contains("servicedeployment.farwater.dev/refused-too deleted"),
+        "{}",
+        ran.stdout
+    );
+    succeed(&["get", "gitrepositories", "refused"]).await;
 }
 
 #[tokio::test]

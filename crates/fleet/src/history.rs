@@ -60,8 +60,8 @@ pub enum Handed {
     Same,
     /// The same version, with a note of its parameters.
     Noted(Box<Version>),
-    /// A version of its own, in the place of the newest where that is one of parameters too: changes of them leave the versions in the
-    /// history that can be gone back to.
+    /// A version of its own, in the place of the newest where that is one of parameters too and is not the only healthy one of its content:
+    /// changes of parameters leave the versions in the history that can be gone back to.
     Next(Box<Version>),
 }
 
@@ -133,8 +133,9 @@ impl Version {
         }
     }
 
-    /// What the parameters that it is handed now make of the newest version. A pin stays the cause of what it pins.
-    pub fn hand(&self, parameters: Option<Digest>, now: Timestamp) -> Handed {
+    /// What the parameters that it is handed now make of the newest version. A pin stays the cause of what it pins. `others`: the versions
+    /// before it.
+    pub fn hand(&self, parameters: Option<Digest>, others: &[Self], now: Timestamp) -> Handed {
         if self.parameters == parameters {
             return Handed::Same;
         }
@@ -142,7 +143,10 @@ impl Version {
         if self.parameters.is_none() || parameters.is_none() || self.told.cause == Cause::Pinned {
             return Handed::Noted(Box::new(next));
         }
-        if self.told.cause != Cause::Parameters {
+        let is_healthy = |version: &Self| version.told.result == VersionResult::Healthy;
+        let is_same = |other: &&Self| other.told.bundle == self.told.bundle && other.told.number != self.told.number;
+        let is_only_good = is_healthy(self) && !others.iter().filter(is_same).any(is_healthy);
+        if self.told.cause != Cause::Parameters || is_only_good {
             next.told.number += 1;
             next.good_before = self.good();
         }
@@ -456,23 +460,31 @@ mod tests {
         let mac = |text: &str| Some(Digest::of(text));
         let mut first = Version::new(None, &candidate("1", "a"), Stated::default(), at(1));
         first.settle(VersionResult::Healthy, "", at(2));
-        let Handed::Noted(noted) = first.hand(mac("x"), at(3)) else { panic!("its first are no change") };
-        assert_eq!((noted.hand(mac("x"), at(4)), noted.told.number), (Handed::Same, 1));
-        let Handed::Next(second) = noted.hand(mac("y"), at(5)) else { panic!("a change") };
+        let Handed::Noted(noted) = first.hand(mac("x"), &[], at(3)) else { panic!("its first are no change") };
+        assert_eq!((noted.hand(mac("x"), &[], at(4)), noted.told.number), (Handed::Same, 1));
+        let Handed::Next(second) = noted.hand(mac("y"), &[], at(5)) else { panic!("a change") };
         assert_eq!((second.told.number, second.told.cause, second.good_before), (2, Cause::Parameters, 1));
         assert_eq!(
             (second.told.result, second.candidate()),
             (VersionResult::Pending, Candidate { author: String::new(), ..candidate("1", "a") })
         );
-        let Handed::Next(third) = second.hand(mac("z"), at(6)) else { panic!("another change") };
+        let Handed::Next(third) = second.hand(mac("z"), &[], at(6)) else { panic!("another change") };
         assert_eq!((third.told.number, third.told.assigned.0), (2, at(6)), "in its place");
-        assert!(matches!(third.hand(None, at(7)), Handed::Noted(_)));
+        assert!(matches!(third.hand(None, &[], at(7)), Handed::Noted(_)));
+        // The only one that says that its content was healthy stays.
+        let mut good = *third;
+        good.settle(VersionResult::Healthy, "", at(7));
+        let number = |others: &[Version]| match good.hand(mac("v"), others, at(8)) {
+            Handed::Next(next) => next.told.number,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!((number(&[good.clone()]), number(&[first.clone(), good.clone()])), (3, 2));
         let pin = Pin { bundle: Digest::of("a"), reason: None };
         let pinned = Version {
             parameters: mac("x"),
             ..Version::new(Some(&first), &candidate("1", "a"), pinned(&pin, "ann"), at(8))
         };
-        assert!(matches!(pinned.hand(mac("y"), at(9)), Handed::Noted(_)));
+        assert!(matches!(pinned.hand(mac("y"), &[], at(9)), Handed::Noted(_)));
     }
 
     proptest! {

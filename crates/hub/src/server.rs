@@ -493,8 +493,8 @@ impl Connection {
                 let (router, standing) = (router.clone(), Arc::clone(&standing));
                 let under_way = standing.begin();
                 async move {
-                    // A client that waits to be told to go on sends nothing that could be left.
-                    let sends = !request.headers().contains_key(http::header::EXPECT);
+                    // A client that waits to be told to go on sends nothing that could be left. Over HTTP/2 clients don't wait.
+                    let sends = http2 || !request.headers().contains_key(http::header::EXPECT);
                     let (parts, body) = request.into_parts();
                     let (body, rest) = unread::split(body);
                     let response = router.oneshot(http::Request::from_parts(parts, Body::new(body))).await?;

@@ -5,15 +5,15 @@ use std::collections::HashMap;
 use farwater_api::{path_pattern::PathPattern, renderer::RawOptions};
 
 use super::{FolderReason, KUSTOMIZATIONS};
-use crate::{archive::Archive, path::RelPath};
+use crate::{archive::Archive, closure::Lost, path::RelPath};
 
 /// Flux's name for a file with the rules of `.gitignore`: what they leave out is nobody's manifest. It counts from its own folder.
 pub const IGNORE_FILE: &str = ".sourceignore";
 /// Bytes of one such file; an error names the number.
 const MAX_IGNORE_BYTES: usize = 64 << 10;
-/// What comparing may cost: bytes of all patterns times bytes of all paths. Some 10 s of a processor at the very worst; 20,000 paths of
-/// 50 bytes leave room for 4 KiB of patterns.
-const MAX_WORK: usize = 1 << 32;
+/// What comparing may cost: bytes of all patterns, times bytes of all paths, times names of the longest path, since each folder of a path is
+/// compared too. About a second of a processor at the very worst; 20,000 paths of 50 bytes and 5 names leave room for 400 bytes of patterns.
+const MAX_WORK: usize = 1 << 31;
 /// Names that an error shows.
 const SHOWN: usize = 5;
 
@@ -69,14 +69,18 @@ impl<'a> Choice<'a> {
                     let text = std::str::from_utf8(text).map_err(|_| FolderReason::IgnoreNotText(place.clone()))?;
                     texts.push((place.parent().unwrap_or_default(), text));
                 }
-                // Most folders have none, and a symlink to none is none.
-                Err(_) => {}
+                // Most folders have none.
+                Err(Lost::Missing(missing)) if missing == place => {}
+                // A link that leads nowhere would let files through that it is to leave out.
+                Err(lost) => return Err(FolderReason::IgnoreLost { file: place, lost }),
             }
         }
 
         let stated = options.include.iter().chain(&options.exclude).map(String::len);
         let patterns: usize = stated.chain(texts.iter().map(|(_, text)| text.len())).sum();
-        let compared: usize = paths.iter().filter(|path| is_manifest(path)).map(|path| path.as_str().len()).sum();
+        let cost = |path: &&&RelPath| path.as_str().len().saturating_mul(path.names().count());
+        let compared =
+            paths.iter().filter(|path| is_manifest(path)).map(|path| cost(&path)).fold(0, usize::saturating_add);
         if patterns.saturating_mul(compared) > MAX_WORK {
             return Err(FolderReason::TooManyPatterns);
         }

@@ -1,7 +1,7 @@
 //! `farwater convert`: objects of Flux and Argo CD as ours. No hub is asked.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashSet},
     io::Read as _,
     path::{Path, PathBuf},
 };
@@ -105,7 +105,8 @@ pub fn run(args: &ConvertArgs) -> Result<u8> {
     };
     let (places, objects): (Vec<String>, Vec<Value>) =
         common.read()?.into_iter().map(|found| (found.place, found.object)).unzip();
-    let mut output = Output { allow_losses: common.allow_losses, is_whole: true, objects: Vec::new() };
+    let mut output =
+        Output { allow_losses: common.allow_losses, is_whole: true, objects: Vec::new(), known: HashSet::new() };
     for ((place, object), result) in places.iter().zip(&objects).zip(convert(&objects, &terms)) {
         output.take(place, object, result);
     }
@@ -210,6 +211,8 @@ struct Output {
     /// Whether all of it went over that has to.
     is_whole: bool,
     objects: Vec<Value>,
+    /// The same as JSON.
+    known: HashSet<String>,
 }
 
 impl Output {
@@ -241,7 +244,7 @@ impl Output {
         }
         // Several objects may need the same one.
         for one in converted.objects {
-            if !self.objects.contains(&one) {
+            if self.known.insert(one.to_string()) {
                 self.objects.push(one);
             }
         }

@@ -247,7 +247,7 @@ async fn look(session: &Session, named: &NamedObject<'_>) -> Result<Outlook> {
 }
 
 /// Services, and sets as `serviceset/NAME`, that name a source. Services of a set are told by their set.
-async fn users(session: &Session, namespace: &str, source: &SourceReference) -> Result<Vec<String>> {
+pub async fn users(session: &Session, namespace: &str, source: &SourceReference) -> Result<Vec<String>> {
     let (services, sets) =
         tokio::join!(session.list::<ServiceDeployment>(Some(namespace)), session.list::<ServiceSet>(Some(namespace)),);
     let services = services?.into_iter().filter(|service| service.spec.uses(source));

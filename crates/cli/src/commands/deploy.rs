@@ -1,7 +1,10 @@
 //! `farwater deploy`: a folder of a Git repository, kept applied on a cluster.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
-use farwater_api::{ServiceDeployment, service_deployment::ClusterReference};
+use farwater_api::{
+    Condition, GitRepository, ServiceDeployment, SourceKind, service_deployment::ClusterReference,
+    service_sources::SourceReference,
+};
 use farwater_fleet::placement::cluster_candidates;
 use farwater_sources::{Remote, RemoteError, SecretData};
 use http::{Method, Uri};
@@ -49,8 +52,8 @@ pub struct DeployArgs {
     /// Keeps objects that leave the folder.
     #[arg(long)]
     no_prune: bool,
-    /// Returns when every object is healthy, or 6 when the time is up. What was made by this command is deleted again if nothing of it can be
-    /// deployed: the repository can't be read, or has no such folder.
+    /// Returns when every object is healthy, or 6 when the time is up. What this command made is deleted again if the repository refuses to be
+    /// read, or has no such branch or folder.
     #[arg(long, conflicts_with = "export")]
     wait: bool,
     /// Has the hub check everything, and changes nothing.
@@ -115,7 +118,7 @@ pub async fn run(args: DeployArgs, connect: &ConnectArgs, program: Program) -> R
     // The hub refuses what a grant or a rule refuses before anything is written.
     let documents = [("gitrepositories", &source), ("servicedeployments", &service)];
     for (plural, document) in documents {
-        let outcome = apply(&session, plural, document, Mode::DryRun).await?;
+        let (outcome, _) = apply(&session, plural, document, Mode::DryRun).await?;
         if args.dry_run {
             tell(plural, document, outcome, " (dry run)")?;
         }
@@ -125,21 +128,17 @@ pub async fn run(args: DeployArgs, connect: &ConnectArgs, program: Program) -> R
     }
     let mut made = Vec::new();
     for (plural, document) in documents {
-        let outcome = apply(&session, plural, document, Mode::Write).await?;
+        let (outcome, object) = apply(&session, plural, document, Mode::Write).await?;
         tell(plural, document, outcome, "")?;
-        made.extend((outcome == Outcome::Created).then_some((plural, document)));
+        made.extend((outcome == Outcome::Created).then_some((plural, object)));
     }
     let (tenant, name) = (&plan.tenant, &plan.service_name);
     if args.wait {
         let wanted = Wanted { namespace: tenant.clone(), names: vec![name.clone()], newest: true };
         let code = wait::until_fetched(&session, &wanted, Goal::Healthy, args.timeout).await?;
-        let is_made = |plural: &str| made.iter().any(|(one, _)| *one == plural);
-        if matches!(code, exit::NO | exit::TIMEOUT)
-            && is_made("servicedeployments")
-            && is_nothing_assigned(&session, tenant, name).await?
-        {
+        if code == exit::NO && !made.is_empty() && is_hopeless(&session, &plan).await? {
             for (plural, document) in made.iter().rev() {
-                delete(&session, plural, document).await?;
+                delete(&session, &plan, plural, document).await?;
             }
         }
         return Ok(code);
@@ -342,8 +341,8 @@ fn named(document: &Value) -> (&str, &str, &str) {
     (text("/kind"), text("/metadata/namespace"), text("/metadata/name"))
 }
 
-/// Makes the resource, or merges the spec into the one that is there.
-async fn apply(session: &Session, plural: &str, document: &Value, mode: Mode) -> Result<Outcome> {
+/// Makes the resource, or merges the spec into the one that is there; and the resource as it is then.
+async fn apply(session: &Session, plural: &str, document: &Value, mode: Mode) -> Result<(Outcome, Value)> {
     let (kind, namespace, name) = named(document);
     let path = collection(plural, namespace);
     let dry_run = if mode == Mode::DryRun { "&dryRun=All" } else { "" };
@@ -352,8 +351,9 @@ async fn apply(session: &Session, plural: &str, document: &Value, mode: Mode) ->
     match existing {
         Err(failure) if failure.is_missing() => {
             let attempt = format!("make {kind} {namespace}/{name}");
-            session.ask(&attempt, Method::POST, &format!("{path}?{flags}"), "application/json", Some(document)).await?;
-            Ok(Outcome::Created)
+            let path = format!("{path}?{flags}");
+            let made = session.ask(&attempt, Method::POST, &path, "application/json", Some(document)).await?;
+            Ok((Outcome::Created, made))
         }
         existing => {
             let existing = existing?;
@@ -363,7 +363,7 @@ async fn apply(session: &Session, plural: &str, document: &Value, mode: Mode) ->
             let changed = session.ask(&attempt, Method::PATCH, &path, "application/json", Some(&patch)).await?;
             // Not the version: a controller may have written the status in between.
             let same = changed["metadata"]["generation"] == existing["metadata"]["generation"];
-            Ok(if same { Outcome::Unchanged } else { Outcome::Configured })
+            Ok((if same { Outcome::Unchanged } else { Outcome::Configured }, changed))
         }
     }
 }
@@ -383,17 +383,49 @@ fn qualified(plural: &str, document: &Value) -> String {
     label.unwrap_or_else(|| name.to_owned())
 }
 
-/// Whether a service never had a version: nothing of it can be in the cluster.
-async fn is_nothing_assigned(session: &Session, namespace: &str, name: &str) -> Result<bool> {
-    let service: ServiceDeployment = session.get(namespace, name).await?;
-    Ok(service.status.is_none_or(|status| status.assigned_revision.is_none()))
+/// Whether nothing was ever assigned to the service, because its source can't be read or has no such folder. What only waits is not
+/// hopeless: for a window, an approval, a dependency, or a server that is silent.
+async fn is_hopeless(session: &Session, plan: &Plan) -> Result<bool> {
+    let service: ServiceDeployment = session.get(&plan.tenant, &plan.service_name).await?;
+    let status = service.status.unwrap_or_default();
+    if status.assigned_revision.is_some() || status.held_revision.is_some() {
+        return Ok(false);
+    }
+    let source: GitRepository = session.get(&plan.tenant, &plan.source_name).await?;
+    let of_source = source.status.map(|status| status.conditions).unwrap_or_default();
+    Ok(is_true(&of_source, "Stalled", None) || is_true(&status.conditions, "Stalled", Some("BundleFailed")))
 }
 
-async fn delete(session: &Session, plural: &str, document: &Value) -> Result<()> {
-    let (kind, namespace, name) = named(document);
+fn is_true(conditions: &[Condition], kind: &str, reason: Option<&str>) -> bool {
+    let is_meant = |one: &&Condition| one.type_ == kind && reason.is_none_or(|reason| one.reason == reason);
+    conditions.iter().find(is_meant).is_some_and(|one| one.status == "True")
+}
+
+/// Deletes what this command made, unless somebody has changed it since, or another service uses it by now.
+async fn delete(session: &Session, plan: &Plan, plural: &str, made: &Value) -> Result<()> {
+    let (kind, namespace, name) = named(made);
+    if plural == "gitrepositories" {
+        let source = SourceReference { kind: SourceKind::GitRepository, name: name.to_owned() };
+        let users = super::delete::users(session, namespace, &source).await?;
+        if users.iter().any(|user| *user != plan.service_name) {
+            return Ok(());
+        }
+    }
     let path = format!("{}/{name}", collection(plural, namespace));
-    session.ask(&format!("delete {kind} {namespace}/{name}"), Method::DELETE, &path, "application/json", None).await?;
-    print(&format!("{} deleted: nothing of it can be deployed\n", qualified(plural, document)))
+    let attempt = format!("delete {kind} {namespace}/{name}");
+    let current = session.read(&attempt, &path).await?;
+    let same = |field: &str| current["metadata"][field] == made["metadata"][field];
+    if !same("uid") || !same("generation") {
+        return Ok(());
+    }
+    let version = &current["metadata"]["resourceVersion"];
+    let preconditions = json!({"uid": current["metadata"]["uid"], "resourceVersion": version});
+    let options = json!({"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": preconditions});
+    match session.ask(&attempt, Method::DELETE, &path, "application/json", Some(&options)).await {
+        Ok(_) => print(&format!("{} deleted: nothing of it can be deployed\n", qualified(plural, made))),
+        Err(failure) if failure.is_missing() || failure.code == exit::CONFLICT => Ok(()),
+        Err(failure) => Err(failure),
+    }
 }
 
 #[cfg(test)]

@@ -28,11 +28,14 @@ pub fn news(before: &ServiceDeploymentStatus, now: &ServiceDeploymentStatus) -> 
     let failed = |status: &'_ ServiceDeploymentStatus| find(status, "Stalled").cloned();
     let (was_failed, is_failed) = (failed(before), failed(now));
     let mut all = Vec::new();
-    if before.applied_entry != now.applied_entry
-        && let Some(revision) = &now.applied_revision
-    {
+    // An older hub did not note of which entry it was.
+    let is_known = match before.applied_entry {
+        Some(known) => Some(known) == now.applied_entry,
+        None => before.applied_revision == now.applied_revision,
+    };
+    if let Some(revision) = now.applied_revision.as_ref().filter(|_| !is_known) {
         let again = before.applied_revision.as_ref() == Some(revision);
-        let detail = if again { ", with another spec or other parameters" } else { "" };
+        let detail = if again { ", after a change of its spec, parameters or approvals" } else { "" };
         all.push(News::new(false, "Applied", &format!("applied {revision}{detail}")));
     }
     match (&was_failed, &is_failed) {

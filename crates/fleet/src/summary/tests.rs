@@ -469,7 +469,8 @@ fn what_became_of_a_service_is_told_once() {
     assert_eq!(said(&first, &Case { previous: first.clone(), ..fine() }.status()), Vec::<String>::new());
     // What was applied before by another hub is not news, and its time stays.
     let old = ServiceDeploymentStatus { applied_entry: None, last_applied_time: None, ..first.clone() };
-    assert!(Case { previous: old, ..fine() }.status().last_applied_time.is_some());
+    let noted = Case { previous: old.clone(), ..fine() }.status();
+    assert_eq!((noted.last_applied_time.is_some(), said(&old, &noted)), (true, Vec::new()));
 
     let broken = Case { previous: first.clone(), ..failed() }.status();
     let message = "1 of 1 object failed: Deployment.apps web/a: crashes";

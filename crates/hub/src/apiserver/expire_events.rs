@@ -31,12 +31,12 @@ pub async fn expire_events(hub: Arc<Hub>) {
 
 async fn pass(store: &Store, kind: &ResourceKind, now: Timestamp) -> Result<(), StoreError> {
     let mut query = ListQuery { limit: PAGE, ..ListQuery::all(kind.store.clone()) };
-    let mut by_namespace: BTreeMap<String, Vec<(Timestamp, Resource)>> = BTreeMap::new();
+    let mut by_namespace: BTreeMap<String, Vec<Seen<Resource>>> = BTreeMap::new();
     loop {
         let page = store.list(&query).await?;
         for event in page.items {
-            let seen = last_seen(&event.object).unwrap_or(now);
-            by_namespace.entry(event.key.namespace.clone()).or_default().push((seen, event));
+            let (at, is_warning) = (last_seen(&event.object).unwrap_or(now), event.object["type"] == "Warning");
+            by_namespace.entry(event.key.namespace.clone()).or_default().push(Seen { at, is_warning, event });
         }
         match page.next {
             Some(next) => query.after = Some(next),
@@ -61,10 +61,18 @@ fn last_seen(event: &Value) -> Option<Timestamp> {
 }
 
 /// Of one namespace's events those that go.
-fn surplus<T>(mut events: Vec<(Timestamp, T)>, now: Timestamp) -> Vec<T> {
-    events.sort_by_key(|(seen, _)| std::cmp::Reverse(*seen));
-    let fresh = events.iter().take_while(|(seen, _)| now.duration_since(*seen) < TTL).count();
-    events.into_iter().skip(fresh.min(MOST)).map(|(_, event)| event).collect()
+/// Of too many, warnings are kept before others, and newer ones before older ones.
+fn surplus<T>(events: Vec<Seen<T>>, now: Timestamp) -> Vec<T> {
+    let (mut fresh, old): (Vec<_>, Vec<_>) = events.into_iter().partition(|event| now.duration_since(event.at) < TTL);
+    fresh.sort_by_key(|event| std::cmp::Reverse((event.is_warning, event.at)));
+    let left = fresh.split_off(fresh.len().min(MOST));
+    old.into_iter().chain(left).map(|seen| seen.event).collect()
+}
+
+struct Seen<T> {
+    at: Timestamp,
+    is_warning: bool,
+    event: T,
 }
 
 #[cfg(test)]
@@ -75,8 +83,10 @@ mod tests {
     fn old_events_and_the_oldest_of_too_many_go() {
         let now: Timestamp = "2026-01-01T12:00:00Z".parse().unwrap();
         let ago = |minutes: i64| now - SignedDuration::from_mins(minutes);
-        assert_eq!(surplus(vec![(ago(5), "a"), (ago(61), "b"), (ago(0), "c")], now), ["b"]);
-        let many: Vec<_> = (0..MOST + 2).map(|n| (ago(0) - SignedDuration::from_millis(n as i64), n)).collect();
-        assert_eq!(surplus(many, now), [MOST, MOST + 1]);
+        let seen = |at, event| Seen { at, is_warning: false, event };
+        assert_eq!(surplus(vec![seen(ago(5), 0), seen(ago(61), 1), seen(ago(0), 2)], now), [1]);
+        let before = |n: usize| ago(0) - SignedDuration::from_millis(n as i64);
+        let many: Vec<_> = (0..MOST + 2).map(|n| Seen { is_warning: n == MOST + 1, ..seen(before(n), n) }).collect();
+        assert_eq!(surplus(many, now), [MOST - 1, MOST], "the warning stays, though it is the oldest");
     }
 }

@@ -14,6 +14,8 @@ use crate::apiserver::manage;
 const REPORTER: &str = "farwater-hub";
 /// As the API server has it for events of the older form.
 const MAX_MESSAGE_BYTES: usize = 4096;
+/// Of any name in Kubernetes.
+const MAX_NAME: usize = 253;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Told {
@@ -50,7 +52,9 @@ pub async fn tell_again(tx: &mut Tx, about: &Resource, told: &Told) -> Result<()
             next["metadata"] = before["metadata"].clone();
             if before["involvedObject"]["uid"] == about.uid {
                 next["firstTimestamp"] = before["firstTimestamp"].clone();
-                next["count"] = json!(before["count"].as_i64().unwrap_or(0).saturating_add(1));
+                // Clients read it as an int32.
+                let count = before["count"].as_i64().unwrap_or(0).saturating_add(1).clamp(1, i32::MAX.into());
+                next["count"] = json!(count);
             }
             let object = manage(&key.kind, "", Some(before), next, now);
             Change::Replace { uid: found.uid, version: found.version, object }
@@ -70,8 +74,18 @@ async fn place_of<'a>(tx: &mut Tx, about: &'a Resource) -> Result<Option<&'a str
     Ok((!is_removed).then_some(namespace))
 }
 
+/// The name is the object's, with the suffix. One that would be too long has the object's uid in place of its end.
 fn key_of(about: &Resource, namespace: &str, suffix: &str) -> Key {
-    Key { kind: Kind::new("events", ""), namespace: namespace.to_owned(), name: format!("{}.{suffix}", about.key.name) }
+    let (name, uid) = (&about.key.name, &about.uid);
+    let room = MAX_NAME.saturating_sub(suffix.len() + 1);
+    let name = match name.len() > room {
+        true => {
+            let own: String = name.chars().take(room.saturating_sub(uid.len() + 1)).collect();
+            format!("{}.{uid}.{suffix}", own.trim_end_matches(['.', '-']))
+        }
+        false => format!("{name}.{suffix}"),
+    };
+    Key { kind: Kind::new("events", ""), namespace: namespace.to_owned(), name }
 }
 
 fn event(about: &Resource, key: &Key, told: &Told, now: Timestamp) -> Value {

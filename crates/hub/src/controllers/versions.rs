@@ -72,7 +72,12 @@ pub async fn note_report(
     };
     let is_its = version.told.bundle == deployment.bundle && version.configuration == deployment.configuration;
     let mut before = None;
-    let is_handed = match if is_its { version.hand(deployment.parameters, now) } else { Handed::Same } {
+    let others = match is_its && version.parameters != deployment.parameters {
+        true => load_versions(&mut *delivery.store.tables().await?, &facts.uid).await?,
+        false => Vec::new(),
+    };
+    let handed = if is_its { version.hand(deployment.parameters, &others, now) } else { Handed::Same };
+    let is_handed = match handed {
         Handed::Same => false,
         Handed::Noted(noted) => {
             version = *noted;

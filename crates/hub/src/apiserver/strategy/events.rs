@@ -39,6 +39,7 @@ pub fn default(object: &mut Value) {
 pub fn validate(object: &Value, old: Option<&Value>, kind: &ResourceKind, errors: &mut Vec<FieldError>) {
     // Metadata of older events is not looked at, beyond what everything has: a quirk that clients have come to rely on.
     check_namespace(object, errors);
+    check_counts(object, errors);
     if object["eventTime"].is_null() {
         check_old(object, errors);
     } else {
@@ -69,6 +70,16 @@ fn check_namespace(object: &Value, errors: &mut Vec<FieldError>) {
     if !agree {
         let why = "does not match event.namespace";
         errors.push(FieldError::invalid("involvedObject.namespace", &json!(involved), why));
+    }
+}
+
+/// Go reads them as int32: a larger one breaks lists of events for all clients.
+fn check_counts(object: &Value, errors: &mut Vec<FieldError>) {
+    for (field, count) in [("count", &object["count"]), ("series.count", &object["series"]["count"])] {
+        let is_fit = count.is_null() || count.as_i64().is_some_and(|count| i32::try_from(count).is_ok());
+        if !is_fit {
+            errors.push(FieldError::invalid(field, count, "must be a number of 32 bits"));
+        }
     }
 }
 
