@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use farwater_testkit::{Hub, Tools, git::GitServer};
+use farwater_testkit::{Hub, Tools, git::GitServer, wait_for};
 use tokio::sync::OnceCell;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_farwater");
@@ -367,7 +367,8 @@ async fn deploy_is_repeatable_and_exports_what_it_applies() {
     assert_eq!((ran.code, ran.stdout.as_str()), (5, ""), "the cluster can't change: {}", ran.stderr);
 }
 
-#[tokio::test]
+// The Git server answers while the program runs.
+#[tokio::test(flavor = "multi_thread")]
 async fn deploy_refuses_before_it_writes_and_leaves_nothing_that_failed() {
     succeed(&["cluster", "join", "somewhere"]).await;
     let url = "http://127.0.0.1:9/refused.git";
@@ -393,20 +394,14 @@ async fn deploy_refuses_before_it_writes_and_leaves_nothing_that_failed() {
             run(&[&base[..], more].concat()).await
         }
     };
-    let ran = deploy("refused", &["--wait"]).await;
-    assert!(ran.code == 1 && ran.stdout.contains("servicedeployment.farwater.dev/refused deleted"), "{}", ran.stdout);
-    for kind in ["sd", "gitrepositories"] {
-        let ran = run(&["get", kind, "refused"]).await;
-        assert_eq!(ran.code, 4, "{kind}: {}", ran.stdout);
-    }
+    let failing = tokio::spawn(deploy("refused", &["--wait"]));
+    let is_made = || async { Ok((run(&["get", "fwgit", "refused"]).await.code == 0).then_some(())) };
+    wait_for("the source is made", Duration::from_secs(30), is_made).await.unwrap();
     assert_eq!(deploy("used-beside", &[]).await.code, 0);
-    let ran = deploy("refused-too", &["--wait"]).await;
-    assert!(
-        ran.code == 1 && ran.stdout.contains("servicedeployment.farwater.dev/refused-too deleted"),
-        "{}",
-        ran.stdout
-    );
-    succeed(&["get", "gitrepositories", "refused"]).await;
+    let ran = failing.await.unwrap();
+    assert!(ran.code == 1 && ran.stdout.contains("servicedeployment.farwater.dev/refused deleted"), "{}", ran.stdout);
+    assert_eq!(run(&["get", "sd", "refused"]).await.code, 4);
+    succeed(&["get", "fwgit", "refused"]).await;
 }
 
 #[tokio::test]
