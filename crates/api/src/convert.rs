@@ -1,7 +1,7 @@
 //! Objects of Flux and Argo CD as ours.
 //!
-//! A converter takes each field of an object by its name ([`Fields`]). Fields that nobody took are told as losses, so that no field is
-//! dropped in silence, also none that a later version of theirs adds.
+//! A converter takes each field of an object by its name ([`Fields`]). A field that no code took becomes a loss, so that no field is
+//! dropped in silence. This includes fields that a later version of Flux or Argo CD adds.
 
 pub mod argocd;
 mod drift;
@@ -17,14 +17,11 @@ use std::collections::BTreeMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use serde_json::{Map, Value, json};
 
-use crate::{GROUP, VERSION, service_deployment::ClusterReference};
+use crate::{ADMIN_NAMESPACE, GROUP, VERSION, names::is_object_name, service_deployment::ClusterReference};
 
 use fields::Fields;
 
-/// The administrators' namespace of the hub: its services act with all rights that the agent has.
-const ADMINISTRATORS: &str = "farwater-admin";
-
-/// What the converters are told beside the objects.
+/// Input of the converters other than the objects: what the user states with options.
 #[derive(Clone, Debug)]
 pub struct Terms {
     /// Where the objects' own cluster is in the hub: the one that Flux or Argo CD runs in. None: it was not said.
@@ -52,23 +49,23 @@ pub enum Place {
     Clusters(LabelSelector),
 }
 
-/// Ours, and what they do not say any more.
+/// Objects of Farwater, with the fields that were left out.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Converted {
     /// What it needs comes before it. Several conversions may need the same object.
     pub objects: Vec<Value>,
     /// A sentence each, beginning with the field.
     pub notes: Vec<String>,
-    /// The same of what is missing so that something else would be applied.
+    /// A sentence for each field without which something else would be applied.
     pub losses: Vec<String>,
 }
 
-/// Why nothing of ours comes of an object.
+/// Why an object is not converted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotConverted {
     #[error("it is none of {0}'s objects")]
     Foreign(&'static str),
-    /// Something else of the input stands for it.
+    /// Another object of the input covers it.
     #[error("{0}")]
     Covered(String),
     #[error("{kind} has no counterpart: {why}")]
@@ -84,7 +81,7 @@ pub enum NotConverted {
 }
 
 impl NotConverted {
-    /// Whether nothing is missing for it.
+    /// Whether no object of Farwater is needed in its place.
     pub fn is_left_alone(&self) -> bool {
         matches!(self, Self::Foreign(_) | Self::Covered(_))
     }
@@ -94,7 +91,7 @@ impl NotConverted {
     }
 }
 
-/// What is told of one object.
+/// Notes and losses of one object.
 #[derive(Debug, Default)]
 struct Told {
     notes: Vec<String>,
@@ -187,14 +184,6 @@ fn clean_path(path: &str) -> Option<String> {
         }
     }
     Some(parts.join("/"))
-}
-
-/// Whether a text can name a Kubernetes object: lower-case letters, digits, `-` and `.`.
-fn is_object_name(text: &str) -> bool {
-    let is_inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.');
-    let is_outer = |byte: Option<&u8>| byte.is_some_and(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());
-    let bytes = text.as_bytes();
-    bytes.len() <= 253 && bytes.iter().copied().all(is_inner) && is_outer(bytes.first()) && is_outer(bytes.last())
 }
 
 /// The values of `over` in those of `under`; maps are merged, all else is replaced.

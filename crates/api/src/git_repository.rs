@@ -33,7 +33,7 @@ pub struct GitRepositorySpec {
         length(max = 2048)
     )]
     pub url: String,
-    /// What to follow; the remote's default branch if absent. One of its fields may be set.
+    /// The reference to follow; the remote's default branch if absent. One of its fields may be set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub r#ref: Option<GitReference>,
     /// How often the remote is asked, as a Go duration; between 10s and 24h.

@@ -1,7 +1,7 @@
 //! The part of kubectl's JSONPath that printer columns and `-o jsonpath=` use.
 //!
 //! A [`Path`] takes fields, quoted fields, indices, slices, unions of them, `*`, `..name` and filters that compare one field with a literal.
-//! A [`Template`] is text with paths, quoted texts and `range` … `end` in braces. Whatever else kubectl may know is refused with its reason.
+//! A [`Template`] is text with paths, quoted texts and `range` … `end` in braces. Everything else of kubectl's syntax is refused with a reason.
 //! The rules are those of `k8s.io/client-go/util/jsonpath`.
 
 use std::{borrow::Cow, cmp::Ordering};

@@ -24,6 +24,7 @@ pub mod hooks;
 pub mod impact;
 pub mod json_path;
 pub mod managed_namespace;
+pub mod names;
 pub mod notification_provider;
 pub mod notification_rule;
 pub mod objects;

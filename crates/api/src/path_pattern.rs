@@ -162,7 +162,7 @@ fn pieces(name: &str) -> Result<Vec<Piece>, PatternProblem> {
     Ok(pieces)
 }
 
-/// What stands behind `[`.
+/// The text after `[`.
 fn one_of(characters: &mut std::str::Chars<'_>) -> Result<Piece, PatternProblem> {
     let unclosed = PatternProblem("has a [ without its ]");
     let rest = characters.as_str();

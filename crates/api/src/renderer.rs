@@ -68,23 +68,23 @@ pub enum RendererType {
     Plugin,
 }
 
-/// Which files of a folder are its manifests: those named `*.yaml`, `*.yml` and `*.json` that `include`, `exclude` and the folder's
-/// `.sourceignore` files leave. Patterns are written as in `.gitignore` and count from the renderer's folder.
+/// Selects the manifests of a folder: files named `*.yaml`, `*.yml` and `*.json` that `include`, `exclude` and the folder's
+/// `.sourceignore` files don't leave out. Patterns are written as in `.gitignore` and count from the renderer's folder.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RawOptions {
     /// Whether the folders below are read too; `true` by default.
     #[serde(default = "yes", skip_serializing_if = "is_yes")]
     pub recurse: bool,
-    /// Files that one of these patterns fits, or a folder that they lie in; empty: all.
+    /// Files that match one of these patterns, or whose folder does; empty: all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32), inner(length(min = 1, max = 256)))]
     pub include: Vec<String>,
-    /// But not those that one of these patterns fits, or a folder that they lie in.
+    /// Files to leave out: those that match one of these patterns, or whose folder does.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32), inner(length(min = 1, max = 256)))]
     pub exclude: Vec<String>,
-    /// Whether a folder without any manifest states that there are no objects. Without it such a folder is an error.
+    /// Whether a folder without manifests is valid and means no objects. If false, such a folder is an error.
     #[serde(default, skip_serializing_if = "is_default")]
     pub allow_empty: bool,
 }

@@ -236,7 +236,7 @@ pub struct ServiceDeploymentStatus {
     /// Texts of `configuration` that a pipeline has promoted with it: they take precedence over those of the spec.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub configuration: BTreeMap<String, String>,
-    /// What the source has, where a pin, a suspension, a dependency, the rollout of its set or a ChangeWindow holds it back.
+    /// Newest version of the source, if a pin, a suspension, a dependency, the rollout of its set or a ChangeWindow holds it back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_revision: Option<String>,
     /// Who said last what is to run: the source, the path or the pin.
@@ -289,7 +289,7 @@ pub struct ServiceDeploymentStatus {
     /// When the agent reported for the first time that it applied what `appliedEntry` names.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_applied_time: Option<Time>,
-    /// Digest of what was applied last: version, spec, parameters, and all else that changes what the agent does.
+    /// Digest of the last applied entry: version, spec, parameters, and all else that changes the agent's work.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub applied_entry: Option<Digest>,
     #[serde(default, skip_serializing_if = "Option::is_none")]

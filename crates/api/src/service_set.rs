@@ -271,7 +271,7 @@ pub struct RolloutStatus {
     /// On their way.
     #[serde(default)]
     pub progressing: i64,
-    /// Of these: healthy with it, and not for long enough yet.
+    /// Of these: healthy with it, but not yet for the length of the soak.
     #[serde(default, skip_serializing_if = "crate::is_zero")]
     pub soaking: i64,
     #[serde(default)]
@@ -284,6 +284,18 @@ pub struct RolloutStatus {
     /// The first cluster that failed, where that stops the others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub halted_by: Option<String>,
+}
+
+impl RolloutStatus {
+    /// Clusters that it counts.
+    pub fn clusters(&self) -> i64 {
+        self.updated + self.progressing + self.failed + self.deferred + self.waiting
+    }
+
+    /// `rollout 3 is Progressing: 1 of 2 clusters are done`
+    pub fn so_far(&self) -> String {
+        format!("rollout {} is {}: {} of {} clusters are done", self.number, self.phase, self.updated, self.clusters())
+    }
 }
 
 /// Clusters of a set.
@@ -398,7 +410,7 @@ pub struct SetVersion {
     /// The cluster that stopped it last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub halted_by: Option<String>,
-    /// What people have said of it, in their order; the newest [`ORDERS_KEPT`].
+    /// Orders of people for it, oldest first; the newest [`ORDERS_KEPT`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub orders: Vec<SetOrder>,
 }

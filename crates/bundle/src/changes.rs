@@ -12,8 +12,8 @@ use crate::{
 const MAX_DEPTH: usize = 256;
 
 /// The paths at which two trees differ: files, and folders that only one of them has. A file that says which others are read
-/// ([`IGNORE_FILE`]) stands for its folder. What is the same in both is not read. `None`: more than `most` of them, or some of which nobody
-/// can say the name; then anything may differ.
+/// ([`IGNORE_FILE`]) stands for its folder. Folders that are equal in both are not read. `None`: more than `most` of them, or some whose name
+/// can't be read; then anything may differ.
 pub fn changed_paths<T: Tree>(
     tree: &T,
     before: &ObjectId,

@@ -205,7 +205,7 @@ impl<'t, T: Tree> Walk<'t, T> {
         }
     }
 
-    /// What the folders around a folder say of the files in it. Which change of them matters, [`changed_paths`](crate::changed_paths)
+    /// The ignore files of the folders around a folder. Which change of them matters, [`changed_paths`](crate::changed_paths)
     /// knows without a note of where they were looked for.
     fn include_ignore_files(&mut self, folder: &RelPath) -> Result<(), Box<ClosureError>> {
         for above in std::iter::successors(folder.parent(), RelPath::parent) {

@@ -183,8 +183,8 @@ impl<'a> Collector<'a> {
         Self { target_namespace, objects: Vec::new(), errors: Vec::new(), more: 0, seen: HashMap::new() }
     }
 
-    /// The manifests of a folder that the options leave, but for those in the folders `except`, which others read. A folder of which nobody
-    /// reads anything is an error, unless the options allow that: a file without a document is read.
+    /// The manifests of a folder that the options leave, but for those in the folders `except`, which others read. A folder of which no
+    /// renderer reads a file is an error, unless the options allow it. A file without a document counts as read.
     pub fn add_folder(&mut self, archive: &Archive, folder: &RelPath, except: &[RelPath], options: &RawOptions) {
         match archive.folder(folder) {
             Err(lost) => self.fail_folder(folder, FolderReason::Lost(lost.to_string())),
@@ -202,7 +202,7 @@ impl<'a> Collector<'a> {
         };
         let taken: Vec<&RelPath> =
             paths.iter().copied().filter(|path| is_manifest(path) && choice.takes(path)).collect();
-        // Of a folder that is read for other renderers too nothing need be left.
+        // A folder that other renderers read too may have no manifests left.
         if taken.is_empty() && paths.len() == all.len() && !options.allow_empty {
             return self.fail_folder(folder, FolderReason::Nothing(explain_nothing(folder, &paths)));
         }

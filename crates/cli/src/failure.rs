@@ -104,7 +104,7 @@ fn unreachable_hub(attempt: &str, server: &str, root: &str) -> Failure {
     }
 }
 
-/// What was attempted, and all causes. One that the text before it ends with is not said again.
+/// The message of an error and of all its causes. A cause that the text before it ends with is not repeated.
 pub fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

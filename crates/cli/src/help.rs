@@ -1,4 +1,4 @@
-//! `farwater help`: the commands in groups, by what a person wants to do.
+//! `farwater help`: the commands in groups, by task.
 
 use crate::text;
 

@@ -118,7 +118,7 @@ pub async fn resolve(session: &Session, words: &str) -> Result<Vec<Kind>> {
     Ok(unique(found))
 }
 
-/// What a word means of our own kinds, without asking.
+/// The kind of Farwater with this name, without a request to the hub.
 fn ours_of(word: &str) -> Vec<Kind> {
     let is_source = |kind: &Kind| SourceKind::ALL.iter().any(|source| source.plural() == kind.plural);
     let is_all = SOURCES.contains(&word);

@@ -79,7 +79,7 @@ fn gather(folder: &Path, stated: &str, most: u64, reach: Reach) -> Result<(Vec<u
         None => {
             let path = RelPath::parse_folder(stated).map_err(|error| unusable(folder, &error))?;
             let mut found = find(Folders::at(&real, &path), path);
-            // No further up than they lead: what is there besides is nobody's to read.
+            // Goes up only as far as the references lead: no other folder is read.
             let mut around = real.ancestors().skip(1).take_while(|_| reach == Reach::Machine);
             while found.as_ref().is_err_and(|error| error.leads_out())
                 && let Some(root) = around.next()

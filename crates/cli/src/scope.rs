@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use farwater_api::managed_namespace;
+pub use farwater_api::names::is_object_name as is_name;
 
 use crate::{
     connection::Session,
@@ -150,13 +151,6 @@ pub fn set_name<'a>(argument: &'a str, default: &'a str) -> Option<Result<NamedS
 /// RFC 1123 label: what Kubernetes allows as the name of a namespace.
 pub fn is_label(text: &str) -> bool {
     is_name(text) && text.len() <= 63 && !text.contains('.')
-}
-
-/// RFC 1123 subdomain: what Kubernetes allows as the name of most objects. It is safe inside a path.
-pub fn is_name(text: &str) -> bool {
-    let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'.';
-    let edge = |b: Option<&u8>| b.is_some_and(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
-    text.len() <= 253 && text.bytes().all(inner) && edge(text.as_bytes().first()) && edge(text.as_bytes().last())
 }
 
 #[cfg(test)]

@@ -281,7 +281,7 @@ async fn get_selects_sorts_and_prints_labels_and_templates() {
 async fn a_deletion_says_what_it_means_and_is_waited_for() {
     deploy("doomed", "nowhere").await;
     deploy("kept", "nowhere").await;
-    // Nobody is there to be asked.
+    // No terminal for the question.
     let asked = run(&["delete", "doomed"]).await;
     assert_eq!((asked.code, asked.stdout.as_str()), (2, ""), "{}", asked.stderr);
     assert!(

@@ -71,6 +71,11 @@ pub fn resolve(previous: &[Condition], verdicts: Vec<Verdict>, generation: i64, 
     verdicts.into_iter().map(resolve_one).collect()
 }
 
+/// The condition of a kind, where it is true.
+pub fn holding<'c>(conditions: impl IntoIterator<Item = &'c Condition>, kind: &str) -> Option<&'c Condition> {
+    conditions.into_iter().find(|condition| condition.type_ == kind && condition.status == "True")
+}
+
 /// Kubernetes' times have no fractions of a second: a time must be equal to itself after it was written and read.
 pub fn whole_seconds(time: Timestamp) -> Time {
     Time(Timestamp::from_second(time.as_second()).unwrap_or(time))

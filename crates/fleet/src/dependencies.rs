@@ -13,6 +13,7 @@ use serde_json::Value;
 
 use crate::{
     assignment::{Candidate, Trouble, Why},
+    conditions::holding,
     health::expression::{Expression, Subject},
     stamping::service_name,
 };
@@ -94,7 +95,7 @@ pub fn judge_set(dependency: SetDependency<'_>) -> Option<String> {
     if rollout.phase != RolloutPhase::Complete {
         return waits(format!("is not through with rollout {}: it is {}", rollout.number, rollout.phase));
     }
-    if let Some(stalled) = status.conditions.iter().find(|one| one.type_ == "Stalled" && one.status == "True") {
+    if let Some(stalled) = holding(&status.conditions, "Stalled") {
         return waits(format!("is not ready: {}", stalled.message));
     }
     dependency.unhealthy.and_then(|lacks| waits(lacks.to_owned()))

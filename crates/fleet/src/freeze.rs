@@ -46,7 +46,7 @@ pub fn explain(annotation: &str) -> String {
     format!("all deletions are paused until an administrator reviews them{why}")
 }
 
-/// What to say beside [`release`], which is about every service and not only the one that is looked at.
+/// Advice beside [`release`], which concerns every service and not only the current one.
 pub const LOOK_FIRST: &str = "this pauses the deletions of the whole fleet: look at all that is held before you end it";
 
 /// Arguments of kubectl that let deletions go on.

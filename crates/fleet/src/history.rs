@@ -54,7 +54,7 @@ pub struct Version {
     pub parameters: Option<Digest>,
 }
 
-/// What parameters make of the newest version.
+/// The effect of parameters on the newest version.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Handed {
     Same,
@@ -133,7 +133,7 @@ impl Version {
         }
     }
 
-    /// What the parameters that it is handed now make of the newest version. A pin stays the cause of what it pins. `others`: the versions
+    /// Applies the parameters that a service is handed now to the newest version. A pinned version keeps the pin as its cause. `others`: the versions
     /// before it.
     pub fn hand(&self, parameters: Option<Digest>, others: &[Self], now: Timestamp) -> Handed {
         if self.parameters == parameters {

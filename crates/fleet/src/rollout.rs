@@ -76,7 +76,7 @@ pub enum Latch {
 pub struct Counts {
     pub updated: usize,
     pub progressing: usize,
-    /// Of these: healthy at what they were released for, and not for the soak yet.
+    /// Of these: healthy at the released version, but not yet for the length of the soak.
     #[serde(default)]
     pub soaking: usize,
     pub failed: usize,

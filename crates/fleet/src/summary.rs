@@ -11,6 +11,7 @@ use farwater_api::{
 };
 use jiff::Timestamp;
 
+use news::is_applied_already;
 pub use news::{News, news};
 
 use crate::{
@@ -35,6 +36,8 @@ pub const FROZEN: &str = "Frozen";
 pub const REMOVAL_HELD: &str = "removal is held";
 /// Reason of a prune that waits because nothing is deleted in the whole fleet.
 pub const FLEET_FROZEN: &str = "FleetFrozen";
+/// Reason of a set whose rollout a failed cluster halts.
+pub const ROLLOUT_HALTED: &str = "RolloutHalted";
 /// How a removal ends that waits for an agent which says nothing.
 pub const REMOVAL_EXIT: &str =
     "to let go of its objects instead, set spec.deletionPolicy to Orphan or delete the Cluster; they stay then";
@@ -131,15 +134,11 @@ pub fn summarize(inputs: Inputs<'_>) -> ServiceDeploymentStatus {
         });
         if report.outcome == Outcome::Applied && matches!(inputs.action, Action::Apply(_)) {
             status.applied_revision = inputs.assigned.map(|assigned| assigned.revision.clone());
-            // An agent that starts says again what it has applied. An older hub did not note of what entry that was.
-            let is_known = match inputs.previous.applied_entry {
-                Some(known) => known == inputs.entry,
-                None => inputs.previous.applied_revision == status.applied_revision,
-            };
-            if !is_known || status.last_applied_time.is_none() {
+            status.applied_entry = Some(inputs.entry);
+            // An agent reports what it has applied again when it starts.
+            if !is_applied_already(inputs.previous, &status) || status.last_applied_time.is_none() {
                 status.last_applied_time = inputs.report_time.map(conditions::whole_seconds);
             }
-            status.applied_entry = Some(inputs.entry);
         }
     }
     fit(&mut status);

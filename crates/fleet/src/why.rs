@@ -4,7 +4,7 @@
 //! rollout. Links are judged in this order and the first that is not in order is the answer: everything behind it is a consequence, or
 //! yesterday's news. Sets, clusters and sources are explained by themselves with the same words.
 //!
-//! A next step never sends to a command that has nothing to show but the way back: where there are no objects, `objects` is no answer.
+//! A next step never names a command with no information: `objects` is not suggested for a service without objects.
 
 mod set;
 mod source;
@@ -22,9 +22,11 @@ pub use set::{SetEvidence, explain_cluster, explain_set};
 pub use source::explain_source;
 
 use crate::{
+    conditions::holding,
     freeze,
     parameters::WAITS,
     summary::{FLEET_FROZEN, FROZEN, HOOK_FAILED, REMOVAL_EXIT, REMOVAL_HELD, TEST_FAILED, WAITING_FOR_AGENT},
+    words::{counted, verb},
 };
 
 /// Lines of evidence that are worth reading; the rest is a command away.
@@ -296,11 +298,11 @@ pub struct HeldBack {
     pub by_people: bool,
 }
 
-/// What the source has and the service is not to run now.
+/// The version of the source that the service does not run, because it is held back.
 pub fn held_back(service: &ServiceDeployment) -> Option<HeldBack> {
     let status = service.status.as_ref()?;
     let held = status.held_revision.as_ref()?;
-    let holds = |type_: &str| find(&status.conditions, type_).filter(|c| c.status == "True").map(sentence);
+    let holds = |type_: &str| holding(&status.conditions, type_).map(sentence);
     let suspended = || service.spec.suspend.then(|| "the service is suspended".to_owned());
     Some(match holds("Pinned").or_else(|| holds(FROZEN)).or_else(suspended) {
         Some(why) => HeldBack { sentence: format!("{held} is held back: {why}"), by_people: true },
@@ -311,8 +313,8 @@ pub fn held_back(service: &ServiceDeployment) -> Option<HeldBack> {
     })
 }
 
-/// Why a service keeps what it has, whatever its agent finds to do: what is newer is held back, or can't be delivered. None where the
-/// service has what it should have, healthy or not.
+/// Why a service keeps its version, regardless of its agent's plan: the newer version is held back, or can't be delivered. None: the service
+/// has the version that it should have, healthy or not.
 pub fn refused(service: &ServiceDeployment) -> Option<String> {
     let status = service.status.as_ref()?;
     let current = status.observed_generation.unwrap_or_default() >= service.metadata.generation.unwrap_or_default();
@@ -329,7 +331,7 @@ pub fn refused(service: &ServiceDeployment) -> Option<String> {
     held_back(service).map(|held| held.sentence).or_else(|| ready.filter(is_refusal).map(sentence))
 }
 
-/// What of a refusal is broken, and the one command that leads on.
+/// The broken link of a refusal, and the next command.
 fn refuse(evidence: &Evidence<'_>, c: &Condition) -> Option<Finding> {
     let service = evidence.service;
     let (told, spec) = (sentence(c), &service.spec);
@@ -415,7 +417,7 @@ fn of_cluster(evidence: &Evidence<'_>) -> String {
 }
 
 fn frozen(service: &ServiceDeployment) -> Option<&Condition> {
-    find(&service.status.as_ref()?.conditions, FROZEN).filter(|condition| condition.status == "True")
+    holding(&service.status.as_ref()?.conditions, FROZEN)
 }
 
 /// All is in order with what the service runs, and something newer waits until changes may begin.
@@ -581,11 +583,11 @@ fn judge_health(evidence: &Evidence<'_>) -> Option<Finding> {
 fn judge_prune(evidence: &Evidence<'_>) -> Option<Finding> {
     let held = evidence.service.status.as_ref()?.held_prune.as_ref()?;
     let HeldPrune { digest, reason, count, objects, contents, until_applied: _ } = held;
-    let noun = if *count == 1 { "object" } else { "objects" };
+    let objects_held = counted(*count, "object");
     let conditions = evidence.service.status.iter().flat_map(|status| &status.conditions);
     let is_frozen = conditions.into_iter().any(|c| c.type_ == "PruneHeld" && c.reason == FLEET_FROZEN);
     let waits = if is_frozen { "waits" } else { "waits for your approval" };
-    let finding = Finding::broken(Link::Prune, format!("the deletion of {count} {noun} {waits}: {reason}"));
+    let finding = Finding::broken(Link::Prune, format!("the deletion of {objects_held} {waits}: {reason}"));
     let finding = if is_frozen { finding.because(freeze::LOOK_FIRST) } else { finding };
     let next = match is_frozen {
         true => NextStep::Kubectl(freeze::release()),
@@ -619,7 +621,7 @@ fn judge_summary(evidence: &Evidence<'_>) -> Option<Finding> {
         return None;
     }
     let text = ready.map_or_else(|| "nothing is known of its health".to_owned(), sentence);
-    let stalled = find(&status.conditions, "Stalled").is_some_and(|c| c.status == "True");
+    let stalled = holding(&status.conditions, "Stalled").is_some();
     let standing = if stalled { Standing::Broken } else { Standing::Progressing };
     let is_empty = evidence.objects.found().is_none_or(<[ObjectReport]>::is_empty);
     let link = match (status.applied_revision == status.assigned_revision, is_empty) {
@@ -653,10 +655,10 @@ fn healthy(evidence: &Evidence<'_>) -> Finding {
         next: None,
     };
     if let Some(counts) = status.objects {
-        let noun = if counts.total == 1 { "object is" } else { "objects are" };
-        finding = finding.because(format!("{} of {} {noun} healthy", counts.healthy, counts.total));
+        let (all, are) = (counted(counts.total, "object"), verb(&counts.total, "is", "are"));
+        finding = finding.because(format!("{} of {all} {are} healthy", counts.healthy));
     }
-    if let Some(drifted) = find(&status.conditions, "Drifted").filter(|c| c.status == "True") {
+    if let Some(drifted) = holding(&status.conditions, "Drifted") {
         finding = finding.because(sentence(drifted));
     }
     let any_source = |judge: fn(&Lookup<AnySource>) -> bool| evidence.sources.iter().any(|(_, found)| judge(found));

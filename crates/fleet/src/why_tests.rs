@@ -235,7 +235,7 @@ fn all_that_is_missing_is_named_and_the_first_of_it_made() {
 }
 
 #[test]
-fn nobody_is_sent_to_an_empty_list_of_objects() {
+fn no_next_step_is_an_empty_list_of_objects() {
     let mut world = world();
     world.objects = json!([]);
     world.service["status"]["appliedRevision"] = Value::Null;
@@ -331,7 +331,7 @@ fn a_set_is_explained_by_its_spec_its_rollout_and_its_clusters_in_this_order() {
 
     let halted =
         json!([member("west", "Ready", "Waiting", "waits"), member("east", "Failed", "Failed", "failed: crashes")]);
-    let mut pinned = set("Halted", not_ready.clone());
+    let mut pinned = set("Halted", stalled("RolloutHalted", "rollout 4 is halted: team-a/east failed"));
     pinned["spec"]["pin"] = json!({"version": 1, "reason": "slow"});
     let finding = explain(&pinned, &halted);
     assert_eq!((finding.standing, finding.link), (Standing::Broken, Some(Link::Rollout)));

@@ -1,4 +1,4 @@
-//! Numbers in sentences.
+//! Numbers, lists and names in sentences.
 
 use std::fmt::Display;
 
@@ -6,6 +6,21 @@ use std::fmt::Display;
 pub fn counted<N: Display + PartialEq + From<u8>>(count: N, noun: &str) -> String {
     let ending = verb(&count, "", "s");
     format!("{count} {noun}{ending}")
+}
+
+/// `a, b, c and 2 more`. `all`: how many there are, with those that are not named.
+pub fn listed(named: &[String], all: usize) -> String {
+    let named_text = named.join(", ");
+    match all.saturating_sub(named.len()) {
+        0 => named_text,
+        more => format!("{named_text} and {more} more"),
+    }
+}
+
+/// ` by ada: slow`, as far as it is known.
+pub fn signed(by: Option<&str>, reason: Option<&str>) -> String {
+    let by = by.filter(|by| !by.is_empty()).map(|by| format!(" by {by}")).unwrap_or_default();
+    by + &reason.map(|reason| format!(": {reason}")).unwrap_or_default()
 }
 
 /// The verb for so many.

@@ -18,7 +18,7 @@ use crate::{
 
 /// Bytes of answers and events that clients have not read yet.
 const ROOM: usize = 256 << 20;
-/// The same of administrators.
+/// The same for administrators.
 const RESERVED: usize = 256 << 20;
 /// One user has so small a part of the room: somebody may have accounts of several namespaces.
 const PARTS: usize = 8;
@@ -79,7 +79,7 @@ impl UserAnswers {
         Some(held)
     }
 
-    /// Grows what is held to so many bytes, as soon as there is room.
+    /// Grows the held room to so many bytes, as soon as there is room.
     pub async fn grow(&self, held: &mut Held, bytes: usize) -> Result<(), AcquireError> {
         self.room.grow(held, &self.user, bytes).await
     }

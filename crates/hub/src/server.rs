@@ -307,7 +307,7 @@ impl Standing {
 pub struct Closer(Arc<Standing>);
 
 impl Closer {
-    /// What is under way has [`LAST_WORDS`] to end.
+    /// Requests that are under way have [`LAST_WORDS`] to end.
     pub fn close(&self) {
         self.0.close();
     }
@@ -493,7 +493,7 @@ impl Connection {
                 let (router, standing) = (router.clone(), Arc::clone(&standing));
                 let under_way = standing.begin();
                 async move {
-                    // A client that waits to be told to go on sends nothing that could be left. Over HTTP/2 clients don't wait.
+                    // A client that sends `Expect: 100-continue` has not sent its body yet. Over HTTP/2 clients send it without waiting.
                     let sends = http2 || !request.headers().contains_key(http::header::EXPECT);
                     let (parts, body) = request.into_parts();
                     let (body, rest) = unread::split(body);

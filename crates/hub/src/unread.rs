@@ -1,4 +1,4 @@
-//! What is left of a request's body when its answer is made.
+//! The unread rest of a request's body when its answer is ready.
 //!
 //! An answer that is made before the whole body was read, mostly a refusal, ends its HTTP/2 stream with a reset, and its HTTP/1.1 connection
 //! with unread bytes, which resets that. Clients that are still sending (curl 7.88 of Debian 12 for one) then lose the answer. So a bounded
@@ -21,7 +21,7 @@ const BYTES: usize = 32 << 20;
 /// For all of them.
 const TIME: Duration = Duration::from_secs(1);
 
-/// A body that its request's handler reads, and of which the rest can be read after it.
+/// A body that its request's handler reads. The rest can be read after the handler ends.
 pub struct Read<B>(Arc<Mutex<B>>);
 
 /// The rest of it.

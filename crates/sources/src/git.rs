@@ -48,9 +48,9 @@ const TRACKED: &str = "refs/farwater/tracked";
 const ALL: &str = "refs/farwater/all";
 /// What somebody looked at last beside what is followed.
 const ASIDE: &str = "refs/farwater/aside";
-/// What a remote's default branch is known by.
+/// The name of a remote's default branch.
 const HEAD: &str = "HEAD";
-/// What is followed where HEAD leads to nothing: in a bare repository that was made with another name for its first branch.
+/// The branch that is followed where HEAD leads to nothing: in a bare repository that was made with another name for its first branch.
 const FALLBACK: &str = "main";
 /// Where the default branch was, beside [`TRACKED`], which is where HEAD was.
 const DEFAULT: &str = "refs/farwater/default";
@@ -236,7 +236,7 @@ impl Git {
         Ok(!is_default || spawn(move || known.reference(TRACKED) == known.reference(DEFAULT)).await)
     }
 
-    /// What a reference is at into the mirror, which is made where there is none; and the name that it has then.
+    /// Fetches a reference into the mirror, which is created if it is missing. Returns the name of the reference in the mirror.
     async fn look_up(
         &self,
         session: &Session<'_>,

@@ -18,7 +18,7 @@ pub enum Reference {
     Commit(ObjectId),
     /// A branch, or else a tag.
     Named(String),
-    /// The branch that the remote's HEAD stands for; of a remote whose HEAD leads to nothing the branch `main`.
+    /// The branch that the remote's HEAD names; `main` if its HEAD leads to nothing.
     Default,
 }
 
@@ -67,7 +67,7 @@ impl Reference {
         })
     }
 
-    /// What a GitRepository follows; the remote's default branch if it names nothing.
+    /// The reference that a GitRepository follows; the remote's default branch if it names none.
     pub fn parse(reference: Option<&GitReference>) -> Result<Self, ReferenceError> {
         let Some(GitReference { branch, tag, semver, name, commit, pipeline }) = reference else {
             return Ok(Self::Default);

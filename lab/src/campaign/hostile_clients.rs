@@ -156,7 +156,7 @@ pub async fn round(seed: u64) -> Result<Round> {
     if after > before + KEPT {
         failures.push(format!("the hub keeps {} MB of all attacks", (after - before) >> 20));
     }
-    // What an allocator keeps grows with the first times, and no more then.
+    // The allocator keeps more memory after the first rounds, and the same after that.
     let mut kept = vec![after];
     for _ in 0..REPEATED {
         for attack in [Attack::IdleConnections, Attack::StalledWatches] {

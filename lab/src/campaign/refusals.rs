@@ -132,7 +132,7 @@ pub async fn round(seed: u64) -> Result<Round> {
     Ok(Round { count, failures, figures: json!({"seed": seed, "each": EACH, "clients": figures}) })
 }
 
-/// Where requests go, and what they ask for.
+/// The server and the paths of the requests.
 struct Target<'a> {
     port: u16,
     authority: &'a Path,
@@ -173,7 +173,7 @@ impl Target<'_> {
         Ok(seen)
     }
 
-    /// A program that reads what to ask from its first argument, and prints what it has seen.
+    /// A program that takes its requests from its first argument, and prints their results.
     fn program(&self, mut program: Command, http2: bool) -> Result<Seen> {
         let plan = json!({
             "address": self.address(), "authority": self.authority, "http2": http2, "count": EACH, "atOnce": AT_ONCE,
@@ -181,7 +181,7 @@ impl Target<'_> {
             "bytes": self.refusal.bytes, "code": self.refusal.code,
         });
         let output = printed(program.arg(plan.to_string()))?;
-        serde_json::from_slice(&output.stdout).context("read what the client has seen")
+        serde_json::from_slice(&output.stdout).context("read the client's results")
     }
 
     async fn hyper(&self, http2: bool) -> Result<Seen> {

@@ -155,7 +155,7 @@ export interface GitRepositorySpec {
   proxySecretRef?: LocalReference;
   /** Fetches the submodules that the revision names, theirs too, and has them at their paths. */
   recurseSubmodules: boolean;
-  /** What to follow; the remote's default branch if absent. One of its fields may be set. */
+  /** The reference to follow; the remote's default branch if absent. One of its fields may be set. */
   ref?: GitReference;
   /** A Secret in the same namespace. For http and https: `username` and `password`, `bearerToken`, or `githubAppID`, `githubAppInstallationID` and `githubAppPrivateKey`; and optionally `ca.crt`. For ssh: `identity` and `known_hosts`, and optionally `password` for the key. Without it a Secret of the namespace that serves the URL's prefix is taken. */
   secretRef?: LocalReference;
@@ -527,13 +527,13 @@ export interface ProgressCounts {
 /** What isn't waited for any more. A rollout that is `OnHold` begins by any of them. */
 export type Promote = "Soak" | "Step" | "Halt";
 
-/** Which files of a folder are its manifests: those named `*.yaml`, `*.yml` and `*.json` that `include`, `exclude` and the folder's `.sourceignore` files leave. Patterns are written as in `.gitignore` and count from the renderer's folder. */
+/** Selects the manifests of a folder: files named `*.yaml`, `*.yml` and `*.json` that `include`, `exclude` and the folder's `.sourceignore` files don't leave out. Patterns are written as in `.gitignore` and count from the renderer's folder. */
 export interface RawOptions {
-  /** Whether a folder without any manifest states that there are no objects. Without it such a folder is an error. */
+  /** Whether a folder without manifests is valid and means no objects. If false, such a folder is an error. */
   allowEmpty?: boolean;
-  /** But not those that one of these patterns fits, or a folder that they lie in. */
+  /** Files to leave out: those that match one of these patterns, or whose folder does. */
   exclude?: string[];
-  /** Files that one of these patterns fits, or a folder that they lie in; empty: all. */
+  /** Files that match one of these patterns, or whose folder does; empty: all. */
   include?: string[];
   /** Whether the folders below are read too; `true` by default. */
   recurse?: boolean;
@@ -613,7 +613,7 @@ export interface RolloutStatus {
   phase: RolloutPhase;
   /** On their way. */
   progressing: number;
-  /** Of these: healthy with it, and not for long enough yet. */
+  /** Of these: healthy with it, but not yet for the length of the soak. */
   soaking?: number;
   /** The step that is open: `canary`, one of the policy's, or `rest`; empty: all are. */
   step?: string;
@@ -696,7 +696,7 @@ export interface ServiceDeploymentSpec {
 
 /** At most 4 KB: a summary. Every object's state is at `servicedeployments/NAME/objects`. */
 export interface ServiceDeploymentStatus {
-  /** Digest of what was applied last: version, spec, parameters, and all else that changes what the agent does. */
+  /** Digest of the last applied entry: version, spec, parameters, and all else that changes the agent's work. */
   appliedEntry?: string;
   /** The revision whose bundle the agent last applied without an error. */
   appliedRevision?: string;
@@ -716,7 +716,7 @@ export interface ServiceDeploymentStatus {
   configuration?: Record<string, string>;
   /** A prune that waits for `farwater.dev/approve-prune: <digest>`. */
   heldPrune?: HeldPrune;
-  /** What the source has, where a pin, a suspension, a dependency, the rollout of its set or a ChangeWindow holds it back. */
+  /** Newest version of the source, if a pin, a suspension, a dependency, the rollout of its set or a ChangeWindow holds it back. */
   heldRevision?: string;
   /** Of the version that is assigned: hooks and tests that the agent has begun. `farwater hooks` tells of each. */
   hooks?: HookCounts;

@@ -6,7 +6,7 @@ import { attention, worstFirst } from "./attention";
 const metadata = (name: string, annotations?: Record<string, string>) => ({ name, uid: name, resourceVersion: "1", ...(annotations && { annotations }) });
 const source = (name: string, status: string): Source => ({ metadata: metadata(name), spec: {}, status: { conditions: [{ type: "Ready", status, reason: "R", message: "", lastTransitionTime: "2026-01-01T00:00:00Z" }] } });
 
-describe("what the fleet needs somebody for", () => {
+describe("notices that need a person to act", () => {
   it("is nothing where all is well", () => {
     expect(attention([{ metadata: metadata("farwater-admin"), spec: {} }], [source("infra", "True"), source("new", "Unknown")], [])).toEqual([]);
   });

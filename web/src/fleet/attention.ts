@@ -1,4 +1,4 @@
-// What the fleet as a whole needs somebody for: pure, so that the page and its tests agree.
+// Notices about the fleet that need a person to act. Pure: the page and its tests use the same functions.
 
 import { condition, type Namespace, type Service, type Source } from "../api/kinds";
 import type { State } from "./health";
@@ -11,7 +11,7 @@ const NAMED = 3;
 export interface Notice {
   state: State;
   text: string;
-  /** Shows what it is about: a state that services are filtered by. */
+  /** The state of services that a click filters by. */
   filter?: State;
   command?: string;
 }

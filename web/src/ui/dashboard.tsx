@@ -171,7 +171,7 @@ function useFeeds(session: Session, onLeave: (reason: string) => void) {
   return feeds;
 }
 
-/** What somebody should look at, beside single services. */
+/** Notices about the fleet as a whole. */
 function Notices({ notices, onFilter }: { notices: Notice[]; onFilter: (state: string) => void }) {
   if (notices.length === 0) return null;
   return (

@@ -1,4 +1,4 @@
-//! Objects that can't be applied, because what an apply merges is not valid: written as a whole, without what is in the way.
+//! Objects that can't be applied because the merged result is not valid: they are written as a whole, without the conflicting fields.
 
 use farwater_api::apply_options::ConflictPolicy;
 use farwater_fleet::plan::{

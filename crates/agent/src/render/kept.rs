@@ -66,7 +66,7 @@ pub fn key_of(archive: &Archive, deployment: &Deployment, parameters: &Map<Strin
     let mut files = archive.files();
     let is_made_up = !looks_up
         && files.any(|(path, text)| match path.as_str() {
-            // The agent unpacks no charts, and takes what it can't read for one that makes something up.
+            // The agent unpacks no charts: it treats an archive as a chart that generates values.
             path if path.ends_with(".tgz") => path.contains("charts/"),
             path => path.contains("templates/") && makes_up(text),
         });

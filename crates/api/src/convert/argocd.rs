@@ -19,7 +19,7 @@ use crate::service_deployment::ClusterReference;
 const GROUP: &str = "argoproj.io";
 /// The cluster that Argo CD runs in, as it calls it.
 const IN_CLUSTER: [&str; 2] = ["in-cluster", "https://kubernetes.default.svc"];
-/// Says what a Secret of Argo CD is for.
+/// Label with the purpose of a Secret of Argo CD.
 const SECRET_TYPE: &str = "argocd.argoproj.io/secret-type";
 /// Labels and annotations that Argo CD reads.
 const KEEPERS: [&str; 4] = [
@@ -33,7 +33,7 @@ const KEPT: &str = "only Argo CD reads it";
 /// Each object of the input by itself, in its order. Objects may be needed by others of the input, wherever they stand.
 pub fn convert_all(objects: &[Value], terms: &Terms) -> Vec<Result<Converted, NotConverted>> {
     let mut input = Input { objects, terms, taken: Taken::default() };
-    // An Application that a set has made stands for itself only where the set does not.
+    // An Application that a set generated is converted by itself only if the set is not converted.
     let is_set = |object: &Value| is_kind(object, "ApplicationSet");
     let sets: Vec<_> =
         objects.iter().map(|object| is_set(object).then(|| application_set::convert(object, &mut input))).collect();
@@ -94,7 +94,7 @@ struct Input<'a> {
 }
 
 impl Input<'_> {
-    /// The hub's namespace of what is of a project: there a project is a tenant.
+    /// The hub's namespace for a project: a project becomes a tenant.
     fn namespace(&self, project: &str) -> String {
         self.terms.namespace.clone().unwrap_or_else(|| project.to_owned())
     }

@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 
 use super::{NotConverted, Told};
 
-/// A map whose fields are taken by name; those that are left at the end are told.
+/// A map whose fields are taken by name; the fields that are left at the end become losses.
 pub(super) struct Fields {
     /// Where it is in the object: `spec.chart`.
     pub path: String,
@@ -107,7 +107,7 @@ impl Fields {
         }
     }
 
-    /// The end: nobody here knows the fields that are left.
+    /// The end: the fields that are left are unknown here.
     pub fn finish(self, told: &mut Told) {
         for (name, _) in self.left.iter().filter(|(_, value)| !value.is_null()) {
             let path = self.at(&super::short(name));

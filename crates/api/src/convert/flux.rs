@@ -36,7 +36,7 @@ struct Input<'a> {
 }
 
 impl Input<'_> {
-    /// The hub's namespace of what was in one of the cluster.
+    /// The hub's namespace for a namespace of the cluster.
     fn namespace<'n>(&'n self, theirs: &'n str) -> &'n str {
         self.terms.namespace.as_deref().unwrap_or(theirs)
     }

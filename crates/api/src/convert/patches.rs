@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use super::{Fields, NotConverted, Told};
 
 const OF_A_TARGET: [&str; 7] = ["group", "version", "kind", "name", "namespace", "labelSelector", "annotationSelector"];
-/// What a target has to be told of: ours are the last step of rendering.
+/// A note for patches with a target: here patches are the last step of rendering.
 const NAMES_ARE_FINAL: &str = "are applied to what is rendered: a target's name is the one that the object has then, with its prefixes and suffixes";
 
 /// `patches` of a kustomization, inline.

@@ -7,7 +7,7 @@ use farwater_api::{path_pattern::PathPattern, renderer::RawOptions};
 use super::{FolderReason, KUSTOMIZATIONS};
 use crate::{archive::Archive, closure::Lost, path::RelPath};
 
-/// Flux's name for a file with the rules of `.gitignore`: what they leave out is nobody's manifest. It counts from its own folder.
+/// Flux's name for a file with rules of `.gitignore`: a file that they leave out is not a manifest. Its patterns count from its own folder.
 pub const IGNORE_FILE: &str = ".sourceignore";
 /// Bytes of one such file; an error names the number.
 const MAX_IGNORE_BYTES: usize = 64 << 10;
@@ -17,7 +17,7 @@ const MAX_WORK: usize = 1 << 31;
 /// Names that an error shows.
 const SHOWN: usize = 5;
 
-/// The files of one folder that are read, and what is said where there are none.
+/// The files of one folder that are read.
 pub(super) struct Choice<'a> {
     folder: &'a RelPath,
     recurse: bool,
@@ -165,7 +165,7 @@ fn trim_end(line: &str) -> &str {
     if is_escaped && trimmed.len() < line.len() { &line[..=trimmed.len()] } else { trimmed }
 }
 
-/// What a folder has of which nothing is read, for people.
+/// Describes the files of a folder of which nothing is read, for people.
 pub(super) fn explain_nothing(folder: &RelPath, paths: &[&RelPath]) -> String {
     let within = |path: &RelPath| path.strip(folder).unwrap_or_else(|| path.as_str()).to_owned();
     let manifests: Vec<String> = paths.iter().filter(|path| is_manifest(path)).map(|path| within(path)).collect();

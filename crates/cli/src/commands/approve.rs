@@ -1,4 +1,4 @@
-//! `farwater approve`: approves exactly what would be promoted to a stage, or exactly what a prune that is held would delete.
+//! `farwater approve`: approves the promotion to a stage, or a held prune, exactly as it was shown.
 
 use farwater_api::{
     APPROVE_PRUNE, Digest, GROUP, PROPOSE_PRUNE, Pipeline, ServiceDeployment, VERSION,
@@ -32,7 +32,7 @@ pub struct ApproveArgs {
     /// The reason, for later readers.
     #[arg(long, value_name = "TEXT", default_value = "", requires = "stage")]
     reason: String,
-    /// Of a service, where two people are needed: proposes it, and another person gives the same command without this.
+    /// Proposes the approval of a service that needs two people; another person then runs the same command without this option.
     #[arg(long, conflicts_with = "stage")]
     propose: bool,
 }

@@ -7,6 +7,7 @@ use std::{
 };
 
 use farwater_api::{
+    ADMIN_NAMESPACE,
     convert::{Converted, NotConverted, Place, Terms, argocd, flux},
     service_deployment::ClusterReference,
 };
@@ -27,8 +28,6 @@ use crate::{
 const MAX_FILE: u64 = 64 << 20;
 /// A cluster with tens of thousands of objects has as many nodes.
 const BUDGET: Budget = Budget { nodes: 5_000_000, bytes: 64 << 20, depth: 100 };
-/// Services of this namespace need no ClusterGrant.
-const ADMINISTRATORS: &str = "farwater-admin";
 
 #[derive(Debug, clap::Args)]
 pub struct ConvertArgs {
@@ -205,7 +204,7 @@ fn parse_named_cluster(text: &str) -> std::result::Result<(String, ClusterRefere
     Ok((name.to_owned(), parse_cluster(cluster)?))
 }
 
-/// What is printed in the end.
+/// The output of the command.
 struct Output {
     allow_losses: bool,
     /// Whether all of it went over that has to.
@@ -277,7 +276,8 @@ impl Output {
             .iter()
             .filter(is_service)
             .filter_map(|object| object["metadata"]["namespace"].as_str())
-            .filter(|namespace| *namespace != ADMINISTRATORS && !is_granted(namespace))
+            // Its services need no ClusterGrant.
+            .filter(|namespace| *namespace != ADMIN_NAMESPACE && !is_granted(namespace))
             .collect();
         namespaces.sort_unstable();
         namespaces.dedup();

@@ -77,7 +77,7 @@ impl Doomed {
     }
 }
 
-/// What was found out before anything is deleted.
+/// Facts about one object, read before anything is deleted.
 struct Outlook {
     doomed: Doomed,
     /// What will happen, a line each.
@@ -98,7 +98,7 @@ pub async fn run(args: DeleteArgs, session: &Session) -> Result<u8> {
             outlooks.push(outlook);
         }
     }
-    // Rights, and what only its owner may delete: before anybody is asked.
+    // Missing rights, and objects that only their owner may delete, end the command before the question.
     for outlook in &outlooks {
         delete(session, &outlook.doomed, true).await?;
     }
@@ -194,13 +194,13 @@ async fn look(session: &Session, named: &NamedObject<'_>) -> Result<Outlook> {
                 objects::fetch(session, namespace, name),
                 session.list::<ServiceDeployment>(Some(namespace)),
             );
-            // What can't be looked at is left out of the outlook, and the deletion is the hub's to allow.
-            let others = others.unwrap_or_default();
+            // A part that can't be read is named; the hub decides whether the deletion is allowed.
+            let (reports, others) = (reports.map_err(|failure| failure.cause), others.map_err(|failure| failure.cause));
             let told = effects::of_service(&effects::Looked {
                 service: &service,
                 cluster: cluster.ok().as_ref(),
-                objects: &reports.unwrap_or_default(),
-                others: &others,
+                objects: reports.as_deref().map_err(String::as_str),
+                others: others.as_deref().map_err(String::as_str),
             });
             outlook(service.uid(), told)
         }
@@ -212,7 +212,10 @@ async fn look(session: &Session, named: &NamedObject<'_>) -> Result<Outlook> {
             let managed: ManagedNamespace = session.get(namespace, name).await?;
             let set = managed_namespace::set_name(name);
             // Made by it, and gone after it.
-            let made = session.get::<ServiceSet>(namespace, &set).await.ok();
+            let made = match session.get::<ServiceSet>(namespace, &set).await {
+                Err(failure) if failure.is_missing() => None,
+                made => Some(made?),
+            };
             let kind = kinds::find("servicesets");
             let with = made.zip(kind).map(|(made, kind)| Doomed {
                 kind,
@@ -246,7 +249,7 @@ async fn look(session: &Session, named: &NamedObject<'_>) -> Result<Outlook> {
     })
 }
 
-/// Services, and sets as `serviceset/NAME`, that name a source. Services of a set are told by their set.
+/// Services, and sets as `serviceset/NAME`, that name a source. A service of a set is named by its set.
 pub async fn users(session: &Session, namespace: &str, source: &SourceReference) -> Result<Vec<String>> {
     let (services, sets) =
         tokio::join!(session.list::<ServiceDeployment>(Some(namespace)), session.list::<ServiceSet>(Some(namespace)),);

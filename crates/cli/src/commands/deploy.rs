@@ -2,10 +2,10 @@
 
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use farwater_api::{
-    Condition, GitRepository, ServiceDeployment, SourceKind, service_deployment::ClusterReference,
+    GitRepository, ServiceDeployment, SourceKind, service_deployment::ClusterReference,
     service_sources::SourceReference,
 };
-use farwater_fleet::placement::cluster_candidates;
+use farwater_fleet::{conditions::holding, placement::cluster_candidates};
 use farwater_sources::{Remote, RemoteError, SecretData};
 use http::{Method, Uri};
 use serde_json::{Value, json};
@@ -115,7 +115,7 @@ pub async fn run(args: DeployArgs, connect: &ConnectArgs, program: Program) -> R
     plan.settle_source_name(&session).await?;
     plan.check(&session).await?;
     let (source, service) = plan.documents();
-    // The hub refuses what a grant or a rule refuses before anything is written.
+    // The hub checks grants and rules before anything is written.
     let documents = [("gitrepositories", &source), ("servicedeployments", &service)];
     for (plural, document) in documents {
         let (outcome, _) = apply(&session, plural, document, Mode::DryRun).await?;
@@ -244,7 +244,7 @@ impl Plan {
         )
     }
 
-    /// What has to be there before anything is written. What the user may not read is left to the hub.
+    /// Checks that the cluster and the namespace exist, before anything is written. The hub checks objects that the user may not read.
     async fn check(&self, session: &Session) -> Result<()> {
         let reference: ClusterReference = serde_json::from_value(self.service_spec["clusterRef"].clone())
             .map_err(|error| Failure::new(exit::INTERNAL, error.to_string()))?;
@@ -393,15 +393,11 @@ async fn is_hopeless(session: &Session, plan: &Plan) -> Result<bool> {
     }
     let source: GitRepository = session.get(&plan.tenant, &plan.source_name).await?;
     let of_source = source.status.map(|status| status.conditions).unwrap_or_default();
-    Ok(is_true(&of_source, "Stalled", None) || is_true(&status.conditions, "Stalled", Some("BundleFailed")))
+    let stalled = holding(&status.conditions, "Stalled");
+    Ok(holding(&of_source, "Stalled").is_some() || stalled.is_some_and(|stalled| stalled.reason == "BundleFailed"))
 }
 
-fn is_true(conditions: &[Condition], kind: &str, reason: Option<&str>) -> bool {
-    let is_meant = |one: &&Condition| one.type_ == kind && reason.is_none_or(|reason| one.reason == reason);
-    conditions.iter().find(is_meant).is_some_and(|one| one.status == "True")
-}
-
-/// Deletes what this command made, unless somebody has changed it since, or another service uses it by now.
+/// Deletes the objects that this command created, unless they were changed since or another service uses them.
 async fn delete(session: &Session, plan: &Plan, plural: &str, made: &Value) -> Result<()> {
     let (kind, namespace, name) = named(made);
     if plural == "gitrepositories" {

@@ -126,7 +126,7 @@ pub async fn run(args: GetArgs, session: &Session) -> Result<u8> {
     Ok(crate::exit::YES)
 }
 
-/// What can be refused without asking.
+/// Refuses combinations of options before a request is made.
 fn check(args: &GetArgs, names: &[String]) -> Result<()> {
     if let Some(bad) = names.iter().find(|name| !is_path_segment(name)) {
         return Err(Failure::usage(format!("{bad:?} can't be a name")));
@@ -356,7 +356,7 @@ fn emit(query: &Query<'_>, object: &Value, deleted: bool, rows: Option<&mut Rows
     print(&rows.table.render_rows(terminal))
 }
 
-/// With its type, which a list leaves out of its items, and without what nobody reads.
+/// Adds the type, which a list leaves out of its items, and removes `managedFields`.
 fn typed(query: &Query<'_>, mut object: Value) -> Value {
     object["apiVersion"] = query.kind.api_version().into();
     object["kind"] = query.kind.kind.clone().into();

@@ -68,7 +68,7 @@ pub async fn run(args: PlanArgs, session: &Session) -> Result<u8> {
     let query = PlanQuery { reference: args.reference.clone(), local };
     let mut planned = make(session, (namespace, name), &query, args.timeout).await?;
     if query.reference.is_none() && query.local.is_none() {
-        // The agent plans what it is told, and knows nothing of what the hub keeps from it.
+        // The agent plans the version that the hub assigns. It doesn't know of newer versions that the hub holds back.
         let service: ServiceDeployment = session.get(namespace, name).await?;
         planned.hold(why::refused(&service));
     }

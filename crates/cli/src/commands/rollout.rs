@@ -7,6 +7,7 @@ use farwater_api::{
     rollout::{Promote, RolloutOrder},
     service_set::{Member, Progress, RolloutStatus, SetPin, SetVersion},
 };
+use farwater_fleet::words::signed;
 use http::Method;
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -80,7 +81,7 @@ struct OrderArgs {
 struct PromoteArgs {
     #[command(flatten)]
     order: OrderArgs,
-    /// What the rollout stops waiting for.
+    /// The condition that the rollout no longer waits for.
     #[arg(long, value_enum, default_value_t = Past::Soak)]
     past: Past,
 }
@@ -262,7 +263,7 @@ async fn status(args: StatusArgs, session: &Session) -> Result<u8> {
         }
         if !args.watch || stands {
             let is_through = rollout.phase == RolloutPhase::Complete && rollout.number > 0;
-            return Ok(if is_through && rollout.updated == count(&rollout) { exit::YES } else { exit::NO });
+            return Ok(if is_through && rollout.updated == rollout.clusters() { exit::YES } else { exit::NO });
         }
         tokio::time::sleep(PAUSE).await;
     }
@@ -299,15 +300,15 @@ fn draw(
     members: &[Member],
     terminal: Terminal,
 ) -> String {
-    let all = count(rollout);
+    let all = rollout.clusters();
     // Nothing was deployed yet.
     let phase = if rollout.number == 0 { "Pending".to_owned() } else { rollout.phase.to_string() };
     let step = if rollout.step.is_empty() { String::new() } else { format!(", step {}", rollout.step) };
     let mut text = format!("{namespace}/{name}, rollout {}: {phase}{step}\n", rollout.number);
     if let Some((pin, by)) = pin {
-        let by = by.map(|by| format!(" by {}", crate::text::plain(by))).unwrap_or_default();
-        let why = pin.reason.as_ref().map(|reason| format!(": {}", crate::text::plain(reason))).unwrap_or_default();
-        text += &format!("pinned to version {}{by}{why}; rollback serviceset/{name} --clear unpins it\n", pin.version);
+        let signed = signed(by, pin.reason.as_deref());
+        let signed = crate::text::plain(&signed);
+        text += &format!("pinned to version {}{signed}; rollback serviceset/{name} --clear unpins it\n", pin.version);
     }
     text += &format!("{} {} of {all} clusters\n", bar(rollout.updated, all), rollout.updated);
     for (count, what) in [
@@ -344,11 +345,6 @@ fn draw(
         text += &format!("and {more} more\n");
     }
     text
-}
-
-/// Clusters of a rollout.
-fn count(rollout: &RolloutStatus) -> i64 {
-    rollout.updated + rollout.progressing + rollout.failed + rollout.deferred + rollout.waiting
 }
 
 /// Twenty places.

@@ -68,13 +68,15 @@ impl Goal {
 
 /// How long the hub must have said that it is stuck: a source that was just made, or an agent that tries again, gets
 /// over it.
-pub const GRACE: Duration = Duration::from_secs(10);
+const GRACE: Duration = Duration::from_secs(10);
+/// Between two looks at one object.
+const LOOK_PAUSE: Duration = Duration::from_millis(500);
 
 /// The services of one namespace that are waited for; no names means all that exist at the start.
 pub struct Wanted {
     pub namespace: String,
     pub names: Vec<String>,
-    /// Whether what their sources have is waited for, and not only what is assigned.
+    /// Whether to wait for the newest version of their sources, and not only for the assigned one.
     pub newest: bool,
 }
 
@@ -154,7 +156,7 @@ pub async fn run(args: WaitArgs, session: &Session) -> Result<u8> {
     Ok(codes.into_iter().chain(more).max().unwrap_or(exit::YES))
 }
 
-/// Has the sources asked first, and then waits for what they have.
+/// Fetches the sources first, and then waits for the fetched versions.
 pub async fn until_fetched(session: &Session, wanted: &Wanted, goal: Goal, timeout: Duration) -> Result<u8> {
     ask(session, wanted).await?;
     match until(session, wanted, goal, timeout).await? {
@@ -212,7 +214,45 @@ pub async fn until(session: &Session, wanted: &Wanted, goal: Goal, timeout: Dura
     }
 }
 
-/// The cause, and the command that leads on. One that only waits again is no news to whoever has waited.
+/// How waiting for one object ends without success.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Over {
+    /// It will not get there by itself.
+    Stuck,
+    TimedOut,
+}
+
+/// Repeated looks at one object.
+pub struct Looks {
+    deadline: Instant,
+    said: String,
+    stuck: Option<Instant>,
+}
+
+impl Looks {
+    pub fn until(deadline: Instant) -> Self {
+        Self { deadline, said: String::new(), stuck: None }
+    }
+
+    /// Prints a state that differs from the last one. None: look again after [`Self::pause`].
+    pub fn note(&mut self, name: &str, state: &str, is_stuck: bool) -> Option<Over> {
+        if state != self.said {
+            say(&format!("{name}: {}", text::plain(state)));
+            state.clone_into(&mut self.said);
+        }
+        self.stuck = is_stuck.then(|| self.stuck.unwrap_or_else(Instant::now));
+        if self.stuck.is_some_and(|since| since.elapsed() > GRACE) {
+            return Some(Over::Stuck);
+        }
+        (Instant::now() >= self.deadline).then_some(Over::TimedOut)
+    }
+
+    pub async fn pause(&self) {
+        tokio::time::sleep(LOOK_PAUSE.min(self.deadline.saturating_duration_since(Instant::now()))).await;
+    }
+}
+
+/// Prints the cause, and the command that leads on, unless that only waits again.
 fn tell(session: &Session, name: &str, finding: &Finding) {
     say(&format!("  {name}: {}", text::plain(&finding.sentence)));
     let next =
@@ -229,7 +269,7 @@ struct Said {
     stuck: Option<(Instant, String)>,
     /// When its sources were looked at.
     looked: Option<Instant>,
-    /// Why its source has nothing for it.
+    /// Why its source has no version for it.
     refused: Option<String>,
 }
 

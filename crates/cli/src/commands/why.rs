@@ -1,4 +1,4 @@
-//! `farwater why`: the first broken link from Git to health, of a service; and what is wrong with a set, a cluster or a source.
+//! `farwater why`: the first broken link of a service between Git and health, or the first problem of a set, a cluster or a source.
 
 use farwater_api::{
     ADMIN_NAMESPACE, AnySource, Cluster, GitRepository, HelmRepository, ManagedNamespace, OCIRepository,
@@ -7,7 +7,10 @@ use farwater_api::{
     service_set::{Member, RolloutStatus},
     service_sources::SourceReference,
 };
-use farwater_fleet::why::{self, Evidence, Finding, Link, Lookup, NextStep, SetEvidence, Standing, Turn};
+use farwater_fleet::{
+    conditions::holding,
+    why::{self, Evidence, Finding, Link, Lookup, NextStep, SetEvidence, Standing, Turn},
+};
 use kube::ResourceExt as _;
 
 use crate::{
@@ -46,7 +49,7 @@ pub async fn run(args: WhyArgs, session: &Session) -> Result<u8> {
     Ok(if finding.standing == Standing::Healthy { exit::YES } else { exit::NO })
 }
 
-/// Of whichever kind can be explained.
+/// An object of one of the kinds that can be explained.
 pub async fn explain_named(session: &Session, kind: &Kind, namespace: &str, name: &str) -> Result<Finding> {
     let now = jiff::Timestamp::now();
     match kind.plural.as_str() {
@@ -88,7 +91,7 @@ pub async fn refused_by_source(session: &Session, namespace: &str, name: &str, n
     let sources = find_sources(session, namespace, &service).await?;
     Ok(sources.into_iter().find_map(|(reference, found)| {
         let source = found.found()?;
-        let is_stalled = source.status.conditions.iter().any(|c| c.type_ == "Stalled" && c.status == "True");
+        let is_stalled = holding(&source.status.conditions, "Stalled").is_some();
         is_stalled.then(|| why::explain_source(&source, &reference, namespace, now).sentence)
     }))
 }

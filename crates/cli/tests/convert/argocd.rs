@@ -340,7 +340,7 @@ fn what_a_repository_says_is_not_known_and_its_applications_go_over() {
         "{outcome:?}"
     );
     assert!(outcome.results[1].is_ok(), "{outcome:?}");
-    // Where the set goes over, what it has made is in it.
+    // A converted set covers the Applications that it generated.
     let list = set("{list: {elements: [{cluster: east}]}}", "web", "name: '{{cluster}}'", "apps/web");
     let outcome = convert(&format!("{list}---\n{made}"));
     assert!(outcome.results[0].is_ok() && outcome.results[1].as_ref().unwrap_err().is_left_alone(), "{outcome:?}");

@@ -1,4 +1,4 @@
-//! Objects of Flux and Argo CD as ours: the hub takes what comes of them, and nothing is dropped in silence.
+//! Objects of Flux and Argo CD as objects of Farwater: the hub accepts the output, and no field is dropped in silence.
 
 #![allow(clippy::unwrap_used)]
 

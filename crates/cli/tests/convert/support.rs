@@ -67,7 +67,7 @@ impl Outcome {
         self.results.iter().flatten().flat_map(|converted| &converted.losses).map(String::as_str).collect()
     }
 
-    /// Whether something is told of a field.
+    /// Whether a note or a loss names a field.
     #[track_caller]
     pub fn assert_told(&self, text: &str) {
         let notes = self.results.iter().flatten().flat_map(|converted| converted.notes.iter().chain(&converted.losses));

@@ -1,13 +1,13 @@
-//! An object as a whole, for what can't be merged: the live one with our manifest in it, and without what is in the way.
+//! A whole object, where a merge is not valid: the live object with our manifest in it, without the conflicting fields.
 //!
 //! Server-side apply keeps fields that no manager states any more: defaults of a branch that is left (`strategy.rollingUpdate` beside `type: Recreate`),
-//! and elements of lists whose key somebody changed (`ports`). Where that is not valid together, the API server names the field, and
+//! and elements of lists whose key was changed (`ports`). Where that is not valid together, the API server names the field, and
 //! [`clear`] takes it out, as long as the manifest doesn't state it.
 
 use farwater_api::FIELD_MANAGER;
 use serde_json::{Map, Value};
 
-/// The live object as an apply of the manifest would leave it: what we applied and the manifest lacks is gone, what the manifest states is as
+/// The live object after an apply of the manifest: fields that we applied and the manifest lacks are gone, fields that the manifest states are as
 /// it states it, and all else stays. None: the live object doesn't say who owns what.
 pub fn merge(manifest: &Value, live: &Value) -> Option<Value> {
     let entries = live["metadata"]["managedFields"].as_array().filter(|entries| !entries.is_empty())?;
@@ -56,7 +56,7 @@ fn below<'a>(sets: &[&'a Value], key: &str) -> Vec<&'a Value> {
     sets.iter().filter_map(|fields| fields.get(key)).collect()
 }
 
-/// Takes out what is in `fields`, in no set of `others` and not in the manifest.
+/// Takes out the fields that are in `fields`, in no set of `others` and not in the manifest.
 fn take_out(object: &mut Value, manifest: &Value, fields: &Value, others: &[&Value]) {
     for (key, sub) in fields.as_object().into_iter().flatten() {
         let others = below(others, key);
@@ -180,8 +180,8 @@ fn steps_of(field: &str) -> Vec<Step> {
     steps
 }
 
-/// Takes out what the API server names as wrong and the manifest doesn't state: the field, or the element of a list that it is in. Where the
-/// manifest states the field, elements of its list with the same value go. Returns the path of what was taken out; none: nothing can be.
+/// Takes out the field that the API server names as wrong and the manifest doesn't state: the field, or the element of a list that it is in. Where the
+/// manifest states the field, elements of its list with the same value go. Returns the path that was taken out; none: no path can be.
 ///
 /// `field` is of `object`, as in a cause. Names, metadata and the object's largest parts never go.
 pub fn clear(object: &mut Value, manifest: &Value, field: &str) -> Option<String> {

@@ -37,7 +37,7 @@ impl Member<'_> {
         said.is_some_and(|said| *said.said() == Said::Healthy && Some(said.change()) == change)
     }
 
-    /// Whether one that is on its way is healthy at what it is released for, and heard.
+    /// Whether a progressing member is healthy at its released version, and its agent is heard.
     pub(super) fn soaks(&self, track: &Track) -> bool {
         !matches!(self.reach, Reach::Silent { .. }) && self.is_healthy_at(track.released)
     }

@@ -1,14 +1,17 @@
-//! What became of a service between two statuses, as Events tell it.
+//! Events of a service, from its status before and after a change.
 
 use farwater_api::{Condition, ServiceDeploymentStatus, deletion::Deletion};
 
-use crate::{conditions::cut, words::counted};
+use crate::{
+    conditions::{cut, holding},
+    words::{counted, listed},
+};
 
 const MAX_MESSAGE_BYTES: usize = 1024;
 /// Deleted objects that are named.
 const NAMED: usize = 3;
 
-/// One Event of a service. A reason is told of at most once for a change of the status.
+/// One Event of a service. Each reason occurs at most once for a change of the status.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct News {
     pub is_warning: bool,
@@ -25,31 +28,20 @@ impl News {
 
 /// Failures, recoveries, applied versions, and prunes: held ones and those that were done.
 pub fn news(before: &ServiceDeploymentStatus, now: &ServiceDeploymentStatus) -> Vec<News> {
-    let failed = |status: &'_ ServiceDeploymentStatus| find(status, "Stalled").cloned();
-    let (was_failed, is_failed) = (failed(before), failed(now));
+    let (was_failed, failed) = (find(before, "Stalled"), find(now, "Stalled"));
     let mut all = Vec::new();
-    // An older hub did not note of which entry it was.
-    let is_known = match before.applied_entry {
-        Some(known) => Some(known) == now.applied_entry,
-        None => before.applied_revision == now.applied_revision,
-    };
-    if let Some(revision) = now.applied_revision.as_ref().filter(|_| !is_known) {
+    if let Some(revision) = now.applied_revision.as_ref().filter(|_| !is_applied_already(before, now)) {
         let again = before.applied_revision.as_ref() == Some(revision);
         let detail = if again { ", after a change of its spec, parameters or approvals" } else { "" };
         all.push(News::new(false, "Applied", &format!("applied {revision}{detail}")));
     }
-    match (&was_failed, &is_failed) {
-        (was, Some(failed))
-            if was.as_ref().is_none_or(|was| was.reason != failed.reason)
-                || before.assigned_revision != now.assigned_revision =>
-        {
+    if let Some(failed) = failed {
+        let is_new = was_failed.is_none_or(|was| was.reason != failed.reason);
+        if is_new || before.assigned_revision != now.assigned_revision {
             all.push(News::new(true, &failed.reason, &failed.message));
         }
-        (Some(_), None) if find(now, "Ready").is_some() => {
-            let ready = find(now, "Ready").map_or("", |ready| &ready.message);
-            all.push(News::new(false, "Recovered", ready));
-        }
-        _ => {}
+    } else if let Some(ready) = find(now, "Ready").filter(|_| was_failed.is_some()) {
+        all.push(News::new(false, "Recovered", &ready.message));
     }
     let digest = |status: &ServiceDeploymentStatus| status.held_prune.as_ref().map(|held| held.digest);
     if let Some(held) = find(now, "PruneHeld").filter(|_| digest(before) != digest(now)) {
@@ -62,16 +54,22 @@ pub fn news(before: &ServiceDeploymentStatus, now: &ServiceDeploymentStatus) -> 
     all
 }
 
-/// A condition that is true.
 fn find<'s>(status: &'s ServiceDeploymentStatus, kind: &str) -> Option<&'s Condition> {
-    status.conditions.iter().find(|condition| condition.type_ == kind && condition.status == "True")
+    holding(&status.conditions, kind)
+}
+
+/// Whether both statuses name the same applied entry. A status of an older hub has no entry; then their revisions are compared.
+pub(super) fn is_applied_already(before: &ServiceDeploymentStatus, now: &ServiceDeploymentStatus) -> bool {
+    match before.applied_entry {
+        Some(known) => Some(known) == now.applied_entry,
+        None => before.applied_revision == now.applied_revision,
+    }
 }
 
 /// `deleted 4 objects: ConfigMap web/a, ConfigMap web/b, ConfigMap web/c and 1 more; approved by ada`
 fn describe(deletion: &Deletion) -> String {
     let named: Vec<String> = deletion.objects.iter().take(NAMED).map(ToString::to_string).collect();
-    let more = usize::try_from(deletion.count).unwrap_or(usize::MAX).saturating_sub(named.len());
-    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    let objects = listed(&named, usize::try_from(deletion.count).unwrap_or(usize::MAX));
     let by = deletion.approved_by.as_ref().map(|by| format!("; approved by {by}")).unwrap_or_default();
-    format!("deleted {}: {}{more}{by}", counted(deletion.count, "object"), named.join(", "))
+    format!("deleted {}: {objects}{by}", counted(deletion.count, "object"))
 }

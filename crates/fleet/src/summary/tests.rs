@@ -467,7 +467,7 @@ fn what_became_of_a_service_is_told_once() {
     let first = fine().status();
     assert_eq!(said(&nothing, &first), ["Applied: applied main@sha1:abc"]);
     assert_eq!(said(&first, &Case { previous: first.clone(), ..fine() }.status()), Vec::<String>::new());
-    // What was applied before by another hub is not news, and its time stays.
+    // A version that an older hub noted as applied is not news, and its time stays.
     let old = ServiceDeploymentStatus { applied_entry: None, last_applied_time: None, ..first.clone() };
     let noted = Case { previous: old.clone(), ..fine() }.status();
     assert_eq!((noted.last_applied_time.is_some(), said(&old, &noted)), (true, Vec::new()));

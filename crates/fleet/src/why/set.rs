@@ -7,9 +7,14 @@ use farwater_api::{
 use jiff::Timestamp;
 
 use super::{Finding, Link, NextStep, Standing, ago, find, judge_one_cluster, sentence};
-use crate::{freeze, summary::FROZEN};
+use crate::{
+    conditions::holding,
+    freeze,
+    summary::{FROZEN, ROLLOUT_HALTED},
+    words::counted,
+};
 
-/// What a set is made of and how its members are.
+/// A set with its members.
 #[derive(Clone, Copy, Debug)]
 pub struct SetEvidence<'a> {
     pub set: &'a ServiceSet,
@@ -32,7 +37,7 @@ pub fn explain_set(evidence: &SetEvidence<'_>) -> Finding {
         let by = by.map(|by| format!(" by {by}")).unwrap_or_default();
         finding.evidence.insert(0, format!("pinned to version {}{by}{reason}", pin.version));
     }
-    let frozen = condition(evidence, FROZEN).filter(|c| c.status == "True");
+    let frozen = holds(evidence, FROZEN);
     if let Some(frozen) = frozen.filter(|_| finding.link != Some(Link::Window)) {
         finding = finding.because(sentence(frozen));
     }
@@ -58,6 +63,10 @@ fn in_order(sentence: String) -> Finding {
 
 fn condition<'a>(evidence: &SetEvidence<'a>, type_: &str) -> Option<&'a farwater_api::Condition> {
     find(&evidence.set.status.as_ref()?.conditions, type_)
+}
+
+fn holds<'a>(evidence: &SetEvidence<'a>, type_: &str) -> Option<&'a farwater_api::Condition> {
+    holding(&evidence.set.status.as_ref()?.conditions, type_)
 }
 
 /// `site`, `team-a`
@@ -97,7 +106,8 @@ fn judge_spec(evidence: &SetEvidence<'_>) -> Option<Finding> {
             Finding::progressing(Link::Placement, "the hub has not processed the set's new spec yet").next(wait()),
         );
     }
-    let stalled = condition(evidence, "Stalled").filter(|c| c.status == "True");
+    // The clusters of a halted rollout explain it better than this condition.
+    let stalled = holds(evidence, "Stalled").filter(|stalled| stalled.reason != ROLLOUT_HALTED);
     let errors = status.map(|status| status.errors.as_slice()).unwrap_or_default();
     if stalled.is_none() && errors.is_empty() {
         return None;
@@ -113,7 +123,7 @@ fn judge_spec(evidence: &SetEvidence<'_>) -> Option<Finding> {
 }
 
 fn judge_brake(evidence: &SetEvidence<'_>) -> Option<Finding> {
-    let braked = condition(evidence, "Braked").filter(|c| c.status == "True")?;
+    let braked = holds(evidence, "Braked")?;
     let finding = Finding::broken(Link::Prune, sentence(braked)).because(freeze::LOOK_FIRST);
     Some(finding.next(NextStep::Kubectl(freeze::release())))
 }
@@ -121,9 +131,7 @@ fn judge_brake(evidence: &SetEvidence<'_>) -> Option<Finding> {
 fn judge_rollout(evidence: &SetEvidence<'_>) -> Option<Finding> {
     let (name, namespace) = names(evidence);
     let rollout = evidence.set.status.as_ref()?.rollout.as_ref().filter(|rollout| rollout.number > 0)?;
-    let all = rollout.updated + rollout.progressing + rollout.failed + rollout.deferred + rollout.waiting;
-    let so_far =
-        format!("rollout {} is {}: {} of {all} clusters are done", rollout.number, rollout.phase, rollout.updated);
+    let so_far = rollout.so_far();
     let status = NextStep::Farwater(format!("rollout status {name} -n {namespace}"));
     let behind = |finding: Finding| {
         let open = evidence.members.iter().filter(|member| !matches!(member.progress, None | Some(Progress::Done)));
@@ -157,7 +165,7 @@ fn judge_rollout(evidence: &SetEvidence<'_>) -> Option<Finding> {
     Some(behind(finding).next(next))
 }
 
-/// A cluster that is not healthy with what it has, whatever the rollout says of it.
+/// A cluster that is not healthy with its version, regardless of its progress in the rollout.
 fn judge_members(evidence: &SetEvidence<'_>) -> Option<Finding> {
     let (_, namespace) = names(evidence);
     let ill = |state| move |member: &&Member| member.state == state;
@@ -197,8 +205,7 @@ fn judge_condition(evidence: &SetEvidence<'_>) -> Option<Finding> {
 fn healthy(evidence: &SetEvidence<'_>) -> Finding {
     let (name, _) = names(evidence);
     let count = evidence.set.status.as_ref().map(|status| status.clusters.matched).unwrap_or_default();
-    let noun = if count == 1 { "cluster" } else { "clusters" };
-    let finding = in_order(format!("{name} is healthy on {count} {noun}"));
+    let finding = in_order(format!("{name} is healthy on {}", counted(count, "cluster")));
     let rollout = evidence.set.status.as_ref().and_then(|status| status.rollout.as_ref());
     let rollout = rollout.filter(|rollout| rollout.number > 0);
     finding.because(rollout.map(|one| format!("rollout {} is {}", one.number, one.phase)).unwrap_or_default())

@@ -4,6 +4,7 @@ use farwater_api::{AnySource, Condition, SourceKind, service_sources::SourceRefe
 use jiff::Timestamp;
 
 use super::{Finding, Link, NextStep, Standing, ago, find};
+use crate::conditions::holding;
 
 /// Of a source alone: the news that it is in order, or why it isn't.
 pub fn explain_source(source: &AnySource, reference: &SourceReference, namespace: &str, now: Timestamp) -> Finding {
@@ -35,7 +36,7 @@ pub(super) fn judge(
     let status = &source.status;
     let ready = find(&status.conditions, "Ready");
     let of = format!("{kind} {name}");
-    let trying = find(&status.conditions, "Reconciling").is_some_and(|c| c.status == "True");
+    let trying = holding(&status.conditions, "Reconciling").is_some();
     let is_refused = ready.is_some_and(|c| c.status == "False") && !trying;
     if status.stale_since.is_some() || is_refused {
         let finding = Finding::broken(Link::Source, describe(source, ready, now)).condition(&of, ready);

@@ -289,7 +289,7 @@ pub fn sign(call: &Call, object: &mut Value, old: Option<&Value>) {
     sign_field(&author, object, old, SUSPENDED_BY, suspension);
 }
 
-/// A proposal is of the spec that it was made for, and of one approval: without its time it counts no more.
+/// A proposal is valid for one spec and one approval: it ends when either changes. Without its time it is no longer valid.
 fn end_proposal(object: &mut Value, old: Option<&Value>, approval: &str, at: &str) {
     let Some(old) = old else { return };
     let stated = |object: &Value| object["metadata"]["annotations"][approval].clone();

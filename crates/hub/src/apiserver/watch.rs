@@ -25,6 +25,7 @@ use super::{
     admission, call::Call, decide_again, meta, options::ListOptions, read, respond, selector::Filter, status::ApiError,
 };
 use crate::{
+    answers::UserAnswers,
     room::Held,
     turns::{Share, Turn},
 };
@@ -111,9 +112,18 @@ pub fn watch(call: Call, turn: Turn) -> Result<Response, ApiError> {
     let deadline = Instant::now() + lasts;
     let passes_on = read::passes_on(&call, &options.filter);
     let decided = Instant::now();
-    let call = Arc::new(call);
-    let feed =
-        Feed { call, options, passes_on, sender, columns_sent: false, deadline, decided, _place: (place, share) };
+    let answers = call.hub.answers.of(&call.user);
+    let feed = Feed {
+        call: Arc::new(call),
+        options,
+        passes_on,
+        sender,
+        answers,
+        columns_sent: false,
+        deadline,
+        decided,
+        _place: (place, share),
+    };
     tokio::spawn(feed.run(start, turn));
     let lines = stream::unfold(receiver, |mut receiver| async move {
         receiver.recv().await.map(|line: Bytes| (Ok::<_, std::convert::Infallible>(line), receiver))
@@ -146,6 +156,8 @@ struct Feed {
     /// Whether events are sent as they are stored.
     passes_on: bool,
     sender: mpsc::Sender<Bytes>,
+    /// Room for unsent answers.
+    answers: UserAnswers,
     columns_sent: bool,
     deadline: Instant,
     /// When the sender's rights were looked at.
@@ -265,7 +277,7 @@ impl Feed {
             let page = self.state_page(after).await.map_err(Ended::With)?;
             drop(turns);
             let bytes = page.items.iter().map(|item| item.line.len()).sum();
-            let held = hub.answers.of(&self.call.user).take(bytes).await;
+            let held = self.answers.take(bytes).await;
             let Some(mut held) = held else { return Err(Ended::With(ApiError::too_many_unread())) };
             let start = *first.get_or_insert(page.version);
             for StateLine { key, version, line } in page.items {
@@ -357,10 +369,9 @@ impl Feed {
     /// A place for a line of so many bytes. `held`: room that it has already.
     async fn place(&self, bytes: usize, mut held: Held) -> Result<Place, Ended> {
         // One that reads nothing holds its place no longer than others, and memory only while there is enough of it.
-        let answers = self.call.hub.answers.of(&self.call.user);
         let room = async {
             let slot = self.sender.clone().reserve_owned().await.ok()?;
-            answers.grow(&mut held, bytes).await.ok().map(|()| slot)
+            self.answers.grow(&mut held, bytes).await.ok().map(|()| slot)
         };
         let end = self.deadline.min(Instant::now() + STALLED);
         let slot = {
@@ -368,7 +379,7 @@ impl Feed {
             loop {
                 match timeout_at(end.min(Instant::now() + SHORT), &mut room).await {
                     Ok(slot) => break slot.ok_or(Ended::Silently)?,
-                    Err(_) if Instant::now() >= end || answers.is_short() => return Err(Ended::Silently),
+                    Err(_) if Instant::now() >= end || self.answers.is_short() => return Err(Ended::Silently),
                     Err(_) => {}
                 }
             }

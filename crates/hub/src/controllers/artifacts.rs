@@ -245,7 +245,7 @@ fn forgotten_charts(source: &Helm<'_>, found: &[ChartRow]) -> Vec<ChartRow> {
     source.known.iter().filter(|row| !is_found(row)).map(forget).collect()
 }
 
-/// What was served stays in use, and why nothing newer is, is said.
+/// The chart that was served stays in use; the row names the reason why there is no newer one.
 fn missing_chart(uid: &str, wanted: &WantedChart, known: Option<&ChartRow>, error: &FetchError) -> Option<ChartRow> {
     let problem = error.to_string();
     let mut row = known.cloned().unwrap_or_else(|| ChartRow {

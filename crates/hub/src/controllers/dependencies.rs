@@ -9,6 +9,7 @@ use farwater_api::{
 };
 use farwater_fleet::{
     assignment::{Candidate, Decided},
+    conditions::holding,
     dependencies::{
         self, Dependency, SetDependency, find_cycle, judge_by_expression, resolve, resolve_of_set, set_key, set_of_key,
     },
@@ -94,7 +95,7 @@ async fn judge_set(delivery: &Delivery, name: &Name) -> Result<Option<String>, S
         delivery.sets.queue.add(name.clone());
     }
     let conditions = set.status.iter().flat_map(|status| &status.conditions);
-    let is_ready = conditions.into_iter().any(|one| one.type_ == "Ready" && one.status == "True");
+    let is_ready = holding(conditions, "Ready").is_some();
     let lacks = if is_ready { None } else { look_at_heard(delivery, name, &resource).await?.lacks() };
     let unhealthy = lacks.as_deref();
     Ok(dependencies::judge_set(SetDependency { name: &name.name, set: Some(&set), is_looked_at, unhealthy }))

@@ -15,7 +15,7 @@ use farwater_api::{
 };
 use farwater_fleet::{
     assignment::{Candidate, Why},
-    conditions::whole_seconds,
+    conditions::{holding, whole_seconds},
     notify::{RolloutNews, member_state},
     parameters::is_handed,
     rollout::{
@@ -668,7 +668,7 @@ pub struct Told {
 pub struct Versions {
     /// What is assigned to it; empty: nothing.
     pub revision: String,
-    /// What it is to get: what its sources have, or had in the version that its set is kept at; empty: the same, or nothing.
+    /// The version that it should get: the newest of its sources, or the one that its set is kept at. Empty: the same as `revision`, or none.
     pub wanted: String,
     author: String,
 }
@@ -694,8 +694,7 @@ impl Versions {
         let assigned = parse(&versions.assigned, "assignment")?.unwrap_or_default();
         if let Some(kept) = kept {
             let is_there = member.wanted.is_some() && member.wanted == member.track.released;
-            let wanted =
-                Some(kept).filter(|kept| !is_there && **kept != assigned.revision).unwrap_or_default().to_owned();
+            let wanted = if is_there || kept == assigned.revision { String::new() } else { kept.to_owned() };
             return Ok(Self { revision: assigned.revision, wanted, author: assigned.author });
         }
         let wanted = parse(&versions.candidate, "candidate")?.filter(|wanted| wanted.revision != assigned.revision);
@@ -926,7 +925,7 @@ pub async fn look_at_whole(
     if rollout.waiting + rollout.progressing + rollout.failed > 0 {
         return lacks("has clusters that stand still".to_owned());
     }
-    if let Some(stalled) = status.conditions.iter().find(|one| one.type_ == "Stalled" && one.status == "True") {
+    if let Some(stalled) = holding(&status.conditions, "Stalled") {
         return lacks(format!("is not ready: {}", stalled.message));
     }
     let heard = look_at_heard(delivery, set_uid).await?;

@@ -225,7 +225,7 @@ impl ServiceFacts {
         let why = match (&self.why, &ceiling, secrets, given.problem()) {
             (Why::Trouble(_), ..) => self.why.clone(),
             (_, Err(denied), ..) => Why::NotGranted(denied.to_string()),
-            // All of it at once: nobody should find the second only after the first.
+            // All errors at once, so that the second is not found only after the first is fixed.
             (_, Ok(_), Err(message), more) => {
                 let all: Vec<&str> = std::iter::once(message.as_str()).chain(more).collect();
                 Why::Trouble(Trouble::Secret { message: all.join("; ") })

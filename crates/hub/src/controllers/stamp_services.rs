@@ -21,8 +21,8 @@ use farwater_fleet::{
     placement::{self, Denied, NamedGrant},
     rollout::Policy,
     stamping::{FREE_FIELDS, Template, cluster_namespaces, service_name},
-    summary::FROZEN,
-    words::{counted, verb},
+    summary::{FROZEN, ROLLOUT_HALTED},
+    words::{counted, signed, verb},
 };
 use farwater_store::{
     Change, ListQuery, Resource, Store, StoreError, Tx, Write,
@@ -700,31 +700,32 @@ fn judge(delivery: &Delivery, set: &ServiceSet, tally: &Tally, advance: Option<&
     let pinned = describe_pin(set);
     let mut verdicts = if let Some(first) = tally.troubled.first() {
         let cluster = cluster_name(delivery, &first.cluster_uid).unwrap_or_default();
-        let message = format!("{failed} of {} can't be served: {cluster}: {}", clusters(matched), first.problem);
+        let message =
+            format!("{failed} of {} can't be served: {cluster}: {}", counted(matched, "cluster"), first.problem);
         Verdict::stalled("MembersFailed", message)
     } else if let Some(halted) = advance.filter(|advance| advance.status.phase == RolloutPhase::Halted) {
         let by = halted.status.halted_by.as_deref().unwrap_or("a cluster");
         let message = format!("rollout {} is halted: {by} failed", halted.status.number);
-        Verdict::stalled("RolloutHalted", message)
+        Verdict::stalled(ROLLOUT_HALTED, message)
     } else if leaving > 0 && braked == 0 {
-        Verdict::reconciling("Leaving", format!("lets go of {}", clusters(leaving)))
+        Verdict::reconciling("Leaving", format!("lets go of {}", counted(leaving, "cluster")))
     } else if matched == 0 {
         Verdict::ready("NoClusters", "the selector finds no cluster that this namespace may deploy to")
     } else if ready < matched {
-        Verdict::reconciling("Progressing", format!("healthy on {ready} of {}{pinned}", clusters(matched)))
+        Verdict::reconciling("Progressing", format!("healthy on {ready} of {}{pinned}", counted(matched, "cluster")))
     } else if let Some((reason, message)) = differing {
-        Verdict::reconciling(reason, format!("healthy on {}{pinned}; {message}", clusters(matched)))
+        Verdict::reconciling(reason, format!("healthy on {}{pinned}; {message}", counted(matched, "cluster")))
     } else {
-        Verdict::ready("Healthy", format!("healthy on {}{pinned}", clusters(matched)))
+        Verdict::ready("Healthy", format!("healthy on {}{pinned}", counted(matched, "cluster")))
     };
     if let Some((count, closed)) = advance.and_then(|advance| advance.frozen.as_ref()) {
-        let message = format!("{} wait: {closed}", clusters(i64::try_from(*count).unwrap_or(i64::MAX)));
+        let message = format!("{} wait: {closed}", counted(*count, "cluster"));
         verdicts.push(Verdict::new(FROZEN, Some(true), "WindowClosed", message));
     }
     if braked > 0 {
         let message = format!(
             "the selector finds {} no more, which stay as they are until an administrator has looked: kubectl {}",
-            clusters(braked),
+            counted(braked, "cluster"),
             release()
         );
         verdicts.push(Verdict::new("Braked", Some(true), "ManyAtOnce", message));
@@ -732,17 +733,12 @@ fn judge(delivery: &Delivery, set: &ServiceSet, tally: &Tally, advance: Option<&
     verdicts
 }
 
-fn clusters(count: i64) -> String {
-    counted(count, "cluster")
-}
-
 /// `, at version 1, pinned by ada: slow`; empty: it follows its sources.
 fn describe_pin(set: &ServiceSet) -> String {
     let Some(pin) = &set.spec.pin else { return String::new() };
-    let by = set.status.as_ref().and_then(|status| status.pinned_by.as_deref()).unwrap_or_default();
-    let by = if by.is_empty() { String::new() } else { format!(" by {by}") };
-    let reason = pin.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
-    cut(&format!(", at version {}, pinned{by}{reason}", pin.version), MAX_PROBLEM)
+    let by = set.status.as_ref().and_then(|status| status.pinned_by.as_deref());
+    let signed = signed(by, pin.reason.as_deref());
+    cut(&format!(", at version {}, pinned{signed}", pin.version), MAX_PROBLEM)
 }
 
 /// Why healthy members are not all at what the set asks for, with a reason in CamelCase; none: they are, though some may still soak, or it is
@@ -757,10 +753,11 @@ fn describe_differing(advance: &Advance, matched: i64) -> Option<(&'static str, 
                 (counts.deferred, "is silent", "are silent"),
                 (counts.standing, "is suspended, pinned or skipped", "are suspended, pinned or skipped"),
             ];
-            let lists = lists.map(|(count, one, many)| (i64::try_from(count).unwrap_or(i64::MAX), one, many));
-            let lists = lists.into_iter().filter(|(count, ..)| *count > 0);
-            let told: Vec<String> =
-                lists.map(|(count, one, many)| format!("{} {}", clusters(count), verb(&count, one, many))).collect();
+            let told: Vec<String> = lists
+                .into_iter()
+                .filter(|(count, ..)| *count > 0)
+                .map(|(count, one, many)| format!("{} {}", counted(count, "cluster"), verb(&count, one, many)))
+                .collect();
             let message = format!("{} and not at what the set asks for", told.join(", "));
             return (!told.is_empty()).then_some(("MembersDiffer", message));
         }
@@ -771,8 +768,11 @@ fn describe_differing(advance: &Advance, matched: i64) -> Option<(&'static str, 
         RolloutPhase::RollingBack => "rolling back",
         RolloutPhase::Aborted => "aborted",
     };
-    let message =
-        format!("rollout {} is {phase}: {there} of {} at what the set asks for", status.number, clusters(matched));
+    let message = format!(
+        "rollout {} is {phase}: {there} of {} at what the set asks for",
+        status.number,
+        counted(matched, "cluster")
+    );
     Some(("RolloutOpen", message))
 }
 

@@ -10,6 +10,7 @@ use farwater_api::{
 };
 use farwater_fleet::{
     assignment::Why,
+    conditions::holding,
     notify::ServiceNews,
     parameters::SecretName,
     summary::{self, Inputs, News},
@@ -159,12 +160,9 @@ async fn tell_others(
     if !notifications.is_anybody_told(&resource.key.namespace) {
         return Ok(());
     }
-    fn find<'c>(conditions: &'c [Condition], kind: &str) -> Option<&'c Condition> {
-        conditions.iter().find(|condition| condition.type_ == kind && condition.status == "True")
-    }
-    let (ill, well) = (find(now, "Stalled"), find(now, "Ready"));
-    let is_news =
-        (ill.is_some() && find(before, "Stalled").is_none()) || (well.is_some() && find(before, "Ready").is_none());
+    let (ill, well) = (holding(now, "Stalled"), holding(now, "Ready"));
+    let is_news = (ill.is_some() && holding(before, "Stalled").is_none())
+        || (well.is_some() && holding(before, "Ready").is_none());
     if !is_news {
         return Ok(());
     }
@@ -196,7 +194,7 @@ async fn note_member(
     facts: &ServiceFacts,
     (said, conditions): (Option<&ServiceReport>, &[Condition]),
 ) -> Result<(), StoreError> {
-    let is_ready = conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True");
+    let is_ready = holding(conditions, "Ready").is_some();
     let now = delivery.clock.now().as_second();
     let noted = said.map(|said| rollouts::note_report(member, said, &facts.service.spec, now));
     let evidence = noted.transpose()?.flatten();

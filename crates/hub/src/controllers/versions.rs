@@ -44,19 +44,29 @@ pub async fn note_assignment(
     stated: Stated<'_>,
 ) -> Result<(), StoreError> {
     let now = Timestamp::now();
-    let mut last = load_newest_version(tx, service_uid).await?.as_ref().map(read).transpose()?;
-    if let Some(last) = &mut last
+    let last = load_newest_version(tx, service_uid).await?.as_ref().map(read).transpose()?;
+    let next = Version::new(last.as_ref(), candidate, stated, now);
+    append(tx, service_uid, (last, &next), now).await
+}
+
+/// Saves a version with a number of its own. The one before it is superseded.
+async fn append(
+    tx: &mut Connection,
+    service_uid: &str,
+    (last, next): (Option<Version>, &Version),
+    now: Timestamp,
+) -> Result<(), StoreError> {
+    if let Some(mut last) = last
         && last.supersede(now)
     {
-        save_version(tx, &row(service_uid, last)?).await?;
+        save_version(tx, &row(service_uid, &last)?).await?;
     }
-    let version = Version::new(last.as_ref(), candidate, stated, now);
-    let (next, good) = (row(service_uid, &version)?, i64::try_from(version.good_before).unwrap_or_default());
+    let (next, good) = (row(service_uid, next)?, i64::try_from(next.good_before).unwrap_or_default());
     save_version(tx, &next).await?;
     trim_history(tx, service_uid, (next.number, good), KEPT).await
 }
 
-/// Notes which parameters the version that an agent is asked for is handed, and what the agent says of it. A service of before there was a history begins one.
+/// Notes the parameters that the desired version is handed, and the agent's report on it. A service from before there was a history begins one.
 pub async fn note_report(
     delivery: &Delivery,
     facts: &ServiceFacts,
@@ -71,26 +81,22 @@ pub async fn note_report(
         None => Version::new(None, assigned, Stated::default(), now),
     };
     let is_its = version.told.bundle == deployment.bundle && version.configuration == deployment.configuration;
-    let mut before = None;
     let others = match is_its && version.parameters != deployment.parameters {
         true => load_versions(&mut *delivery.store.tables().await?, &facts.uid).await?,
         false => Vec::new(),
     };
     let handed = if is_its { version.hand(deployment.parameters, &others, now) } else { Handed::Same };
-    let is_handed = match handed {
-        Handed::Same => false,
-        Handed::Noted(noted) => {
-            version = *noted;
-            true
-        }
+    let is_handed = handed != Handed::Same;
+    // The newest version before this report, if the parameters add one with a number of its own.
+    let mut last = None;
+    match handed {
+        Handed::Same => {}
+        Handed::Noted(next) => version = *next,
         Handed::Next(next) => {
-            if next.told.number != version.told.number && version.supersede(now) {
-                before = Some(row(&facts.uid, &version)?);
-            }
-            version = *next;
-            true
+            let is_appended = next.told.number != version.told.number;
+            last = Some(std::mem::replace(&mut version, *next)).filter(|_| is_appended);
         }
-    };
+    }
     let report = report.filter(|report| report.entry == entry.digest() && is_its);
     let number = i64::try_from(version.told.number).map_err(StoreError::abort)?;
     if let Some(report) = report {
@@ -100,19 +106,17 @@ pub async fn note_report(
     if newest.is_some() && !is_news && !is_handed {
         return Ok(());
     }
-    let (uid, next) = (facts.uid.clone(), row(&facts.uid, &version)?);
-    let good = i64::try_from(version.good_before).unwrap_or_default();
+    let uid = facts.uid.clone();
     let saved = delivery.store.transact(move |tx| {
         Box::pin(async move {
             // A newer one that came meanwhile has the last word.
-            if load_newest_version(tx, &uid).await? == newest {
-                if let Some(before) = &before {
-                    save_version(tx, before).await?;
-                }
-                save_version(tx, &next).await?;
-                trim_history(tx, &uid, (next.number, good), KEPT).await?;
+            if load_newest_version(tx, &uid).await? != newest {
+                return Ok(());
             }
-            Ok(())
+            match last {
+                Some(last) => append(tx, &uid, (Some(last), &version), now).await,
+                None => save_version(tx, &row(&uid, &version)?).await,
+            }
         })
     });
     saved.await

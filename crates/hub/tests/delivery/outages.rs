@@ -1,4 +1,4 @@
-//! What goes wrong upstream, for every kind of source alike: what was fetched last stays in use and nothing else
+//! Failures upstream, for every kind of source: the version that was fetched last stays in use and nothing else
 //! changes, until it is well again.
 
 use std::time::Duration;

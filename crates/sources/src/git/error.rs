@@ -335,7 +335,7 @@ const PHRASES: [(&str, GitReason); 48] = [
     ("missing necessary objects", GitReason::MirrorIncomplete),
 ];
 
-/// By git's own lines: what a server writes between them may say anything.
+/// Decides by git's own lines only: the server controls the text between them.
 fn classify(stderr: &str, has_credentials: bool) -> GitReason {
     let own: Vec<&str> = stderr.lines().filter(|line| !line.starts_with(SAID_BY_SERVER)).collect();
     let stderr = own.join("\n");
@@ -371,15 +371,15 @@ const SSH_PHRASES: [(&str, GitReason); 20] = [
     ("No user exists for uid", GitReason::NoGit),
 ];
 
-/// What git puts before each line of the server's.
+/// Git's prefix of each line from the server.
 const SAID_BY_SERVER: &str = "remote: ";
 /// Lines of a server that are shown.
 const SHOWN_LINES: usize = 3;
 
-/// The first line of git's complaint that says something, and what the server has said: printable, short, and without secrets.
+/// The first informative line of git's errors, and the server's own lines: printable, short, and without secrets.
 fn evidence(session: &Session<'_>, stderr: &str) -> String {
     // `! [remote rejected] 1a2b -> branch (why)`
-    // That nobody can be asked for a password is how git is run, and says nothing of the remote.
+    // Git runs without a prompt for passwords: its line about that has no information about the remote.
     let telling = |line: &&str| {
         ["fatal: ", "error: ", "! ["].iter().any(|start| line.starts_with(start)) && !line.contains("askpass")
     };

@@ -14,8 +14,8 @@ pub(super) struct RemoteRefs {
 }
 
 impl RemoteRefs {
-    /// Lines of `<id>\t<name>`, and with `--symref` of `ref: <name>\t<name>`. A name that is not UTF-8 can't be what anybody asked for and
-    /// is passed over.
+    /// Lines of `<id>\t<name>`, and with `--symref` of `ref: <name>\t<name>`. A name that is not UTF-8 can't be requested and
+    /// is skipped.
     pub(super) fn parse(output: &[u8], limit: usize) -> Result<Self, GitReason> {
         let (mut refs, mut head) = (BTreeMap::new(), None);
         for (n, line) in output.split(|b| *b == b'\n').filter(|line| !line.is_empty()).enumerate() {
@@ -33,7 +33,7 @@ impl RemoteRefs {
         Ok(Self { ids: refs, head })
     }
 
-    /// The branch that HEAD stands for, as the remote says it.
+    /// The branch that HEAD names at the remote.
     pub(super) fn head(&self) -> Option<&str> {
         self.head.as_deref()
     }

@@ -21,7 +21,7 @@ const FOLDER: &str = "farwater-source";
 pub(super) struct Given<'a> {
     /// Of the spec in the object, for messages.
     pub path: &'a str,
-    /// What it comes of, for messages.
+    /// Its origin, for messages.
     pub shown: String,
     pub name: String,
     /// The release of its charts; none: it differs by cluster.
@@ -192,7 +192,7 @@ fn mounted(origin: &Origin, mount: &str) -> Value {
     source.into()
 }
 
-/// What is applied when, and what of others' changes stays.
+/// Options of the sync: its time, and the fields that others may change.
 fn syncing(spec: &mut Fields, service: &mut Service, told: &mut Told) -> Result<(), NotConverted> {
     let mut policy = spec.map("syncPolicy")?;
     let path = policy.path.clone();
@@ -310,7 +310,7 @@ fn ignored(
         }
         service.apply.insert("ignoreDifferences".to_owned(), Value::Array(made));
     }
-    // What is put back is the default.
+    // Changes by others are reverted by default.
     if !heals || !is_whole {
         service.apply.insert("drift".to_owned(), "Report".into());
     }

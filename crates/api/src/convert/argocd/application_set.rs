@@ -10,12 +10,12 @@ use super::{
     template::{self, Unknown},
 };
 
-/// Services that come of one ApplicationSet: beyond that somebody has made a mistake.
+/// Most services that one ApplicationSet may become; a larger number is taken for a mistake.
 const MAX_VARIANTS: usize = 1000;
 /// What to do where folders or files of a repository say which Applications there are.
 const GENERATE: &str = "which Applications there are is said by files that are not known here; give the Applications themselves, which `kubectl get \
      applications -A -o yaml` has and `argocd appset generate` prints";
-/// What a cluster generator knows of each cluster.
+/// Values of a cluster generator for each cluster.
 const OF_A_CLUSTER: [&str; 5] = ["name", "nameNormalized", "server", "metadata", "project"];
 
 /// What one Application, or one for each cluster, is made of.
@@ -236,7 +236,7 @@ fn build(
     let stated = meta["name"].as_str().unwrap_or_default().to_owned();
     let place = variant.clusters.map(Place::Clusters);
     let name = if place.is_some() {
-        // The destination is the cluster itself; what else is said of it is the same on all.
+        // The destination is the cluster itself; its other fields are the same on all clusters.
         let mut destination = Fields::new("spec.template.spec.destination", spec["destination"].take())?;
         let to = [destination.text("name")?, destination.text("server")?];
         let is_each = to.iter().flatten().all(|text| is_whole(text, go, &["name", "nameNormalized", "server"]));

@@ -10,10 +10,10 @@ use super::{
 
 /// Argo CD writes these into options.
 const BUILD_VARIABLE: [&str; 2] = ["$ARGOCD_", "${ARGOCD_"];
-/// What a count of replicas is for.
+/// The workload of a count of replicas.
 const SCALED: &str = "Deployment|ReplicaSet|ReplicationController|StatefulSet";
 
-/// What is said of one source beside where it comes from.
+/// The fields of one source other than its origin.
 pub(super) struct Rendering {
     /// A renderer without its path; empty: the folder says all.
     pub renderer: Map<String, Value>,

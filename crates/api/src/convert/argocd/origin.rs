@@ -15,13 +15,13 @@ const MAX_NAME: usize = 63;
 pub(super) struct Origin {
     /// The source itself.
     pub object: Value,
-    /// `sourceRef` of what is made of it.
+    /// `sourceRef` of the service.
     pub reference: Value,
     /// `{name, version}`, of a repository of charts.
     pub chart: Option<Value>,
     /// Below the root, clean.
     pub path: String,
-    /// What others call it in `$NAME/file`.
+    /// The name that other sources use in `$NAME/file`.
     pub name: Option<String>,
     /// Whether it has files of its own, and is not only named by others.
     pub has_files: bool,
@@ -108,7 +108,7 @@ fn of_git(revision: Option<&str>, path: &str, told: &mut Told) -> Result<Option<
     if is_range(revision) {
         return Ok(Some(json!({"semver": revision})));
     }
-    // Argo CD would resolve it as whatever of these is there. A wrong guess finds nothing, and nothing is deployed then.
+    // Argo CD resolves it as a branch, a tag or a commit, depending on which one exists. A wrong guess finds nothing, and nothing is deployed then.
     if looks_like_version(revision) {
         told.note(path, format!("{revision} is taken for a tag"));
         return Ok(Some(json!({"tag": revision})));

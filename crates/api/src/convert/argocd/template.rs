@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-/// What stands between the braces and has no value here.
+/// The text between the braces, where it has no value here.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Unknown(pub String);
 

@@ -284,7 +284,7 @@ fn drift(mut detection: Fields, service: &mut Service, told: &mut Told) -> Resul
     if service.apply.contains_key("ignoreDifferences") {
         told.note(&format!("{path}.ignore"), "these fields are left as they are when a newer version is applied, too");
     }
-    // What is put back is the default.
+    // Changes by others are reverted by default.
     if mode != "Correct" {
         service.apply.insert("drift".to_owned(), mode.into());
     }

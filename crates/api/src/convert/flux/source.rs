@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{GitRepository, HelmRepository, OCIRepository, SourceKind};
 
-/// The group of Flux's sources, in whatever version.
+/// The group of Flux's sources, in all versions.
 pub const FLUX_GROUP: &str = "source.toolkit.fluxcd.io";
 /// What Flux says by leaving it out.
 const DEFAULT_PROVIDER: &str = "generic";
@@ -169,7 +169,7 @@ fn lost(path: &str) -> String {
     format!("{path}: has no counterpart, and without it something else would be applied{instead}")
 }
 
-/// The fields that a schema has; the others are told.
+/// The fields that a schema has; the others become losses.
 fn keep(value: &Value, schema: &Value, path: &str, tell: &mut impl FnMut(&str)) -> Value {
     let (Value::Object(fields), Some(properties)) = (value, schema["properties"].as_object()) else {
         return value.clone();
@@ -328,7 +328,7 @@ mod tests {
         for spec in [json!({"url": "oci://h/a"}), json!({"url": "oci://h/a", "ref": {"tag": ""}})] {
             check("OCIRepository", spec, json!({"url": "oci://h/a"}), &[], &[]);
         }
-        // A field that nobody here has heard of.
+        // A field that is unknown here.
         let converted = convert(&flux("HelmRepository", json!({"url": "https://h", "new": {"a": 1}}))).unwrap();
         assert!(converted.losses[0].starts_with("spec.new: has no counterpart"), "{converted:?}");
     }

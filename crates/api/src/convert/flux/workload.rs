@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     super::{
-        ADMINISTRATORS, Fields, NotConverted, Place, Told, drift, find, metadata, name_of, namespace_of,
+        ADMIN_NAMESPACE, Fields, NotConverted, Place, Told, drift, find, metadata, name_of, namespace_of,
         service::Service,
     },
     Input, KEEPERS, KEPT, group_of, source,
@@ -72,9 +72,9 @@ fn place(spec: &mut Fields, input: &Input<'_>) -> Result<Place, NotConverted> {
 fn account(spec: &mut Fields, object: &Value, service: &Service, told: &mut Told) -> Result<(), NotConverted> {
     let path = spec.at("serviceAccountName");
     let Some(name) = spec.text("serviceAccountName")? else { return Ok(()) };
-    if service.namespace == ADMINISTRATORS {
+    if service.namespace == ADMIN_NAMESPACE {
         let why = format!(
-            "services of {ADMINISTRATORS} act with all rights of the agent; convert it into another namespace, with -n"
+            "services of {ADMIN_NAMESPACE} act with all rights of the agent; convert it into another namespace, with -n"
         );
         told.lose(&path, why);
     } else {
@@ -96,7 +96,7 @@ fn common_metadata(spec: &mut Fields, service: &mut Service, told: &mut Told) ->
     Ok(())
 }
 
-/// A source by reference: it has to be in the service's own namespace of the hub.
+/// A source by reference: it must be in the service's own namespace of the hub.
 pub(super) struct Reference {
     pub kind: String,
     pub name: String,
@@ -197,7 +197,7 @@ pub(super) fn depends_on(
     Ok(())
 }
 
-/// Rules of drift as ours; what `lost` is told of can't be said.
+/// Rules of drift as `ignoreDifferences`; `lost` takes the rules that have no counterpart.
 pub(super) fn ignored(
     rules: Vec<Fields>,
     service: &mut Service,
@@ -211,6 +211,6 @@ pub(super) fn ignored(
     Ok(())
 }
 
-/// Deleting one of ours leaves what it has applied, unless somebody says otherwise afterwards.
+/// A converted service keeps its objects when it is deleted, until its `deletionPolicy` is changed.
 pub(super) const DELETION: &str = "deleting the service leaves its objects where they are, so that going back is safe; \
      spec.deletionPolicy: Delete says otherwise";

@@ -1,4 +1,4 @@
-//! What a deletion means for the clusters, in sentences. Pure.
+//! Consequences of a deletion for the clusters, in sentences. Pure.
 
 use farwater_api::{
     Cluster, ManagedNamespace, ServiceDeployment, ServiceSet,
@@ -6,59 +6,57 @@ use farwater_api::{
     service_deployment::{DeletionPolicy, DependencyKind, DependencyReference},
     service_sources::SourceReference,
 };
-use farwater_fleet::{prune::is_protected, words::counted};
+use farwater_fleet::{
+    conditions::holding,
+    prune::is_protected,
+    words::{counted, listed, verb},
+};
 use kube::ResourceExt;
 use serde_json::Value;
 
-/// Names in a sentence; the rest is counted.
-const NAMED: usize = 5;
-
-/// What is known of a service that is to go.
+/// Facts about a service that is to be deleted.
 #[derive(Clone, Copy)]
 pub struct Looked<'a> {
     pub service: &'a ServiceDeployment,
     /// None: it is missing, or may not be read.
     pub cluster: Option<&'a Cluster>,
-    /// As the agent reported them.
-    pub objects: &'a [ObjectReport],
-    /// Services of the same namespace.
-    pub others: &'a [ServiceDeployment],
+    /// As the agent reported them; an error: why they can't be listed.
+    pub objects: Result<&'a [ObjectReport], &'a str>,
+    /// Services of the same namespace; an error: why they can't be listed.
+    pub others: Result<&'a [ServiceDeployment], &'a str>,
 }
 
 /// `a, b, c, d, e and 3 more`
 pub fn list(names: &[String]) -> String {
-    let more = names.len().saturating_sub(NAMED);
-    let shown = names[..names.len() - more].join(", ");
-    if more > 0 { format!("{shown} and {more} more") } else { shown }
+    listed(&names[..names.len().min(5)], names.len())
 }
 
 pub fn of_service(looked: &Looked<'_>) -> Vec<String> {
-    let (service, objects) = (looked.service, looked.objects);
+    let service = looked.service;
     let (cluster, name) = (&service.spec.cluster_ref.name, service.name_any());
     let namespace = service.namespace().unwrap_or_default();
-    let count = counted(objects.len(), "object");
+    let policy = service.spec.deletion_policy;
     let mut told = Vec::new();
-    let is_empty = objects.is_empty();
-    match (service.spec.deletion_policy, is_empty) {
-        (_, true) => told.push(format!("no object of it is known in cluster {cluster}")),
-        (DeletionPolicy::Orphan, _) => told.push(format!(
-            "deletionPolicy Orphan: {count} in cluster {cluster} stay as they are, and no service manages them any more"
-        )),
-        (DeletionPolicy::Delete, _) => {
-            told.push(format!("deletionPolicy Delete: {count} in cluster {cluster} are deleted"));
-            let protected: Vec<String> =
-                objects.iter().filter(|one| is_protected(&one.object)).map(|one| one.object.to_string()).collect();
-            if !protected.is_empty() {
-                told.push(format!(
-                    "nothing is deleted before you approve it, because others go with {}: farwater approve {name} -n {namespace}",
-                    list(&protected)
-                ));
-            }
+    let is_empty = looked.objects.is_ok_and(<[_]>::is_empty);
+    match looked.objects {
+        Ok([]) => told.push(format!("no object of it is known in cluster {cluster}")),
+        Ok(objects) => told.push(of_objects(policy, &counted(objects.len(), "object"), objects.len(), cluster)),
+        Err(why) => {
+            told.push(of_objects(policy, "all its objects", 2, cluster));
+            told.push(format!("these objects can't be listed: {why}"));
         }
+    }
+    let protected = looked.objects.unwrap_or_default().iter().filter(|one| is_protected(&one.object));
+    let protected: Vec<String> = protected.map(|one| one.object.to_string()).collect();
+    if policy == DeletionPolicy::Delete && !protected.is_empty() {
+        told.push(format!(
+            "nothing is deleted before you approve it, because others go with {}: farwater approve {name} -n {namespace}",
+            list(&protected)
+        ));
     }
     if let Some(held) = service.status.as_ref().and_then(|status| status.held_prune.as_ref()).filter(|_| !is_empty) {
         let count = counted(usize::try_from(held.count).unwrap_or_default(), "object");
-        told.push(match service.spec.deletion_policy {
+        told.push(match policy {
             DeletionPolicy::Orphan => format!("the prune that waits for an approval is dropped: {count} stay too"),
             DeletionPolicy::Delete => format!("the prune of {count} that waits for an approval becomes part of it"),
         });
@@ -67,24 +65,42 @@ pub fn of_service(looked: &Looked<'_>) -> Vec<String> {
         let is_it = |one: &DependencyReference| one.kind == DependencyKind::ServiceDeployment && one.name == name;
         other.name_any() != name && other.spec.depends_on.iter().any(is_it)
     };
-    let dependents: Vec<String> = looked.others.iter().filter(needs).map(ResourceExt::name_any).collect();
+    let others = looked.others.unwrap_or_default();
+    let dependents: Vec<String> = others.iter().filter(needs).map(ResourceExt::name_any).collect();
+    if let Err(why) = looked.others {
+        told.push(format!("services that depend on it can't be listed: {why}"));
+    }
     if !dependents.is_empty() {
-        told.push(match service.spec.deletion_policy {
+        told.push(match policy {
             DeletionPolicy::Delete => format!("it is deleted after {}, which depend on it", list(&dependents)),
             DeletionPolicy::Orphan => {
                 format!("newer versions of {} wait for a service of this name", list(&dependents))
             }
         });
     }
-    let is_ready = |cluster: &Cluster| {
-        let conditions = cluster.status.iter().flat_map(|status| &status.conditions);
-        conditions.into_iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
-    };
-    let waits = service.spec.deletion_policy == DeletionPolicy::Delete && !is_empty;
+    let is_ready =
+        |cluster: &Cluster| holding(cluster.status.iter().flat_map(|status| &status.conditions), "Ready").is_some();
+    let waits = policy == DeletionPolicy::Delete && !is_empty;
     if waits && looked.cluster.is_some_and(|cluster| !is_ready(cluster)) {
         told.push(format!("the agent of cluster {cluster} is silent: the service stays until it is heard"));
     }
     told
+}
+
+/// `objects`: `2 objects`
+fn of_objects(policy: DeletionPolicy, objects: &str, count: usize, cluster: &str) -> String {
+    match policy {
+        DeletionPolicy::Orphan => {
+            let stay = verb(&count, "stays as it is", "stay as they are");
+            let them = verb(&count, "it", "them");
+            format!(
+                "deletionPolicy Orphan: {objects} in cluster {cluster} {stay}, and no service manages {them} any more"
+            )
+        }
+        DeletionPolicy::Delete => {
+            format!("deletionPolicy Delete: {objects} in cluster {cluster} {} deleted", verb(&count, "is", "are"))
+        }
+    }
 }
 
 pub fn of_set(set: &ServiceSet) -> Vec<String> {
@@ -190,8 +206,9 @@ mod tests {
     fn check(more: Value, objects: &[ObjectReport], ready: &str, expected: &[&str]) {
         let others = [service("api", json!({"dependsOn": [{"name": "web"}]})), service("web", json!({}))];
         let web = service("web", more);
-        let told = of_service(&Looked { service: &web, cluster: Some(&cluster(ready)), objects, others: &others });
-        assert_eq!(told, expected);
+        let looked =
+            Looked { service: &web, cluster: Some(&cluster(ready)), objects: Ok(objects), others: Ok(&others) };
+        assert_eq!(of_service(&looked), expected);
     }
 
     #[test]
@@ -213,12 +230,24 @@ mod tests {
             &claim,
             "True",
             &[
-                "deletionPolicy Delete: 1 object in cluster east are deleted",
+                "deletionPolicy Delete: 1 object in cluster east is deleted",
                 "nothing is deleted before you approve it, because others go with PersistentVolumeClaim web/data: farwater approve web -n \
                  team-a",
                 after,
             ],
         );
+    }
+
+    #[test]
+    fn objects_and_dependents_that_cannot_be_listed_are_not_taken_for_none() {
+        let web = service("web", json!({"deletionPolicy": "Delete"}));
+        let looked = Looked { service: &web, cluster: None, objects: Err("forbidden"), others: Err("too slow") };
+        let expected = [
+            "deletionPolicy Delete: all its objects in cluster east are deleted",
+            "these objects can't be listed: forbidden",
+            "services that depend on it can't be listed: too slow",
+        ];
+        assert_eq!(of_service(&looked), expected);
     }
 
     #[test]

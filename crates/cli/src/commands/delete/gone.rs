@@ -1,4 +1,4 @@
-//! `--wait`: until what was deleted is gone, or will not go by itself.
+//! `--wait`: until the deleted objects are gone, or can't go without a person.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +6,7 @@ use farwater_fleet::why::Standing;
 
 use super::Doomed;
 use crate::{
-    commands::{wait::GRACE, why},
+    commands::{wait::Looks, why},
     connection::Session,
     exit,
     failure::{Failure, Result},
@@ -14,17 +14,14 @@ use crate::{
     text,
 };
 
-/// Between two looks.
-const PAUSE: Duration = Duration::from_millis(500);
-
 /// What an object that is not gone waits for.
 enum Left {
     Waits(String),
-    /// Somebody has to do something first.
+    /// A person must act first.
     Stuck(String),
 }
 
-/// Names each that is gone. All of them are waited for, whatever becomes of the others.
+/// Names each object that is gone. A failure of one object doesn't end the wait for the others.
 pub async fn wait(session: &Session, going: &[Doomed], timeout: Duration) -> Result<u8> {
     let deadline = Instant::now() + timeout;
     let mut code = exit::YES;
@@ -47,8 +44,7 @@ pub async fn wait(session: &Session, going: &[Doomed], timeout: Duration) -> Res
 
 /// None: it is gone, or another one has its name.
 async fn until_gone(session: &Session, doomed: &Doomed, deadline: Instant) -> Result<Option<Left>> {
-    let mut told = String::new();
-    let mut stuck: Option<Instant> = None;
+    let mut looks = Looks::until(deadline);
     loop {
         let left = match look(session, doomed).await {
             Ok(None) => return Ok(None),
@@ -57,18 +53,14 @@ async fn until_gone(session: &Session, doomed: &Doomed, deadline: Instant) -> Re
             Err(failure) if failure.code == exit::UNREACHABLE => Left::Waits(failure.cause),
             Err(failure) => return Err(failure),
         };
-        let why = match &left {
-            Left::Waits(why) | Left::Stuck(why) => why,
+        let over = match &left {
+            Left::Waits(why) => looks.note(&doomed.place(), why, false),
+            Left::Stuck(why) => looks.note(&doomed.place(), why, true),
         };
-        if *why != told {
-            say(&format!("{}: {}", doomed.place(), text::plain(why)));
-            told.clone_from(why);
-        }
-        stuck = matches!(left, Left::Stuck(_)).then(|| stuck.unwrap_or_else(Instant::now));
-        if stuck.is_some_and(|since| since.elapsed() > GRACE) || Instant::now() >= deadline {
+        if over.is_some() {
             return Ok(Some(left));
         }
-        tokio::time::sleep(PAUSE).await;
+        looks.pause().await;
     }
 }
 

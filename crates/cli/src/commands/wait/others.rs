@@ -6,7 +6,7 @@ use farwater_api::{RolloutPhase, SourceKind, service_set::RolloutStatus};
 use http::Method;
 use serde_json::{Value, json};
 
-use super::{GRACE, Goal, Progress, tell};
+use super::{Goal, Looks, Over, Progress, tell};
 use crate::{
     commands::why,
     connection::{Session, missing},
@@ -15,13 +15,9 @@ use crate::{
     kinds::Kind,
     scope::NamedObject,
     terminal::{print, say},
-    text,
 };
 
-/// Between two looks.
-const PAUSE: Duration = Duration::from_millis(500);
-
-/// What is waited for, and as what.
+/// The object that is waited for.
 #[derive(Clone, Debug)]
 pub struct Awaited {
     kind: Kind,
@@ -77,46 +73,39 @@ pub async fn until(session: &Session, awaited: &Awaited, goal: Goal, timeout: Du
     if awaited.fetch {
         ask(session, awaited).await?;
     }
-    let deadline = Instant::now() + timeout;
-    let (mut said, mut stuck): (String, Option<Instant>) = (String::new(), None);
+    let mut looks = Looks::until(Instant::now() + timeout);
     let what = if awaited.form == Form::Set { goal.word() } else { "ready" };
-    loop {
+    let over = loop {
         let progress = match read(session, awaited).await {
             Ok(object) => judge(&object, awaited.form, goal),
             // A hub that is away for a moment is no answer.
             Err(failure) if failure.code == exit::UNREACHABLE => Progress::NotYet(failure.cause),
             Err(failure) => return Err(failure),
         };
-        let (state, is_stuck) = match progress {
+        let over = match &progress {
             Progress::Reached => {
                 print(&format!("{} {what}\n", awaited.short()))?;
                 return Ok(exit::YES);
             }
-            Progress::NotYet(state) => (state, false),
-            Progress::Refused(state) => (state, true),
+            Progress::NotYet(state) => looks.note(&awaited.short(), state, false),
+            Progress::Refused(state) => looks.note(&awaited.short(), state, true),
         };
-        if state != said {
-            say(&format!("{}: {}", awaited.short(), text::plain(&state)));
+        if let Some(over) = over {
+            break over;
         }
-        said = state;
-        stuck = is_stuck.then(|| stuck.unwrap_or_else(Instant::now));
-        let is_over = stuck.is_some_and(|since| since.elapsed() > GRACE);
-        if is_over || Instant::now() >= deadline {
-            let (told, code) = match is_over {
-                true => (format!("{} is not going to be {what} by itself:", awaited.short()), exit::NO),
-                false => (
-                    format!("timed out after {}s; {} is not {what}:", timeout.as_secs(), awaited.short()),
-                    exit::TIMEOUT,
-                ),
-            };
-            say(&told);
-            if let Ok(finding) = why::explain_named(session, &awaited.kind, &awaited.namespace, &awaited.name).await {
-                tell(session, &awaited.short(), &finding);
-            }
-            return Ok(code);
+        looks.pause().await;
+    };
+    let (told, code) = match over {
+        Over::Stuck => (format!("{} is not going to be {what} by itself:", awaited.short()), exit::NO),
+        Over::TimedOut => {
+            (format!("timed out after {}s; {} is not {what}:", timeout.as_secs(), awaited.short()), exit::TIMEOUT)
         }
-        tokio::time::sleep(PAUSE.min(deadline.saturating_duration_since(Instant::now()))).await;
+    };
+    say(&told);
+    if let Ok(finding) = why::explain_named(session, &awaited.kind, &awaited.namespace, &awaited.name).await {
+        tell(session, &awaited.short(), &finding);
     }
+    Ok(code)
 }
 
 /// Requests that the hub asks a source now.
@@ -181,15 +170,13 @@ fn judge(object: &Value, form: Form, goal: Goal) -> Progress {
     Progress::NotYet(ready.map_or_else(|| "there is no status yet".to_owned(), text))
 }
 
-/// Why a set's members don't all have what the set has now.
+/// Why some members of a set don't have its current version.
 fn open_rollout(status: &Value) -> Option<Progress> {
     let rollout: RolloutStatus = serde_json::from_value(status["rollout"].clone()).unwrap_or_default();
-    let all = rollout.updated + rollout.progressing + rollout.failed + rollout.deferred + rollout.waiting;
-    let so_far =
-        format!("rollout {} is {}: {} of {all} clusters are done", rollout.number, rollout.phase, rollout.updated);
+    let so_far = rollout.so_far();
     match rollout.phase {
         RolloutPhase::Halted | RolloutPhase::Aborted => Some(Progress::Refused(so_far)),
-        RolloutPhase::Complete if rollout.number > 0 && rollout.updated == all => None,
+        RolloutPhase::Complete if rollout.number > 0 && rollout.updated == rollout.clusters() => None,
         RolloutPhase::Complete if rollout.number == 0 => {
             Some(Progress::NotYet("nothing was rolled out yet".to_owned()))
         }
