@@ -66,6 +66,19 @@ pub enum Health {
     Unknown = 3,
 }
 
+impl Health {
+    /// The word that people read, as for services. The API has kstatus' own (`Current`, `InProgress`).
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Failed => "Failed",
+            Self::InProgress => "Progressing",
+            Self::Terminating => "Terminating",
+            Self::Current => "Healthy",
+            Self::Unknown => "Unknown",
+        }
+    }
+}
+
 /// What the agent did or did not do with one object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum SyncState {

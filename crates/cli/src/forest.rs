@@ -144,7 +144,8 @@ fn judge_service(service: &ServiceDeployment) -> (Mark, String) {
         match ready.map(|c| c.status.as_str()) {
             // What is healthy needs no sentence.
             Some("True") => (Mark::new("✓", "Healthy", Colour::Good), None),
-            Some("False") if holds("Stalled") => (Mark::new("✗", "Stalled", Colour::Bad), message),
+            Some("False") if holds("Stalled") => (Mark::new("✗", "Failed", Colour::Bad), message),
+            Some("Unknown") if service.spec.suspend => (Mark::new("‖", "Suspended", Colour::Doubtful), message),
             Some("Unknown") => (Mark::new("‖", "Held", Colour::Doubtful), message),
             Some("False") if holds("PruneHeld") => (Mark::new("‖", "PruneHeld", Colour::Doubtful), None),
             _ => (Mark::new("…", "Progressing", Colour::Doubtful), message),
@@ -162,11 +163,17 @@ fn judge_object(object: &ObjectReport) -> Mark {
         (SyncState::Waiting, _) => Mark::new("…", "Waiting", Colour::Doubtful),
         (SyncState::Drifted, _) => Mark::new("≠", "Drifted", Colour::Doubtful),
         (SyncState::PruneHeld, _) => Mark::new("⌫", "PruneHeld", Colour::Doubtful),
-        (SyncState::Synced, Health::Current) => Mark::new("✓", "Current", Colour::Good),
-        (SyncState::Synced, Health::Failed) => Mark::new("✗", "Failed", Colour::Bad),
-        (SyncState::Synced, Health::Terminating) => Mark::new("⌫", "Terminating", Colour::Doubtful),
-        (SyncState::Synced, Health::InProgress) => Mark::new("…", "InProgress", Colour::Doubtful),
-        (SyncState::Synced, Health::Unknown) | (SyncState::Unknown, _) => Mark::new("?", "Unknown", Colour::Doubtful),
+        (SyncState::Unknown, _) => Mark::new("?", "Unknown", Colour::Doubtful),
+        (SyncState::Synced, health) => {
+            let (symbol, colour) = match health {
+                Health::Current => ("✓", Colour::Good),
+                Health::Failed => ("✗", Colour::Bad),
+                Health::Terminating => ("⌫", Colour::Doubtful),
+                Health::InProgress => ("…", Colour::Doubtful),
+                Health::Unknown => ("?", Colour::Doubtful),
+            };
+            Mark::new(symbol, health.word(), colour)
+        }
     }
 }
 
@@ -229,9 +236,9 @@ mod tests {
             picture,
             "● farwater-admin/east  Ready  v1.33.4  heard 4s ago\n\
              ├─ ✓ database  Healthy  main@a1a1a1a1a1a1  1/2 healthy\n\
-             └─ ✗ team-a/web  Stalled  main@a1a1a1a1a1a1  1/2 healthy  Deployment web/web has failed\n   \
+             └─ ✗ team-a/web  Failed  main@a1a1a1a1a1a1  1/2 healthy  Deployment web/web has failed\n   \
              ├─ ✗ Deployment web  Failed  image[2J pull denied\n   \
-             └─ ✓ Namespace web  Current\n\
+             └─ ✓ Namespace web  Healthy\n\
              ? west  not readable\n\
              └─ … team-a/lost  Progressing  main@a1a1a1a1a1a1  1/2 healthy\n"
         );

@@ -106,9 +106,9 @@ impl Table {
 /// Words of conditions and of object states; anything else stays as it is.
 fn colour_of(cell: &str) -> Option<Colour> {
     match cell {
-        "True" | "Current" | "Synced" | "Healthy" | "Active" => Some(Colour::Good),
+        "True" | "Synced" | "Healthy" | "Active" => Some(Colour::Good),
         "False" | "Failed" | "Refused" => Some(Colour::Bad),
-        "Unknown" | "InProgress" | "Terminating" | "Waiting" | "PruneHeld" => Some(Colour::Doubtful),
+        "Unknown" | "Progressing" | "Terminating" | "Waiting" | "PruneHeld" => Some(Colour::Doubtful),
         _ => None,
     }
 }

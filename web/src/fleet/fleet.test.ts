@@ -47,6 +47,12 @@ describe("a service", () => {
     expect(judgeService(service("web", conditions && [...conditions])).state).toBe(state);
   });
 
+  it("that a person suspended is called so", () => {
+    const suspended = service("web", [condition("Ready", "Unknown")]);
+    suspended.spec.suspend = true;
+    expect(judgeService(suspended)).toMatchObject({ state: "held", word: "suspended" });
+  });
+
   it("that is being deleted is on its way, whatever it was", () => {
     const deleted = service("web", [condition("Ready", "True")]);
     deleted.metadata.deletionTimestamp = "2026-01-01T00:00:00Z";

@@ -10,7 +10,7 @@ export const STATES: readonly State[] = ["failed", "held", "progressing", "unkno
 
 export const WORDS: Record<State, string> = {
   healthy: "healthy",
-  progressing: "in progress",
+  progressing: "progressing",
   failed: "failed",
   held: "held",
   unknown: "unknown",
@@ -32,10 +32,11 @@ export function judgeService(service: Service): Verdict {
   if (service.metadata.deletionTimestamp) return { state: "progressing", word: "being deleted", message };
   if (!ready) return { state: "unknown", word: "no status yet", message: "The hub has not looked at it yet." };
   if (ready.status === "True") return { state: "healthy", word: "healthy", message };
+  if (ready.status === "Unknown" && service.spec.suspend) return { state: "held", word: "suspended", message };
   if (ready.status === "Unknown") return { state: "held", word: "held", message };
   if (holds("Stalled")) return { state: "failed", word: "failed", message };
   if (holds("PruneHeld")) return { state: "held", word: "prune held", message };
-  return { state: "progressing", word: "in progress", message };
+  return { state: "progressing", word: "progressing", message };
 }
 
 export function judgeCluster(cluster: Cluster): Verdict {
@@ -67,11 +68,11 @@ export function judgeObject(report: ObjectReport): Verdict {
     case "Synced":
       switch (report.health) {
         case "Current":
-          return { state: "healthy", word: "current", message };
+          return { state: "healthy", word: "healthy", message };
         case "Failed":
           return { state: "failed", word: "failed", message };
         case "InProgress":
-          return { state: "progressing", word: "in progress", message };
+          return { state: "progressing", word: "progressing", message };
         case "Terminating":
           return { state: "progressing", word: "terminating", message };
         case "Unknown":

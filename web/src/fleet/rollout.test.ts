@@ -29,13 +29,13 @@ describe("a set", () => {
     [{}, [condition("Ready", "True")], "healthy", "healthy"],
     [{}, moves, "progressing", "not all healthy"],
     [{}, stalled, "failed", "failed"],
-    [{ phase: "Progressing" }, moves, "progressing", "in progress"],
+    [{ phase: "Progressing" }, moves, "progressing", "progressing"],
     [{ phase: "Progressing" }, stalled, "failed", "failed"],
     [{ phase: "Halted" }, stalled, "failed", "halted"],
     [{ phase: "Paused" }, moves, "held", "paused"],
     [{ phase: "OnHold" }, moves, "held", "on hold"],
     [{ phase: "Aborted" }, moves, "held", "aborted"],
-    [{ phase: "RollingBack" }, moves, "progressing", "going back"],
+    [{ phase: "RollingBack" }, moves, "progressing", "rolling back"],
     [{ phase: "Halted" }, [...stalled, condition("Braked", "True", "many")], "held", "braked"],
   ] as const)("in %j with %j is %s: %s", (rollout, conditions, state, word) => {
     expect(judgeSet(set(rollout, conditions && [...conditions]))).toMatchObject({ state, word });
@@ -60,7 +60,7 @@ describe("a stage", () => {
     [{ done: 2, deferred: 1, still: 1 }, "done", "done"],
     [{ done: 2, waiting: 1 }, "waiting", "partly done"],
     [{ waiting: 3 }, "waiting", "not begun"],
-    [{ done: 1, soaking: 1, waiting: 3 }, "moving", "in progress"],
+    [{ done: 1, soaking: 1, waiting: 3 }, "moving", "progressing"],
     [{ done: 1, progressing: 1, failed: 1 }, "failed", "failed"],
   ] as const)("of %j is %s: %s", (some, state, word) => {
     expect([judgeStage(counts(some)), stageWord(counts(some))]).toEqual([state, word]);

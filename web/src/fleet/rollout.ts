@@ -70,7 +70,7 @@ export function judgeStage(counts: ProgressCounts): StageState {
 const STAGE_WORDS: Record<StageState, string> = {
   empty: "no clusters",
   failed: "failed",
-  moving: "in progress",
+  moving: "progressing",
   waiting: "not begun",
   done: "done",
 };
@@ -83,11 +83,11 @@ export function stageWord(counts: ProgressCounts): string {
 
 const PHASE_WORDS: Record<RolloutPhase, string> = {
   Complete: "complete",
-  Progressing: "in progress",
+  Progressing: "progressing",
   Paused: "paused",
   OnHold: "on hold",
   Halted: "halted",
-  RollingBack: "going back",
+  RollingBack: "rolling back",
   Aborted: "aborted",
 };
 
@@ -172,7 +172,7 @@ export function tellStory(set: ServiceSet, survey: RolloutSurvey | undefined): S
       return { headline: `${name} is on hold`, then: "It begins when somebody promotes it." };
     case "Progressing":
       return {
-        headline: rollout.step ? `${name} is at step ${rollout.step}` : `${name} is in progress`,
+        headline: rollout.step ? `${name} is at step ${rollout.step}` : `${name} is progressing`,
         ...(waits && { because: waits }),
         then: survey && survey.unavailable > 0 ? `${survey.unavailable} of at most ${survey.maxUnavailable} clusters are unavailable.` : "",
       };

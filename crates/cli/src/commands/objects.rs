@@ -89,7 +89,7 @@ fn table(objects: &[ObjectReport], wide: bool) -> Table {
             object.namespace.clone(),
             object.name.clone(),
             format!("{:?}", report.sync),
-            format!("{:?}", report.health),
+            report.health.word().to_owned(),
             report.message.clone(),
         ];
         if wide {

@@ -78,9 +78,9 @@ fn check(line: &str, stdout: &str, namespace: &str) -> Result<()> {
         ["farwater", "tree"] => {
             stdout.starts_with("● farwater-admin/east  Ready") && stdout.contains("└─ ✓ web  Healthy")
         }
-        ["farwater", "tree", "web"] => stdout.contains("✓ ConfigMap one  Current"),
+        ["farwater", "tree", "web"] => stdout.contains("✓ ConfigMap one  Healthy"),
         ["farwater", "objects", "web"] => {
-            ["one", "two"].iter().all(|name| stdout.lines().any(|line| line.contains(name) && line.contains("Current")))
+            ["one", "two"].iter().all(|name| stdout.lines().any(|line| line.contains(name) && line.contains("Healthy")))
         }
         ["farwater", "why", "web"] => stdout.starts_with("ok: web is healthy at main@sha1:"),
         ["farwater", "wait", "--all"] => stdout == "farwater-admin/web healthy\n",
