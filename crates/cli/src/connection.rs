@@ -34,8 +34,8 @@ pub const PAGE: u32 = 500;
 #[derive(Clone, Debug, Default, clap::Args)]
 #[command(next_help_heading = "Connection")]
 pub struct ConnectArgs {
-    /// A kubeconfig that names the hub, for example the hub's admin.kubeconfig [default: FARWATER_KUBECONFIG, then
-    /// what `login` wrote; as kubectl's plugin: as kubectl].
+    /// Kubeconfig of the hub, for example admin.kubeconfig [default: FARWATER_KUBECONFIG, then the file of `login`; as
+    /// a kubectl plugin: as kubectl].
     #[arg(long, global = true, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
     /// The context of the kubeconfig to use.

@@ -86,11 +86,11 @@ enum Ask {
     Why(why::WhyArgs),
     /// Waits until services, sets, clusters or sources are healthy.
     Wait(wait::WaitArgs),
-    /// Shows what a service or a set would change, and changes nothing.
+    /// Shows the changes that a service or a set would make, without making them.
     Plan(plan::PlanArgs),
-    /// Shows what a branch, tag or commit would change in the fleet.
+    /// Shows the changes that a branch, tag or commit would make in the fleet.
     Impact(impact::ImpactArgs),
-    /// Restores what the last deletion of a service removed.
+    /// Restores the objects that the last deletion of a service removed.
     Undo(undo::UndoArgs),
     /// Lists the objects of a service.
     Objects(objects::ObjectsArgs),

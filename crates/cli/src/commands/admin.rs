@@ -40,41 +40,42 @@ pub struct AdminArgs {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Writes everything in a hub's database into one file; the hub may run. With --context, of the hub in that cluster, and with
+    /// Backs up a hub's database to one file; the hub may run. With --context, backs up the hub in that cluster, with
     /// its keys.
     Backup {
         #[command(flatten)]
         of: HubArgs,
         /// The file to write; in a folder it gets a name with the time; `-` is standard output.
         file: PathBuf,
-        /// Replace a file that is there.
+        /// Replace an existing file.
         #[arg(long)]
         force: bool,
-        /// Enclose the hub's keys. Whoever has such a file can take the hub's place.
+        /// Include the hub's keys. Anyone with such a file can impersonate the hub.
         #[arg(long)]
         with_keys: bool,
-        /// Of the backups with the time in their names, keep so many in the folder: the newest.
+        /// Number of backups to keep in the folder; older ones are deleted. Counts only backups that this command named
+        /// by time.
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
         keep: Option<u16>,
     },
-    /// Puts a backup in the place of a hub's data. The hub must be stopped; with --context, it is stopped and started. Watchers list
-    /// again, and agents delete nothing until each Cluster is confirmed.
+    /// Replaces a hub's data with a backup. The hub must be stopped; with --context, this command stops and starts it.
+    /// Watchers list again, and agents delete nothing until each Cluster is confirmed.
     Restore(restore::RestoreArgs),
-    /// Checks that every row is what a hub writes; the hub may run. Changes nothing.
+    /// Checks every row of the database for damage. Changes nothing; the hub may run.
     Fsck {
         #[command(flatten)]
         of: HubArgs,
     },
-    /// The keys that agents know the hub by, and the one that Secrets are sealed with: their ages and ends, and new ones.
+    /// Shows and rotates the hub's keys.
     #[command(subcommand)]
     Keys(keys::Command),
-    /// Prints the administrator's kubeconfig, which the hub's data directory holds.
+    /// Prints the administrator's kubeconfig from the hub's data directory.
     Kubeconfig {
         /// The hub's data directory.
         #[arg(long, value_name = "DIR", env = "FARWATER_DATA_DIR")]
         data_dir: PathBuf,
     },
-    /// Copies a database to another place, from SQLite to PostgreSQL or back; the hub must be stopped.
+    /// Copies a database, from SQLite to PostgreSQL or back. The hub must be stopped.
     CopyStore {
         /// The file, or postgres://USER@HOST[:PORT]/DATABASE, to read.
         #[arg(long, value_name = "FILE|URL")]
@@ -88,7 +89,7 @@ enum Command {
         /// File that holds the password of --to.
         #[arg(long, value_name = "FILE")]
         to_password_file: Option<PathBuf>,
-        /// Replace a database that is there.
+        /// Replace an existing database.
         #[arg(long)]
         force: bool,
     },

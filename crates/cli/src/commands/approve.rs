@@ -26,7 +26,8 @@ pub struct ApproveArgs {
     stage: Option<String>,
     #[command(flatten)]
     namespace: NamespaceArgs,
-    /// Approves only this digest. See `pipeline status -o yaml`, or a service's `status.heldPrune` [default: what waits now].
+    /// Approves only this digest. See `pipeline status -o yaml`, or a service's `status.heldPrune` [default: the
+    /// current one].
     #[arg(long)]
     digest: Option<Digest>,
     /// The reason, for later readers.

@@ -39,12 +39,12 @@ pub struct ClusterArgs {
 
 #[derive(Debug, clap::Subcommand)]
 enum Action {
-    /// Installs the agent into the cluster of --context and waits for its first word; without --context, prints the one-time
-    /// command that joins a cluster. Makes the Cluster if it is missing.
+    /// Installs the agent into the cluster of --context and waits until it connects. Without --context, prints a
+    /// one-time command that joins a cluster. Creates the Cluster if it is missing.
     Join(Box<JoinArgs>),
-    /// Removes the agent from the cluster of --context, and the Cluster from the hub. What services have applied stays.
+    /// Removes the agent from the cluster of --context, and the Cluster from the hub. The objects of services stay.
     Leave(LeaveArgs),
-    /// Prints the cluster's age recipient: files that SOPS encrypts to it are opened by its agent alone.
+    /// Prints the cluster's age recipient. Only its agent can open files that SOPS encrypts to it.
     AgeKey(AgeKeyArgs),
 }
 
@@ -72,7 +72,7 @@ struct LeaveArgs {
     namespace: NamespaceArgs,
     #[command(flatten)]
     target: TargetArgs,
-    /// Also if the agent of --context is not known to be that of this Cluster, or there is no Cluster of this name any more.
+    /// Remove the agent even if it may belong to another Cluster, or if the Cluster no longer exists.
     #[arg(long)]
     force: bool,
 }
@@ -83,7 +83,7 @@ struct JoinArgs {
     name: String,
     #[command(flatten)]
     namespace: NamespaceArgs,
-    /// Labels for a Cluster that is made now, for example `env=prod,region=eu`.
+    /// Labels of a new Cluster, for example `env=prod,region=eu`.
     #[arg(short = 'l', long, value_name = "LABELS", value_parser = parse_label, value_delimiter = ',')]
     labels: Vec<(String, String)>,
     #[command(flatten)]
@@ -91,39 +91,39 @@ struct JoinArgs {
     /// The agent's image.
     #[arg(long, value_name = "IMAGE", default_value = concat!("localhost/farwater/agent:", env!("CARGO_PKG_VERSION")))]
     image: String,
-    /// HTTP proxy on the agent's way to the hub, http://[USER:PASSWORD@]HOST:PORT; kept in a Secret.
+    /// HTTP proxy between agent and hub, http://[USER:PASSWORD@]HOST:PORT; kept in a Secret.
     #[arg(long, value_name = "URL")]
     https_proxy: Option<String>,
-    /// PEM file of authorities that may vouch for the hub besides its own: a company's, for what stands in between.
+    /// PEM file of further authorities that the agent trusts for the hub, for example a company's TLS proxy.
     #[arg(long, value_name = "FILE")]
     ca_file: Option<PathBuf>,
-    /// YAML file with the programs that services may name as renderers; kept in a ConfigMap.
+    /// YAML file of the plugins that services may use as renderers; kept in a ConfigMap.
     #[arg(long, value_name = "FILE")]
     plugins: Option<PathBuf>,
-    /// YAML file with initContainers, volumes and volumeMounts for the agent's pod: how plugins get into it.
+    /// YAML file with initContainers, volumes and volumeMounts that bring plugins into the agent's pod.
     #[arg(long, value_name = "FILE")]
     mounts: Option<PathBuf>,
-    /// Service accounts that services may act as, whatever the hub says: NAMESPACE/NAME with `*`. Those of kube-system, kube-public and
-    /// kube-node-lease only by the full name of their namespace [default: */*].
+    /// Service accounts that services may use, as NAMESPACE/NAME with `*`. The hub can't extend this. Accounts of
+    /// kube-system, kube-public and kube-node-lease need the full namespace [default: */*].
     #[arg(long, value_name = "PATTERN", value_delimiter = ',')]
     allow_accounts: Vec<String>,
-    /// Namespaces that services may touch, whatever the hub says, with `*`; kube-system, kube-public and kube-node-lease only by their
-    /// full names [default: *].
+    /// Namespaces that services may change, with `*`. The hub can't extend this. kube-system, kube-public and
+    /// kube-node-lease need their full names [default: *].
     #[arg(long, value_name = "PATTERN", value_delimiter = ',')]
     allow_namespaces: Vec<String>,
-    /// Kinds that services may not change, whatever the hub says: RESOURCE[.GROUP] with `*`.
+    /// Kinds that services may not change: RESOURCE[.GROUP] with `*`. The hub can't allow them.
     #[arg(long, value_name = "PATTERN", value_delimiter = ',')]
     deny_kinds: Vec<String>,
-    /// Objects that the agent deletes for services per minute [default: 1000].
+    /// Maximum number of objects per minute that the agent deletes [default: 1000].
     #[arg(long, value_name = "N")]
     max_deletions: Option<u32>,
-    /// Print the agent's objects, for Git, and change nothing in the cluster. The Secret in them holds the one-time token.
+    /// Print the agent's objects, for Git, and change nothing in the cluster. Their Secret contains the one-time token.
     #[arg(long)]
     print: bool,
     /// How long to wait for the agent, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 180)]
     timeout: u64,
-    /// What the output looks like: the command alone, or the hub's whole answer.
+    /// Output format: only the command, or the hub's whole answer.
     #[arg(short, long, value_enum, default_value_t)]
     output: Answer,
 }

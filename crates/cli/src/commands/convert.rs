@@ -37,11 +37,11 @@ pub struct ConvertArgs {
 
 #[derive(Debug, clap::Subcommand)]
 enum From {
-    /// Prints Flux's sources, Kustomizations and HelmReleases as ours; what has no counterpart is said on standard error. An object that would
-    /// be something else without it is not converted.
+    /// Converts Flux's sources, Kustomizations and HelmReleases. Names each field without a counterpart on standard
+    /// error, and leaves out objects that would mean something else without it.
     Flux(FluxArgs),
-    /// Prints Argo CD's Applications, ApplicationSets and AppProjects as ours; what has no counterpart is said on standard error. An object
-    /// that would be something else without it is not converted.
+    /// Converts Argo CD's Applications, ApplicationSets and AppProjects. Names each field without a counterpart on
+    /// standard error, and leaves out objects that would mean something else without it.
     Argocd(ArgocdArgs),
 }
 
@@ -50,10 +50,10 @@ struct FluxArgs {
     /// The cluster of the hub that Flux runs in: NAME or NAMESPACE/NAME.
     #[arg(long, value_name = "NAME", value_parser = parse_cluster)]
     cluster: Option<ClusterReference>,
-    /// Labels of the clusters that run the same objects: ServiceSets are made, for example for `env=prod,region=eu`.
+    /// Labels of the clusters that run the same objects, for example `env=prod,region=eu`. Makes ServiceSets.
     #[arg(long, value_name = "LABELS", value_parser = parse_pair, value_delimiter = ',', conflicts_with = "cluster")]
     cluster_selector: Vec<(String, String)>,
-    /// The cluster that a kubeconfig Secret of Flux leads to; may be given several times.
+    /// The cluster behind a kubeconfig Secret of Flux; repeatable.
     #[arg(long, value_name = "SECRET=CLUSTER", value_parser = parse_named_cluster)]
     remote: Vec<(String, ClusterReference)>,
     #[command(flatten)]
@@ -65,10 +65,10 @@ struct ArgocdArgs {
     /// The cluster of the hub that Argo CD runs in: NAME or NAMESPACE/NAME.
     #[arg(long, value_name = "NAME", value_parser = parse_cluster)]
     cluster: Option<ClusterReference>,
-    /// The cluster of a destination, by Argo CD's name for it or by its address; may be given several times [default: of the same name].
+    /// The cluster of a destination, by Argo CD's name or address; repeatable [default: the cluster of the same name].
     #[arg(long, value_name = "DESTINATION=CLUSTER", value_parser = parse_named_cluster)]
     destination: Vec<(String, ClusterReference)>,
-    /// The clusters' account that ClusterGrants name: NAME in the target namespace, or NAMESPACE/NAME.
+    /// The service account in the clusters for ClusterGrants: NAME in the target namespace, or NAMESPACE/NAME.
     #[arg(long, value_name = "ACCOUNT", default_value = "farwater")]
     service_account: String,
     #[command(flatten)]
@@ -77,13 +77,13 @@ struct ArgocdArgs {
 
 #[derive(Debug, clap::Args)]
 struct CommonArgs {
-    /// Namespace of the hub for all of it [default: the object's own; of Argo CD's, its project].
+    /// Namespace of the hub for all results [default: the object's own; for Argo CD its project].
     #[arg(short, long, value_name = "NS", value_parser = parse_namespace)]
     namespace: Option<String>,
-    /// Comes behind the name of each service, for example `-east`.
+    /// Suffix for the name of each service, for example `-east`.
     #[arg(long, value_name = "TEXT", default_value = "", allow_hyphen_values = true)]
     name_suffix: String,
-    /// Converts objects too that would be something else.
+    /// Also converts objects that lose fields with a meaning.
     #[arg(long)]
     allow_losses: bool,
     /// Files of YAML; `-` is standard input.

@@ -31,13 +31,13 @@ pub struct DeleteArgs {
     what: Vec<String>,
     #[command(flatten)]
     namespace: NamespaceArgs,
-    /// Doesn't ask, for scripts. A source that services use is deleted only with this.
+    /// Does not ask for confirmation. Required for a source that services use.
     #[arg(short, long)]
     yes: bool,
-    /// Returns when everything is gone: 1 if something will not go by itself, 6 when the time is up.
+    /// Waits until everything is deleted. Exits with 1 if a person must act, and with 6 at the time limit.
     #[arg(long)]
     wait: bool,
-    /// How long --wait waits, for example 90s or 10m.
+    /// Time limit of --wait, for example 90s or 10m.
     #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = parse_duration)]
     timeout: Duration,
 }

@@ -32,7 +32,7 @@ pub struct DeployArgs {
     /// The cluster, NAME or NAMESPACE/NAME of the hub.
     #[arg(long, value_name = "NAME")]
     cluster: String,
-    /// Namespace of the cluster for objects that name none; made if missing [default: the service's name].
+    /// Namespace of the cluster for objects without one; created if missing [default: the service's name].
     #[arg(long, value_name = "NS")]
     namespace: Option<String>,
     /// Namespace of the hub that owns the service [default: the context's].
@@ -43,26 +43,26 @@ pub struct DeployArgs {
     name: Option<String>,
     #[command(flatten)]
     reference: ReferenceArgs,
-    /// Secret of the tenant with the repository's `username` and `password`, or `bearerToken`.
+    /// Secret in the service's namespace with the repository's `username` and `password`, or `bearerToken`.
     #[arg(long, value_name = "NAME")]
     secret: Option<String>,
-    /// How often the repository is asked, for example 30s or 5m [default: 2m].
+    /// Interval between fetches, for example 30s or 5m [default: 2m].
     #[arg(long, value_name = "DURATION")]
     interval: Option<String>,
-    /// Keeps objects that leave the folder.
+    /// Does not prune objects that leave the folder.
     #[arg(long)]
     no_prune: bool,
     /// Returns when every object is healthy, or 6 when the time is up. What this command made is deleted again if the repository refuses to be
     /// read, or has no such branch or folder.
     #[arg(long, conflicts_with = "export")]
     wait: bool,
-    /// Has the hub check everything, and changes nothing.
+    /// Checks everything with the hub and changes nothing.
     #[arg(long, conflicts_with_all = ["export", "wait"])]
     dry_run: bool,
-    /// How long --wait waits.
+    /// Time limit of --wait.
     #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = wait::parse_duration)]
     timeout: std::time::Duration,
-    /// Prints the resources as YAML; asks no hub and changes nothing.
+    /// Prints the resources as YAML, without a hub.
     #[arg(long)]
     export: bool,
 }

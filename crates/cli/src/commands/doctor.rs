@@ -28,10 +28,10 @@ pub struct DoctorArgs {
     /// The kubeconfig with the context of --context [default: KUBECONFIG, as kubectl reads it].
     #[arg(long, value_name = "FILE")]
     cluster_kubeconfig: Option<PathBuf>,
-    /// How long each check may take, in seconds.
+    /// Time limit of each check, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=300))]
     timeout: u64,
-    /// What the output looks like.
+    /// Output format.
     #[arg(short, long, value_enum, default_value_t)]
     output: Answer,
 }

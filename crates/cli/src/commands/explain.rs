@@ -13,9 +13,9 @@ pub struct ExplainArgs {
 
 #[derive(Debug, clap::Subcommand)]
 enum What {
-    /// Shows all that a service's digest is made of: where one of them changes, the service is delivered anew.
+    /// Shows the inputs of a service's digest. The service is delivered again when one of them changes.
     Digest(digest::DigestArgs),
-    /// Shows what the templates of a service see, and where each value comes from. Of secrets only that they are set.
+    /// Shows the parameters of a service and the origin of each value. Secret values are hidden.
     Parameters(parameters::ParametersArgs),
 }
 

@@ -39,7 +39,7 @@ pub struct FreezeArgs {
     /// When it ends, for example 2027-01-04T06:00:00Z or 2027-01-04T06:00+01:00.
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     until: Option<Timestamp>,
-    /// How long it lasts, instead of a time.
+    /// How long it lasts, instead of an end time.
     #[arg(long = "for", value_name = "DURATION", value_parser = wait::parse_duration, conflicts_with = "until")]
     duration: Option<Duration>,
     /// Until a person ends it.
@@ -48,25 +48,27 @@ pub struct FreezeArgs {
     /// When it begins [default: now].
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     from: Option<Timestamp>,
-    /// On this cluster, or those with this label: NAME or KEY=VALUE. Several names mean any of them; several
-    /// labels, or a label beside a name, must all hold.
+    /// Only this cluster, or clusters with this label: NAME or KEY=VALUE. Several names: any of them. Several labels,
+    /// or a label and a name: all must match.
     #[arg(long = "cluster", value_name = "CLUSTER")]
     clusters: Vec<String>,
-    /// Of this service, of a set's, or of those with this label: NAME, serviceset/NAME or KEY=VALUE. Several names mean
-    /// any of them; several labels or sets, or one beside a name, must all hold.
+    /// Only this service, a set's services, or services with this label: NAME, serviceset/NAME or KEY=VALUE. Several
+    /// names: any of them. Several labels or sets, or one and a name: all must match.
     #[arg(long = "service", value_name = "SERVICE")]
     services: Vec<String>,
     /// Name of the freeze [default: generated].
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
-    /// Lets begin what waits of a service, or of a set: serviceset/NAME or managednamespace/NAME. It counts for a day.
+    /// Starts the pending changes of a service or a set despite the freeze: NAME, serviceset/NAME or
+    /// managednamespace/NAME. Valid for a day.
     #[arg(
         long = "override",
         value_name = "SERVICE",
         conflicts_with_all = ["until", "duration", "indefinitely", "from", "clusters", "services", "name"]
     )]
     let_through: Option<String>,
-    /// With --override, where two people are needed: proposes it, and another person gives the same command without this.
+    /// With --override, if two people are required: proposes the override. Another person then runs the same command
+    /// without this option.
     #[arg(long, requires = "let_through")]
     propose: bool,
 }

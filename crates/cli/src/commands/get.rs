@@ -36,7 +36,7 @@ pub struct GetArgs {
     /// Only objects whose labels match, for example `tier=web,env!=test`.
     #[arg(short = 'l', long, value_name = "LABELS")]
     selector: Option<String>,
-    /// Only objects whose fields match, for example `metadata.name!=web`; the hub says which fields a kind has.
+    /// Only objects whose fields match, for example `metadata.name!=web`.
     #[arg(long, value_name = "FIELDS")]
     field_selector: Option<String>,
     #[command(flatten)]
@@ -44,13 +44,13 @@ pub struct GetArgs {
     /// Sorts by a field, for example `.metadata.creationTimestamp`.
     #[arg(long, value_name = "PATH", value_parser = Path::parse, conflicts_with = "watch")]
     sort_by: Option<Path>,
-    /// What the output looks like: table, wide, json, yaml, name, or jsonpath=TEMPLATE as kubectl takes it.
+    /// Output format: table, wide, json, yaml, name, or jsonpath=TEMPLATE as in kubectl.
     #[arg(short, long, value_name = "FORMAT", value_parser = output::parse, default_value = "table", hide_default_value = true)]
     output: Output,
-    /// Leaves `metadata.managedFields` in JSON and YAML.
+    /// Includes `metadata.managedFields` in JSON and YAML.
     #[arg(long)]
     show_managed_fields: bool,
-    /// Goes on showing changes until interrupted.
+    /// Shows changes until interrupted.
     #[arg(short, long)]
     watch: bool,
 }

@@ -26,7 +26,7 @@ pub struct HistoryArgs {
     service: String,
     #[command(flatten)]
     namespace: NamespaceArgs,
-    /// What the output looks like.
+    /// Output format.
     #[arg(short, long, value_enum, default_value_t)]
     output: Format,
 }

@@ -21,7 +21,7 @@ pub struct HooksArgs {
     hook: Option<String>,
     #[command(flatten)]
     namespace: NamespaceArgs,
-    /// Of this version of the history; of the newest that has run any if absent.
+    /// Version of the history [default: the newest with hooks].
     #[arg(long, value_name = "NUMBER")]
     version: Option<u64>,
     /// Prints the end of the hook's log.
@@ -30,7 +30,7 @@ pub struct HooksArgs {
     /// Prints the hook's JUnit file.
     #[arg(long, requires = "hook")]
     junit: bool,
-    /// What the output looks like.
+    /// Output format.
     #[arg(short, long, value_enum, default_value_t)]
     output: Format,
 }

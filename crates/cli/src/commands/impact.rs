@@ -36,13 +36,13 @@ pub struct ImpactArgs {
     source: Option<String>,
     #[command(flatten)]
     namespace: NamespaceArgs,
-    /// Has one cluster of each group plan it, too.
+    /// Also plans the change on one cluster of each group.
     #[arg(long)]
     plan: bool,
-    /// How long one agent may take for that.
+    /// Time limit of one agent's plan.
     #[arg(long, value_name = "DURATION", default_value = "2m", value_parser = parse_duration, requires = "plan")]
     timeout: Duration,
-    /// What the output looks like.
+    /// Output format.
     #[arg(short, long, value_enum, default_value_t)]
     output: Answer,
 }

@@ -19,16 +19,19 @@ use crate::{
 /// `--context` and `--kubeconfig` name the cluster, as for kubectl.
 #[derive(Debug, clap::Args)]
 pub struct InstallArgs {
-    /// Where agents and people reach the hub, https://HOST[:PORT] [default: its Service's name, for this cluster alone].
+    /// Address of the hub for agents and people, https://HOST[:PORT] [default: its Service's name, only for this
+    /// cluster].
     #[arg(long, value_name = "URL")]
     url: Option<String>,
     /// Type of its Service.
     #[arg(long, value_enum, default_value_t)]
     service_type: ServiceType,
-    /// Secret in the namespace farwater-hub whose key `url` is a PostgreSQL database, and `password` its password [default: SQLite on the volume].
+    /// Secret in the namespace farwater-hub with the `url` and `password` of a PostgreSQL database [default: SQLite on
+    /// the volume].
     #[arg(long, value_name = "SECRET")]
     database_secret: Option<String>,
-    /// TLS Secret in the namespace farwater-hub, as cert-manager keeps it, for the name of --url [default: the hub's own authority].
+    /// TLS Secret in the namespace farwater-hub for the host of --url, as cert-manager writes it [default: the hub's
+    /// own authority].
     #[arg(long, value_name = "SECRET", requires = "url")]
     tls_secret: Option<String>,
     /// Size of the volume with keys, mirrors and the SQLite file.
@@ -43,7 +46,7 @@ pub struct InstallArgs {
     /// Print the objects, for Git, and change nothing.
     #[arg(long)]
     print: bool,
-    /// How long to wait for the hub to be ready, in seconds.
+    /// Time limit for the hub to be ready, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
     timeout: u64,
 }

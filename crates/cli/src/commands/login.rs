@@ -29,7 +29,8 @@ const MAX_FILE_BYTES: u64 = 1 << 20;
 pub struct LoginArgs {
     /// The hub's address, for example https://hub.example.com:8443.
     url: String,
-    /// File that holds the token; `-` reads standard input. Tokens are never given as arguments: others can see those.
+    /// File with the token; `-` reads standard input. There is no option for the token itself: other users can see
+    /// arguments.
     #[arg(long, value_name = "FILE")]
     token_file: PathBuf,
     /// The authority that signed the hub's certificate, PEM [default: the system's].

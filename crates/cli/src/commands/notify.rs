@@ -30,7 +30,7 @@ pub struct NotifyArgs {
 
 #[derive(Debug, clap::Subcommand)]
 enum NotifyCommand {
-    /// Sends a provider a message that says nothing; 0 if it was taken.
+    /// Sends a test message to a provider. Exits with 0 if the provider accepts it.
     Test(TestArgs),
 }
 
@@ -40,7 +40,7 @@ struct TestArgs {
     provider: String,
     #[command(flatten)]
     namespace: NamespaceArgs,
-    /// How long to wait for what becomes of it; then the exit code is 6.
+    /// Time limit for the provider's answer; then the exit code is 6.
     #[arg(long, value_name = "DURATION", default_value = "1m", value_parser = wait::parse_duration)]
     timeout: Duration,
 }

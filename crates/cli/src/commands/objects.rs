@@ -17,7 +17,7 @@ pub struct ObjectsArgs {
     service: String,
     #[command(flatten)]
     namespace: NamespaceArgs,
-    /// What the output looks like.
+    /// Output format.
     #[arg(short, long, value_enum, default_value_t)]
     output: Format,
 }

@@ -24,7 +24,7 @@ pub struct PipelineArgs {
 
 #[derive(Debug, clap::Subcommand)]
 enum What {
-    /// Shows what each stage is at, and what the next revision waits for; 0 if nothing waits.
+    /// Shows the revision of each stage, and why the next one is pending. Exits with 0 if nothing is pending.
     Status(StatusArgs),
 }
 
@@ -34,7 +34,7 @@ struct StatusArgs {
     pipeline: String,
     #[command(flatten)]
     namespace: NamespaceArgs,
-    /// What the output looks like.
+    /// Output format.
     #[arg(short, long, value_enum, default_value_t)]
     output: Answer,
 }

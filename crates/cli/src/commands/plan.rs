@@ -39,16 +39,16 @@ pub struct PlanArgs {
     /// Plans another revision of the service's source: a branch, a tag or a whole commit id.
     #[arg(long = "ref", value_name = "REF", conflicts_with = "local")]
     reference: Option<String>,
-    /// Plans the files of a folder as they are here, in the place of the service's own.
+    /// Plans with the files of a local folder instead of the service's own.
     #[arg(long, value_name = "DIR")]
     local: Option<PathBuf>,
-    /// Plans a set or a ManagedNamespace as this file has it, and not as it is; - is standard input.
+    /// Plans the set or ManagedNamespace of this file instead of the one in the hub; - is standard input.
     #[arg(short, long, value_name = "FILE", conflicts_with_all = ["reference", "local"])]
     file: Option<PathBuf>,
-    /// How long the agent may take, for example 90s or 10m; then the exit code is 6.
+    /// Time limit of the agent, for example 90s or 10m; then the exit code is 6.
     #[arg(long, value_name = "DURATION", default_value = "2m", value_parser = parse_duration)]
     timeout: Duration,
-    /// What the output looks like.
+    /// Output format.
     #[arg(short, long, value_enum, default_value_t)]
     output: Answer,
 }

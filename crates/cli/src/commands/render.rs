@@ -36,42 +36,43 @@ const RENDERER: &str = "farwater-render";
 
 #[derive(Debug, clap::Args)]
 pub struct RenderArgs {
-    /// A folder that is here, or a service of the hub: NAME or NAMESPACE/NAME.
+    /// A local folder, or a service of the hub: NAME or NAMESPACE/NAME.
     #[arg(value_name = "PATH|SERVICE")]
     what: PathBuf,
-    /// The cluster of the hub to render for, NAME or NAMESPACE/NAME: its Kubernetes version and what templates see of it [default:
-    /// the service's; of a folder none].
+    /// The cluster to render for, NAME or NAMESPACE/NAME: gives the Kubernetes version and the parameters of the
+    /// cluster [default: the service's; none for a folder].
     #[arg(long, value_name = "NAME")]
     cluster: Option<String>,
-    /// Of a folder: a file with a ServiceDeployment, with its renderers, patches, configuration, name and target namespace.
+    /// For a folder: a file with a ServiceDeployment whose renderers, patches, configuration, name and target namespace
+    /// are used.
     #[arg(long, value_name = "FILE")]
     service: Option<PathBuf>,
-    /// A file with what templates see, as YAML: `configuration`, `cluster`, `contexts`, `service`. It counts before what the service
-    /// states and the hub tells.
+    /// YAML file with parameters: `configuration`, `cluster`, `contexts`, `service`. It overrides those of the service
+    /// and of the hub.
     #[arg(long, value_name = "FILE")]
     parameters: Option<PathBuf>,
-    /// The service's name, and its chart's release [default: the service's, or the folder's].
+    /// Name of the service and of the chart's release [default: the service's, or the folder's].
     #[arg(long)]
     name: Option<String>,
-    /// The namespace of objects that name none.
+    /// Namespace for objects without one.
     #[arg(short, long)]
     namespace: Option<String>,
-    /// The Kubernetes version that charts are told of [default: the cluster's, or the newest that Helm knows].
+    /// Kubernetes version for charts [default: the cluster's, or the newest that Helm knows].
     #[arg(long, value_name = "VERSION")]
     kube_version: Option<String>,
-    /// API versions that charts are told of, besides those that Helm takes for granted.
+    /// API versions for charts, in addition to Helm's defaults.
     #[arg(long, short, value_name = "VERSION", value_delimiter = ',')]
     api_versions: Vec<String>,
-    /// As for a service that was applied before.
+    /// Renders an upgrade instead of an installation (`.Release.IsUpgrade`).
     #[arg(long)]
     is_upgrade: bool,
-    /// The plugins of an agent: the file that it is configured with.
+    /// The agent's configuration file of plugins.
     #[arg(long, value_name = "FILE")]
     plugins: Option<PathBuf>,
-    /// The renderer program and its arguments; else farwater-render beside this program, or on the PATH.
+    /// The renderer program and its arguments [default: farwater-render beside this program, or on the PATH].
     #[arg(long, value_name = "COMMAND", env = "FARWATER_RENDERER")]
     renderer: Option<String>,
-    /// What the output looks like.
+    /// Output format.
     #[arg(short, long, value_enum, default_value_t)]
     output: Form,
 }

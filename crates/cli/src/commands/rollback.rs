@@ -22,8 +22,8 @@ pub struct RollbackArgs {
     service: String,
     #[command(flatten)]
     namespace: NamespaceArgs,
-    /// The version: its number, or of a service the beginning of its commit, as `history` shows them [default: the last healthy
-    /// one before what runs].
+    /// The version: a number of `history`, or for a service the beginning of a commit [default: the last healthy
+    /// version before the current one].
     #[arg(long, value_name = "VERSION", conflicts_with = "clear")]
     to: Option<String>,
     /// The reason, for later readers.
@@ -32,10 +32,10 @@ pub struct RollbackArgs {
     /// Removes the pin. The latest revision of the source comes next.
     #[arg(long, visible_alias = "unpin")]
     clear: bool,
-    /// Returns when every object is healthy, or 6 when the time is up.
+    /// Waits until every object is healthy. Exits with 6 at the time limit.
     #[arg(long)]
     wait: bool,
-    /// How long --wait waits.
+    /// Time limit of --wait.
     #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = wait::parse_duration)]
     timeout: std::time::Duration,
 }

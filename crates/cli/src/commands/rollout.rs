@@ -34,7 +34,7 @@ pub struct RolloutArgs {
 
 #[derive(Debug, clap::Subcommand)]
 enum What {
-    /// Shows the progress of the rollout, and what each cluster waits for.
+    /// Shows the progress of the rollout, and why each cluster waits.
     Status(StatusArgs),
     /// Starts a held rollout, or skips the current soak, step or halt.
     Promote(PromoteArgs),
@@ -60,10 +60,10 @@ struct NamedArgs {
 struct StatusArgs {
     #[command(flatten)]
     named: NamedArgs,
-    /// Shows it until the rollout is complete or stopped.
+    /// Shows the progress until the rollout is complete or stopped.
     #[arg(short, long)]
     watch: bool,
-    /// What the output looks like.
+    /// Output format.
     #[arg(short, long, value_enum, default_value_t)]
     output: Answer,
 }
@@ -100,7 +100,7 @@ enum Past {
 struct SkipArgs {
     #[command(flatten)]
     order: OrderArgs,
-    /// NAMESPACE/NAME of a cluster; may be given several times.
+    /// NAMESPACE/NAME of a cluster; repeatable.
     #[arg(long = "cluster", value_name = "NS/NAME", required = true)]
     clusters: Vec<String>,
 }

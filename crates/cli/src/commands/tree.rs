@@ -43,7 +43,7 @@ pub struct TreeArgs {
     /// Shows every service's objects, however many services there are.
     #[arg(long)]
     objects: bool,
-    /// Goes on showing changes until interrupted.
+    /// Shows changes until interrupted.
     #[arg(short, long)]
     watch: bool,
 }

@@ -32,7 +32,7 @@ pub struct UndoArgs {
     service: String,
     #[command(flatten)]
     namespace: NamespaceArgs,
-    /// How long the agent may take, for example 90s or 10m; then the exit code is 6.
+    /// Time limit of the agent, for example 90s or 10m; then the exit code is 6.
     #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = parse_duration)]
     timeout: Duration,
 }

@@ -17,10 +17,10 @@ pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 #[derive(Debug, clap::Args)]
 pub struct VersionArgs {
-    /// Of this program only; asks no hub.
+    /// Shows only this program's version.
     #[arg(long)]
     client: bool,
-    /// What the output looks like.
+    /// Output format.
     #[arg(short, long, value_enum, default_value_t)]
     output: Answer,
 }

@@ -37,13 +37,13 @@ pub struct WaitArgs {
     all: bool,
     #[command(flatten)]
     namespace: NamespaceArgs,
-    /// What to wait for.
+    /// State to wait for.
     #[arg(long = "for", value_enum, value_name = "GOAL", default_value_t)]
     goal: Goal,
     /// Fetches the sources first, as after a push. Fails if one is unreachable.
     #[arg(long)]
     fetch: bool,
-    /// How long, for example 90s or 10m; then the exit code is 6.
+    /// Time limit, for example 90s or 10m; then the exit code is 6.
     #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = parse_duration)]
     timeout: Duration,
 }

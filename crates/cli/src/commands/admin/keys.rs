@@ -28,34 +28,35 @@ use crate::{
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
-    /// Shows the keys with their ages and ends, and which clusters have gone over to them; the hub may run.
+    /// Shows the keys with age and expiry, and the clusters that use them. The hub may run.
     List {
         #[command(flatten)]
         of: HubArgs,
-        /// What the output looks like.
+        /// Output format.
         #[arg(short, long, value_enum, default_value_t)]
         output: Answer,
     },
-    /// Has the hub make a new key at its next start, and a seal key at once; agents go over to it by themselves. Asked for
-    /// twice it is made once.
+    /// Rotates a key: the hub makes the new one at its next start, a seal key at once. Agents switch to it by
+    /// themselves. Repeating the command makes no second key.
     Rotate {
         key: Key,
         #[command(flatten)]
         of: HubArgs,
     },
-    /// Has the hub tell agents, from its next start on, of authorities that will issue its mounted certificate (--tls-cert).
+    /// Announces authorities to agents that will issue the hub's mounted certificate (--tls-cert), from the hub's next
+    /// start on.
     Announce {
         /// PEM of the certificates of the authorities.
         file: PathBuf,
         #[command(flatten)]
         of: HubArgs,
     },
-    /// Takes everything but today's keys out of use at the hub's next start. Clusters whose agents have not gone over by now
-    /// must join anew.
+    /// Retires all keys but the current ones at the hub's next start. Clusters whose agents still use an older key must
+    /// join again.
     Revoke {
         #[command(flatten)]
         of: HubArgs,
-        /// Even if clusters must join anew.
+        /// Retire even if clusters must join again.
         #[arg(long)]
         force: bool,
     },

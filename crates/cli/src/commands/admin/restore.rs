@@ -34,25 +34,25 @@ pub struct RestoreArgs {
     to: HubArgs,
     /// The backup; `-` is standard input.
     file: PathBuf,
-    /// Replace a database that is there.
+    /// Replace an existing database.
     #[arg(long)]
     force: bool,
-    /// Restore rows that the check finds damaged, as they are.
+    /// Restore damaged rows as they are.
     #[arg(long)]
     accept_damage: bool,
-    /// Restore the keys alone: a database on a server is still there, and newer.
+    /// Restore only the keys, for example if the PostgreSQL database still exists.
     #[arg(long)]
     keys_only: bool,
-    /// The seal.key that the backup's Secrets were sealed with, if it was exchanged since and the backup holds no keys.
+    /// The seal.key of the backup's Secrets, if it was rotated since and the backup has no keys.
     #[arg(long, value_name = "FILE")]
     seal_key: Option<PathBuf>,
-    /// With --context: don't ask.
+    /// With --context: do not ask for confirmation.
     #[arg(short, long)]
     yes: bool,
-    /// With --context: how long each step may take, in seconds [default: 1800].
+    /// With --context: time limit of each step, in seconds [default: 1800].
     #[arg(long, value_name = "SECONDS")]
     timeout: Option<u64>,
-    /// How many bytes come by standard input.
+    /// Number of bytes on standard input.
     #[arg(long, value_name = "BYTES", hide = true)]
     size: Option<u64>,
 }

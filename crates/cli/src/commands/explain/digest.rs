@@ -23,7 +23,7 @@ pub struct DigestArgs {
     service: String,
     #[command(flatten)]
     namespace: NamespaceArgs,
-    /// What the output looks like.
+    /// Output format.
     #[arg(short, long, value_enum, default_value_t)]
     output: Answer,
 }

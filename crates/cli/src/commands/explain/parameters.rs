@@ -20,7 +20,7 @@ pub struct ParametersArgs {
     service: String,
     #[command(flatten)]
     namespace: NamespaceArgs,
-    /// What the output looks like.
+    /// Output format.
     #[arg(short, long, value_enum, default_value_t)]
     output: Format,
 }
