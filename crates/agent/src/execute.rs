@@ -53,7 +53,7 @@ pub enum Applied {
 /// What came of sending an object once.
 enum Tried {
     Ended(Applied),
-    /// It can't be changed, and the object with this uid may be deleted and made anew. `why`: what the API server said.
+    /// It can't be changed, and the object with this uid may be deleted and recreated. `why`: what the API server said.
     Immutable {
         uid: String,
         why: String,

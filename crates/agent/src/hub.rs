@@ -78,7 +78,7 @@ pub enum HubError {
     TooLarge { what: &'static str, limit: usize },
     #[error("{what}: the hub's answer is not what the protocol says")]
     Malformed { what: &'static str, source: serde_json::Error },
-    #[error("{what}: the answer is {status} without the switch to a WebSocket; what is in between must pass that on")]
+    #[error("{what}: the answer is {status} without the switch to a WebSocket; proxies in between must pass that on")]
     NotSwitched { what: &'static str, status: StatusCode },
     #[error("write bundle")]
     Write(#[source] std::io::Error),

@@ -209,7 +209,7 @@ pub async fn join(options: &Options, store: &StateStore<'_>, ground: Ground, hos
             }
             // The token of long ago: what is stored is all there is, and what runs goes on running.
             (Err(error), doubted @ Some(_)) => {
-                tracing::warn!(error = error.text(), "can't join anew; keeping the identity that two agents use");
+                tracing::warn!(error = error.text(), "can't join again; keeping the identity that two agents use");
                 if let Some((hub, identity)) = doubted.take() {
                     return Ok(joined(*hub, identity));
                 }

@@ -342,9 +342,7 @@ impl Kubernetes {
         let found: Value = parse(&self.call(None, Method::GET, path, DISCOVERY, None).await?)?;
         match found["kind"].as_str() {
             Some("APIGroupDiscoveryList") => Ok(found),
-            _ => Err(ApiError::Unusable(
-                "it does not tell at once what it serves, as from Kubernetes 1.27 on".to_owned(),
-            )),
+            _ => Err(ApiError::Unusable("it has no aggregated discovery, which Kubernetes has since 1.27".to_owned())),
         }
     }
 

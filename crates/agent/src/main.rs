@@ -62,7 +62,7 @@ fn start_log(format: LogFormat, otlp: Option<&Otlp>) {
     let sent = otlp.and_then(Otlp::log_layer).map(|layer| layer.with_filter(filter_fn(otlp::is_sent)));
     tracing_subscriber::registry().with(written).with(sent).with(filter).init();
     if let Ok(Err(error)) = &wanted {
-        tracing::warn!(%error, "FARWATER_LOG is not understood: what is logged is as for `info`");
+        tracing::warn!(%error, "FARWATER_LOG is invalid: using `info`");
     }
 }
 

@@ -43,11 +43,11 @@ const MAX_DECOMPRESSED: usize = 16 << 20;
 pub enum TombstoneError {
     #[error("read the last state of {object}")]
     Read { object: ObjectRef, source: ApiError },
-    #[error("keep the last states of what is to be deleted")]
+    #[error("keep the last states of objects before their deletion")]
     Store(#[source] ApiError),
-    #[error("keep the last states of what is to be deleted")]
+    #[error("keep the last states of objects before their deletion")]
     Encode(#[source] std::io::Error),
-    #[error("read what was kept of a deletion: {0}")]
+    #[error("read the kept states of a deletion: {0}")]
     Damaged(String),
 }
 
@@ -290,11 +290,11 @@ pub async fn collect(kubernetes: &Kubernetes) {
     let now = now_ms();
     let found = match names(kubernetes).await {
         Ok(found) => found,
-        Err(error) => return tracing::warn!(%error, "can't list what is kept of deletions"),
+        Err(error) => return tracing::warn!(%error, "can't list the kept states of deletions"),
     };
     for name in surplus(found, now) {
         if let Err(error) = secrets::remove(kubernetes, &name.text()).await {
-            tracing::warn!(%error, name = name.text(), "can't remove what was kept of a deletion");
+            tracing::warn!(%error, name = name.text(), "can't remove the kept states of a deletion");
         }
     }
 }

@@ -93,7 +93,7 @@ pub enum ImmutablePolicy {
     /// It stays as it is, and the refusal is told.
     #[default]
     Report,
-    /// It is deleted and made anew.
+    /// It is deleted and recreated.
     Recreate,
 }
 

@@ -81,7 +81,7 @@ pub enum ImpactEffect {
     /// Their files are others.
     #[default]
     Changes,
-    /// Their files can't be gathered; they go on with what they have.
+    /// Their files can't be gathered; they keep their versions.
     Fails,
     /// Their files are others, and they don't follow.
     Stands,

@@ -140,7 +140,7 @@ impl Path {
                 "" => return refuse(text, "a field has no name"),
                 "*" => steps.push(Step::All),
                 _ if name.contains([' ', '(', ')', '|', '"', '\'']) => {
-                    return refuse(text, "a name with such signs stands in brackets and quotes: ['…']");
+                    return refuse(text, "put a name with such characters into brackets and quotes: ['…']");
                 }
                 _ => steps.push(Step::Field(name)),
             }
@@ -381,7 +381,7 @@ impl Template {
             }
         }
         match open.pop() {
-            Some((None, _)) if !has_braces => refuse(text, "a path stands in braces: {.metadata.name}"),
+            Some((None, _)) if !has_braces => refuse(text, "put a path into braces: {.metadata.name}"),
             Some((None, nodes)) => Ok(Self(nodes)),
             _ => refuse(text, "a range has no end"),
         }
@@ -486,7 +486,7 @@ mod tests {
     #[test]
     fn what_is_not_understood_is_refused_with_its_reason() {
         for (template, why) in [
-            (".metadata.name", "a path stands in braces: {.metadata.name}"),
+            (".metadata.name", "put a path into braces: {.metadata.name}"),
             ("{.a", "a brace is not closed"),
             ("{.a[0}", "a brace is not closed"),
             ("{}", "braces are empty"),
@@ -498,8 +498,8 @@ mod tests {
             ("{.a[?(b)]}", "the left side of a filter begins with @"),
             ("{.a[?(@.b==1 && @.c==2)]}", "a filter makes one comparison"),
             ("{.a..}", "a field has no name"),
-            ("{.a .b}", "a name with such signs stands in brackets and quotes: ['…']"),
-            ("{if .a}", "a name with such signs stands in brackets and quotes: ['…']"),
+            ("{.a .b}", "put a name with such characters into brackets and quotes: ['…']"),
+            ("{if .a}", "put a name with such characters into brackets and quotes: ['…']"),
         ] {
             assert_eq!(Template::parse(template).map(drop).map_err(|error| error.why), Err(why), "{template}");
         }

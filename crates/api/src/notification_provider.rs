@@ -153,7 +153,7 @@ fn default_context() -> String {
 pub struct NotificationProviderStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// `Ready`: what is to be told is sent, and the last message was taken. Else its message says what became of that one.
+    /// `Ready`: pending notifications are sent, and the last message was taken. Else its message says what became of that one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,

@@ -208,7 +208,7 @@ pub enum Effect {
     Change,
     /// It is sent, and stays as it is.
     Nothing,
-    /// It is deleted and made anew: what changes can't be changed.
+    /// It is deleted and recreated: what changes can't be changed.
     Recreate,
     /// The API server refuses it.
     Refused,

@@ -306,7 +306,7 @@ pub fn problems(renderers: &[Renderer]) -> Vec<Problem> {
             for (n, pattern) in patterns.iter().enumerate() {
                 let why = match PathPattern::parse(pattern) {
                     Err(problem) => problem.0,
-                    Ok(_) if pattern.starts_with('!') => "begins with !: what is not to be taken belongs into exclude",
+                    Ok(_) if pattern.starts_with('!') => "begins with !: put excluded files into exclude",
                     Ok(_) => continue,
                 };
                 fail(&format!(".raw.{field}[{n}]"), why);

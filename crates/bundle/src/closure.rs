@@ -100,7 +100,7 @@ pub enum ClosureReason {
     Reference { reference: String, lost: Lost },
     #[error("is a symlink to {target:?}: {lost}")]
     Symlink { target: String, lost: Lost },
-    #[error("is a symlink; make it a file: what it leaves out would be read")]
+    #[error("is a symlink; make it a file: otherwise its excluded files would be read")]
     IgnoreSymlink,
     #[error("{0}")]
     Name(PathError),

@@ -228,7 +228,7 @@ pub async fn wait_until_heard(server: &str) {
 enum Problem {
     #[error("{message}")]
     Ended { message: String },
-    #[error("the connection to its pod broke: nobody knows how it ended")]
+    #[error("the connection to its pod broke: the result is unknown")]
     Broken,
     #[error("the connection to its pod broke: {0}")]
     Read(io::Error),

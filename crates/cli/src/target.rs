@@ -227,7 +227,7 @@ impl Target {
             kube::Error::Api(status) if status.code == 403 => {
                 Failure::new(exit::DENIED, format!("can't {attempt} in {place}"))
                     .evidence(status.message.clone())
-                    .next("have the right given to you, or use a context that has it")
+                    .next("ask for the right, or use a context that has it")
             }
             kube::Error::Api(status) => Failure::new(exit::CONFLICT, format!("can't {attempt} in {place}"))
                 .evidence(status.message.clone())

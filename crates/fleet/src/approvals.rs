@@ -99,7 +99,7 @@ pub enum Lacking {
     Proposal,
     #[error("{by} proposed another one: {text:?}")]
     OtherText { by: String, text: String },
-    #[error("the same write changes the spec: what was proposed is another thing")]
+    #[error("the same write changes the spec, so it is not the proposed one")]
     Changed,
     #[error("the proposal of {by} is more than a day old")]
     Old { by: String },

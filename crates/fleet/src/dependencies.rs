@@ -137,7 +137,7 @@ pub fn judge(dependency: Dependency<'_>) -> Option<String> {
     };
     match decided.why {
         Why::Waiting(reasons) => return waits(format!("itself {reasons}")),
-        Why::Trouble(trouble) => return waits(format!("stands still: {trouble}")),
+        Why::Trouble(trouble) => return waits(format!("is stuck: {trouble}")),
         Why::NotGranted(reason) => return waits(format!("is held: {reason}")),
         Why::Frozen(closed) => return waits(format!("waits itself: {closed}")),
         Why::Rollout => return waits("waits for its turn in the rollout of its set".to_owned()),

@@ -141,10 +141,7 @@ pub fn check(name: &str, spec: &ManagedNamespaceSpec) -> Vec<SpecProblem> {
     }
     if let Some(quota) = &spec.resource_quota {
         if quota.hard.is_empty() {
-            refuse(
-                "resourceQuota.hard".to_owned(),
-                "state what is limited, such as pods, or leave out the quota".to_owned(),
-            );
+            refuse("resourceQuota.hard".to_owned(), "state a limit, such as pods, or leave out the quota".to_owned());
         }
         for (resource, amount) in &quota.hard {
             let field = format!("resourceQuota.hard[{resource}]");

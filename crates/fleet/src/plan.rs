@@ -286,7 +286,7 @@ pub struct Change {
     pub migrate: bool,
     /// Objects of this plan without which this one can't be applied.
     pub needs: Vec<ObjectKey>,
-    /// The uid of the live object, which is proven to be ours: it may be deleted and made anew where it can't be changed.
+    /// The uid of the live object, which is proven to be ours: it may be deleted and recreated where it can't be changed.
     pub recreate: Option<String>,
 }
 

@@ -120,12 +120,12 @@ pub fn read_gates(spec: &PipelineSpec) -> Result<Vec<Gates>, Vec<InvalidPipeline
             invalid(format!("{at}.name"), "another stage is called so");
         }
         if !repositories.insert(&stage.source_ref.name) {
-            invalid(format!("{at}.sourceRef"), "another stage has it: each has a GitRepository of its own");
+            invalid(format!("{at}.sourceRef"), "another stage uses it: each stage needs its own GitRepository");
         }
         if stage.sets.is_empty() && stage.services.is_empty() {
             invalid(
                 format!("{at}.sets"),
-                "a stage has a set or a service: of nothing nobody can say that it is healthy",
+                "a stage needs at least one set or service: an empty stage can't be proven healthy",
             );
         }
         for (field, kind, of_stage) in [("sets", "set", &stage.sets), ("services", "service", &stage.services)] {
@@ -133,7 +133,7 @@ pub fn read_gates(spec: &PipelineSpec) -> Result<Vec<Gates>, Vec<InvalidPipeline
                 invalid(format!("{at}.{field}"), "a stage has at most 32 of them");
             }
             if !of_stage.iter().all(|name| members.insert((kind, name))) {
-                invalid(format!("{at}.{field}"), "what is named twice can't be at two revisions");
+                invalid(format!("{at}.{field}"), "it is named twice and can't be at two revisions");
             }
         }
         if index == 0 && !stage.gates.is_empty() {
@@ -262,11 +262,11 @@ fn read_gate(gate: &PromotionGate, gates: &mut Gates) -> Result<(), Vec<InvalidP
             gates.webhook = Some(Asking { stated: gate.clone(), interval, expires });
         }
         GateType::Metric => {
-            address("say which Prometheus is asked")?;
+            address("state the address of Prometheus")?;
             if gate.query.is_none() {
-                return Err(required("query", "say what is measured, in PromQL"));
+                return Err(required("query", "state a query in PromQL"));
             }
-            let text = gate.condition.as_deref().ok_or_else(|| required("condition", "say what has to be true"))?;
+            let text = gate.condition.as_deref().ok_or_else(|| required("condition", "state a condition"))?;
             let condition = Expression::compile(text).map_err(|error| required("condition", &error.to_string()))?;
             let measuring = Measuring {
                 stated: gate.clone(),
@@ -695,7 +695,7 @@ fn judge(
 fn judge_tests(stage: &Stage<'_>, before: &Stage<'_>, tested: Option<&Tests>) -> Option<Held> {
     let wanted = stage.gates.test.as_ref()?;
     let lacks = match tested {
-        None => Some("nobody knows what was tested when it was proven".to_owned()),
+        None => Some("the tested revision of it is unknown".to_owned()),
         Some(tested) if wanted.is_empty() => tested.without.as_ref().map(|what| format!("{what} states no test")),
         Some(tested) => {
             let missing = wanted.iter().find(|name| !tested.names.contains(*name));
@@ -720,7 +720,7 @@ fn ask(
     let mut all = Vec::new();
     for (gate, stated, counts_for) in answers::asked_gates(stage.gates) {
         let Some(digest) = digest else {
-            all.push((Held::new(gate, false, "nobody can tell what would be deployed".to_owned()), None));
+            all.push((Held::new(gate, false, "the candidate can't be determined".to_owned()), None));
             continue;
         };
         let of = answers::question(digest, stated, stage.request);

@@ -62,10 +62,7 @@ fn what_makes_no_sense_is_named_with_its_field() {
         "[{type: Webhook, address: 'https://x', secretRef: {name: a}, query: up}]",
         &["stages[1].gates[0].query: a gate Webhook has none"],
     );
-    check(
-        "[{type: Metric, address: 'https://x', query: up}]",
-        &["stages[1].gates[0].condition: say what has to be true"],
-    );
+    check("[{type: Metric, address: 'https://x', query: up}]", &["stages[1].gates[0].condition: state a condition"]);
     check(
         "[{type: Metric, address: 'https://x', query: up, condition: 'self.value > limit'}]",
         &["stages[1].gates[0].condition: knows no \"limit\": the object is \"self\""],
@@ -79,11 +76,11 @@ fn what_makes_no_sense_is_named_with_its_field() {
     assert_eq!(
         read(wrong).unwrap_err(),
         [
-            "stages[0].sets: a stage has a set or a service: of nothing nobody can say that it is healthy",
+            "stages[0].sets: a stage needs at least one set or service: an empty stage can't be proven healthy",
             "stages[0].gates: the first stage follows its repository: nothing is promoted to it",
             "stages[1].name: another stage is called so",
-            "stages[1].sourceRef: another stage has it: each has a GitRepository of its own",
-            "stages[1].sets: what is named twice can't be at two revisions",
+            "stages[1].sourceRef: another stage uses it: each stage needs its own GitRepository",
+            "stages[1].sets: it is named twice and can't be at two revisions",
         ]
     );
     let newer = json!({"stages": [{"name": "a"}, {"name": "b", "gates": [{"type": "Approval", "notAuthor": true}]}]});
@@ -456,7 +453,7 @@ fn a_service_is_asked_until_it_says_pass_or_fail_and_only_about_what_would_be_de
     world.request = Some("now".to_owned());
     world.say(GateType::Webhook, Said::Pass);
     world.now += 3600;
-    assert_eq!(told(&mut world), "what it said has expired; it is asked anew");
+    assert_eq!(told(&mut world), "its answer has expired; it is asked again");
     world.approve("ada", "c0");
     assert!(world.look().promoted.is_empty());
     world.say(GateType::Webhook, Said::Pass);
@@ -525,7 +522,7 @@ fn tests_are_those_that_were_stated_when_the_commit_was_proven() {
     world.state.stages.get_mut("b").unwrap().tested = None;
     world.serves[0] = Some(what("c2"));
     world.lacks = true;
-    assert_eq!(told(&mut world), "nobody knows what was tested when it was proven");
+    assert_eq!(told(&mut world), "the tested revision of it is unknown");
 }
 
 /// Two commits, each with two texts.

@@ -429,7 +429,7 @@ fn judge_window(evidence: &Evidence<'_>) -> Option<Finding> {
         true => format!("nothing is here yet: {told}"),
         false => format!("what runs is healthy, and something newer is not here yet: {told}"),
     };
-    let exit = "what can't wait is let through for a day, with a reason that is recorded";
+    let exit = "overrides the freeze for a day; the reason is recorded";
     // Of a set the rollout decides what begins.
     let held = match evidence.rollout {
         Some(Turn { set, .. }) => format!("serviceset/{set} -n {}", namespace_of(service)),
@@ -499,7 +499,7 @@ fn judge_one_cluster(cluster: &Cluster, name: &str, now: Timestamp) -> Option<Fi
         (_, Some(age)) => Some(
             Finding::broken(Link::Cluster, format!("nothing was heard from the cluster {name} for {age}"))
                 .condition(&of, ready)
-                .because("what runs there goes on running as it was last reported")
+                .because("workloads there keep running as last reported")
                 .next(NextStep::InCluster(format!(
                     "get pods,events -n {} # or the log of farwater-agent",
                     farwater_api::AGENT_NAMESPACE

@@ -665,10 +665,10 @@ fn a_service_whose_turn_has_not_come_says_in_which_rollout() {
          is healthy and soaks",
     );
     progressing(
-        |world| world.rollout = turn("Progressing", "Still", "is skipped: nobody waits for it"),
+        |world| world.rollout = turn("Progressing", "Still", "is skipped"),
         Link::Rollout,
         "what runs is healthy, and a newer version does not come here: rollout 3 of ServiceSet webs is Progressing, step rest: it \
-         is skipped: nobody waits for it",
+         is skipped",
     );
     // What is not in order with what runs comes first.
     broken(

@@ -175,7 +175,10 @@ impl Window {
             }
         };
         if spec.r#type == WindowType::Deny && spec.reason.as_deref().is_none_or(|reason| reason.trim().is_empty()) {
-            invalid("reason", "who denies changes says why: whoever waits reads it".to_owned());
+            invalid(
+                "reason",
+                "a window that denies changes needs a reason: people with pending changes read it".to_owned(),
+            );
         }
         for (field, names) in
             [("namespaces", &spec.namespaces), ("clusters", &spec.clusters), ("services", &spec.services)]

@@ -87,7 +87,7 @@ pub enum IdentityError {
     Random,
     #[error(transparent)]
     Certificate(#[from] CertificateError),
-    #[error("read what was asked of the hub's keys: {} can't be read; remove it and ask again", .path.display())]
+    #[error("read the request for the hub's keys: {} can't be read; remove it and repeat the request", .path.display())]
     Request { path: PathBuf },
     #[error("change the hub's keys: {0}")]
     Refused(String),

@@ -346,7 +346,7 @@ fn server_names(config: &Config, address: SocketAddr, advertise: &Advertise) -> 
 fn warn_of_certificate(key: &CertifiedKey, advertise: &Advertise, now: Timestamp) {
     if !is_valid_for(key, advertise.host()) {
         tracing::warn!(
-            "the certificate of --tls-cert is not valid for {}, where agents and people are told to reach this hub",
+            "the certificate of --tls-cert is not valid for {}, this hub's address for agents and people",
             advertise.host()
         );
     }

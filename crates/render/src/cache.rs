@@ -98,7 +98,7 @@ impl Cache {
             && let Some(path) = self.path(key)
             && let Err(error) = self.write(&path, &bytes)
         {
-            tracing::warn!(%error, "can't keep what was rendered");
+            tracing::warn!(%error, "can't cache the rendered objects");
         }
         self.lock().put(*key, bytes, self.limits.memory);
     }

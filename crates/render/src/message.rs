@@ -218,9 +218,9 @@ pub enum MessageError {
     Io(std::io::Error),
     #[error("it sent a header of {header} and a body of {body} bytes; at most {MAX_HEADER} and {most} are taken")]
     TooLong { header: u32, body: u64, most: usize },
-    #[error("what it sent can't be read: {0}")]
+    #[error("its output can't be read: {0}")]
     Header(serde_json::Error),
-    #[error("what it sent does not add up")]
+    #[error("its output is inconsistent")]
     Parts,
 }
 

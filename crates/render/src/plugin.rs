@@ -165,9 +165,9 @@ pub enum PluginError {
     Time(Duration),
     #[error("printed over {0} bytes")]
     Output(usize),
-    #[error("read what it prints")]
+    #[error("read its output")]
     Read(#[source] io::Error),
-    #[error("printed what is no ResourceList: {0}")]
+    #[error("its output is no ResourceList: {0}")]
     ResourceList(String),
     #[error("reports an error: {0}")]
     Result(String),

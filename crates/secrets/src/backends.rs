@@ -26,7 +26,7 @@ pub enum ReadError {
     Forbidden { backend: String, namespace: String, path: String },
     #[error("backend {0} has not answered yet")]
     Unread(String),
-    #[error("the hub keeps what {MAX_KEPT} references to backends name, of {MAX_KEPT_BYTES} bytes, and no more")]
+    #[error("too many references to backends: at most {MAX_KEPT}, with {MAX_KEPT_BYTES} bytes in total")]
     TooMuch,
     #[error("backend {backend}: {source}")]
     Backend { backend: String, source: BackendError },

@@ -60,7 +60,7 @@ impl fmt::Debug for Kept {
 }
 
 #[derive(Debug, thiserror::Error)]
-#[error("load what was read of a backend")]
+#[error("load the last values of a backend")]
 pub struct ShelfError(#[source] pub Box<dyn std::error::Error + Send + Sync>);
 
 /// What is known of a reference.
@@ -354,7 +354,7 @@ impl<S: Shelf> Keeper<S> {
         match self.shelf.load(id).await {
             Ok(kept) => kept.and_then(|kept| Some((decode_values(&kept.values)?, kept.read))),
             Err(error) => {
-                tracing::warn!(error = &error as &dyn std::error::Error, backend, "what was read last can't be loaded");
+                tracing::warn!(error = &error as &dyn std::error::Error, backend, "the last values can't be loaded");
                 None
             }
         }

@@ -261,7 +261,7 @@ fn parse_host(host: &str) -> Result<String, AddressError> {
     if let Some(inner) = host.strip_prefix('[') {
         let inner = inner.strip_suffix(']').ok_or(AddressError::Malformed("a bracket is not closed"))?;
         let address: std::net::Ipv6Addr =
-            inner.parse().map_err(|_| AddressError::Malformed("what is in brackets is no IPv6 address"))?;
+            inner.parse().map_err(|_| AddressError::Malformed("the text in brackets is no IPv6 address"))?;
         return Ok(address.to_string());
     }
     let label = |label: &str| {

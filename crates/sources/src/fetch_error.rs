@@ -122,7 +122,7 @@ impl FetchReason {
             Self::Forbidden => "give them read access, or name others in spec.secretRef",
             Self::NotFound => "check spec.url and the credentials",
             Self::HostUnknown => "check spec.url, and the name server of the hub; it will be tried again",
-            Self::ReferenceMissing(_) => "correct what is asked for, or push it",
+            Self::ReferenceMissing(_) => "correct the reference, or push it",
             Self::Timeout(_) => "raise spec.timeout if it is large; it will be tried again",
             Self::TooLarge { .. } => "use a smaller one",
             Self::Untrusted => "put the certificate authority as ca.crt into the Secret that spec.certSecretRef names",

@@ -150,7 +150,7 @@ fn check_object(
         None => format!("commit {id}"),
     };
     if tag.is_some() && is_commit {
-        return Err(format!("{name} is a lightweight one, which nobody can sign"));
+        return Err(format!("{name} is a lightweight tag, which can't be signed"));
     }
     if let Some(tag) = tag
         && !names_itself(data, tag)

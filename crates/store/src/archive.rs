@@ -49,7 +49,7 @@ pub enum ArchiveError {
     Occupied { location: Location },
     #[error("restore {}: its sealed rows were written with another seal key than this hub's", path.display())]
     WrongKey { path: PathBuf },
-    #[error("restore {}: no hub has written what it holds: {first}", path.display())]
+    #[error("restore {}: it contains rows that no hub has written: {first}", path.display())]
     Damaged { path: PathBuf, first: String },
     #[error("replace {}", path.display())]
     Replace { path: PathBuf, source: std::io::Error },

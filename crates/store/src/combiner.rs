@@ -144,7 +144,7 @@ impl Combiner {
                 // Once: while the disk is full, every batch fails.
                 if !self.failing {
                     let cause = failure as &dyn std::error::Error;
-                    error!(%location, error = cause, "a transaction failed; all that waited for it are told");
+                    error!(%location, error = cause, "a transaction failed; every caller that waited for it gets an error");
                 }
                 self.rollback().await;
             }
@@ -228,7 +228,7 @@ impl Combiner {
         }
         error!(
             location = %self.settings.database.location, counter, position,
-            "the database lacks changes that were committed; whoever watches has to list again"
+            "the database lacks changes that were committed; watchers must list again"
         );
         self.ring.forget();
         self.at_hand.forget();

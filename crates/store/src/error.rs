@@ -175,7 +175,7 @@ pub enum WatchError {
     #[error("watch from version {from}: changes up to {oldest} are no longer kept")]
     Compacted { from: u64, oldest: u64 },
     /// The watcher was slower than the writers for so long that changes which it hasn't seen are gone.
-    #[error("go on watching from version {seen}: changes up to {oldest} are no longer kept")]
+    #[error("resume the watch from version {seen}: changes up to {oldest} are no longer kept")]
     Lagged { seen: u64, oldest: u64 },
 }
 

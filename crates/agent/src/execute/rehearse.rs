@@ -97,7 +97,7 @@ impl Executor<'_> {
             Err(error) if redefined && error.is_about_schema() => too_early(&error),
             Err(error) if *error.fault() == Fault::OtherVersion && moves(live.as_ref(), object) => {
                 let version = object.object.api_version();
-                Rehearsed::Untried(format!("what it owns in an older version is moved to {version} first"))
+                Rehearsed::Untried(format!("the fields that it owns in an older version are moved to {version} first"))
             }
             Err(error) => Rehearsed::Refused(explain_refusal(&error, live.as_ref())),
         }

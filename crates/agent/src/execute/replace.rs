@@ -30,7 +30,7 @@ impl Executor<'_> {
         let refused = match self.kubernetes.get(Some(self.account), path, true).await {
             Ok(live) => forbids(&live_object(&live)).map(|keep| explain_kept(&error.to_string(), &keep)),
             Err(error) if error.is_not_found() => None,
-            Err(error) => Some(format!("make anew: {error}")),
+            Err(error) => Some(format!("recreate: {error}")),
         };
         match refused {
             Some(refused) => Tried::Ended(Applied::Refused(refused)),
@@ -59,7 +59,7 @@ impl Executor<'_> {
         let deletion = match kept {
             Ok(deletion) => deletion,
             Err(error) => {
-                let refused = Applied::Refused(format!("not made anew: {}", chain(&error)));
+                let refused = Applied::Refused(format!("not recreated: {}", chain(&error)));
                 results.extend(replacements.iter().map(|replacement| (replacement.object.key(), refused.clone())));
                 return None;
             }
@@ -88,8 +88,8 @@ impl Executor<'_> {
             }
             Ok(Deleted::Superseded) => Applied::Superseded,
             Ok(Deleted::Kept(keep)) => Applied::Refused(explain_kept(why, &keep)),
-            Ok(_) => Applied::Waiting("is made anew: waits until the old one is gone".to_owned()),
-            Err(error) => Applied::Refused(format!("make anew: {error}")),
+            Ok(_) => Applied::Waiting("is recreated: waits until the old one is gone".to_owned()),
+            Err(error) => Applied::Refused(format!("recreate: {error}")),
         };
         (object.key(), false, applied)
     }
@@ -97,7 +97,7 @@ impl Executor<'_> {
     /// Also where something newer has come meanwhile: nothing may be left deleted.
     async fn make_anew(&self, object: &ResolvedObject) -> Applied {
         let Some(resource) = self.kinds.get(&GroupVersionKind::from(&object.object)) else {
-            return Applied::Refused("make anew: its kind is served no more".to_owned());
+            return Applied::Refused("recreate: its kind is no longer served".to_owned());
         };
         let path = resource.path_of(&object.object);
         let sent = self.write(&path, object, false).await;
@@ -113,7 +113,7 @@ pub(super) fn forbids(live: &LiveObject) -> Option<Keep> {
 /// `why`: what the API server said to a change of it.
 pub(super) fn explain_kept(why: &str, keep: &Keep) -> String {
     match keep {
-        Keep::Protected(annotation) => format!("{why}; it is not made anew: its annotation {annotation} protects it"),
-        other => format!("{why}; it is not made anew: {other}"),
+        Keep::Protected(annotation) => format!("{why}; it is not recreated: its annotation {annotation} protects it"),
+        other => format!("{why}; it is not recreated: {other}"),
     }
 }

@@ -48,7 +48,7 @@ impl Executor<'_> {
                     return Tried::Ended(Applied::Refused(explain_held(error, &others, &version)));
                 }
                 Err(error) => {
-                    return Tried::Ended(unapplied(&error, format!("move what it owns to {version}: {error}")));
+                    return Tried::Ended(unapplied(&error, format!("move its fields to {version}: {error}")));
                 }
             }
         }

@@ -65,7 +65,7 @@ impl<T: Clone, E: Error> Rotating<T, E> {
         if let Err(error) = &read
             && !last.has_failed
         {
-            tracing::warn!(error = chain(error), "a file can't be read again; what it said last goes on to count");
+            tracing::warn!(error = chain(error), "a file can't be read again; its last content stays in use");
         }
         last.has_failed = read.is_err();
         if let Ok(value) = read {

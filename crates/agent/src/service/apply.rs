@@ -283,7 +283,7 @@ impl ServiceTask {
         match self.agent.sealed.settle(self.uid(), deployments, &self.agent.kubernetes).await {
             Ok(()) => true,
             Err(error) => {
-                tracing::warn!(service = %self.name(), error = chain(&error), "can't give up what nobody names any more");
+                tracing::warn!(service = %self.name(), error = chain(&error), "can't release objects that no service states");
                 false
             }
         }

@@ -151,7 +151,7 @@ impl ServiceTask {
         let looked = match looked {
             Ok(looked) => Some(looked),
             Err(error) => {
-                tracing::debug!(service = %self.name(), object = %key, %error, "can't look at what it owns");
+                tracing::debug!(service = %self.name(), object = %key, %error, "can't list the objects that it owns");
                 None
             }
         };

@@ -177,7 +177,7 @@ impl ServiceTask {
             biased;
             () = self.until_superseded() => {}
             heard = tokio::time::timeout(PATIENCE, heard) => if heard.is_err() {
-                tracing::warn!(service = %name, "services beside it have not said what they state: deleting without them");
+                tracing::warn!(service = %name, "other services have not reported their objects: deleting without them");
             }
         }
     }

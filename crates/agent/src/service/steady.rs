@@ -352,7 +352,7 @@ impl ServiceTask {
         }
         // Before it goes: nothing else tells that it has run.
         if done && let Err(error) = self.save_inventory().await {
-            tracing::warn!(service = %self.name(), error = error.0, "what is done could not be remembered");
+            tracing::warn!(service = %self.name(), error = error.0, "the finished work could not be saved");
         }
     }
 }

@@ -95,7 +95,7 @@ impl ServiceTask {
             None => {
                 undone.failed = deletion.count;
                 if let Some(object) = deletion.objects.first() {
-                    undone.failures.push(unrestored(object.clone(), "its last state is kept no more"));
+                    undone.failures.push(unrestored(object.clone(), "its last state is no longer kept"));
                 }
             }
         }

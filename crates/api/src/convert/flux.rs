@@ -16,7 +16,7 @@ const HELM: &str = "helm.toolkit.fluxcd.io";
 /// Labels and annotations that say who keeps an object, which is another one now.
 const KEEPERS: [&str; 4] =
     ["kustomize.toolkit.fluxcd.io/", "helm.toolkit.fluxcd.io/", "reconcile.fluxcd.io/", "kubectl.kubernetes.io/"];
-const KEPT: &str = "it says who kept the object of Flux";
+const KEPT: &str = "it names Flux's field managers";
 
 /// Each object of the input by itself, in its order. Objects may be needed by others of the input, wherever they stand.
 pub fn convert_all(objects: &[Value], terms: &Terms) -> Vec<Result<Converted, NotConverted>> {

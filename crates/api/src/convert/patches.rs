@@ -6,7 +6,8 @@ use super::{Fields, NotConverted, Told};
 
 const OF_A_TARGET: [&str; 7] = ["group", "version", "kind", "name", "namespace", "labelSelector", "annotationSelector"];
 /// A note for patches with a target: here patches are the last step of rendering.
-const NAMES_ARE_FINAL: &str = "are applied to what is rendered: a target's name is the one that the object has then, with its prefixes and suffixes";
+const NAMES_ARE_FINAL: &str =
+    "are applied to the rendered objects: a target needs the rendered name, with prefixes and suffixes";
 
 /// `patches` of a kustomization, inline.
 pub(super) fn convert(fields: &mut Fields, told: &mut Told) -> Result<Vec<Value>, NotConverted> {

@@ -78,7 +78,7 @@ fn what_the_folders_around_it_say_of_its_files_belongs_to_a_folder() {
     let files = [("a/b/x", ""), ("a/.sourceignore", ""), (".sourceignore", ""), ("a/c/.sourceignore", "")];
     check(&files, "a/b", &[".sourceignore", "a/.sourceignore", "a/b/x"]);
     check(&[("a/b/x", ""), ("a/.sourceignore/x", "")], "a/b", &["a/b/x"]);
-    let why = ".sourceignore: is a symlink; make it a file: what it leaves out would be read";
+    let why = ".sourceignore: is a symlink; make it a file: otherwise its excluded files would be read";
     refused(&[("a/b/x", ""), (".sourceignore", "-> ignored")], "a/b", why);
 }
 

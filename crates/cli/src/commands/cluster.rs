@@ -475,7 +475,7 @@ async fn remove(session: &Session, namespace: &str, name: &str) -> Result<()> {
 fn warn_if_joined(name: &str, cluster: &Value) {
     if let Some(version) = cluster["status"]["agentVersion"].as_str() {
         say(&format!(
-            "note: {name} has joined already (agent {}); whoever joins with the new token takes its place",
+            "note: {name} has joined already (agent {}); an agent that joins with the new token replaces it",
             text::plain(version)
         ));
     }

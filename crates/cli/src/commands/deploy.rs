@@ -209,10 +209,8 @@ fn check_url(url: &str) -> Result<Uri> {
     }
     if uri.authority().is_some_and(|authority| authority.as_str().contains('@')) {
         // The address is not repeated: it holds a password.
-        return Err(Failure::usage(
-            "credentials don't belong in the address: everyone who reads the resource sees them",
-        )
-        .next("put them into a Secret of the tenant and give --secret NAME"));
+        return Err(Failure::usage("credentials don't belong in the address: every reader of the resource sees them")
+            .next("put them into a Secret of the tenant and give --secret NAME"));
     }
     Ok(uri)
 }

@@ -86,8 +86,9 @@ impl From<Failure> for Finding {
             Some(evidence) => format!("{}: {evidence}", failure.cause),
             None => failure.cause,
         };
-        let remedy =
-            failure.next.unwrap_or_else(|| "try again; if it stays so, the log of who answered says more".to_owned());
+        let remedy = failure
+            .next
+            .unwrap_or_else(|| "try again; if it fails again, see the log of the server that answered".to_owned());
         Self::fail(found, remedy)
     }
 }

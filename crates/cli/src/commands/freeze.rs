@@ -93,7 +93,7 @@ fn path(namespace: &str, plural: &str) -> String {
 
 pub async fn run(args: FreezeArgs, session: &Session) -> Result<u8> {
     if args.reason.trim().is_empty() {
-        return Err(Failure::usage("--reason is empty; say why, whoever waits reads it"));
+        return Err(Failure::usage("--reason is empty: state why; people with pending changes read it"));
     }
     match &args.let_through {
         Some(named) => let_through(named, &args, session).await,
@@ -206,7 +206,7 @@ fn describe(namespace: &str, spec: &Value) -> String {
     let narrowed = if narrowed.iter().any(|field| !spec[*field].is_null()) { " of what is named" } else { "" };
     let from = spec["start"].as_str().map(|start| format!(" from {start}")).unwrap_or_default();
     let until =
-        spec["end"].as_str().map_or_else(|| " until somebody ends it".to_owned(), |end| format!(" until {end}"));
+        spec["end"].as_str().map_or_else(|| " until a person ends it".to_owned(), |end| format!(" until {end}"));
     format!("no change{narrowed} begins {place}{from}{until}")
 }
 

@@ -177,10 +177,10 @@ fn render(impact: &Impact, terminal: Terminal) -> String {
     let Impact { changing, failing, standing, .. } = impact;
     lines += &format!("{} of {} services change, on {}\n", changing.services, impact.services, clusters(changing));
     if impact.uncompared > 0 {
-        lines += &format!("{} of them by their paths: what they are made of was not compared\n", impact.uncompared);
+        lines += &format!("{} of them by their paths: their content was not compared\n", impact.uncompared);
     }
     if failing.services > 0 {
-        lines += &format!("{} fail, on {}: they go on with what they have\n", failing.services, clusters(failing));
+        lines += &format!("{} fail, on {}: they keep their versions\n", failing.services, clusters(failing));
     }
     if standing.services > 0 {
         lines += &format!("{} are suspended or pinned to another version\n", standing.services);
@@ -279,7 +279,7 @@ mod tests {
             shown,
             "feature@0123456789ab against main@89abcdef0123: 3 paths differ\n\
              12 of 400 services change, on 12 clusters\n\
-             1 fail, on 1 cluster: they go on with what they have\n\
+             1 fail, on 1 cluster: they keep their versions\n\
              \n\
              EFFECT    SET   PATH       SERVICES   CLUSTERS   FIRST\n\
              changes   web   apps/web   12         12         web-1, web-2 and 10 more\n\

@@ -184,7 +184,7 @@ async fn finished(session: &Session, of: (&str, &str), id: &str, last: &mut Stri
                     return Ok(answer);
                 }
                 *last = match answer.phase {
-                    PlanPhase::Preparing => "the hub is looking for what is to be planned".to_owned(),
+                    PlanPhase::Preparing => "the hub is preparing the plan".to_owned(),
                     _ => answer.message,
                 };
             }

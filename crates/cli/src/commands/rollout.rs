@@ -322,12 +322,12 @@ fn draw(
         }
     }
     if let Some(by) = &rollout.halted_by {
-        text += &format!("halted by {by}; a newer version, or promote --past halt, goes on\n");
+        text += &format!("halted by {by}; continue with a newer version, or with promote --past halt\n");
     }
     if policy.paused {
         let why =
             policy.pause_reason.as_ref().map(|reason| format!(": {}", crate::text::plain(reason))).unwrap_or_default();
-        text += &format!("paused{why}; rollout resume goes on\n");
+        text += &format!("paused{why}; continue with rollout resume\n");
     }
     let mut shown: Vec<&Member> = members.iter().filter(|member| member.progress != Some(Progress::Done)).collect();
     shown.sort_by(|a, b| (&a.step, &a.cluster).cmp(&(&b.step, &b.cluster)));
@@ -414,7 +414,7 @@ mod tests {
             "team-a/web, rollout 7: Halted, step canary\n\
              pinned to version 3 by ada: 4 is slow; rollback serviceset/web --clear unpins it\n\
              [#####...............] 1 of 4 clusters\n  1 failed\n  2 waiting\n\
-             halted by farwater-admin/a; a newer version, or promote --past halt, goes on\n\
+             halted by farwater-admin/a; continue with a newer version, or with promote --past halt\n\
              CLUSTER            STEP     STATE\n\
              farwater-admin/a   canary   failed: crashes\n\
              farwater-admin/b   rest     waits for step canary\n"

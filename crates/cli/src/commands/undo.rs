@@ -69,7 +69,10 @@ pub async fn run(args: UndoArgs, session: &Session) -> Result<u8> {
     match tokio::time::timeout(args.timeout, answered(session, (namespace, name), &request)).await {
         Ok(undone) => tell(&format!("{namespace}/{name}"), &undone?),
         Err(_) => {
-            say(&format!("timed out after {}s; the request stands, and the agent answers it", args.timeout.as_secs()));
+            say(&format!(
+                "timed out after {}s; the request stays, and the agent will answer it",
+                args.timeout.as_secs()
+            ));
             say(&format!("  next: {} why {name} -n {namespace}", session.program.name()));
             Ok(exit::TIMEOUT)
         }
@@ -101,7 +104,7 @@ fn tell(service: &str, undone: &Undone) -> Result<u8> {
     print(&format!("{service} {} restored\n", counted(undone.restored, "object")))?;
     if undone.restored > 0 {
         say(
-            "no service manages what was restored: state it in a source again, or delete it yourself when it is no longer needed",
+            "no service manages the restored objects: add them to a source again, or delete them when they are no longer needed",
         );
     }
     if undone.failed == 0 {

@@ -182,7 +182,7 @@ async fn answered(session: &Session, wanted: &Wanted) -> Result<u8> {
     for name in waited_for(session, wanted).await?.keys() {
         let finding = why::explain(session, &wanted.namespace, name).await?;
         if finding.link == Some(Link::Source) && finding.standing == Standing::Broken {
-            say(&format!("{name} may not be at what was pushed: {}", text::plain(&finding.sentence)));
+            say(&format!("{name} may not have the pushed revision: {}", text::plain(&finding.sentence)));
             code = exit::NO;
         }
     }

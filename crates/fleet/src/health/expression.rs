@@ -190,7 +190,7 @@ fn explain(error: &ExecutionError) -> String {
         ExecutionError::UndeclaredReference(name) => format!("there is no {:?}", cut(name, MAX_QUOTED)),
         ExecutionError::UnexpectedType { got, want } => format!("it has a {got} where it needs a {want}"),
         ExecutionError::UnsupportedBinaryOperator(operator, ..) => format!("{operator}: not for values of these types"),
-        ExecutionError::FunctionError { function, .. } => format!("{function}() can't read what it is given"),
+        ExecutionError::FunctionError { function, .. } => format!("{function}() can't read its argument"),
         ExecutionError::IndexOutOfBounds(_) => "an index is out of bounds".to_owned(),
         ExecutionError::DivisionByZero(_) | ExecutionError::RemainderByZero(_) => "it divides by zero".to_owned(),
         ExecutionError::Overflow(..) => "a number is too large".to_owned(),

@@ -33,7 +33,7 @@ pub fn problems(spec: &NotificationProviderSpec) -> Vec<(&'static str, String)> 
         found.push(("commitStatus", "only Git hosts give statuses to commits".to_owned()));
     }
     match (&spec.email, kind) {
-        (None, ProviderType::Email) => found.push(("email", "say from whom and to whom".to_owned())),
+        (None, ProviderType::Email) => found.push(("email", "state sender and recipients".to_owned())),
         (Some(email), ProviderType::Email) => {
             if !is_mailbox(&email.from) {
                 found.push(("email.from", "it is no address of the form NAME@HOST".to_owned()));
@@ -42,7 +42,7 @@ pub fn problems(spec: &NotificationProviderSpec) -> Vec<(&'static str, String)> 
                 found.push(("email.to", "each is an address of the form NAME@HOST".to_owned()));
             }
         }
-        (Some(_), _) => found.push(("email", "only type email has it".to_owned())),
+        (Some(_), _) => found.push(("email", "only type email has this field".to_owned())),
         (None, _) => {}
     }
     found
@@ -62,8 +62,7 @@ pub(crate) fn check_address(kind: ProviderType, address: &str) -> Result<(), Str
         return Err("it names no host".to_owned());
     }
     if host.contains('@') || rest.contains(['?', '#']) {
-        return Err("it holds a user, a query or a fragment: what is secret goes into the Secret, as token or address"
-            .to_owned());
+        return Err("it has a user, a query or a fragment: put secrets into the Secret, as token or address".to_owned());
     }
     match kind {
         ProviderType::Email if !path.is_empty() => Err("a mail server has no path".to_owned()),

@@ -182,7 +182,7 @@ fn what_makes_no_sense_is_named_by_its_field_and_no_value_is_quoted() {
     check(json!({"type": "email", "address": "smtp://mail:587", "email": {"from": "a@b", "to": ["c@d"]}}), &[]);
     check(
         json!({"type": "generic", "address": "https://user:hunter2@x/y", "secretRef": secret}),
-        &["address: it holds a user, a query or a fragment: what is secret goes into the Secret, as token or address"],
+        &["address: it has a user, a query or a fragment: put secrets into the Secret, as token or address"],
     );
     check(
         json!({"type": "gitlab", "address": "ftp://x", "channel": "a"}),

@@ -42,7 +42,7 @@ pub struct ObjectOptions {
     pub adopt: AdoptPolicy,
     pub conflicts: ConflictPolicy,
     pub drift: DriftMode,
-    /// Whether it may be deleted and made anew where a change of it is refused as impossible.
+    /// Whether it may be deleted and recreated where a change of it is refused as impossible.
     pub recreate: bool,
     /// Whether it is written as a whole, so that fields that are not in the source go.
     pub replace: bool,

@@ -248,7 +248,7 @@ pub(super) fn stand(
     let look = if is_due { now.saturating_add(SLACK) } else { next };
     match answer.said {
         Said::Pass if is_of_now && now < ends => (held(true, false, &answer.message), is_due, Some(look.min(ends))),
-        Said::Pass => (held(false, false, "what it said has expired; it is asked anew"), is_due, Some(look)),
+        Said::Pass => (held(false, false, "its answer has expired; it is asked again"), is_due, Some(look)),
         _ => (held(false, false, &answer.message), is_due, Some(look)),
     }
 }

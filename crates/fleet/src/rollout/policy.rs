@@ -194,7 +194,11 @@ fn read_order(order: &RolloutOrder) -> Result<Order, InvalidPolicy> {
         }
     }
     if order.abort && order.promote.is_some() {
-        return Err(InvalidPolicy::new("order.abort", true, "false beside promote: a rollout goes on or back"));
+        return Err(InvalidPolicy::new(
+            "order.abort",
+            true,
+            "false beside promote: a rollout can't continue and roll back",
+        ));
     }
     Ok(Order {
         id: Digest::of_json(&serde_json::to_value(order).unwrap_or_default()),
@@ -286,7 +290,7 @@ mod tests {
         );
         check(
             order(json!({"number": 1, "abort": true, "promote": "Halt"})),
-            "rollout.order.abort is true: it must be false beside promote: a rollout goes on or back",
+            "rollout.order.abort is true: it must be false beside promote: a rollout can't continue and roll back",
         );
         check(
             order(json!({"number": 1, "requestedAt": "x".repeat(65)})),

@@ -204,10 +204,10 @@ impl fmt::Display for Standing {
             Self::Unheard => "waits for its cluster to be heard, since the hub was away",
             Self::Lost => "is silent since it got the change",
             Self::Failed(message) => return write!(f, "failed: {message}"),
-            Self::Recovered => "failed, and is healthy now: promote the rollout to go on",
+            Self::Recovered => "failed, and is healthy now: promote the rollout to continue",
             Self::TakenBack => "was taken back: it is not given this change again unless the rollout is promoted",
             Self::Deferred => "is silent: it gets the change when it is heard",
-            Self::Skipped => "is skipped: nobody waits for it",
+            Self::Skipped => "is skipped",
             Self::Stands(stands) => return stands.fmt(f),
             Self::Held(held) => return held.fmt(f),
         })

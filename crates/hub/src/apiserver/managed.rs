@@ -52,7 +52,7 @@ const OWN_MANAGER: &str = "farwater-hub";
 /// Of the resource or the subresource that a request is for.
 pub fn manager_of(call: &Call) -> Result<&'static FieldManager, ApiError> {
     let found = call.kind.managers.get(call.info.subresource.as_str());
-    found.ok_or_else(|| ApiError::internal("a resource is written whose fields nobody manages"))
+    found.ok_or_else(|| ApiError::internal("a resource without field managers is written"))
 }
 
 /// Who writes: whom the request names, or the program that sends it.

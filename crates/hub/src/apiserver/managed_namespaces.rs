@@ -29,8 +29,7 @@ pub fn set_of(object: &Value) -> Option<Value> {
 pub fn validate(object: &Value, old: Option<&Value>, errors: &mut Vec<FieldError>) {
     let name = meta::text(object, "name");
     if old.is_none() && name.len() > MAX_NAME {
-        let why =
-            format!("must be no more than {MAX_NAME} bytes: its set and the services of that are called after it");
+        let why = format!("must be no more than {MAX_NAME} bytes: its set and the set's services get this name");
         errors.push(FieldError::invalid("metadata.name", &json!(name), &why));
     }
     // What its own schema refuses can't be read.

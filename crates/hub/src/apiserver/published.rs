@@ -83,7 +83,7 @@ pub fn add_lists(kinds: &[ResourceKind], definitions: &mut Map<String, Value>) {
         let reference = |name: &str| json!({"$ref": format!("#/components/schemas/{name}")});
         let items = json!({"type": "array", "items": reference(&kind.schema_name), "description": "The objects."});
         let mut metadata = reference("io.k8s.apimachinery.pkg.apis.meta.v1.ListMeta");
-        metadata["description"] = "The version of the list, and where it goes on.".into();
+        metadata["description"] = "The version of the list, and the token of its next page.".into();
         let list = json!({
             "type": "object",
             "description": format!("A list of {}.", kind.kind),

@@ -49,7 +49,7 @@ pub fn check(names: impl IntoIterator<Item = OsString>) -> Option<String> {
     if unknown.is_empty() {
         return None;
     }
-    Some(format!("nobody reads {} of the environment; the hub's options are {}", unknown.join(", "), valid.join(", ")))
+    Some(format!("unknown environment variable {}; the hub's options are {}", unknown.join(", "), valid.join(", ")))
 }
 
 /// What the kubelet sets for Services of the pod's namespace: `NAME_SERVICE_HOST`, `NAME_SERVICE_PORT[_PORTNAME]`,

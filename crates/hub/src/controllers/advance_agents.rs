@@ -216,7 +216,7 @@ async fn carry_out(
     let now = Timestamp::now().as_second();
     let mut rows = Vec::new();
     for member in decision.assign.iter().filter_map(|index| members.get(*index)) {
-        tracing::info!(cluster = member.agent.name, image = wanted.image, "the agent is asked to change");
+        tracing::info!(cluster = member.agent.name, image = wanted.image, "agent update requested");
         rows.push(AgentUpdateRow {
             settings: text.clone(),
             previous: member.row.settings.clone(),

@@ -176,7 +176,7 @@ impl Examined {
         let told = Told {
             is_warning: false,
             reason: "Approved".into(),
-            message: format!("{} approves what is to be promoted to stage {stage}: {}", approval.by, approval.reason),
+            message: format!("{} approves the promotion to stage {stage}: {}", approval.by, approval.reason),
         };
         self.state.stages.entry(stage.to_owned()).or_default().approve(approval);
         let state = std::mem::take(&mut self.state);
@@ -250,7 +250,7 @@ pub async fn approve(
             return Ok(commit);
         }
     }
-    Err(Refusal::Conflict("it goes on changing; ask again".to_owned()))
+    Err(Refusal::Conflict("it keeps changing; try again".to_owned()))
 }
 
 impl Examined {
@@ -276,7 +276,7 @@ impl Examined {
         match waiting {
             None => Err(Refusal::Conflict(format!("nothing waits to be approved for stage {stage}"))),
             Some((digest, _)) if digest != request.digest => {
-                let why = format!("what would be deployed to stage {stage} is another thing by now: look at it again");
+                let why = format!("the candidate for stage {stage} has changed: review it again");
                 Err(Refusal::Conflict(why))
             }
             Some((_, commit)) => Ok(commit),
@@ -425,10 +425,7 @@ impl Examined {
             return Verdict::stalled("StageInvalid", format!("stage {}: {why}", stage.name));
         }
         if let Some((stage, _)) = stages().skip(1).find(|(_, seen)| seen.failed) {
-            return Verdict::stalled(
-                "StageFailed",
-                format!("stage {} has stopped at what was promoted to it", stage.name),
-            );
+            return Verdict::stalled("StageFailed", format!("stage {} stopped at the promoted revision", stage.name));
         }
         let proposed = |(stage, seen): (&PipelineStage, &Seen)| {
             let state = decision.state.stages.get(&stage.name)?;
@@ -440,7 +437,7 @@ impl Examined {
             Some((told.branch, state.proposed()?.problem.as_ref()?))
         };
         if let Some((branch, problem)) = stages().find_map(failing) {
-            let told = format!("what is to be merged, by branch {branch}: {}", problem.message);
+            let told = format!("the proposal on branch {branch}: {}", problem.message);
             return match problem.lasting {
                 true => Verdict::stalled("PushFailed", told),
                 false => Verdict::reconciling("PushFailed", told),
@@ -458,7 +455,7 @@ impl Examined {
             promoted.is_some() && (is_late || seen.lacks.is_some())
         };
         if let Some((stage, _)) = stages().find(under_way) {
-            return Verdict::reconciling("Promoting", format!("stage {} gets what was promoted to it", stage.name));
+            return Verdict::reconciling("Promoting", format!("stage {} gets the promoted revision", stage.name));
         }
         for ((stage, _), candidate) in stages().zip(&decision.candidates) {
             let gates = || candidate.iter().flat_map(|candidate| &candidate.gates);
@@ -683,7 +680,7 @@ fn tests_of(spec: &ServiceDeploymentSpec) -> BTreeSet<String> {
 fn check_own_reference(source: &Name, reference: Option<&GitReference>) -> Option<String> {
     let follows = reference.and_then(|reference| reference.pipeline.as_deref())?;
     Some(format!(
-        "GitRepository {} follows Pipeline {follows}, and what is promoted here is merged by people: set spec.ref to a branch or a commit",
+        "GitRepository {} follows Pipeline {follows}, but people merge the promotions of this stage: set spec.ref to a branch or a commit",
         source.name
     ))
 }

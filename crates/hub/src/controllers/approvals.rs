@@ -123,7 +123,7 @@ impl Word {
             }
         })
         .await?;
-        tracing::info!(object = %name, "{} is a day old and counts no more", self.what);
+        tracing::info!(object = %name, "{} is a day old and has expired", self.what);
         Ok(Standing::Expired)
     }
 }

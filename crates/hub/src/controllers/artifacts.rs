@@ -138,7 +138,7 @@ pub async fn fetch_charts(mirrors: &Mirrors, source: Helm<'_>, with: &Credential
         let of = |row: &ChartRow| row.digest.parse::<Digest>().ok();
         let kept = source.known.iter().chain(&charts).filter_map(of).collect();
         if let Err(error) = artifacts.tidy(kept).await {
-            tracing::warn!(source = source.uid, error = %super::chain(&error), "remove what is not needed any more");
+            tracing::warn!(source = source.uid, error = %super::chain(&error), "remove files that are no longer needed");
         }
     }
     let digest = index.map(|(_, digest)| digest);
@@ -299,7 +299,7 @@ pub async fn fetch_artifact(mirrors: &Mirrors, source: Oci<'_>, with: &Credentia
     let key = selection.key(&digest);
     let kept = served.and_then(artifact_key).into_iter().chain([key]).collect();
     if let Err(error) = artifacts.tidy(kept).await {
-        tracing::warn!(source = uid, error = %super::chain(&error), "remove what is not needed any more");
+        tracing::warn!(source = uid, error = %super::chain(&error), "remove files that are no longer needed");
     }
     Ok(Outcome {
         served: Some((pulled.reference, digest.to_hex())),
@@ -334,7 +334,7 @@ pub async fn fetch_file(
     let digest = single::sync_file(&mirrors.web().linked_site(&url)?, &artifacts, name, timeout).await?;
     let kept = served.and_then(artifact_key).into_iter().chain([digest]).collect();
     if let Err(error) = artifacts.tidy(kept).await {
-        tracing::warn!(source = uid, error = %super::chain(&error), "remove what is not needed any more");
+        tracing::warn!(source = uid, error = %super::chain(&error), "remove files that are no longer needed");
     }
     Ok(Outcome {
         served: Some((String::new(), digest.to_hex())),

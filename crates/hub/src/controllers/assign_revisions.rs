@@ -496,7 +496,7 @@ async fn resolve_candidate(
         Err(ResolveError::Machine(error)) => Err(failed(error)),
         Err(ResolveError::Damaged { name: source, source_uid, whole, source: error }) => {
             // Fetched anew, it is whole; what is assigned stays.
-            tracing::error!(%source, error = %chain(&*error), "what is kept of a source is damaged and is made anew");
+            tracing::error!(%source, error = %chain(&*error), "the cache of a source is damaged and is rebuilt");
             if whole {
                 delivery.mirrors.remove(&source_uid).await.map_err(|error| failed(error.into()))?;
             }

@@ -197,7 +197,7 @@ pub enum ResolveError {
     #[error(transparent)]
     Machine(Box<dyn std::error::Error + Send + Sync>),
     /// What is kept of a source is not whole; it is to be asked again.
-    #[error("what is kept of {name} is not whole")]
+    #[error("the cache of {name} is incomplete")]
     Damaged {
         name: SourceName,
         source_uid: String,

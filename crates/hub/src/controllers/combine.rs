@@ -129,7 +129,7 @@ pub enum CombineError {
     #[error("{0}")]
     Content(String),
     /// What was kept of a source is not there, or broken; fetched again it is whole.
-    #[error("what is kept of source {source_uid} is not whole")]
+    #[error("the cache of source {source_uid} is incomplete")]
     Damaged {
         source_uid: String,
         /// All of it is to be made anew.
@@ -364,7 +364,9 @@ impl Shelf {
 
     fn pack(&self, limits: &Limits) -> Result<Again, CombineError> {
         match self.complete(self.assemble(limits)?, limits)? {
-            Completed::Lacks(_) => Err(CombineError::Content("a chart or a base lacks what it had before".to_owned())),
+            Completed::Lacks(_) => {
+                Err(CombineError::Content("a chart or a base lost files that it had before".to_owned()))
+            }
             Completed::Whole { absent, .. } if !absent.is_empty() => Ok(Again::Waits(absent)),
             Completed::Whole { overlay, closure, .. } => {
                 let bytes = archive::pack(&overlay, &closure, limits)?;

@@ -40,10 +40,7 @@ async fn exchange(store: &Store, directory: &std::path::Path) -> Result<bool, Id
     store.rotate_seal_key(next.bytes()).await?;
     finish_seal_key(directory)?;
     is_seal_key_wanted(directory)?;
-    tracing::info!(
-        key = next.id(),
-        "the seal key is exchanged; back up keys/ now. What was sealed before is sealed anew"
-    );
+    tracing::info!(key = next.id(), "the seal key was rotated; back up keys/ now. Older Secrets are sealed again");
     Ok(true)
 }
 
@@ -62,7 +59,7 @@ async fn reseal(store: &Store) -> bool {
                 return true;
             }
             Err(error) => {
-                tracing::warn!(error = %chain(&error), "sealing anew goes on later");
+                tracing::warn!(error = %chain(&error), "sealing continues later");
                 return false;
             }
         }

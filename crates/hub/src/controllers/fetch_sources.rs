@@ -499,7 +499,7 @@ async fn withdraw_unverified(
     if !source.is_doubtful(served.as_ref()) {
         return Ok(served);
     }
-    tracing::warn!(source = %source.object.name, "what was never verified is not served any more");
+    tracing::warn!(source = %source.object.name, "a revision that was never verified is no longer served");
     let uid = source.uid.clone();
     delivery.store.transact(move |tx| Box::pin(async move { withdraw_revision(tx, &uid).await })).await?;
     wake_services(delivery, &source.uid).await?;
@@ -592,7 +592,9 @@ async fn write_ready(
 ) -> Result<(), StoreError> {
     let text = revision.map(revision_text);
     let said = |text: &String| match delivery.checks.announced.stretch(&source.uid, source.interval) {
-        (interval, true) => format!("serves {text}; webhooks announce pushes, so it is asked every {}", show(interval)),
+        (interval, true) => {
+            format!("serves {text}; webhooks announce pushes, so it is fetched only every {}", show(interval))
+        }
         (_, false) => format!("serves {text}"),
     };
     let mut verdicts = text.as_ref().map(|text| Verdict::ready("Fetched", said(text))).unwrap_or_default();
@@ -726,7 +728,7 @@ async fn write_failure(
             format!("{} stays in use, unchecked since {}", revision_text(revision), since.0)
         }
         (None, SourceSpec::Helm(spec)) if spec.is_registry() => {
-            format!("what was found stays in use, unchecked since {}", since.0)
+            format!("the last revision stays in use, unchecked since {}", since.0)
         }
         (None, _) if source.is_signed() => "nothing that was verified is there to serve".to_owned(),
         (None, _) => "nothing was fetched yet".to_owned(),

@@ -401,7 +401,7 @@ fn judge(standing: Standing, problem: Option<String>) -> Vec<Verdict> {
             Verdict::ready("InForce", format!("in force until {until}"))
         }
         (None, Standing { in_force: true, until: None }) => {
-            Verdict::ready("InForce", "in force until somebody ends it")
+            Verdict::ready("InForce", "in force until a person ends it")
         }
         (None, Standing { in_force: false, until: Some(begin) }) => {
             Verdict::ready("Waiting", format!("in force from {begin} on"))

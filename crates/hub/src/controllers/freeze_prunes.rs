@@ -162,7 +162,7 @@ pub async fn freeze(tx: &mut Tx, why: &str, now: Timestamp) -> Result<bool, Stor
     let object = manage(&key.kind, "", Some(&namespace.object), object, now);
     let change = Change::Replace { uid: namespace.uid.clone(), version: namespace.version, object };
     tx.write(Write { key, change }).await?;
-    let message = format!("nothing is deleted in the whole fleet: {why}. To go on: kubectl {}", release());
+    let message = format!("all deletions of the fleet are stopped: {why}. To resume them: kubectl {}", release());
     events::tell(tx, &namespace, &Told { is_warning: true, reason: "PrunesFrozen".into(), message }).await?;
     Ok(true)
 }

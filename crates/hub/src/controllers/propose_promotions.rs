@@ -101,7 +101,7 @@ impl Task<'_> {
             Err(failure) => {
                 let wait = if failure.lasting { RETRY_LASTING } else { RETRY };
                 let (stage, message) = (&self.stage().name, cut(&failure.message, MAX_PROBLEM));
-                tracing::info!(pipeline = %self.name, stage, problem = message, "what was promoted is not pushed");
+                tracing::info!(pipeline = %self.name, stage, problem = message, "the promotion is not pushed");
                 let is_known = known
                     .proposed()
                     .and_then(|known| known.problem.as_ref())
@@ -303,7 +303,7 @@ impl Task<'_> {
             | GitReason::Forbidden
             | GitReason::NotFound => {
                 let secret = &self.pull.secret_ref.name;
-                format!("Secret {secret} must be of somebody who may push branch {}", self.branch)
+                format!("Secret {secret} must belong to an account with the right to push branch {}", self.branch)
             }
             _ => "it will be tried again".to_owned(),
         };
@@ -343,7 +343,7 @@ impl Task<'_> {
                 return Ok(true);
             }
         }
-        let problem = "it goes on changing".to_owned();
+        let problem = "it keeps changing".to_owned();
         Err(StoreError::Row { what: format!("state of Pipeline {}", self.name), problem })
     }
 }

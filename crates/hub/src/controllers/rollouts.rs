@@ -410,7 +410,7 @@ async fn find_back(
             }
         }
     }
-    tracing::warn!(service = row.service_name, %released, "what it is to go back to is in its history no more");
+    tracing::warn!(service = row.service_name, %released, "the version to roll back to is no longer in its history");
     Ok(None)
 }
 
@@ -923,7 +923,7 @@ pub async fn look_at_whole(
     }
     // Passed over are clusters that are away, and no others.
     if rollout.waiting + rollout.progressing + rollout.failed > 0 {
-        return lacks("has clusters that stand still".to_owned());
+        return lacks("has clusters that are suspended or held".to_owned());
     }
     if let Some(stalled) = holding(&status.conditions, "Stalled") {
         return lacks(format!("is not ready: {}", stalled.message));

@@ -90,13 +90,14 @@ pub async fn send_notifications(delivery: Arc<Delivery>, name: Name) -> Result<N
     let Some((resource, provider)) = found else { return Ok(Next::OnChange) };
     let sender = Sender { delivery: &delivery, name: &name, resource: &resource, provider: &provider };
     if !delivery.notifications.is_provider_in_force(&name) {
-        let message =
-            format!("{MAX_PROVIDERS} providers of the namespace come before it by name, as many as are told anything");
+        let message = format!(
+            "{MAX_PROVIDERS} providers of the namespace come before it by name; the hub notifies no more than that"
+        );
         sender.tell(Some(Verdict::stalled("TooManyProviders", message)), sender.asked()).await?;
         return Ok(Next::OnChange);
     }
     if provider.spec.suspend {
-        let verdict = Verdict::new("Ready", None, "Suspended", "suspended; what is to be told waits");
+        let verdict = Verdict::new("Ready", None, "Suspended", "suspended; notifications wait");
         sender.tell(Some(vec![verdict]), sender.asked()).await?;
         return Ok(Next::OnChange);
     }
@@ -339,7 +340,7 @@ impl Sender<'_> {
             return Ok(Some(match given_up {
                 0 => Verdict::reconciling(FAILED, fault.why.clone()),
                 count => {
-                    tracing::error!(provider = %self.name, count, "what has waited for a day to be told is left out");
+                    tracing::error!(provider = %self.name, count, "notifications that waited for a day are dropped");
                     let messages = if count == 1 { "1 message".to_owned() } else { format!("{count} messages") };
                     Verdict::stalled(GIVEN_UP, format!("gave up on {messages} after 24 hours: {}", fault.why))
                 }
@@ -359,7 +360,7 @@ impl Sender<'_> {
         if is_outcome && outcome.sent == 0 && (is_same || was_paused) {
             return Ok(None);
         }
-        Ok(Some(Verdict::ready("Ready", "what is to be told is sent")))
+        Ok(Some(Verdict::ready("Ready", "pending notifications are sent")))
     }
 
     async fn tell(&self, verdicts: Option<Vec<Verdict>>, answered: Option<String>) -> Result<(), StoreError> {

@@ -100,7 +100,7 @@ async fn tell(
     let mut verdicts = match (&path, trouble) {
         (_, Some((reason, message))) => Verdict::stalled(reason, message),
         (Some(path), None) if receiver.spec.suspend => {
-            let message = format!("suspended; what is delivered to {}{path} is not acted upon", delivery.url);
+            let message = format!("suspended; deliveries to {}{path} are ignored", delivery.url);
             vec![Verdict::new("Ready", None, "Suspended", message)]
         }
         (Some(path), None) => Verdict::ready("Served", format!("hosts deliver to {}{path}", delivery.url)),

@@ -578,7 +578,7 @@ async fn brake(
     names.truncate(SHOWN);
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
     let message = format!(
-        "the selector finds {}{more} no more; nothing is deleted in the whole fleet until an administrator has looked: kubectl {}",
+        "the selector no longer finds {}{more}; all deletions of the fleet are stopped until an administrator reviews this: kubectl {}",
         names.join(", "),
         release()
     );
@@ -617,7 +617,7 @@ async fn drop_service(delivery: &Delivery, name: &Name, row: SetMember, set: &Se
             if let Some(found) = tx.get(&key).await?.filter(|found| found.uid == row.service_uid) {
                 delete_service(tx, found, policy).await?;
             }
-            tracing::info!(set = %set_name, service = row.service_name, "its cluster is selected no more");
+            tracing::info!(set = %set_name, service = row.service_name, "its cluster is no longer selected");
             save_member(tx, &SetMember { service_uid: String::new(), ready: 0, ..row }).await
         })
     });
@@ -724,7 +724,7 @@ fn judge(delivery: &Delivery, set: &ServiceSet, tally: &Tally, advance: Option<&
     }
     if braked > 0 {
         let message = format!(
-            "the selector finds {} no more, which stay as they are until an administrator has looked: kubectl {}",
+            "the selector no longer finds {}; they stay as they are until an administrator reviews this: kubectl {}",
             counted(braked, "cluster"),
             release()
         );

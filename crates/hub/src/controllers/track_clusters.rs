@@ -232,7 +232,7 @@ fn resolve_status(
         (Some(_), _) if standing == Standing::Revoked => Verdict::stalled(
             "HubKeysRevoked",
             format!(
-                "the agent goes by keys of the hub that were taken out of use; what runs goes on running. Run: farwater cluster join {}",
+                "the agent uses retired keys of the hub; workloads keep running. Run: farwater cluster join {}",
                 state.name
             ),
         ),
@@ -246,7 +246,7 @@ fn resolve_status(
             let since = state.heard().and_then(|heard| Timestamp::from_second(heard).ok());
             let message = since.map_or_else(
                 || "the agent has joined and has not polled since".to_owned(),
-                |since| format!("the agent was last heard at {since}; what runs in the cluster goes on running"),
+                |since| format!("the agent was last heard at {since}; workloads in the cluster keep running"),
             );
             vec![Verdict::new("Ready", Some(false), SILENT, message)]
         }

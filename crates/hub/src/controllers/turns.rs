@@ -89,8 +89,7 @@ impl Turns {
             };
             if wait >= HOST_SILENT || tokio::time::Instant::now() + wait > given_up {
                 let (host, _) = names_of(url);
-                let message =
-                    format!("{host} does not answer, or not in time for all who ask it; it will be tried again");
+                let message = format!("{host} does not answer in time; the hub will try again");
                 return Err(SourceFailure::passing("Timeout", message));
             }
             tokio::time::sleep(wait).await;

@@ -43,9 +43,7 @@ pub enum Refusal {
          identity; join again"
     )]
     KeysReplaced,
-    #[error(
-        "this agent goes by keys of the hub that were taken out of use; join it anew with: farwater cluster join {name}"
-    )]
+    #[error("this agent uses retired keys of the hub; join it again: farwater cluster join {name}")]
     KeysRevoked { name: String },
     #[error(
         "new keys are taken once this process is known to be the only one with this identity; try again in {seconds} s"
@@ -75,7 +73,7 @@ pub enum Refusal {
     ParametersNotDesired { service: String },
     #[error("the hub's last report is {last}, not {base}; send everything, with base 0")]
     BaseUnknown { last: u64, base: u64 },
-    #[error("nobody waits for this plan any more")]
+    #[error("no request for this plan is open")]
     PlanUnwanted,
     #[error("the request is longer than this address takes")]
     TooLarge,

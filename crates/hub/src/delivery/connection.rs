@@ -55,7 +55,7 @@ pub async fn get_connection(State(delivery): State<Arc<Delivery>>, mut request: 
     let (cluster, instance) = identify(&delivery, request.headers())?;
     let accept = read_handshake(request.headers())?;
     let live = delivery.connections.admit(&cluster, instance).ok_or_else(|| {
-        Refusal::Unavailable("the hub keeps no more connections; polls are answered as always".to_owned())
+        Refusal::Unavailable("the hub has reached its limit of connections; polls still work".to_owned())
     })?;
     let upgrade = hyper::upgrade::on(&mut request);
     let serving = serve(Arc::clone(&delivery), cluster, live, upgrade);
@@ -81,7 +81,7 @@ fn read_handshake(headers: &HeaderMap) -> Result<HeaderValue, Refusal> {
             && names(&header::SEC_WEBSOCKET_VERSION, "13")
     });
     let key = key.ok_or_else(|| {
-        let message = "this address is for WebSockets, version 13, over HTTP/1.1; what is in between must pass them on";
+        let message = "this address is for WebSockets, version 13, over HTTP/1.1; proxies in between must pass them on";
         Refusal::Invalid(message.to_owned())
     })?;
     HeaderValue::from_str(&derive_accept_key(key.as_bytes())).map_err(|error| Refusal::Invalid(error.to_string()))

@@ -120,7 +120,7 @@ fn type_label(kind: Option<ReceiverType>) -> &'static str {
 pub struct Counters {
     fetches: Family<FetchLabels, Counter>,
     fetch_time: Histogram,
-    /// Services whose parameters were put together anew.
+    /// Services whose parameters were resolved again.
     pub parameters_resolved: Counter,
     /// New desired states of clusters.
     pub published: Counter,
@@ -186,7 +186,7 @@ impl Counters {
         registry.register("fetches", "Remotes of sources that were asked, by what came of it", self.fetches.clone());
         let help = "Time that a source's remote took, in seconds";
         registry.register("fetch_duration_seconds", help, self.fetch_time.clone());
-        let help = "Services whose parameters were put together anew";
+        let help = "Services whose parameters were resolved again";
         registry.register("parameters_resolved", help, self.parameters_resolved.clone());
         registry.register("desired_published", "New desired states of clusters", self.published.clone());
         registry.register("services_reported", "Services that agents reported about", self.reported.clone());

@@ -311,7 +311,7 @@ pub fn ask(
             }
             Ok(Err((problem, message))) => delivery.plans.fail(&opened, problem, &message),
             Err(_) => {
-                delivery.plans.fail(&opened, PlanProblem::Unavailable, "what is to be planned was not found in time")
+                delivery.plans.fail(&opened, PlanProblem::Unavailable, "the inputs of the plan were not found in time")
             }
         }
         tokio::time::sleep(LIFE.saturating_sub(begun.elapsed())).await;

@@ -278,7 +278,7 @@ async fn use_assertion(
                 if !promote_keys(tx, &agent, &key, request.as_deref(), now).await? {
                     return Ok(Err(Refusal::IdentityUnknown));
                 }
-                tracing::info!(cluster = agent.cluster_uid, "an agent has gone over to new keys");
+                tracing::info!(cluster = agent.cluster_uid, "an agent has switched to new keys");
             }
             let row = load_agent_keys(tx, &agent.cluster_uid).await?.unwrap_or_else(|| first_keys(&agent));
             let told = AgentKeys {

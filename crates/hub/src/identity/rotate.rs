@@ -49,7 +49,7 @@ impl Material {
             succession = head.position.sequence,
             signing_key = head.signing_key.id,
             authorities = ?head.authorities,
-            "the hub has gone over to other keys; agents follow by themselves"
+            "the hub has switched to new keys; agents follow by themselves"
         );
         Ok(material)
     }

@@ -217,7 +217,7 @@ fn keys_of_different_copies_are_refused() {
     assert!(refused("ca.crt").contains("is not the certificate of ca.key"));
     refused(FILE);
     fs::write(place.keys().join(FILE), "{}").unwrap();
-    assert!(place.try_open().err().unwrap().to_string().contains("is not what a hub writes"));
+    assert!(place.try_open().err().unwrap().to_string().contains("was not written by a hub"));
     place.restore(&new);
     let text = fs::read_to_string(place.keys().join(FILE)).unwrap();
     fs::write(place.keys().join(FILE), text.replace("\"sequence\":2", "\"sequence\":3")).unwrap();

@@ -89,7 +89,7 @@ impl Trust {
         let path = keys.path(FILE);
         let Some(text) = read_private(&path)? else { return Ok(None) };
         let corrupt = |problem| IdentityError::Corrupt { path: path.clone(), problem };
-        let content: Content = serde_json::from_str(&text).map_err(|_| corrupt("is not what a hub writes"))?;
+        let content: Content = serde_json::from_str(&text).map_err(|_| corrupt("was not written by a hub"))?;
         let head = content.base.trusted().walk(installation, &content.successions, verifies);
         let head = head.map_err(|_| corrupt("holds a succession that doesn't follow from the one before"))?;
         let links = head.position.sequence.checked_sub(content.base.position.sequence);

@@ -174,7 +174,7 @@ impl Shown {
         families.one("connected_agents", help, delivery.connections.open() as u64)?;
         let help = "Time since the cluster that is silent for the longest was heard, or since the hub's start";
         families.one("cluster_longest_silence_seconds", help, heard.longest_silence)?;
-        let help = "Sources that are asked less often because webhooks are proven to announce their pushes";
+        let help = "Sources that are fetched less often because webhooks announce their pushes";
         families.one("sources_announced", help, delivery.checks.announced.proven() as u64)?;
         let help = "1 while nothing is deleted in the whole fleet";
         families.one("prunes_frozen", help, u64::from(delivery.freeze.reason().is_some()))
@@ -182,7 +182,7 @@ impl Shown {
 }
 
 fn encode_read(read: &Read, families: &mut Families<'_>) -> std::fmt::Result {
-    let help = "Clusters in which nothing is deleted until somebody confirms that the hub's backup is right";
+    let help = "Clusters without deletions until a person confirms the restored backup";
     families.one("clusters_restored", help, read.number(&[states::CLUSTERS], states::RESTORED))?;
     families.many("sources", "Sources by readiness", read.by_readiness(&states::SOURCES))?;
     let help = "Sources whose remote could not be asked the last time";

@@ -99,7 +99,7 @@ impl Content<'_> {
             },
             Self::Test => Words {
                 title: "a test of this notification provider".to_owned(),
-                details: vec!["somebody asked for it; nothing has happened".to_owned()],
+                details: vec!["a person requested this test message".to_owned()],
                 severity: EventSeverity::Info,
                 is_good: true,
             },

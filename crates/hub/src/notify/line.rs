@@ -119,7 +119,7 @@ impl Line {
 
     fn refusal(&self, status: u16, reply: &Reply) -> Fault {
         let means = match status {
-            301 | 302 | 303 | 307 | 308 => "redirects, and messages follow nobody: name the final address",
+            301 | 302 | 303 | 307 | 308 => "redirects, which notifications don't follow: use the final address",
             400 | 413 | 415 | 422 => "does not take the message",
             401 => "refuses the credentials: correct the Secret that spec.secretRef names",
             403 => "does not let these credentials do that",

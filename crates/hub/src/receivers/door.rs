@@ -125,7 +125,7 @@ fn note(delivery: &Delivery, receiver: &Live, said: Said) {
 
 fn accept(taken: &Taken) -> Response {
     let (code, message) = match taken {
-        Taken::Acted => (StatusCode::ACCEPTED, "taken: the sources that it is about are asked"),
+        Taken::Acted => (StatusCode::ACCEPTED, "accepted: its sources will be fetched"),
         Taken::Ignored => (StatusCode::OK, "right, and nothing to do: the receiver does not act upon this event"),
         Taken::Suspended => (StatusCode::OK, "right, and nothing is done: the receiver is suspended"),
     };

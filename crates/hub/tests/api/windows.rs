@@ -37,7 +37,12 @@ async fn a_window_that_makes_no_sense_is_refused_with_its_fields() {
         assert!(error.contains(expected), "{error}");
     };
     let admin = "farwater-admin";
-    refused(admin, "{}", "spec.reason: Required value: who denies changes says why: whoever waits reads it").await;
+    refused(
+        admin,
+        "{}",
+        "spec.reason: Required value: a window that denies changes needs a reason: people with pending changes read it",
+    )
+    .await;
     refused(admin, "{type: Sometimes}", "spec.type: Unsupported value: \"Sometimes\"").await;
     refused(admin, "{type: Allow, schedule: '0 22 * *', duration: 8h}", "spec.schedule: Invalid value: \"0 22 * *\": ")
         .await;

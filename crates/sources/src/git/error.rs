@@ -83,7 +83,7 @@ pub enum GitReason {
     Disk,
     #[error("the branch is not where it was a moment ago")]
     BranchMoved,
-    #[error("the server does not take what is pushed")]
+    #[error("the server rejected the push")]
     PushRefused,
     #[error("git can't be run")]
     NoGit,
@@ -177,7 +177,7 @@ impl GitReason {
                 "put into known_hosts what ssh-keyscan prints for the host, after comparing it with what the host publishes"
             }
             Self::HostKeyChanged => {
-                "if the host says that it changed its key, put the new one into known_hosts; else somebody is in between"
+                "if the host says that it changed its key, put the new one into known_hosts; otherwise the connection is intercepted"
             }
             Self::KeyUnusable(_) => "correct the Secret that spec.secretRef names",
             Self::ProgramFailed => "see the hub's log and its option --credential-program; it will be tried again",

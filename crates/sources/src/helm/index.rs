@@ -32,7 +32,7 @@ pub enum IndexError {
     Syntax(String),
     #[error("it has no entries")]
     NoEntries,
-    #[error("what was kept of it is damaged")]
+    #[error("its cache is damaged")]
     Damaged,
 }
 

@@ -176,7 +176,7 @@ async fn behind_an_nginx_that_passes_no_websockets_polls_go_on() -> Result<()> {
     let log = agent.process().log().to_owned();
     let said = wait_for("the agent to say why it only polls", PATIENCE, || async {
         let text = fs::read_to_string(&log)?;
-        let words = ["no connection to the hub", "what is in between must pass them on"];
+        let words = ["no connection to the hub", "proxies in between must pass them on"];
         Ok(words.iter().all(|part| text.contains(part)).then_some(()))
     });
     said.await.with_context(|| agent.log_tail())?;

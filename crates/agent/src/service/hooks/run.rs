@@ -169,7 +169,7 @@ impl ServiceTask {
                 Ok(Some(object)) => self.settle(executor, run.clone(), &object).await,
                 Ok(None) => Run {
                     state: HookState::Failed,
-                    message: "it was deleted, and nobody saw how it ended".to_owned(),
+                    message: "it was deleted, and its result is unknown".to_owned(),
                     removed: true,
                     ..run.clone()
                 },

@@ -37,7 +37,7 @@ pub(super) fn convert(object: &Value, input: &mut Input<'_>) -> Result<Converted
     let release = Some(name.clone());
     let given = Given { path: "spec", shown, name, release, place: None };
     if !object["operation"].is_null() {
-        told.note("operation", "is left out: it is what is being synced right now");
+        told.note("operation", "is left out: it describes the sync in progress");
     }
     let objects = build(&object["metadata"], object["spec"].clone(), given, input, &mut told)?;
     Ok(told.with(objects))
@@ -203,7 +203,7 @@ fn syncing(spec: &mut Fields, service: &mut Service, told: &mut Told) -> Result<
         service.suspended = Some((format!("{path}.automated"), "it was synced by hand in Argo CD"));
         told.note(
             &format!("{path}.automated"),
-            "it is synced by hand: the service is suspended, and `farwater resume` lets it go on by itself",
+            "it is synced by hand: the service is suspended, and `farwater resume` makes it automatic",
         );
     }
     let mut prunes = automatic.flag("prune")?;

@@ -336,7 +336,7 @@ fn replicas(
         let patch = json!([{"op": "add", "path": "/spec/replicas", "value": count}]).to_string();
         let name = format!("{}{name}{}", affix("namePrefix"), affix("nameSuffix")).replace('.', "\\.");
         changes.push(json!({"target": {"kind": SCALED, "name": name}, "patch": patch}));
-        told.note(&path, "becomes a patch of what is rendered: its target's name is the one that the object has then");
+        told.note(&path, "becomes a patch of the rendered objects: its target needs the rendered name");
     }
     Ok(())
 }

@@ -280,7 +280,7 @@ fn others(spec: &mut Fields, namespace: &str, told: &mut Told) {
     spec.pass(&["description"], "no counterpart: only people read it", told);
     spec.pass(&["roles"], &format!("are RoleBindings of the hub in namespace {namespace}"), told);
     spec.pass(&["sourceNamespaces"], "no counterpart: a service is of the namespace that it is in", told);
-    spec.pass(&["orphanedResources"], "no counterpart: what a service has not applied is not looked at", told);
+    spec.pass(&["orphanedResources"], "no counterpart: objects that a service has not applied are ignored", told);
     spec.lose(&["syncWindows"], "become ChangeWindows; write them by hand", told);
     spec.lose(&["signatureKeys"], "become spec.verify of each GitRepository; state them there", told);
     spec.lose(

@@ -116,7 +116,7 @@ fn named_chart(
         folder
     };
     values_files(&mut stated, &folder, service, helm, told)?;
-    stated.pass(&["interval", "suspend"], "no counterpart: the source says how often it is asked", told);
+    stated.pass(&["interval", "suspend"], "no counterpart: the source has the interval", told);
     stated.finish(told);
     Ok(reference)
 }

@@ -30,7 +30,7 @@ const OF_THE_WAY: [&str; 5] = [
 ];
 /// What to do in place of others.
 const INSTEAD: [(&str, &str); 4] = [
-    ("spec.ignore", "let services name folders that hold only what they need"),
+    ("spec.ignore", "let services name folders with only their own files"),
     ("spec.include", "name the other repository in spec.sources of the services"),
     ("spec.ref.semverFilter", "state a range that leaves out the other versions"),
     ("spec.sparseCheckout", "let services name these folders"),
@@ -245,8 +245,7 @@ mod tests {
             converted.objects[0]["metadata"],
             json!({"name": "apps", "namespace": "team-a", "labels": {"team": "a"}})
         );
-        let first =
-            "metadata.labels: kustomize.toolkit.fluxcd.io/name is left out: it says who kept the object of Flux";
+        let first = "metadata.labels: kustomize.toolkit.fluxcd.io/name is left out: it names Flux's field managers";
         let notes: Vec<_> = std::iter::once(first).chain(notes.iter().copied()).collect();
         let mut said = converted.notes.clone();
         said.sort();

@@ -168,7 +168,7 @@ pub(super) fn depends_on(
         if other.text("readyExpr")?.is_some() {
             told.lose(
                 &other.at("readyExpr"),
-                "is over other names than ours, where `self` is what is waited for; state it in spec.dependsOn of the service",
+                "uses other names than ours, where `self` is the dependency; state it in spec.dependsOn of the service",
             );
         }
         other.finish(told);

@@ -28,7 +28,8 @@ const ATTEMPT: &str = "make the backup";
 /// Around the time in the name of a backup in a folder.
 const PREFIX: &str = "farwater-hub-";
 const SUFFIX: &str = ".backup";
-const KEYS_WARNING: &str = "it holds the hub's keys: whoever has it can take the hub's place and read its Secrets";
+const KEYS_WARNING: &str =
+    "it contains the hub's keys: anyone with this file can impersonate the hub and read its Secrets";
 
 /// Standard input or output.
 pub fn is_stream(file: &Path) -> bool {
@@ -71,7 +72,7 @@ fn check_keys(hub: &LocalHub, enclosed: &[Enclosed]) -> Result<()> {
         true => Ok(()),
         false => {
             Err(Failure::new(exit::CONFLICT, format!("can't {ATTEMPT}: the hub's seal key was exchanged meanwhile"))
-                .next("make it again: what was written lacks the key"))
+                .next("make it again: the file lacks the key"))
         }
     }
 }

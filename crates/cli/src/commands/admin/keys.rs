@@ -287,18 +287,18 @@ async fn revoke(of: &LocalHub, force: bool) -> Result<()> {
         let count = names.len();
         return Err(Failure::new(
             exit::CONFLICT,
-            format!("{count} clusters have not gone over to today's keys and would be locked out"),
+            format!("{count} clusters don't use the current keys yet and would be locked out"),
         )
         .evidence(names.join(", "))
-        .next("wait for their agents, or give --force and join them anew: {program} cluster join NAME"));
+        .next("wait for their agents, or use --force and join them again: {program} cluster join NAME"));
     }
     if listed.requested.as_ref().is_some_and(|request| request.signing_key || request.authority) {
-        return Err(Failure::new(exit::CONFLICT, "new keys are asked for, and no agent has gone over to them yet")
+        return Err(Failure::new(exit::CONFLICT, "new keys are requested, and no agent uses them yet")
             .next("restart the hub first, and revoke once all clusters are current"));
     }
     tell(&request(&of.data_dir, Change::Revoke)?);
     if !names.is_empty() {
-        say(&format!("these must join anew: {}", names.join(", ")));
+        say(&format!("these must join again: {}", names.join(", ")));
     }
     Ok(())
 }

@@ -245,7 +245,7 @@ impl Restore<'_> {
                     None => None,
                 },
                 Err(kube::Error::Api(status)) if status.is_not_found() => {
-                    return Err(Failure::new(exit::NO, "somebody has deleted the pod that restores"));
+                    return Err(Failure::new(exit::NO, "the restoring pod was deleted"));
                 }
                 Err(error) => Some(self.hub.target.failure("read the pod that restores", &error)),
             };
@@ -326,7 +326,7 @@ impl Restore<'_> {
 
     /// With what it has, and what to do next.
     async fn start_again(&self, broken: Broken) -> Failure {
-        say("it failed; starting the hub with what it has");
+        say("the restore failed; starting the hub with its present data");
         let Broken { failure, is_untouched } = broken;
         let data = if is_untouched { "nothing of its data was changed" } else { "its data is the old or the backup's" };
         let next = match self.start().await {

@@ -138,7 +138,7 @@ pub fn of_cluster(name: &str) -> Vec<String> {
 pub fn of_source(url: &str, users: &[String]) -> Vec<String> {
     let mut told = vec![format!("nothing is fetched from {url} any more")];
     if !users.is_empty() {
-        told.push(format!("used by {}: they keep what they run and get nothing newer", list(users)));
+        told.push(format!("used by {}: they keep their versions and get no updates", list(users)));
     }
     told
 }
@@ -146,9 +146,9 @@ pub fn of_source(url: &str, users: &[String]) -> Vec<String> {
 pub fn of_other(plural: &str) -> Vec<String> {
     let told = match plural {
         "changewindows" => "changes that wait for it begin, unless another window holds them",
-        "clustergrants" => "services that only it allows keep what they run and get nothing newer",
-        "servicecontexts" => "services that take parameters from it keep what they run and get nothing newer",
-        "pipelines" => "nothing is promoted any more; each stage keeps what it has",
+        "clustergrants" => "services that only this grant allows keep their versions and get no updates",
+        "servicecontexts" => "services with parameters from it keep their versions and get no updates",
+        "pipelines" => "promotion ends; each stage keeps its revision",
         "notificationproviders" | "notificationrules" => "messages that need it are no longer sent",
         "receivers" => "webhooks that are sent to it are refused",
         "agentpolicies" => "agents that it changes stay at the version that they have",
@@ -264,6 +264,6 @@ mod tests {
         assert!(states(&json!({"sourceRef": {"name": "infra"}}), &infra));
         let names: Vec<String> = (0..7).map(|n| format!("s{n}")).collect();
         assert_eq!(list(&names), "s0, s1, s2, s3, s4 and 2 more");
-        assert_eq!(of_source("u", &names[..1])[1], "used by s0: they keep what they run and get nothing newer");
+        assert_eq!(of_source("u", &names[..1])[1], "used by s0: they keep their versions and get no updates");
     }
 }

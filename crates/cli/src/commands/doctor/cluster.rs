@@ -135,7 +135,7 @@ async fn rights(target: &Target) -> Finding {
         }
         Err(failure) if failure.is_denied() => {
             let found = format!("can't be asked: {}", failure.evidence.unwrap_or(failure.cause));
-            Finding::warn(found, "ask somebody who may create subjectaccessreviews")
+            Finding::warn(found, "ask an account with the right to create subjectaccessreviews")
         }
         Err(failure) => failure.into(),
     }

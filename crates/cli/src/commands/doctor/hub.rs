@@ -98,7 +98,8 @@ fn judge(figures: &Figures, whole: bool) -> Vec<Check> {
             push("restored", Finding::fail(found, "docs/runbooks/cluster-restored.md"));
         }
         if figures.count("farwater_prunes_frozen") > 0 {
-            let remedy = format!("look at what is held, then: kubectl {}; docs/runbooks/prunes-frozen.md", release());
+            let remedy =
+                format!("review the held prunes, then: kubectl {}; see docs/runbooks/prunes-frozen.md", release());
             push("deletions", Finding::fail("nothing is deleted in the whole fleet", remedy));
         }
         let stale = figures.count("farwater_secret_references_stale");

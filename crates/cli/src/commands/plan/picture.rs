@@ -132,7 +132,7 @@ fn comes_first(hook: &PlannedHook) -> bool {
 fn why(change: &PlannedChange) -> Option<&'static str> {
     match (change.cause, change.effect) {
         (_, Effect::Refused) => Some("would be refused"),
-        (_, Effect::Recreate) => Some("deleted and made anew"),
+        (_, Effect::Recreate) => Some("deleted and recreated"),
         (PlannedCause::Restore, _) => Some("was deleted in the cluster"),
         (PlannedCause::Drift, _) => Some("was changed in the cluster"),
         (PlannedCause::Adopt, _) => Some("exists, and becomes this service's"),

@@ -236,7 +236,7 @@ fn a_commit_that_concerns_no_member_is_no_other_rollout() {
         set.pass(3);
     }
     set.get_through(&next.to_string());
-    assert_eq!(set.look().released.len(), 1, "what has got through is not proven anew");
+    assert_eq!(set.look().released.len(), 1, "a completed member is not proven again");
     // Looked at late, it wants something else: that is another one.
     set.target = Digest::of("2");
     set.row(last).wanted = None;

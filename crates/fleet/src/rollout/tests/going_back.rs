@@ -101,7 +101,7 @@ fn a_promoted_halt_goes_on_without_what_failed() {
     set.fail("a");
     assert_eq!(set.look().phase, Phase::Halted);
     set.order(json!({"promote": "Halt"}));
-    assert_eq!((set.released().len(), set.standing('a')), (1, "is skipped: nobody waits for it".to_owned()));
+    assert_eq!((set.released().len(), set.standing('a')), (1, "is skipped".to_owned()));
 }
 
 #[test]

@@ -171,7 +171,7 @@ fn a_halt_outlasts_a_recovery_and_ends_with_another_change() {
     assert_eq!(set.look().phase, Phase::Halted);
     set.get_through("a");
     assert_eq!(set.look().phase, Phase::Halted);
-    assert_eq!(set.standing('a'), "failed, and is healthy now: promote the rollout to go on");
+    assert_eq!(set.standing('a'), "failed, and is healthy now: promote the rollout to continue");
     set.want("2");
     assert_eq!(set.released(), "a");
     set.get_through("a");

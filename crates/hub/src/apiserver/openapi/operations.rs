@@ -40,11 +40,7 @@ fn dry_run() -> Value {
 fn write_parameters() -> Vec<Value> {
     vec![
         dry_run(),
-        parameter(
-            "fieldManager",
-            "string",
-            "Who comes to own the fields that are written; must be given for an apply.",
-        ),
+        parameter("fieldManager", "string", "Name of the manager of the written fields; required for an apply."),
         parameter(
             "fieldValidation",
             "string",
