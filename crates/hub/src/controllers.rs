@@ -59,14 +59,16 @@ pub mod turns;
 pub mod verify_revisions;
 pub mod versions;
 
-use std::sync::Arc;
+use std::{fmt::Debug, hash::Hash, sync::Arc};
 
+use futures::{FutureExt as _, future::BoxFuture};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 pub use queue::{Counts, WorkQueue, chain};
 
 use crate::delivery::Delivery;
+use queue::Next;
 use resume::Resume;
 
 /// Sources that are asked at the same time: most of them wait for an answer. Of Git's there are fewer.
@@ -108,109 +110,58 @@ fn spawn_controllers(delivery: &Arc<Delivery>, left: Option<Resume>, shutdown: &
     tasks.spawn(follow_windows::run(Arc::clone(delivery), shutdown.clone()));
     tasks.spawn(collect_mirrors::run(Arc::clone(delivery), shutdown.clone()));
     tasks.spawn(refresh_secrets::run(Arc::clone(delivery), shutdown.clone()));
-    let shared = Arc::clone(delivery);
-    tasks.spawn(queue::work(
-        "fetch_sources",
-        Arc::clone(&delivery.sources),
-        SOURCES_AT_ONCE,
-        shutdown.clone(),
-        move |name| fetch_sources::fetch_source(Arc::clone(&shared), name),
-    ));
-    let shared = Arc::clone(delivery);
-    tasks.spawn(queue::work(
-        "assign_revisions",
-        Arc::clone(&delivery.services),
-        SERVICES_AT_ONCE,
-        shutdown.clone(),
-        move |name| assign_revisions::assign_revision(Arc::clone(&shared), name),
-    ));
-    let shared = Arc::clone(delivery);
-    tasks.spawn(queue::work(
-        "summarize_reports",
-        Arc::clone(&delivery.summaries),
-        SUMMARIES_AT_ONCE,
-        shutdown.clone(),
-        move |name| summarize_reports::summarize_report(Arc::clone(&shared), name),
-    ));
-    let shared = Arc::clone(delivery);
-    tasks.spawn(queue::work(
-        "track_clusters",
-        Arc::clone(&delivery.cluster_work),
-        CLUSTERS_AT_ONCE,
-        shutdown.clone(),
-        move |uid| track_clusters::track_cluster(Arc::clone(&shared), uid),
-    ));
-    let shared = Arc::clone(delivery);
-    tasks.spawn(queue::work(
-        "serve_receivers",
-        Arc::clone(&delivery.receiver_work),
-        RECEIVERS_AT_ONCE,
-        shutdown.clone(),
-        move |name| serve_receivers::serve_receiver(Arc::clone(&shared), name),
-    ));
-    let shared = Arc::clone(delivery);
-    tasks.spawn(queue::work(
-        "ask_sources",
-        Arc::clone(&delivery.inboxes),
-        RECEIVERS_AT_ONCE,
-        shutdown.clone(),
-        move |name| ask_sources::ask_sources(Arc::clone(&shared), name),
-    ));
-    let shared = Arc::clone(delivery);
-    tasks.spawn(queue::work(
-        "stamp_services",
-        Arc::clone(&delivery.sets.queue),
-        SETS_AT_ONCE,
-        shutdown.clone(),
-        move |name| stamp_services::stamp_services(Arc::clone(&shared), name),
-    ));
-    let shared = Arc::clone(delivery);
-    tasks.spawn(queue::work(
-        "make_sets",
-        Arc::clone(&delivery.namespaces),
-        NAMESPACES_AT_ONCE,
-        shutdown.clone(),
-        move |name| make_sets::make_set(Arc::clone(&shared), name),
-    ));
-    let shared = Arc::clone(delivery);
-    tasks.spawn(queue::work(
-        "send_notifications",
-        Arc::clone(&delivery.notifications.providers),
-        PROVIDERS_AT_ONCE,
-        shutdown.clone(),
-        move |name| send_notifications::send_notifications(Arc::clone(&shared), name),
-    ));
-    let shared = Arc::clone(delivery);
-    tasks.spawn(queue::work(
-        "check_rules",
-        Arc::clone(&delivery.notifications.rules),
-        RULES_AT_ONCE,
-        shutdown.clone(),
-        move |name| check_rules::check_rule(Arc::clone(&shared), name),
-    ));
-    let shared = Arc::clone(delivery);
-    tasks.spawn(queue::work(
-        "advance_promotions",
-        Arc::clone(&delivery.pipelines.queue),
-        PIPELINES_AT_ONCE,
-        shutdown.clone(),
-        move |name| advance_promotions::advance_promotions(Arc::clone(&shared), name),
-    ));
-    let shared = Arc::clone(delivery);
-    tasks.spawn(queue::work(
-        "ask_gates",
-        Arc::clone(&delivery.pipelines.asking),
-        GATES_AT_ONCE,
-        shutdown.clone(),
-        move |gate| ask_gates::ask_gate(Arc::clone(&shared), gate),
-    ));
-    let shared = Arc::clone(delivery);
-    tasks.spawn(queue::work(
-        "propose_promotions",
-        Arc::clone(&delivery.pipelines.proposals),
-        PROPOSALS_AT_ONCE,
-        shutdown.clone(),
-        move |name| propose_promotions::propose_promotions(Arc::clone(&shared), name),
-    ));
+    for controller in with_queues() {
+        tasks.spawn((controller.run)(Arc::clone(delivery), shutdown.clone()));
+    }
     tasks
+}
+
+/// All controllers that take keys from a queue. A new one is added here and nowhere else.
+#[rustfmt::skip]
+fn with_queues() -> Vec<Controller> {
+    vec![
+        controller("fetch_sources", SOURCES_AT_ONCE, |hub| &hub.sources, fetch_sources::fetch_source),
+        controller("assign_revisions", SERVICES_AT_ONCE, |hub| &hub.services, assign_revisions::assign_revision),
+        controller("summarize_reports", SUMMARIES_AT_ONCE, |hub| &hub.summaries, summarize_reports::summarize_report),
+        controller("track_clusters", CLUSTERS_AT_ONCE, |hub| &hub.cluster_work, track_clusters::track_cluster),
+        controller("serve_receivers", RECEIVERS_AT_ONCE, |hub| &hub.receiver_work, serve_receivers::serve_receiver),
+        controller("ask_sources", RECEIVERS_AT_ONCE, |hub| &hub.inboxes, ask_sources::ask_sources),
+        controller("stamp_services", SETS_AT_ONCE, |hub| &hub.sets.queue, stamp_services::stamp_services),
+        controller("make_sets", NAMESPACES_AT_ONCE, |hub| &hub.namespaces, make_sets::make_set),
+        controller("send_notifications", PROVIDERS_AT_ONCE, |hub| &hub.notifications.providers, send_notifications::send_notifications),
+        controller("check_rules", RULES_AT_ONCE, |hub| &hub.notifications.rules, check_rules::check_rule),
+        controller("advance_promotions", PIPELINES_AT_ONCE, |hub| &hub.pipelines.queue, advance_promotions::advance_promotions),
+        controller("ask_gates", GATES_AT_ONCE, |hub| &hub.pipelines.asking, ask_gates::ask_gate),
+        controller("propose_promotions", PROPOSALS_AT_ONCE, |hub| &hub.pipelines.proposals, propose_promotions::propose_promotions),
+    ]
+}
+
+/// The work of each controller with a queue, by its name.
+pub fn work_counts(delivery: &Delivery) -> Vec<(&'static str, Counts)> {
+    with_queues().iter().map(|controller| (controller.name, (controller.counts)(delivery))).collect()
+}
+
+struct Controller {
+    name: &'static str,
+    counts: Box<dyn Fn(&Delivery) -> Counts>,
+    run: Box<dyn FnOnce(Arc<Delivery>, CancellationToken) -> BoxFuture<'static, ()>>,
+}
+
+/// `at_once`: keys that are reconciled at the same time.
+fn controller<K, E, F>(
+    name: &'static str,
+    at_once: usize,
+    queue: fn(&Delivery) -> &Arc<WorkQueue<K>>,
+    reconcile: fn(Arc<Delivery>, K) -> F,
+) -> Controller
+where
+    K: Clone + Ord + Hash + Debug + Send + Sync + 'static,
+    E: std::error::Error + 'static,
+    F: Future<Output = Result<Next, E>> + Send + 'static,
+{
+    let run = move |delivery: Arc<Delivery>, shutdown| {
+        let keys = Arc::clone(queue(&delivery));
+        queue::work(name, keys, at_once, shutdown, move |key| reconcile(Arc::clone(&delivery), key)).boxed()
+    };
+    Controller { name, counts: Box::new(move |delivery| queue(delivery).counts()), run: Box::new(run) }
 }

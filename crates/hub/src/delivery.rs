@@ -44,7 +44,7 @@ use tokio::sync::Notify;
 use crate::{
     bodies::BodyError,
     controllers::{
-        Counts, WorkQueue,
+        WorkQueue,
         fetch_sources::Checks,
         follow_windows::Windows,
         freeze_prunes::Freeze,
@@ -213,25 +213,6 @@ impl Delivery {
             self.summaries.add(Name { namespace: row.namespace, name: row.name });
         }
         Ok(())
-    }
-
-    /// What each controller with a queue has done, by its name.
-    pub fn controller_work(&self) -> [(&'static str, Counts); 13] {
-        [
-            ("fetch_sources", self.sources.counts()),
-            ("assign_revisions", self.services.counts()),
-            ("summarize_reports", self.summaries.counts()),
-            ("track_clusters", self.cluster_work.counts()),
-            ("serve_receivers", self.receiver_work.counts()),
-            ("ask_sources", self.inboxes.counts()),
-            ("stamp_services", self.sets.queue.counts()),
-            ("make_sets", self.namespaces.counts()),
-            ("send_notifications", self.notifications.providers.counts()),
-            ("check_rules", self.notifications.rules.counts()),
-            ("advance_promotions", self.pipelines.queue.counts()),
-            ("ask_gates", self.pipelines.asking.counts()),
-            ("propose_promotions", self.pipelines.proposals.counts()),
-        ]
     }
 
     /// Sets `status.lastHeardTime` and `status.connected` of a Cluster that is being read: they are kept beside the resource, so that

@@ -30,7 +30,7 @@ use prometheus_client::{
     registry::Registry,
 };
 
-use crate::{delivery::Delivery, server::Certificate};
+use crate::{controllers::work_counts, delivery::Delivery, server::Certificate};
 use figures::{Figures, Shown};
 
 /// From a cached answer to a list of everything, in seconds.
@@ -308,20 +308,20 @@ impl std::fmt::Debug for ControllerWork {
 
 impl Collector for ControllerWork {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
-        let work = self.0.controller_work();
+        let work = work_counts(&self.0);
         let help = "Objects that a controller has looked at";
         let mut metric = encoder.encode_descriptor("reconciles", help, None, MetricType::Counter)?;
-        for (controller, counts) in work {
+        for &(controller, counts) in &work {
             ConstCounter::new(counts.done).encode(metric.encode_family(&[("controller", controller)])?)?;
         }
         let help = "Objects that a controller has looked at in vain; it tries again";
         let mut metric = encoder.encode_descriptor("reconcile_errors", help, None, MetricType::Counter)?;
-        for (controller, counts) in work {
+        for &(controller, counts) in &work {
             ConstCounter::new(counts.failed).encode(metric.encode_family(&[("controller", controller)])?)?;
         }
         let help = "Objects that wait for a controller";
         let mut metric = encoder.encode_descriptor("queue_depth", help, None, MetricType::Gauge)?;
-        for (controller, counts) in work {
+        for &(controller, counts) in &work {
             ConstGauge::new(counts.ready as u64).encode(metric.encode_family(&[("controller", controller)])?)?;
         }
         Ok(())
