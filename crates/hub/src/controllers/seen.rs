@@ -1,4 +1,5 @@
-//! What of each object controllers have acted upon: a change of anything else, as of its status, is no reason to act again.
+//! What controllers have acted upon, per object. A change of anything else, e.g. of the status, is no reason to act
+//! again.
 
 use std::{
     collections::HashMap,
@@ -8,29 +9,29 @@ use std::{
 
 use serde_json::Value;
 
-/// How much of an object is not what was noted last.
+/// How an object differs from what was noted last.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
 pub enum News {
     Nothing,
-    /// Its labels or annotations and nothing else.
+    /// Only its labels or annotations.
     Metadata,
-    /// What it asks for, or that it shall go.
+    /// Its spec, or it is being deleted.
     Desired,
 }
 
 #[derive(Clone, Copy, PartialEq)]
 struct Prints {
-    // With the uid: where two of them have one hash, all of both is news.
+    // Includes the uid: if two uids have the same hash, any change of either object is news.
     desired: u64,
     metadata: u64,
 }
 
-/// Fingerprints by the uid's hash.
+/// Fingerprints by the hash of the uid.
 #[derive(Default)]
 pub struct Seen(Mutex<HashMap<u64, Prints>>);
 
 impl Seen {
-    /// Notes an object that is acted upon, or will be.
+    /// Notes an object that is being acted upon, or soon will be. Returns what is new.
     pub fn note(&self, metadata: &Value) -> News {
         let desired = fingerprint(metadata, &["uid", "generation", "deletionTimestamp"]);
         let now = Prints { desired, metadata: fingerprint(metadata, &["labels", "annotations"]) };
