@@ -1,4 +1,4 @@
-//! Hooks and tests of the versions of a service: noted when their agent tells of them, and read again with what they left behind.
+//! Hooks and tests of a service's versions: saved when its agent reports them, and read with their logs and results.
 
 use std::collections::HashSet;
 
@@ -14,7 +14,7 @@ use farwater_store::{
 use crate::delivery::Delivery;
 
 const ZSTD_LEVEL: i32 = 3;
-/// Largest row: a log and a JUnit file, each character of them escaped.
+/// Maximum size of a row: a log and a JUnit file, each of their characters escaped.
 const MAX_BYTES: usize = 2 << 20;
 
 fn read(row: &HookRow) -> Result<HookReport, StoreError> {
@@ -38,8 +38,8 @@ fn name(hook: &HookReport) -> String {
     format!("{} {}", hook.phase, hook.object)
 }
 
-/// Keeps what is reported of a version's hooks. An agent that was restarted tells how they ended and no more what they left
-/// behind: that stays. What it tells of no more was a test that the service has no more.
+/// Saves what is reported about a version's hooks. A restarted agent reports how they ended, but not their logs and
+/// results: those stay. A hook that is no longer reported was a test that the service no longer has.
 pub async fn note_hooks(
     delivery: &Delivery,
     service_uid: &str,
@@ -81,8 +81,8 @@ pub async fn note_hooks(
     saved.await
 }
 
-/// Answer of `GET servicedeployments/NAME/hooks`: those of the newest version first, without what they left behind; with `run`
-/// that one, with all of it.
+/// Answer of `GET servicedeployments/NAME/hooks`: hooks of the newest version first, without logs and results. With
+/// `run`: that hook, with both.
 pub async fn load_runs(
     delivery: &Delivery,
     service_uid: &str,

@@ -1,4 +1,4 @@
-//! What a ServiceSet would make of its clusters, without making it.
+//! What a ServiceSet would create, change and delete, without doing so.
 
 use std::collections::HashMap;
 
@@ -23,7 +23,7 @@ use super::{
 };
 use crate::delivery::Delivery;
 
-/// `set_uid`: of the set that is there; empty: none is.
+/// `set_uid`: uid of the existing set; empty: there is none.
 pub async fn plan(
     delivery: &Delivery,
     name: &Name,
@@ -91,25 +91,25 @@ fn note(plan: &mut SetPlan, cluster: String, step: Step) {
     }
 }
 
-/// Which members are asked for.
+/// Which members to return.
 #[derive(Clone, Copy, Debug)]
 pub enum Selected {
-    /// In no order that means something, also those that leave.
+    /// In no meaningful order, including those that leave.
     All,
-    /// Of one step, by the names of their services.
+    /// Those of one step, by the names of their services.
     Step(u16),
 }
 
-/// A place behind which the next members come.
+/// A position in the list of members; the next page begins after it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Place {
-    /// Only where members have an order.
+    /// Empty unless members are sorted by it.
     service_name: String,
     cluster_uid: String,
 }
 
 impl Place {
-    /// None: nobody has given this one.
+    /// None: it was not returned by an earlier call.
     pub fn parse(text: &str, selected: Selected) -> Option<Self> {
         let (service_name, cluster_uid) = match selected {
             Selected::All => ("", text),
@@ -127,7 +127,8 @@ impl Place {
     }
 }
 
-/// Some members of a set behind a place that an earlier call gave, and the place for the next call; none: these were the last.
+/// Returns some members after a position that an earlier call returned, and the position for the next call. None: these
+/// were the last.
 pub async fn members(
     delivery: &Delivery,
     (name, resource): (&Name, &Resource),
@@ -149,7 +150,7 @@ pub async fn members(
     Ok((tell(delivery, (name, resource), rows).await?, next))
 }
 
-/// The member whose service is called so.
+/// The member with a service of this name.
 pub async fn member(
     delivery: &Delivery,
     (name, resource): (&Name, &Resource),
@@ -159,7 +160,7 @@ pub async fn member(
     Ok(tell(delivery, (name, resource), row.into_iter().collect()).await?.pop())
 }
 
-/// How far the rollout of a set has come: reads all of its members.
+/// Counts the rollout of a set; reads all of its members.
 pub async fn survey(delivery: &Delivery, (name, resource): (&Name, &Resource)) -> Result<RolloutSurvey, StoreError> {
     let set: ServiceSet = resources::parse(resource)?;
     let Count { survey, open, waits_for } = rollouts::count(delivery, name, (resource, &set)).await?;
@@ -171,7 +172,7 @@ pub async fn survey(delivery: &Delivery, (name, resource): (&Name, &Resource)) -
     let told: HashMap<String, Member> = uids.into_iter().zip(tell(delivery, (name, resource), rows).await?).collect();
     Ok(RolloutSurvey {
         waits_for: waits_for.and_then(|uid| told.get(&uid).cloned()),
-        // One that has got through since it was counted is told as it is.
+        // A member that has finished since it was counted is shown as it is now.
         open: open.iter().filter_map(|uid| told.get(uid).cloned()).collect(),
         ..survey
     })
@@ -182,7 +183,7 @@ async fn tell(
     (name, resource): (&Name, &Resource),
     mut rows: Vec<SetMember>,
 ) -> Result<Vec<Member>, StoreError> {
-    // What has left and has nothing any more is only counted.
+    // A member that has left and has no service is only counted.
     rows.retain(|row| !row.has_left() || row.has_service());
     if rows.is_empty() {
         return Ok(Vec::new());

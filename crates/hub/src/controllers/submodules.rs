@@ -1,4 +1,5 @@
-//! The submodules of a revision, and theirs: each is fetched from its own remote, with the credentials that are meant for it.
+//! The submodules of a revision, recursively: each is fetched from its own remote, with the credentials meant for that
+//! remote.
 
 use std::collections::{HashSet, VecDeque};
 
@@ -12,7 +13,8 @@ use super::{
 };
 use crate::delivery::Delivery;
 
-/// Fetches what the source's mirror lacks of the submodules of a commit. Without all of them the commit is not served.
+/// Fetches what the source's mirror lacks of a commit's submodules. If any of them is missing, the commit is not
+/// served.
 pub async fn fetch_submodules(
     delivery: &Delivery,
     source_uid: &str,
