@@ -1,4 +1,4 @@
-//! `servicedeployments/NAME/bundle`: the files that a service is made of, for who renders them elsewhere.
+//! `servicedeployments/NAME/bundle`: the files that a service is made of, for rendering them elsewhere.
 
 use axum::response::Response;
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
@@ -18,7 +18,7 @@ use super::{
 };
 use crate::controllers::{chain, git, services::read_json};
 
-/// Of what is assigned to it.
+/// Answers with the bundle that is assigned to a service.
 pub async fn show(call: &Call) -> Result<Response, ApiError> {
     let service = call.load(&call.info.name).await?;
     let delivery = &call.hub.delivery;

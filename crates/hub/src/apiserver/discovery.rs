@@ -1,10 +1,10 @@
-//! Discovery in both forms: aggregated (`apidiscovery.k8s.io/v2`) for who asks for it, and the old one.
+//! Discovery in both forms: aggregated (`apidiscovery.k8s.io/v2`) if the client requests it, otherwise the old one.
 
 use serde_json::{Value, json};
 
 use super::kinds::{Registry, ResourceKind};
 
-/// The content type that an aggregated answer must carry, and that must have been asked for.
+/// The content type that an aggregated answer must have, and that the client must have requested.
 pub const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
 fn without_empty(mut value: Value, fields: &[&str]) -> Value {
@@ -15,7 +15,7 @@ fn without_empty(mut value: Value, fields: &[&str]) -> Value {
 }
 
 fn aggregated_resource(kind: &ResourceKind) -> Value {
-    // Empty means that of the list; Kubernetes says it only of custom resources.
+    // Empty means the list's; Kubernetes states its own only for custom resources.
     let own = match kind.ours {
         true => json!({"group": kind.group, "version": kind.version, "kind": kind.kind}),
         false => json!({"group": "", "version": "", "kind": kind.kind}),

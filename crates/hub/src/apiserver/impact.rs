@@ -20,7 +20,7 @@ use crate::controllers::{
     resources::{self, Name},
 };
 
-/// `create`: answered when both revisions are compared.
+/// `create`: answered when both revisions were compared.
 pub async fn measure(call: &Call, bytes: &[u8]) -> Result<Response, ApiError> {
     if WriteOptions::parse(&call.query, "CreateOptions")?.dry_run {
         return Err(ApiError::unsupported_parameter("dryRun", "nothing is changed as it is"));

@@ -1,6 +1,7 @@
-//! `servicedeployments/NAME/parameters`: what a service is handed, and where each value comes from.
+//! `servicedeployments/NAME/parameters`: a service's parameters, and where each value comes from.
 //!
-//! Secret values are in no answer, whoever asks. Others are shown to those who may read the object that they come from.
+//! Secret values are in no answer, whoever the sender is. Other values are shown to senders who may read the object
+//! that they come from.
 
 use std::collections::BTreeMap;
 
@@ -75,8 +76,7 @@ async fn find_cluster(call: &Call, row: Option<&Assignment>) -> Result<Option<Cl
     ClusterFacts::load(delivery, &Name::new(&state.namespace, &state.name)).await.map_err(store_failed)
 }
 
-/// Puts what a pipeline has promoted in the place of what is stated. It is in what the service was assigned, which whoever asks may
-/// read.
+/// Replaces stated texts by promoted ones. They belong to the service's assignment, which the sender may read.
 fn tell_promoted(answer: &mut ParametersAnswer, repository: &str, texts: &BTreeMap<String, String>) {
     for (name, text) in texts {
         let name = value_name(&["configuration", name]);
@@ -96,7 +96,7 @@ fn tell_promoted(answer: &mut ParametersAnswer, repository: &str, texts: &BTreeM
     }
 }
 
-/// Takes away the values that whoever asks may not read.
+/// Removes the values that the sender may not read.
 async fn tell(call: &Call, cluster: &ClusterFacts, resolution: Resolution) -> Result<ParametersAnswer, ApiError> {
     let Resolution { bytes, mut values, problems, .. } = resolution;
     let mut readable: BTreeMap<(NamedKind, String), bool> = BTreeMap::new();

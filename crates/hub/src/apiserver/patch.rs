@@ -9,11 +9,12 @@ use super::{
     strategic,
 };
 
-/// Most operations of one JSON patch, as in kube-apiserver.
+/// Maximum operations of a JSON patch, as in kube-apiserver.
 const OPERATIONS_LIMIT: usize = 10_000;
-/// Most bytes that `copy` operations may add: a few dozen of them could otherwise double a document to any size.
+/// Maximum bytes that `copy` operations may add: otherwise a few dozen of them could double a document to any size.
 const COPY_LIMIT: usize = 3 * 1024 * 1024;
-/// Most values, nested ones included, that all operations of one patch read. A patch of the largest size adds about as many.
+/// Maximum values, nested ones included, that all operations of a patch may read. A patch of the largest size adds
+/// about as many.
 const WALK_LIMIT: usize = 3_000_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +31,7 @@ impl PatchType {
 
     pub const APPLY: &'static str = "application/apply-patch+yaml";
 
-    /// By content type. Strategic ones need Go's struct tags, which our kinds, like custom resources, don't have.
+    /// By content type. Strategic patches need Go's struct tags, which our kinds, like custom resources, don't have.
     pub fn of(content_type: &str, ours: bool) -> Result<Self, ApiError> {
         match content_type {
             Self::JSON => Ok(Self::Json),
@@ -74,7 +75,7 @@ impl Patch {
         }
     }
 
-    /// The object after the patch. `schema` names merge keys for strategic patches.
+    /// The object after the patch. `schema`: has the merge keys for strategic patches.
     pub fn apply(&self, object: &Value, schema: &Value) -> Result<Value, ApiError> {
         let mut patched = object.clone();
         match self {
@@ -99,7 +100,7 @@ fn apply_operations(object: &mut Value, operations: &[PatchOperation]) -> Result
             let message = format!("the JSON patch's operation {n} ({}) failed: {why}", operation.path());
             ApiError::new(422, "Invalid", message)
         };
-        // The value that the operation writes or compares. Its depth is known before anything walks it.
+        // The value that the operation writes or compares. Its depth is checked before any other code walks it.
         let value = match operation {
             PatchOperation::Add(add) => Some(&add.value),
             PatchOperation::Replace(replace) => Some(&replace.value),

@@ -1,5 +1,5 @@
-//! What a request asks for, parsed as kube-apiserver's `RequestInfo` parses it. Authorization and the handlers both
-//! act on this one value, so that they can't disagree about what was asked.
+//! A parsed request, like kube-apiserver's `RequestInfo`. Authorization and the handlers both use this value, so they
+//! can't disagree about what was requested.
 
 use std::num::{IntErrorKind, ParseIntError};
 
@@ -7,11 +7,11 @@ use http::{Method, Uri};
 
 use super::status::ApiError;
 
-/// The query of a request, decoded; of a repeated parameter the first counts, as in Go's `url.Values.Get`.
+/// The decoded query of a request. The first of repeated parameters counts, as in Go's `url.Values.Get`.
 #[derive(Clone, Debug, Default)]
 pub struct Query(Vec<(String, String)>);
 
-/// Go's words.
+/// In Go's words.
 pub fn why_no_number(error: &ParseIntError) -> &'static str {
     match error.kind() {
         IntErrorKind::NegOverflow | IntErrorKind::PosOverflow => "value out of range",
@@ -34,7 +34,8 @@ impl Query {
         self.0.iter().filter(move |(n, _)| n == name).map(|(_, v)| v.as_str())
     }
 
-    /// As apimachinery's conversion of query parameters: absent, empty is true for a flag, `0` and `false` are false.
+    /// Like apimachinery's conversion of query parameters: an empty value is true for a flag; an absent one, `0` and
+    /// `false` are false.
     pub fn flag(&self, name: &str) -> bool {
         self.get(name).is_some_and(|v| !matches!(v, "0" | "false"))
     }
@@ -63,7 +64,8 @@ pub struct RequestInfo {
     pub is_resource: bool,
 }
 
-/// Percent-decodes one segment. An encoded slash would make us and whatever stands before us disagree about the path.
+/// Percent-decodes one segment. An encoded slash is refused, because a proxy before the hub could read the path
+/// differently.
 fn decode_segment(segment: &str) -> Result<String, ApiError> {
     let bad = || ApiError::bad_request(format!("the path segment {segment:?} can't be decoded"));
     let mut bytes = Vec::with_capacity(segment.len());
@@ -126,10 +128,10 @@ impl RequestInfo {
         info.verb = verb_of(method);
         if let ("namespaces", Some(namespace)) = (rest[0].as_str(), rest.get(1)) {
             info.namespace.clone_from(namespace);
-            // `namespaces/NAME/status` is a subresource of the namespace, anything else lies in it.
+            // `namespaces/NAME/status` is a subresource of the namespace; any other path is in the namespace.
             if rest.len() > 2 && !matches!(rest[2].as_str(), "status" | "finalize") {
                 rest = &rest[2..];
-                // Namespaces lie in no namespace: the one that is authorized would not be the one that is served.
+                // Namespaces are in no namespace: the authorized namespace would differ from the one that is served.
                 if rest[0] == "namespaces" {
                     return Err(ApiError::no_such_path());
                 }
@@ -152,7 +154,7 @@ impl RequestInfo {
         }
         if self.verb == "get" {
             self.verb = if query.flag("watch") { "watch" } else { "list" }.into();
-            // So that a role limited by resourceNames can list and watch the one object that it names.
+            // A role limited by resourceNames may thus list and watch the one object that it names.
             if let Some(name) = query.get("fieldSelector").and_then(|s| s.strip_prefix("metadata.name=")) {
                 let name = name.strip_prefix('=').unwrap_or(name);
                 if !name.contains([',', '=', '!', '\\']) {
@@ -171,7 +173,7 @@ impl RequestInfo {
         is_namespaced || self.namespace.is_empty() || is_itself
     }
 
-    /// True where the request is for a collection, whatever name a field selector adds.
+    /// Whether the request is for a collection, even if a field selector adds a name.
     pub fn is_collection(&self) -> bool {
         matches!(self.verb.as_str(), "list" | "watch" | "deletecollection") || self.name.is_empty()
     }

@@ -1,4 +1,4 @@
-//! The paths of each kind: what may be asked there, with which parameters and bodies, and what is answered.
+//! The paths of each kind, with the parameters, bodies and answers of their operations.
 
 use serde_json::{Map, Value, json};
 
@@ -66,7 +66,7 @@ fn delete_parameters() -> Vec<Value> {
     parameters
 }
 
-/// Kubernetes names it of custom resources only.
+/// Kubernetes lists it for custom resources only.
 fn read_parameters(kind: &ResourceKind) -> Vec<Value> {
     let version = || parameter("resourceVersion", "string", "The answer is at least as new as this.");
     kind.ours.then(version).into_iter().collect()
@@ -120,7 +120,7 @@ fn capital(word: &str) -> String {
     letters.next().map(|first| first.to_ascii_uppercase().to_string() + letters.as_str()).unwrap_or_default()
 }
 
-/// A group as Kubernetes' names of operations have it: `rbac.authorization.k8s.io` is `rbacAuthorization`.
+/// A group in the names of operations, as in Kubernetes: `rbac.authorization.k8s.io` is `rbacAuthorization`.
 fn group_word(group: &str) -> String {
     let short = if group.is_empty() { "core" } else { group.strip_suffix(".k8s.io").unwrap_or(group) };
     let mut words = short.split('.');
@@ -128,11 +128,11 @@ fn group_word(group: &str) -> String {
     words.fold(first, |all, word| all + &capital(word))
 }
 
-/// A path of a kind, as the names of its operations tell it from others.
+/// A path of a kind, and what distinguishes it in names of operations.
 #[derive(Clone, Copy)]
 struct Place<'a> {
     kind: &'a ResourceKind,
-    /// What is sent there and answered.
+    /// Kind of the request and the answer.
     gvk: (&'a str, &'a str, &'a str),
     schema: &'a str,
     /// The subresource.
@@ -150,7 +150,7 @@ struct Operation<'a> {
     action: &'a str,
     parameters: Vec<Value>,
     body: Option<Body<'a>>,
-    /// The schema of the answer, and the codes that it may have.
+    /// Schema of the answer, and its possible codes.
     answer: &'a str,
     codes: &'a [u16],
 }
@@ -165,7 +165,7 @@ impl<'a> Place<'a> {
         Self { kind, gvk, schema: &kind.schema_name, sub: "", everywhere: false }
     }
 
-    /// Unique in a document of all groups: generated clients make functions of these.
+    /// Unique in a document of all groups, because clients are generated with functions of these names.
     fn id(&self, action: &str) -> String {
         let (verb, all) = match action {
             "get" => ("read", ""),
@@ -235,7 +235,7 @@ impl<'a> Place<'a> {
 
     fn patch(&self) -> Value {
         let body = Some(Body { schema: PATCH, types: patch_types(self.kind), required: true });
-        // An apply makes what doesn't exist; Kubernetes doesn't say so of custom resources.
+        // An apply creates missing objects; Kubernetes doesn't state that for custom resources.
         let codes: &[u16] = if self.kind.ours { &[200] } else { &[200, 201] };
         let parameters = patch_parameters();
         self.operation(Operation { action: "patch", parameters, body, answer: self.schema, codes })
@@ -245,7 +245,7 @@ impl<'a> Place<'a> {
         let body = Some(Body { schema: DELETE_OPTIONS, types: WRITTEN, required: false });
         let (answer, codes): (_, &[u16]) = match action {
             "deletecollection" => (STATUS, &[200]),
-            // The answer is a Namespace, too; what Kubernetes publishes is what its clients expect.
+            // The answer is a Namespace, too; but clients expect what Kubernetes publishes.
             _ if self.kind.answers_deleted && self.kind.kind != "Namespace" => (self.schema, &[200, 202]),
             _ => (STATUS, &[200, 202]),
         };
@@ -258,7 +258,7 @@ fn collection_path(root: &str, kind: &ResourceKind) -> String {
     format!("{root}{scope}/{}", kind.plural)
 }
 
-/// What is sent to a subresource has a schema, or is the resource itself.
+/// A subresource is sent either a kind with a schema of its own, or the resource itself.
 fn subresource<'a>(registry: &'a Registry, kind: &'a ResourceKind, sub: &'a Subresource) -> Option<Value> {
     let mut place = Place { sub: sub.name, ..Place::of(kind) };
     if let Some(gvk) = sub.kind {

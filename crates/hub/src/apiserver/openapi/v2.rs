@@ -1,4 +1,4 @@
-//! The v2 document: all groups in one, in the older spelling, and of our kinds only what it has words for.
+//! The v2 document: all groups in one, in the older format. Our kinds have only what that format can express.
 
 use serde_json::{Map, Value, json};
 
@@ -36,8 +36,8 @@ fn move_references(value: &mut Value) {
     }
 }
 
-/// Takes out of a custom resource's schema what v2 can't say, or what kubectl's reader of v2 can't take, as kube-apiserver
-/// does (apiextensions' `ToStructuralOpenAPIV2`): a field that may be null has no type, and so nothing inside.
+/// Removes from a custom resource's schema whatever v2 can't express or kubectl's reader of v2 can't parse, as
+/// kube-apiserver does (apiextensions' `ToStructuralOpenAPIV2`). A nullable field has no type, and so no contents.
 fn narrow(schema: &mut Value) {
     let nullable = |schema: &Value| schema["nullable"] == true;
     let Some(map) = schema.as_object_mut() else { return };
@@ -79,7 +79,7 @@ fn spell_path(mut path: Value) -> Value {
     path
 }
 
-/// The type stands in the parameter itself.
+/// In v2, the type is in the parameter itself.
 fn spell_parameters(parameters: &mut Value) {
     for parameter in parameters.as_array_mut().into_iter().flatten().filter_map(Value::as_object_mut) {
         if let Some(Value::Object(schema)) = parameter.remove("schema") {
@@ -88,7 +88,7 @@ fn spell_parameters(parameters: &mut Value) {
     }
 }
 
-/// The body is one of the parameters, media types are the operation's.
+/// In v2, the body is one of the parameters, and media types belong to the operation.
 fn spell_operation(operation: &mut Value) {
     spell_parameters(&mut operation["parameters"]);
     let body = operation.as_object_mut().and_then(|operation| operation.remove("requestBody"));

@@ -20,7 +20,7 @@ pub fn parse(text: &str, filter: &mut Filter) -> Result<(), ApiError> {
     Parser { tokens: tokens(text), at: 0 }.parse(filter).map_err(ApiError::bad_request)
 }
 
-/// Symbols and words; whitespace only parts them.
+/// Symbols and words; whitespace only separates them.
 fn tokens(text: &str) -> Vec<&str> {
     let mut tokens = Vec::new();
     let mut rest = text.trim_start();
@@ -36,7 +36,7 @@ fn tokens(text: &str) -> Vec<&str> {
     tokens
 }
 
-/// A key or a value: anything but a symbol and the end.
+/// A key or a value: anything except a symbol and the end.
 fn is_word(token: &str) -> bool {
     !token.is_empty() && !token.contains(['=', '!', ',', '(', ')', '>', '<'])
 }
@@ -117,7 +117,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Sorted, each once.
+    /// Sorted, without duplicates.
     fn values(&mut self) -> Result<Vec<String>, String> {
         match self.next() {
             "(" => {}
@@ -135,7 +135,7 @@ impl<'a> Parser<'a> {
         Ok(values)
     }
 
-    /// Up to the closing parenthesis; what is left out between commas is the empty value.
+    /// Reads up to the closing parenthesis; nothing between two commas is the empty value.
     fn list(&mut self, values: &mut Vec<String>) -> Result<(), String> {
         loop {
             match self.next() {
