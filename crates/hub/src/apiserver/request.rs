@@ -166,8 +166,9 @@ impl RequestInfo {
         }
     }
 
-    /// Whether this path can name objects of a kind. Objects of cluster-scoped kinds have no namespace in their path, except a Namespace, whose
-    /// own name is there. So the authorized namespace is the namespace of every object that the request touches.
+    /// Whether this path can name objects of a kind. Objects of cluster-scoped kinds have no namespace in their path,
+    /// except a Namespace, whose own name is there. So the authorized namespace is the namespace of every object that
+    /// the request touches.
     pub fn reaches(&self, is_namespaced: bool) -> bool {
         let is_itself = self.resource == "namespaces" && self.group.is_empty() && self.namespace == self.name;
         is_namespaced || self.namespace.is_empty() || is_itself
@@ -221,7 +222,8 @@ mod tests {
         assert!(parse(Method::GET, "/api/v1/namespaces/a/pods/b/proxy/c").is_err());
     }
 
-    /// Each kind × method × prefix, also doubled, foreign and encoded ones: what is served lies in the namespace that is authorized.
+    /// Each kind × method × prefix, also doubled, foreign and encoded ones: what is served lies in the namespace that
+    /// is authorized.
     #[test]
     fn the_namespace_that_is_authorized_is_the_one_that_is_touched() {
         let methods = [Method::GET, Method::POST, Method::PUT, Method::PATCH, Method::DELETE];

@@ -56,8 +56,9 @@ async fn asks_for_two(call: &Call, object: &Value, approved: Approved) -> Result
     Ok(approvals::asks_for_two(approved, (namespace, &annotations), labels.as_ref(), &grants))
 }
 
-/// Labels of the administrators' cluster that a service is on. None: each grant counts. This holds for a set, for a cluster that doesn't exist,
-/// and for a reference that may mean a tenant's own cluster, because tenants decide about its labels and existence.
+/// Labels of the administrators' cluster that a service is on. None: each grant counts. This holds for a set, for a
+/// cluster that doesn't exist, and for a reference that may mean a tenant's own cluster, because tenants decide about
+/// its labels and existence.
 async fn cluster_labels(
     store: &Store,
     namespace: &str,

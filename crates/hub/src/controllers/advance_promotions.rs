@@ -1,4 +1,5 @@
-//! advance_promotions: stages that are healthy and gates that hold → the commit that the next stage's repository serves.
+//! advance_promotions: stages that are healthy and gates that hold → the commit that the next stage's repository
+//! serves.
 //!
 //! Only the pipeline's row says what was promoted, and `fetch_sources` reads it there: a repository that follows a
 //! pipeline gets commits in no other way. A decision replaces exactly the row that it was made from, and only while the

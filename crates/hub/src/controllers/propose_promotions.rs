@@ -269,7 +269,8 @@ impl Task<'_> {
         load_revision(&mut tables, uid).await.map_err(store_failed)
     }
 
-    /// The reference that a repository follows. The default branch is named as the branch that it was at the last fetch.
+    /// The reference that a repository follows. The default branch is named as the branch that it was at the last
+    /// fetch.
     async fn find_followed(&self, uid: &str, spec: &GitRepositorySpec) -> Result<Option<Reference>, SourceFailure> {
         Ok(match Reference::parse(spec.r#ref.as_ref()) {
             Ok(Reference::Default) => {

@@ -685,7 +685,8 @@ pub struct Told {
 pub struct Versions {
     /// What is assigned to it; empty: nothing.
     pub revision: String,
-    /// The version that it should get: the newest of its sources, or the one that its set is kept at. Empty: the same as `revision`, or none.
+    /// The version that it should get: the newest of its sources, or the one that its set is kept at. Empty: the same
+    /// as `revision`, or none.
     pub wanted: String,
     author: String,
 }

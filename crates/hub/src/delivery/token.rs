@@ -99,7 +99,8 @@ pub fn identify<'a>(delivery: &Delivery, headers: &'a HeaderMap) -> Result<(Arc<
     Ok((state, claims.instance))
 }
 
-/// The cluster of a request's access token, if the token is valid. This records no heartbeat and makes no further checks.
+/// The cluster of a request's access token, if the token is valid. This records no heartbeat and makes no further
+/// checks.
 pub fn cluster_of(delivery: &Delivery, headers: &HeaderMap) -> Option<String> {
     let token = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "))?;
     let claims = verify(&delivery.identity, token).filter(|claims| claims.expires > Timestamp::now().as_second())?;

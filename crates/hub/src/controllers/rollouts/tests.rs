@@ -1,5 +1,5 @@
-//! What a rollout holds, and what a change window does, by each field of what an agent is told. docs/rollouts.md and docs/freezing.md say it
-//! in words.
+//! What a rollout holds, and what a change window does, by each field of what an agent is told. docs/rollouts.md and
+//! docs/freezing.md say it in words.
 
 use std::collections::{BTreeMap, BTreeSet};
 
