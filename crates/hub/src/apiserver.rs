@@ -7,8 +7,8 @@
 //!                                     └─ write, apply, delete ─ intake ─ managed ─ strategy ─ admission ─ store
 //! ```
 //!
-//! Whatever can be decided from data alone is pure and has its own module: `request`, `selector`, `body`, `schema`,
-//! `strategy`, `patch`, `strategic`, `table`, `discovery`, `openapi`. All texts follow the real kube-apiserver.
+//! Decisions from data alone are pure and have their own modules: `request`, `selector`, `body`, `schema`, `strategy`,
+//! `patch`, `strategic`, `table`, `discovery`, `openapi`. All texts follow the real kube-apiserver.
 
 mod admission;
 mod apply;

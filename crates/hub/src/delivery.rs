@@ -143,7 +143,7 @@ impl Delivery {
         sources: SourceSettings,
     ) -> Result<Self, OpenError> {
         let started = Timestamp::now().as_second();
-        // Higher than every epoch of an earlier installation with the same keys, whatever happened to its database.
+        // Higher than every epoch of an earlier installation with the same keys, even if its database is lost.
         let epoch = store.init_meta("epoch", &started.to_string()).await?;
         let epoch = epoch.parse().map_err(|_| OpenError::Epoch(epoch))?;
         Ok(Self {
@@ -194,7 +194,7 @@ impl Delivery {
         self.cluster_work.add(uid.to_owned());
     }
 
-    /// A cluster that is not loaded may still exist, so agents are told to wait until loading is done.
+    /// A cluster that is not loaded may still exist, so agents have to wait until loading is done.
     fn check_loaded(&self) -> Result<(), Refusal> {
         if self.clusters.is_loaded() { Ok(()) } else { Err(Refusal::Unavailable("the hub is starting".to_owned())) }
     }

@@ -58,7 +58,7 @@ pub use turns::{ListTurns, Shares, Turns};
 use answers::Answers;
 use bodies::Bodies;
 
-/// What the parts of a running hub share.
+/// The state that the parts of a running hub share.
 pub struct Hub {
     pub config: Config,
     pub data: DataDir,

@@ -163,7 +163,7 @@ impl Notifications {
         (!known.providers.contains_key(&provider)).then_some(Unused::NoProvider)
     }
 
-    /// Requeues the providers that name a Secret, whatever failed before.
+    /// Requeues the providers that name a Secret, even if they failed lately.
     pub fn hurry_users_of(&self, secret: &Name) {
         let known = self.known();
         let names = |reference: &Option<farwater_api::git_repository::LocalReference>| {

@@ -183,7 +183,7 @@ pub struct Server {
     pub yielding: Option<Yielding>,
 }
 
-/// Which requests yield to others, by path, and the threads that serve them.
+/// The requests that yield to others, by path, and the threads that serve them.
 #[derive(Clone)]
 pub struct Yielding {
     pub gives_way: fn(&str) -> bool,

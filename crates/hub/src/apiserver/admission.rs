@@ -58,7 +58,7 @@ pub async fn admit(call: &Call, object: &Value, old: Option<&Value>) -> Result<(
 /// that were named before and go to the same place may stay.
 async fn check_named(call: &Call, object: &Value, old: Option<&Value>) -> Result<(), ApiError> {
     // A service's cluster can't change; the target namespace decides who reads the object there. These fields also say
-    // where credentials go and how. Submodules are wherever the source's files say.
+    // where credentials go and how. Files of the source name its submodules, which may be anywhere.
     const ROUTE: [&str; 10] = [
         "url",
         "targetNamespace",

@@ -25,7 +25,7 @@ const ATTEMPTS: usize = 20;
 pub const ORPHAN: &str = "orphan";
 pub const FOREGROUND: &str = "foregroundDeletion";
 
-/// What happens to an object's dependents.
+/// The effect of a delete on an object's dependents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Propagation {
     /// They are collected after it.
@@ -46,7 +46,7 @@ impl Propagation {
         }
     }
 
-    /// What an earlier request, or the creator of the object, asked for.
+    /// The policy of an earlier request, or of the creator of the object.
     pub fn of_finalizers(object: &Value) -> Option<Self> {
         meta::finalizers(object).into_iter().find_map(|finalizer| match finalizer {
             ORPHAN => Some(Self::Orphan),
@@ -56,7 +56,7 @@ impl Propagation {
     }
 }
 
-/// What a request says about dependents, in one of two ways.
+/// The parts of a request about dependents: it may name a policy in one of two ways.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cascade {
     pub policy: Option<Propagation>,
@@ -255,7 +255,7 @@ pub async fn delete(call: &Call, body: Bytes) -> Result<Response, ApiError> {
     })
 }
 
-/// Deletes the object that was read before, in whatever state it is now.
+/// Deletes the object that was read before, in its current state.
 async fn delete_at(call: &Call, resource: Resource, options: &DeleteOptions) -> Result<Outcome, ApiError> {
     let (key, name) = (resource.key.clone(), resource.key.name.clone());
     if !is_deletable(call.kind, &name) {

@@ -78,7 +78,7 @@ fn kind_of(key: &Key) -> Option<&'static ResourceKind> {
     REGISTRY.kinds.iter().find(|kind| kind.is_kept() && kind.store == key.kind)
 }
 
-/// What remains to be done for a mark.
+/// The state of a mark after a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
     Done,

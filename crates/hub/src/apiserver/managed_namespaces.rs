@@ -82,7 +82,7 @@ pub async fn check_delete(call: &Call, set: &Value) -> Result<(), ApiError> {
     }
 }
 
-/// What a ManagedNamespace would make, for [`sets::plan`]: uid of its set (empty: there is none) and the set.
+/// The set of a ManagedNamespace, for [`sets::plan`], with the uid of the existing set (empty: there is none).
 pub async fn plan_of(call: &Call, object: &Value) -> Result<(String, ServiceSet), ApiError> {
     let spec: ManagedNamespaceSpec = serde_json::from_value(object["spec"].clone()).map_err(ApiError::internal)?;
     let (name, spec): (String, ServiceSetSpec) = plan_set(&call.info.name, &spec);

@@ -1,7 +1,7 @@
 //! `servicedeployments/NAME/parameters`: a service's parameters, and where each value comes from.
 //!
-//! Secret values are in no answer, whoever the sender is. Other values are shown to senders who may read the object
-//! that they come from.
+//! Secret values are in no answer, not even to administrators. Other values are shown to senders who may read the
+//! object that they come from.
 
 use std::collections::BTreeMap;
 

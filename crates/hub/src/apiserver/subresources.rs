@@ -97,7 +97,7 @@ async fn list_objects(call: &Call) -> Result<Response, ApiError> {
     Ok(answer_list("ObjectReportList", &service, &objects))
 }
 
-/// What the digest of a service's entry is made of.
+/// The inputs of the digest of a service's entry.
 async fn explain_digest(call: &Call) -> Result<Response, ApiError> {
     let service = call.load(&call.info.name).await?;
     let report = digest_report::load(&call.hub.delivery, &service).await.map_err(store_failed)?;

@@ -11,7 +11,7 @@ use super::{
     meta, views,
 };
 
-/// What a row's `object` contains (`includeObject`).
+/// The contents of a row's `object` (`includeObject`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IncludeObject {
     None,

@@ -48,7 +48,8 @@ const RETRY: Duration = Duration::from_millis(500);
 const SHORT: Duration = Duration::from_secs(10);
 /// The same while there is enough memory.
 const STALLED: Duration = Duration::from_secs(300);
-/// Maximum duration of a watch in seconds, whatever the client asks for; the client then continues where it was.
+/// Maximum duration of a watch in seconds, even if the client asks for more. After that the client continues where it
+/// was.
 const LONGEST: u64 = 3600;
 
 /// How a watch begins.
@@ -72,7 +73,7 @@ fn start_of(options: &ListOptions, send_initial_given: bool) -> Start {
     }
 }
 
-/// What an event means to a watcher with this filter: its type; None: it is not shown.
+/// The type of an event for a watcher with this filter; None: it is not shown.
 fn event_type(event: &WatchEvent, filter: &Filter) -> Option<&'static str> {
     let is = match event.operation {
         Operation::Deleted => false,

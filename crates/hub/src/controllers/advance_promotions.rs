@@ -649,7 +649,7 @@ fn members(stage: &PipelineStage) -> impl Iterator<Item = (bool, &str)> {
     sets.chain(stage.services.iter().map(|service| (false, service.as_str())))
 }
 
-/// What a repository serves, with its texts.
+/// The commit and the texts that a repository serves.
 fn promotable(revision: &Revision) -> Promotable {
     Promotable { commit: revision.commit.clone(), configuration: revision.taken.configuration.clone() }
 }

@@ -1,4 +1,4 @@
-//! What deliveries of webhooks have announced, per source. Kept in memory: after a restart, sources are fetched as if
+//! Announcements by deliveries of webhooks, per source. Kept in memory: after a restart, sources are fetched as if
 //! there had been no deliveries.
 
 use std::{

@@ -23,7 +23,7 @@ impl From<FetchError> for SourceFailure {
     }
 }
 
-/// What a source has now.
+/// The present state of a source.
 #[derive(Debug)]
 pub struct Outcome {
     /// Reference, and digest or commit. None: it is a registry of charts, and each chart has its own.
@@ -40,7 +40,7 @@ pub struct Outcome {
     pub changed: bool,
     /// Conditions besides `Ready`.
     pub verdicts: Vec<Verdict>,
-    /// What went wrong part of the way.
+    /// The failure that ended the fetch part of the way; None: it was completed.
     pub failure: Option<SourceFailure>,
 }
 

@@ -204,7 +204,8 @@ pub async fn assign_revision(delivery: Arc<Delivery>, name: Name) -> Result<Next
     };
     let Outcome { next, closed, told } = decide_row(&delivery, &name, &resource, service, found, row.as_ref()).await?;
 
-    // Keep the sources of the assigned version too, whatever the candidate is: its bundle may have to be rebuilt.
+    // Keep the sources of the assigned version too, even if the candidate needs others: its bundle may have to be
+    // rebuilt.
     let assigned: Option<Candidate> =
         next.assigned.as_deref().map(|text| read_json(&next.service_uid, text)).transpose()?;
     wants.extend(assigned.iter().flat_map(candidates::wants_of));
@@ -290,7 +291,7 @@ impl References {
     }
 }
 
-/// What a service's references resolved to.
+/// The objects that a service's references resolved to.
 #[derive(PartialEq, Eq)]
 struct LedTo {
     cluster_uid: Option<String>,
@@ -539,7 +540,7 @@ fn known_candidate(row: &Assignment) -> Result<Option<Candidate>, StoreError> {
     row.candidate.as_deref().map(|text| read_json(&row.service_uid, text)).transpose()
 }
 
-/// What a service's references resolved to.
+/// The objects that a service's references resolved to, and the state of its rollout.
 struct Found {
     cluster: Result<ClusterFacts, Trouble>,
     ingredients: Vec<Ingredient>,
@@ -706,8 +707,8 @@ fn read_turn(row: &Assignment) -> Result<u64, StoreError> {
     Ok(read_json::<Decided>(&row.service_uid, &row.why)?.turn)
 }
 
-/// Raises the turn if the spec, the content or the cluster differs. An approval does not raise it: the prune that it
-/// allows has begun by then, and an entry that differs would end that prune.
+/// Raises the turn if the spec, the content or the cluster differs. An approval does not raise it: by that time the
+/// agent has started the prune that it allows, and an entry that differs would end that prune.
 fn count_turn(
     old: &Assignment,
     new: &mut Assignment,
@@ -756,7 +757,7 @@ fn changes_entry(old: &Assignment, new: &Assignment, held: bool) -> Result<bool,
     Ok(!same_row || assigned_content(old)? != assigned_content(new)?)
 }
 
-/// What was built for a service, and what it is built from.
+/// The new content of a service, and the sources that it is built from.
 #[derive(Debug, Default)]
 struct Making {
     bundle: Option<(Bundle, Option<String>)>,
@@ -773,9 +774,9 @@ struct Making {
     told: Option<(Resource, Told)>,
 }
 
-/// Writes the row if it differs, and marks the cluster in the same transaction. Returns whether the service needs
-/// other sources than before. None: nothing was written, because the member's turn has changed since it was read; the
-/// caller requeues the service. `begun`: when this reconcile started.
+/// Writes the row if it differs, and marks the cluster in the same transaction. Returns whether the service needs other
+/// sources than before. None: nothing was written, because the member's turn has changed since it was read; the caller
+/// requeues the service. `begun`: start of this reconcile.
 async fn save_row(
     delivery: &Delivery,
     old: Option<Assignment>,
@@ -977,7 +978,7 @@ async fn remove_service(
     Ok(sooner(Next::OnChange, wait))
 }
 
-/// What is written when a service's resource is deleted.
+/// The rows and Events to write when a service's resource is deleted.
 #[derive(Debug, Default)]
 struct Farewell {
     told: Option<Told>,

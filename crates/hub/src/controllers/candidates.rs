@@ -100,8 +100,8 @@ impl FoundSource {
         matches!(self.object.spec, SourceSpec::BuiltIn)
     }
 
-    /// Address that the served revision came from. The spec may name another address that was not fetched yet: what a
-    /// grant forbids stays forbidden, whatever is written to the spec later.
+    /// Address that the served revision came from. The spec may name another address that was not fetched yet. So a
+    /// grant that forbids the served address still applies after such an edit.
     fn address(&self) -> &str {
         let fetched = match &self.object.spec {
             SourceSpec::Git(_) => self.revision.as_ref().and_then(|revision| revision.taken.address.as_deref()),
@@ -212,7 +212,7 @@ pub enum ResolveError {
 struct Taken {
     part: Part,
     files: Files,
-    /// What is wrong although something is served.
+    /// A problem that exists although something is served.
     problem: Option<String>,
 }
 
@@ -292,7 +292,7 @@ fn reads_of(revision: &Revision) -> Reads {
     Reads { submodules: revision.taken.submodules, lfs: revision.taken.lfs }
 }
 
-/// What was read of a commit besides its own files, as a candidate stores it, e.g. `submodules lfs`.
+/// The parts of a commit that were read besides its own files, as a candidate stores it, e.g. `submodules lfs`.
 fn word_of(reads: Reads) -> String {
     let words = [(reads.submodules, "submodules"), (reads.lfs, "lfs")];
     words.into_iter().filter(|(is_read, _)| *is_read).map(|(_, word)| word).collect::<Vec<_>>().join(" ")
@@ -357,8 +357,8 @@ pub async fn resolve(
     Ok(resolved)
 }
 
-/// What a service needs, whatever its charts turn out to need. A single Git repository is left out: the assignment's
-/// own row names it.
+/// The sources that a service needs in any case, before its charts are known. A single Git repository is left out: the
+/// assignment's own row names it.
 fn stated_wants(ingredients: &[Ingredient]) -> Vec<ServiceSource> {
     if let [one] = ingredients
         && one.is_plain_git()
@@ -378,7 +378,7 @@ pub fn all_paths(ingredients: &[Ingredient]) -> Vec<ServicePath> {
     paths
 }
 
-/// What a candidate was made of. It must stay available while the candidate is assigned, because its bundle may have to
+/// The sources of a candidate. They must stay available while the candidate is assigned, because its bundle may have to
 /// be rebuilt.
 pub fn wants_of(candidate: &Candidate) -> impl Iterator<Item = ServiceSource> {
     candidate.parts.iter().map(|part| {

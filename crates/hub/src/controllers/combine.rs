@@ -111,7 +111,7 @@ impl Need {
     }
 }
 
-/// What has to be fetched from elsewhere.
+/// The charts and bases to fetch from elsewhere.
 #[derive(Debug, Default)]
 pub struct Lacks {
     pub charts: Vec<Need>,

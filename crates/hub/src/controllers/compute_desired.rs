@@ -221,7 +221,7 @@ impl Computed {
     const NOTHING: Self = Self::Now { next: None, fresh: Vec::new(), changes: Vec::new() };
 }
 
-/// What is saved for one cluster.
+/// The rows to save for one cluster.
 struct Done {
     mark: DirtyMark,
     next: Option<Next>,
@@ -369,8 +369,8 @@ struct Service {
     newer: Option<Box<(Assignment, ServiceRows)>>,
 }
 
-/// What counts and what is assigned is decided after a service is written, and saved with it or later. So the rows are
-/// read after the service. None: the service no longer belongs to the cluster.
+/// The spec that counts and the assignment are decided after a service is written, and saved with it or later. So the
+/// rows are read after the service. None: the service no longer belongs to the cluster.
 async fn load_newer(delivery: &Delivery, row: &Assignment, found: Resource) -> Result<Option<Service>, StoreError> {
     let mut found = found;
     let generation = |found: &Resource| found.object["metadata"]["generation"].as_i64().unwrap_or(0);
@@ -392,7 +392,7 @@ async fn load_newer(delivery: &Delivery, row: &Assignment, found: Resource) -> R
     }
 }
 
-/// What removals are decided by. A removal is never taken back, so this is read after the deletion of its service.
+/// The inputs of removals. A removal is never taken back, so they are read after the deletion of its service.
 struct LastWord {
     grants: Vec<NamedGrant>,
     cluster: ClusterFacts,
@@ -450,7 +450,7 @@ fn take_service(row: &Assignment, found: Option<Resource>) -> Result<Option<Serv
     found.filter(|resource| resource.uid == row.service_uid).map(resources::take).transpose()
 }
 
-/// What decides about a service's entry, with the spec that counts.
+/// The inputs of a service's entry, with the spec that counts.
 pub async fn facts_of(
     delivery: &Delivery,
     row: &Assignment,

@@ -113,7 +113,7 @@ async fn look_at_heard(delivery: &Delivery, name: &Name, resource: &Resource) ->
     Ok(heard)
 }
 
-/// What a service lacks to be healthy at what its sources have now, in one sentence. None: nothing.
+/// The reason why a service is not healthy at the revision that its sources have now, in one sentence. None: it is.
 pub async fn judge(delivery: &Delivery, name: &Name) -> Result<Option<String>, StoreError> {
     let Some((resource, _)) = resources::load::<ServiceDeployment>(&delivery.store, name).await? else {
         return Ok(dependencies::judge(Dependency { name: &name.name, service: None, decided: None }));

@@ -1,4 +1,4 @@
-//! What the digest of a service's entry is made of, computed now.
+//! The inputs of the digest of a service's entry, computed now.
 
 use farwater_api::digest_report::DigestReport;
 use farwater_fleet::digest_inputs::explain_digest;

@@ -51,7 +51,7 @@ use super::{
 use crate::delivery::{Delivery, FetchResult};
 
 const DEFAULT_INTERVAL: Duration = Duration::from_secs(120);
-/// Reason of a failure of which only this is known: none of the given keys has signed the revision.
+/// Reason of a failure if no more is known than that none of the given keys has signed the revision.
 pub const UNVERIFIED: &str = "VerificationFailed";
 /// First wait after a failure; doubles up to the interval.
 const MIN_RETRY: Duration = Duration::from_secs(2);
@@ -112,7 +112,7 @@ impl Checks {
     }
 }
 
-/// Time until the source is due next. A source's due times lie an interval apart, at an offset of its own, so that a
+/// Time until the source is due next. Due times are an interval apart, at an offset of the source's own, so that a
 /// thousand sources created together are not fetched together.
 fn until_next(uid: &str, interval: Duration, now: Timestamp) -> Duration {
     let mut hasher = DefaultHasher::new();
@@ -130,11 +130,11 @@ struct Source {
     generation: i64,
     requested: Option<String>,
     interval: Duration,
-    /// What was known of its repository before this fetch.
+    /// The origin of its repository before this fetch; None: it was never fetched.
     origin: Option<SourceOrigin>,
     /// A service needs a chart that was never looked for.
     wants_more: bool,
-    /// What a pipeline has promoted to it, or why nothing was. None: it follows no pipeline.
+    /// The commit that a pipeline has promoted to it, or why there is none. None: it follows no pipeline.
     promoted: Option<Result<Promotable, String>>,
 }
 
@@ -166,7 +166,7 @@ impl Source {
         self.origin.as_ref().is_some_and(|origin| origin.unasked)
     }
 
-    /// What a fetch teaches about webhooks. The first fetch of what the spec follows now teaches nothing.
+    /// The result of a fetch as evidence about webhooks. The first fetch after a change of the spec is no evidence.
     fn found(&self, served: Option<&Revision>, result: FetchResult) -> Found {
         match result {
             FetchResult::Failed => Found::Failed,
@@ -318,7 +318,7 @@ fn wait_for_turn(delivery: &Delivery, source: &Source, check: Option<Check>) -> 
     Next::After(sooner(delivery, source, wait))
 }
 
-/// Due times lie further apart while webhooks announce what is pushed.
+/// Due times are further apart while webhooks announce pushes.
 fn until_turn(delivery: &Delivery, source: &Source) -> Duration {
     let (interval, _) = delivery.checks.announced.stretch(&source.uid, source.interval);
     until_next(&source.uid, interval, Timestamp::now())
@@ -383,7 +383,7 @@ async fn ask_remote(
     let asked = match &source.object.spec {
         SourceSpec::Git(spec) => {
             let reference = match (&source.object.name, &source.promoted) {
-                // Only the promoted commit, whatever the branch has now.
+                // Only the promoted commit, not the branch's current one.
                 (_, Some(Ok(promoted))) => {
                     let commit = Some(promoted.commit.clone());
                     Reference::parse(Some(&GitReference { commit, ..GitReference::default() }))
@@ -797,7 +797,7 @@ async fn write_reconciling(delivery: &Delivery, source: &Source, served: Option<
     sources::write_status(&delivery.store, &source.object, &status).await
 }
 
-/// What a pipeline has promoted to a source that follows one. None: it follows no pipeline.
+/// The commit that a pipeline has promoted to a source that follows one. None: it follows no pipeline.
 async fn find_promoted(
     delivery: &Delivery,
     object: &SourceObject,

@@ -1,7 +1,7 @@
 //! follow_windows: ChangeWindows → whether a change may start now, and which services are requeued when that changes.
 //!
-//! What a window says is a function of the time and is evaluated with each decision, so a clock that jumps is only
-//! another time. The rows of held services are kept, and only those services are requeued when a window opens.
+//! Windows are evaluated with each decision, as a function of the time, so a clock that jumps is only another time. The
+//! rows of held services are kept, and only those services are requeued when a window opens.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},

@@ -31,7 +31,7 @@ use super::{
 };
 use crate::{apiserver::manage, delivery::Delivery};
 
-/// Why nothing is deleted in the whole fleet, as the Namespace said last; None: deletions are allowed.
+/// Why nothing is deleted in the whole fleet, from the last read of the Namespace; None: deletions are allowed.
 #[derive(Debug, Default)]
 pub struct Freeze(Mutex<Option<Arc<str>>>);
 
@@ -76,7 +76,7 @@ pub async fn follow(delivery: &Delivery, namespace: Option<&Value>) -> Result<()
 pub struct Standing<'a> {
     pub service_uid: &'a str,
     pub report: &'a ServiceReport,
-    /// Whether its status said so before.
+    /// Whether its status said before that its prune is held.
     pub was_held: bool,
     /// Whether the hub itself holds it, for a reason that is known.
     pub by_hub: bool,

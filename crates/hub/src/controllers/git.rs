@@ -151,7 +151,7 @@ impl Mirrors {
     }
 }
 
-/// What a remote has.
+/// The state of a remote.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fetch {
     /// The branch or tag; empty for a commit.

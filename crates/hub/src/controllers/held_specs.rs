@@ -79,7 +79,7 @@ pub struct HeldLook {
     pub restated: bool,
 }
 
-/// What to save of it.
+/// The row to save after the decision.
 #[derive(Debug)]
 pub struct HeldNext {
     look: HeldLook,
@@ -135,7 +135,7 @@ impl HeldNext {
         self.row.as_ref().is_some_and(|row| !row.spec.is_empty())
     }
 
-    /// Whether the same spec counts as before, whatever was written while a window was closed.
+    /// Whether the same spec counts as before, even if another one was written while a window was closed.
     pub fn keeps_spec(&self) -> bool {
         self.is_held() || (self.is_closed && self.look.had_spec())
     }

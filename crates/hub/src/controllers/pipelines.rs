@@ -34,7 +34,7 @@ pub struct Pipelines {
     /// Pipelines with something to push for people to merge.
     pub proposals: Arc<WorkQueue<Name>>,
     known: RwLock<HashMap<Name, BTreeSet<(Part, String)>>>,
-    /// By a repository's uid: what it was last told to fetch at once.
+    /// By a repository's uid: the commit and texts for which it was last fetched at once.
     hurried: Mutex<HashMap<String, Promotable>>,
 }
 
@@ -54,7 +54,7 @@ impl Pipelines {
         self.known.write().unwrap_or_else(PoisonError::into_inner).remove(name);
     }
 
-    /// Whether a repository is told for the first time to fetch exactly this at once.
+    /// Whether the repository was not yet fetched at once for exactly this.
     pub fn is_first_hurry(&self, uid: &str, promoted: &Promotable) -> bool {
         let mut hurried = self.hurried.lock().unwrap_or_else(PoisonError::into_inner);
         hurried.insert(uid.to_owned(), promoted.clone()).as_ref() != Some(promoted)

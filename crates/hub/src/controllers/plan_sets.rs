@@ -1,4 +1,4 @@
-//! What a ServiceSet would create, change and delete, without doing so.
+//! Plans of ServiceSets: the services that a set would create, change and delete, without doing so.
 
 use std::collections::HashMap;
 
@@ -91,12 +91,12 @@ fn note(plan: &mut SetPlan, cluster: String, step: Step) {
     }
 }
 
-/// Which members to return.
+/// The members to return.
 #[derive(Clone, Copy, Debug)]
 pub enum Selected {
     /// In no meaningful order, including those that leave.
     All,
-    /// Those of one step, by the names of their services.
+    /// The members of one step, by the names of their services.
     Step(u16),
 }
 

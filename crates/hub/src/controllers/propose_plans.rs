@@ -49,7 +49,7 @@ pub enum ProposeError {
     NotYet(String),
 }
 
-/// What replaces the assignment.
+/// The replacement for the assignment.
 enum Instead {
     Nothing,
     Revision(Named),

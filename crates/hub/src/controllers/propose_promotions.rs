@@ -379,7 +379,7 @@ fn parse_place(path: &str, field: &str) -> Result<(RelPath, FieldPath), SourceFa
     Ok((path, field))
 }
 
-/// What is wrong with a file of a repository, or with its mirror.
+/// A failure of a file of a repository, or of its mirror.
 fn of_file(url: &str, error: &FileError) -> SourceFailure {
     let message = format!("{url}: {}", chain(error));
     match error.is_of_mirror() {
@@ -394,7 +394,7 @@ pub fn is_open(stage: &PipelineStage, state: &StageState) -> bool {
     stage.pull_request.is_some() && state.promoted.is_some() && !is_merged()
 }
 
-/// What people have to merge, until the stage's source shows it. None: nothing.
+/// The promotion that people have to merge, until the stage's source shows it. None: there is none.
 pub fn describe(
     pipeline: &str,
     stage: &PipelineStage,

@@ -1,4 +1,4 @@
-//! What is left to do when the hub stops, so that the next start continues there and does not reconcile everything
+//! The work that is left when the hub stops, so that the next start continues there and does not reconcile everything
 //! again.
 //!
 //! Only an orderly stop saves it, and it is used once. After a crash, and if another program or other keys decide now,

@@ -208,7 +208,7 @@ struct Back {
 pub struct Looking<'a> {
     /// The service's own spec.
     pub spec: &'a ServiceDeploymentSpec,
-    /// What its sources have for it, or had in the version that its set is pinned at. None: nothing.
+    /// The candidate of its sources, or of the version that its set is pinned at. None: there is none.
     pub candidate: Option<&'a Candidate>,
     pub assigned: Option<&'a Candidate>,
     pub ingredients: &'a [Ingredient],
@@ -283,7 +283,7 @@ impl Look {
         Ok(Looked { set_uid, service_uid, held, rollout, next, before, release, released, is_unresolved, macs, track })
     }
 
-    /// Which document counts from now on, and which are kept.
+    /// The document that counts from now on, and those to keep.
     fn next_documents(&self, is_settled: bool) -> Documents {
         let Track { released, good, back, .. } = self.track;
         let mut next = self.documents.clone();
@@ -451,7 +451,7 @@ pub struct Advance {
     pub frozen: Option<(usize, Closed)>,
 }
 
-/// What change windows say about the members of a set.
+/// The change windows for the members of a set.
 struct Gate {
     /// Namespace of the set.
     namespace: String,
@@ -472,7 +472,7 @@ impl Gate {
         if self.overridden.is_some() { None } else { self.stated(delivery, row) }
     }
 
-    /// The closed window of a member, whatever an override says.
+    /// The closed window of a member, even if it is overridden.
     fn stated(&self, delivery: &Delivery, row: &MemberRollout) -> Option<Closed> {
         let state = delivery.clusters.get(&row.cluster_uid)?;
         delivery.windows.closed(Subject {
@@ -624,7 +624,7 @@ pub async fn advance(
     Ok(Some(Advance { status: tell(&decision), counts, last_good, next_look, frozen }))
 }
 
-/// What is known of a set's rollout apart from its members; the basis of reports about them.
+/// The state of a set's rollout apart from its members; the basis of reports about them.
 struct Ground {
     policy: Policy,
     written: Written,
@@ -683,7 +683,7 @@ pub struct Told {
 /// Revisions of a member.
 #[derive(Debug, Default)]
 pub struct Versions {
-    /// What is assigned to it; empty: nothing.
+    /// The assigned revision; empty: none is assigned.
     pub revision: String,
     /// The version that it should get: the newest of its sources, or the one that its set is kept at. Empty: the same
     /// as `revision`, or none.
@@ -880,7 +880,7 @@ pub struct Heard {
 }
 
 impl Heard {
-    /// What the members lack, as a phrase about the set; None: nothing.
+    /// The reason why not all members that are heard are healthy, as a phrase about the set; None: they are.
     pub fn lacks(&self) -> Option<String> {
         match self {
             Self { all: 0, .. } => None,
@@ -971,7 +971,7 @@ fn read_written(name: &Name, text: &str) -> Result<Written, StoreError> {
         .map_err(|error| StoreError::Row { what: format!("rollout of ServiceSet {name}"), problem: error.to_string() })
 }
 
-/// What a set wants of all its members.
+/// The target of all members of a set.
 struct Target {
     /// Fingerprints of its services' sources, one per variant.
     sources: Vec<String>,

@@ -266,7 +266,7 @@ async fn route(delivery: &Delivery, event: &WatchEvent) -> Result<(), StoreError
         return Ok(());
     }
     if *kind == kinds.namespace {
-        // The first event since the start is always news, whatever was loaded.
+        // The first event since the start is always news, even if the Namespace was loaded.
         return match name.name == ADMIN_NAMESPACE && news(delivery, event) > News::Nothing {
             true => {
                 let is_there = event.operation != Operation::Deleted;
@@ -364,7 +364,8 @@ async fn refill_sets(delivery: &Delivery, service: &Name) -> Result<(), StoreErr
     Ok(())
 }
 
-/// What changed, apart from what controllers write themselves: the status, and the finalizer once it is set.
+/// How an object differs from the last one seen. Changes that controllers make themselves don't count: the status, and
+/// the finalizer once it is set.
 fn news(delivery: &Delivery, event: &WatchEvent) -> News {
     let metadata = &event.object["metadata"];
     if event.operation == Operation::Deleted {

@@ -1,5 +1,5 @@
-//! What controllers have acted upon, per object. A change of anything else, e.g. of the status, is no reason to act
-//! again.
+//! The objects that controllers have acted upon, as fingerprints. A change of anything else, e.g. of the status, is no
+//! reason to act again.
 
 use std::{
     collections::HashMap,

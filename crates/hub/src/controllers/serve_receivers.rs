@@ -77,7 +77,8 @@ async fn load_token(delivery: &Delivery, name: &Name, secret: &str) -> Result<Re
     Ok(Token::parse(token).map_err(invalid))
 }
 
-/// What a receiver has proven no longer counts: its sources are fetched now, and from then on at their own intervals.
+/// Deliveries of this receiver prove nothing any more: its sources are fetched now, and from then on at their own
+/// intervals.
 fn withdraw(delivery: &Delivery, before: Option<Arc<Live>>) {
     let Some(before) = before else { return };
     for (uid, source) in delivery.checks.announced.withdraw(&before.uid) {

@@ -1,4 +1,4 @@
-//! What decides about one service's entry. It is read again whenever it is needed.
+//! The inputs of one service's entry. They are read again whenever they are needed.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -95,7 +95,7 @@ pub struct ServiceFacts {
     pub name: Name,
     pub service: ServiceDeployment,
     pub assigned: Option<Candidate>,
-    /// What its sources have now.
+    /// The candidate of its sources.
     pub candidate: Option<Candidate>,
     pub why: Why,
     /// As in [`Deployment::turn`](farwater_api::protocol::Deployment::turn).
@@ -131,8 +131,8 @@ impl ServiceFacts {
         };
         let assigned = candidate(&row.assigned)?;
         let decided: Decided = read_json(&row.service_uid, &row.why)?;
-        // A decision about this spec counts until the next one, whatever the clock says, because a new decision marks
-        // the cluster.
+        // A decision about this spec counts until the next one, even if a suspension has ended by the clock, because a
+        // new decision marks the cluster.
         let known = decided.suspended.filter(|_| service.metadata.generation == Some(row.generation));
         let suspended = known.unwrap_or_else(|| is_suspended(&service.spec, Timestamp::now()));
 
@@ -140,7 +140,7 @@ impl ServiceFacts {
         let pinned = assigned.as_ref().filter(|assigned| pin.is_some_and(|pin| pin.bundle == assigned.bundle));
         match pinned.filter(|pinned| !pinned.source.is_empty()) {
             Some(pinned) => source_urls = pinned.urls(),
-            // What is assigned may come from more sources than the spec states: those that its charts depend on.
+            // The assigned version may come from more sources than the spec states: those that its charts depend on.
             None => {
                 let dependencies = assigned.iter().flat_map(|assigned| &assigned.parts).filter(|part| part.dependency);
                 source_urls.extend(dependencies.map(Part::placed_url));
@@ -191,7 +191,7 @@ impl ServiceFacts {
         Some(Origin { root: assigned.origin.clone(), path: assigned.path.clone() })
     }
 
-    /// Why every prune needs an approval, whatever it deletes; None: not every prune does.
+    /// Why every prune needs an approval, even a small one; None: not every prune does.
     fn hold_prune(&self) -> Option<String> {
         if self.unasked {
             let SourceReference { kind, name } = &self.service.spec.source_ref;

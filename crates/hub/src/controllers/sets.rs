@@ -20,7 +20,7 @@ const LONGEST: Duration = Duration::from_secs(5);
 /// How long a count of members stays valid if nothing is reported about them: clusters fall silent without a report.
 const COUNT_LASTS: Duration = Duration::from_secs(5);
 
-/// Which clusters of a set to reconcile.
+/// The clusters of a set to reconcile.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Scope {
     All,

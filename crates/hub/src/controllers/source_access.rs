@@ -27,8 +27,8 @@ pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
 /// Secrets per page.
 const PAGE: usize = 200;
 
-/// Which Secrets of each namespace serve which addresses. Only names and prefixes are kept; the Secrets are read when
-/// they are needed.
+/// The Secrets of each namespace, by the prefix of the addresses that they serve. Only names and prefixes are kept; the
+/// Secrets are read when they are needed.
 #[derive(Default)]
 pub struct SharedCredentials(Mutex<State>);
 

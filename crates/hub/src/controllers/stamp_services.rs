@@ -198,7 +198,7 @@ pub struct Stamper<'a> {
     pub urls: SourceUrls,
 }
 
-/// What to do on a cluster.
+/// The step for one cluster.
 pub enum Step {
     /// The set's namespace has no grant there. Its users must not even learn that the cluster exists.
     NotGranted,

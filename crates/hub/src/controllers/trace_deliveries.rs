@@ -1,5 +1,5 @@
-//! What led to an entry of a cluster's desired state, reported as a trace once the state is published. Only then is the
-//! trace known, because its id derives from the entry. Nothing is kept while traces are off.
+//! The steps that led to an entry of a cluster's desired state, reported as a trace once the state is published. Only
+//! then is the trace known, because its id derives from the entry. Nothing is kept while traces are off.
 
 use std::{
     collections::HashMap,

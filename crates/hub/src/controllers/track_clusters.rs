@@ -172,7 +172,7 @@ pub fn until_silent(state: &ClusterState, clock: Clock) -> Option<Duration> {
     (left >= 0).then(|| Duration::from_secs(left.unsigned_abs()))
 }
 
-/// What is known about the agent.
+/// The known state of an agent.
 struct Said<'a> {
     agent: Option<&'a Agent>,
     update: Option<&'a AgentUpdateRow>,

@@ -25,7 +25,7 @@ const HOST_BUSY: Duration = Duration::from_millis(250);
 /// When to requeue a source whose host does not answer; many sources may wait for it.
 const HOST_SILENT: Duration = Duration::from_secs(5);
 
-/// What a host is asked for: a host that answers for repositories may hang on large files.
+/// The purpose of a request: a host that answers for repositories may hang on large files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Asks {
     Repository,

@@ -21,7 +21,7 @@ fn mode(mode: GitVerificationMode) -> VerifyMode {
     }
 }
 
-/// What has verified a revision; `None`: no signature is required.
+/// The signature that verifies a revision; `None`: no signature is required.
 pub async fn verify_revision(
     delivery: &Delivery,
     source_uid: &str,

@@ -1,7 +1,7 @@
 //! Admission: whether a service may be placed where its spec says, before it is written.
 //!
-//! The same decision is made again when desired states are computed, so that later changes are noticed. This one only
-//! tells people at once.
+//! The same decision is made again when desired states are computed, so that later changes are noticed. This check only
+//! lets people know at once.
 
 use std::sync::Arc;
 

@@ -24,8 +24,8 @@ const MEMORY: u64 = 32 << 20;
 /// Number of remembered permissions, some 200 bytes each.
 const ANSWERS: u64 = 20_000;
 
-/// What was served lately. A change of many clusters reads and verifies each bundle once. Repeated requests under one
-/// desired state are looked up once.
+/// Bundles and permissions that were served lately. A change of many clusters reads and verifies each bundle once.
+/// Repeated requests under one desired state are looked up once.
 pub struct Served {
     /// They were verified when they were read.
     bundles: Cache<Digest, Bytes>,

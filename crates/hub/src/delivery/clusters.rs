@@ -1,4 +1,4 @@
-//! What a replica knows of every cluster in memory: enough to answer an unchanged poll.
+//! Every cluster in the memory of this replica: enough to answer an unchanged poll.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -42,7 +42,7 @@ pub struct ClusterState {
     heard: Arc<Heard>,
 }
 
-/// What changes with requests of the agent.
+/// The parts of the state that change with requests of the agent.
 #[derive(Debug, Default)]
 struct Heard {
     /// When it was heard last, in seconds since 1970; 0: never.
@@ -82,7 +82,7 @@ const SOLE_POLLS: u32 = 3;
 struct Instance {
     /// Empty: no process was heard.
     id: Box<str>,
-    /// The host it runs on, as it said when it requested its token.
+    /// The host it runs on, from its request for a token.
     host: Box<str>,
     since: Option<Instant>,
 }
@@ -225,7 +225,7 @@ impl ClusterState {
         self.heard.instances.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Seconds by which the clock of the agent's machine is ahead; None: it has not said.
+    /// Seconds by which the clock of the agent's machine is ahead; None: unknown.
     pub fn ahead(&self) -> Option<i64> {
         let ahead = self.heard.ahead.load(Ordering::Relaxed);
         (ahead != 0).then(|| if ahead > 0 { ahead - 1 } else { ahead })
@@ -239,7 +239,7 @@ impl ClusterState {
         before.is_none_or(|before| before.abs_diff(ahead) >= MIN_SKEW.unsigned_abs())
     }
 
-    /// How the agent's protocol compares with the hub's; None: it has not said.
+    /// How the agent's protocol compares with the hub's; None: unknown.
     pub fn skew(&self) -> Option<Skew> {
         match self.heard.protocol.load(Ordering::Relaxed) {
             0 => None,

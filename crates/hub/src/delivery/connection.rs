@@ -219,7 +219,7 @@ impl Ended {
     }
 }
 
-/// What was sent to the agent last.
+/// The hints that were sent to the agent last.
 #[derive(Default)]
 struct Told {
     number: Option<Number>,

@@ -91,7 +91,7 @@ pub async fn post_keys(
     let now = Timestamp::now().as_second();
     let known = BASE64.encode(&agent.public_key);
     if handovers.last().is_some_and(|last| last.handover.public_key == known) {
-        // They are in use already, and the answer that said so was lost.
+        // They are in use already, and the answer that confirmed it was lost.
         return Ok(Json(KeysAnswer { hub_time: now }));
     }
     let identity = (delivery.identity.installation(), &*cluster_uid);

@@ -66,14 +66,14 @@ const MAX_PROBLEM: usize = 768;
 const MAX_CACHED: usize = 256;
 const MAX_CACHED_BYTES: usize = 32 << 20;
 
-/// What a service's entry says about its parameters.
+/// The parameters in a service's entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Given {
     /// MAC of the document, or what is wrong with it.
     pub mac: Result<Option<Digest>, String>,
     /// How often they have changed.
     pub turn: u64,
-    /// What is wrong with newer parameters, while the earlier ones count.
+    /// The problem of newer parameters while earlier ones count; None: there is none.
     newer_problem: Option<String>,
 }
 
@@ -253,7 +253,7 @@ fn describe_problems(problems: &[Problem]) -> String {
     cut(&describe(problems).replace('\0', " "), MAX_PROBLEM)
 }
 
-/// What counts for a service's entry, given its newest parameters.
+/// The parameters that count for a service's entry, given its newest ones.
 async fn count(
     delivery: &Delivery,
     facts: &ServiceFacts,
@@ -281,8 +281,7 @@ async fn count(
     Ok(Given { mac, turn: newest.turn, newer_problem: newest.mac.err() })
 }
 
-/// What the published entry of a service says about its parameters, whatever has changed since. None: they were never
-/// resolved.
+/// The parameters in a service's published entry, even if an input has changed since. None: they were never resolved.
 pub async fn published(
     delivery: &Delivery,
     facts: &ServiceFacts,

@@ -70,7 +70,7 @@ enum Progress {
     Failed(PlanProblem, String),
 }
 
-/// What the agent has to plan.
+/// The plan that the agent has to make.
 #[derive(Debug)]
 pub struct Proposed {
     pub entry: Verbatim<Entry>,

@@ -141,7 +141,7 @@ pub async fn post_token(
         let agent = load_agent(&mut tables, &assertion.cluster_uid).await?.ok_or(Refusal::IdentityUnknown)?;
         (agent, load_agent_keys(&mut tables, &assertion.cluster_uid).await?)
     };
-    // Check the signature first: a request that the agent did not sign gets the same answer whatever it says.
+    // Check the signature first: a request that the agent did not sign gets the same answer in all cases.
     let next = find_signer(&agent, keys.as_ref(), &signed, &assertion)?;
     let now = Timestamp::now().as_second();
     // Compare with the corrected time, which the agent signs with.

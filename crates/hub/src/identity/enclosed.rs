@@ -107,7 +107,7 @@ fn named(enclosed: &[Enclosed]) -> Result<Files, EnclosedError> {
     Ok(files)
 }
 
-/// What happens to the existing keys.
+/// The effect of a restore on the existing keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RestoredKeys {
     /// All of them are kept.
@@ -173,8 +173,8 @@ impl StagedKeys {
         parse_secret(&text).map_err(|problem| EnclosedError::Backup { name: SEAL.to_owned(), problem })
     }
 
-    /// The keys that the backup's rows may need, whatever happens to the backup's keys: if the hub keeps its own, its
-    /// seal key may have been replaced since the backup.
+    /// The keys that the backup's rows may need, also if the hub keeps its own keys: its seal key may have been
+    /// replaced since the backup.
     pub fn seal_keys_of_backup(&self) -> Vec<SecretKey> {
         let read = |name: &str| parse_secret(&String::from_utf8_lossy(self.backup.get(name)?)).ok();
         [SEAL, NEXT].into_iter().filter_map(read).collect()

@@ -32,7 +32,7 @@ pub struct KeyList {
     pub rows: Vec<KeyRow>,
     /// Number of successions since the first start.
     pub sequence: u64,
-    /// What the hub's next start will do.
+    /// The changes that the hub's next start will make; None: none are requested.
     pub requested: Option<Request>,
     trust: Trust,
 }

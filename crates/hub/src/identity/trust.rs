@@ -1,4 +1,4 @@
-//! `keys/trust.json`: the keys that agents were told to trust, from the first start to now.
+//! `keys/trust.json`: the keys that agents should trust, from the first start to now.
 //!
 //! This file decides which keys are in use: new keys are beside the old ones, come into use with one write of this
 //! file, and then replace the old ones. A crash leaves one of the two states; the next start continues from there.

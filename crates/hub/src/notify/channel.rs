@@ -215,8 +215,7 @@ impl Channel {
     }
 }
 
-/// Least time between two messages to a provider, whatever their thread: Slack accepts one per second, GitHub 80 per
-/// minute.
+/// Least time between two messages to a provider, of any threads: Slack accepts one per second, GitHub 80 per minute.
 pub fn gap(kind: ProviderType) -> Duration {
     Duration::from_millis(match kind {
         ProviderType::Slack | ProviderType::MsTeams | ProviderType::Email => 1000,

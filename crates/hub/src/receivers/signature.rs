@@ -115,8 +115,8 @@ enum Claimed {
 }
 
 impl Claim {
-    /// The claim of a delivery to a receiver, or to an unknown path. Whatever is wrong with it, its body is read and
-    /// hashed as if it were valid.
+    /// The claim of a delivery to a receiver, or to an unknown path. An invalid delivery is read and hashed like a
+    /// valid one.
     pub fn read(receiver: Option<(ReceiverType, &Token)>, headers: &HeaderMap, nobody: &Token) -> Self {
         let Some((kind, token)) = receiver else { return Self::refuse(Refused::SignatureWrong, nobody) };
         let claim = match kind {

@@ -1,4 +1,4 @@
-//! What the garbage collector does with an object: a function of its owner references and of the owners found.
+//! The garbage collector's decision about an object: a function of its owner references and of the owners found.
 //!
 //! The rules are those of `k8s.io/kubernetes/pkg/controller/garbagecollector` (`attemptToDeleteItem`).
 
@@ -34,7 +34,7 @@ pub enum Owner {
     Absent,
 }
 
-/// What depends on the object itself.
+/// Dependents of the object itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Dependents {
     pub any: bool,

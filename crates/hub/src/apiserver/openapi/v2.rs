@@ -36,7 +36,7 @@ fn move_references(value: &mut Value) {
     }
 }
 
-/// Removes from a custom resource's schema whatever v2 can't express or kubectl's reader of v2 can't parse, as
+/// Removes the parts of a custom resource's schema that v2 can't express or kubectl's reader of v2 can't parse, as
 /// kube-apiserver does (apiextensions' `ToStructuralOpenAPIV2`). A nullable field has no type, and so no contents.
 fn narrow(schema: &mut Value) {
     let nullable = |schema: &Value| schema["nullable"] == true;
