@@ -149,6 +149,7 @@ async fn dispatch(call: Call, turn: Turn, method: &Method, body: Bytes) -> Resul
     if call.kind.namespaced && call.info.namespace.is_empty() && needs_namespace {
         return Err(not_allowed());
     }
+
     if !call.kind.stored {
         return if *method == Method::POST && call.info.name.is_empty() {
             reviews::create(&call, body).await
@@ -156,6 +157,7 @@ async fn dispatch(call: Call, turn: Turn, method: &Method, body: Bytes) -> Resul
             Err(not_allowed())
         };
     }
+
     if let Some(subresource) = call.kind.subresource(&call.info.subresource) {
         if !subresource.verbs.contains(&call.info.verb.as_str()) {
             return Err(not_allowed());
@@ -164,6 +166,7 @@ async fn dispatch(call: Call, turn: Turn, method: &Method, body: Bytes) -> Resul
             return subresources::answer(&call, body).await;
         }
     }
+
     match (call.info.verb.as_str(), call.info.is_collection()) {
         ("list", _) => read::list(&call).await,
         ("watch", _) => watch::watch(call, turn),

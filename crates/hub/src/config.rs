@@ -249,11 +249,13 @@ impl HubArgs {
             None => Self::default(),
         };
         let set = self.or(file);
+
         let data_dir =
             set.data_dir.ok_or(ConfigError::Missing { option: "data-dir", variable: "FARWATER_DATA_DIR" })?;
         let password = set.database_password;
         let database = database::resolve(set.database, password, set.database_password_file.as_deref())?;
         let tls = pair(set.tls_cert, set.tls_key, set.tls_ca)?;
+
         let listen = set.listen.unwrap_or(DEFAULT_LISTEN);
         let mut allowed = set.allow_private_links;
         // A hub on a developer's machine, next to its Git server. A hub behind a proxy is advertised by the proxy's
@@ -262,6 +264,7 @@ impl HubArgs {
         if allowed.is_empty() && is_tried_out {
             allowed = LOOPBACK.to_vec();
         }
+
         Ok(Config {
             data_dir,
             database,
@@ -349,11 +352,13 @@ fn parse_file(path: &Path, text: &str) -> Result<HubArgs, ConfigError> {
     } else {
         serde_saphyr::from_str(text).map_err(|error| parse(error.to_string()))?
     };
+
     let entries = match value {
         Value::Null => return Ok(HubArgs::default()),
         Value::Object(entries) => entries,
         _ => return Err(parse("expected a mapping of options to values".to_owned())),
     };
+
     let command = HubArgs::augment_args(clap::Command::new("hub").no_binary_name(true).disable_help_flag(true))
         // The environment was read with the flags; here it would set an option that the file names.
         .mut_args(|arg| arg.env(None::<&str>));
@@ -363,6 +368,7 @@ fn parse_file(path: &Path, text: &str) -> Result<HubArgs, ConfigError> {
         .filter(|name| *name != "config")
         .map(str::to_owned)
         .collect();
+
     let mut flags = Vec::new();
     for (name, value) in entries {
         if !valid.contains(&name) {
@@ -375,6 +381,7 @@ fn parse_file(path: &Path, text: &str) -> Result<HubArgs, ConfigError> {
             flags.push(format!("--{name}={value}"));
         }
     }
+
     let refused = |error: clap::Error| ConfigError::Value { path: path.to_owned(), message: first_line(&error) };
     let matches = command.try_get_matches_from(flags).map_err(refused)?;
     HubArgs::from_arg_matches(&matches).map_err(refused)

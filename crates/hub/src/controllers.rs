@@ -110,6 +110,7 @@ fn spawn_controllers(delivery: &Arc<Delivery>, left: Option<Resume>, shutdown: &
     tasks.spawn(follow_windows::run(Arc::clone(delivery), shutdown.clone()));
     tasks.spawn(collect_mirrors::run(Arc::clone(delivery), shutdown.clone()));
     tasks.spawn(refresh_secrets::run(Arc::clone(delivery), shutdown.clone()));
+
     let shared = Arc::clone(delivery);
     tasks.spawn(queue::work(
         "fetch_sources",
@@ -118,6 +119,7 @@ fn spawn_controllers(delivery: &Arc<Delivery>, left: Option<Resume>, shutdown: &
         shutdown.clone(),
         move |name| fetch_sources::fetch_source(Arc::clone(&shared), name),
     ));
+
     let shared = Arc::clone(delivery);
     tasks.spawn(queue::work(
         "assign_revisions",
@@ -126,6 +128,7 @@ fn spawn_controllers(delivery: &Arc<Delivery>, left: Option<Resume>, shutdown: &
         shutdown.clone(),
         move |name| assign_revisions::assign_revision(Arc::clone(&shared), name),
     ));
+
     let shared = Arc::clone(delivery);
     tasks.spawn(queue::work(
         "summarize_reports",
@@ -134,6 +137,7 @@ fn spawn_controllers(delivery: &Arc<Delivery>, left: Option<Resume>, shutdown: &
         shutdown.clone(),
         move |name| summarize_reports::summarize_report(Arc::clone(&shared), name),
     ));
+
     let shared = Arc::clone(delivery);
     tasks.spawn(queue::work(
         "track_clusters",
@@ -142,6 +146,7 @@ fn spawn_controllers(delivery: &Arc<Delivery>, left: Option<Resume>, shutdown: &
         shutdown.clone(),
         move |uid| track_clusters::track_cluster(Arc::clone(&shared), uid),
     ));
+
     let shared = Arc::clone(delivery);
     tasks.spawn(queue::work(
         "serve_receivers",
@@ -150,6 +155,7 @@ fn spawn_controllers(delivery: &Arc<Delivery>, left: Option<Resume>, shutdown: &
         shutdown.clone(),
         move |name| serve_receivers::serve_receiver(Arc::clone(&shared), name),
     ));
+
     let shared = Arc::clone(delivery);
     tasks.spawn(queue::work(
         "ask_sources",
@@ -158,6 +164,7 @@ fn spawn_controllers(delivery: &Arc<Delivery>, left: Option<Resume>, shutdown: &
         shutdown.clone(),
         move |name| ask_sources::ask_sources(Arc::clone(&shared), name),
     ));
+
     let shared = Arc::clone(delivery);
     tasks.spawn(queue::work(
         "stamp_services",
@@ -166,6 +173,7 @@ fn spawn_controllers(delivery: &Arc<Delivery>, left: Option<Resume>, shutdown: &
         shutdown.clone(),
         move |name| stamp_services::stamp_services(Arc::clone(&shared), name),
     ));
+
     let shared = Arc::clone(delivery);
     tasks.spawn(queue::work(
         "make_sets",
@@ -174,6 +182,7 @@ fn spawn_controllers(delivery: &Arc<Delivery>, left: Option<Resume>, shutdown: &
         shutdown.clone(),
         move |name| make_sets::make_set(Arc::clone(&shared), name),
     ));
+
     let shared = Arc::clone(delivery);
     tasks.spawn(queue::work(
         "send_notifications",
@@ -182,6 +191,7 @@ fn spawn_controllers(delivery: &Arc<Delivery>, left: Option<Resume>, shutdown: &
         shutdown.clone(),
         move |name| send_notifications::send_notifications(Arc::clone(&shared), name),
     ));
+
     let shared = Arc::clone(delivery);
     tasks.spawn(queue::work(
         "check_rules",
@@ -190,6 +200,7 @@ fn spawn_controllers(delivery: &Arc<Delivery>, left: Option<Resume>, shutdown: &
         shutdown.clone(),
         move |name| check_rules::check_rule(Arc::clone(&shared), name),
     ));
+
     let shared = Arc::clone(delivery);
     tasks.spawn(queue::work(
         "advance_promotions",
@@ -198,6 +209,7 @@ fn spawn_controllers(delivery: &Arc<Delivery>, left: Option<Resume>, shutdown: &
         shutdown.clone(),
         move |name| advance_promotions::advance_promotions(Arc::clone(&shared), name),
     ));
+
     let shared = Arc::clone(delivery);
     tasks.spawn(queue::work(
         "ask_gates",
@@ -206,6 +218,7 @@ fn spawn_controllers(delivery: &Arc<Delivery>, left: Option<Resume>, shutdown: &
         shutdown.clone(),
         move |gate| ask_gates::ask_gate(Arc::clone(&shared), gate),
     ));
+
     let shared = Arc::clone(delivery);
     tasks.spawn(queue::work(
         "propose_promotions",
@@ -214,5 +227,6 @@ fn spawn_controllers(delivery: &Arc<Delivery>, left: Option<Resume>, shutdown: &
         shutdown.clone(),
         move |name| propose_promotions::propose_promotions(Arc::clone(&shared), name),
     ));
+
     tasks
 }

@@ -111,9 +111,11 @@ impl Metrics {
         let mut root = Registry::default();
         // Under the usual names, for existing dashboards.
         root.register_collector(Box::new(OwnProcess { started: Timestamp::now().as_second() }));
+
         let registry = root.sub_registry_with_prefix("farwater");
         let build = Info::new(vec![("version", env!("CARGO_PKG_VERSION"))]);
         registry.register("build", "The running program", build);
+
         let requests = Family::default();
         registry.register("http_requests", "Requests answered", requests.clone());
         let durations = Family::new_with_constructor((|| Histogram::new(BUCKETS)) as fn() -> Histogram);
@@ -128,13 +130,16 @@ impl Metrics {
         let tls_reload_failing = Gauge::default();
         let help = "1 while the files of the server's certificate hold a new one that can't be used";
         registry.register("tls_reload_failing", help, tls_reload_failing.clone());
+
         registry.register_collector(Box::new(StorePosition(delivery.store.clone())));
         delivery.counters.register(registry);
         registry.register_collector(Box::new(Certificates { server: certificate, delivery: Arc::clone(&delivery) }));
+
         let figures = Arc::new(Figures::new(Arc::clone(&delivery), data_dir));
         registry.register_collector(Box::new(Shown(Arc::clone(&figures))));
         registry.register_collector(Box::new(SecretPlaces(Arc::clone(&delivery))));
         registry.register_collector(Box::new(ControllerWork(delivery)));
+
         Self { registry: root, requests, durations, in_flight, watches, connections, figures, tls_reload_failing }
     }
 

@@ -144,10 +144,12 @@ async fn take_turn(State(door): State<AgentDoor>, request: Request, next: Next) 
         Some(cluster) => (&door.known, cluster),
         None => (&door.unknown, peer.unwrap_or_default()),
     };
+
     let body = match class.bodies.read(&client, body, class.max_body).await {
         Ok(body) => body,
         Err(error) => return delivery::refuse_body(error, &parts.headers),
     };
+
     let _share = match is_known {
         true => None,
         false => match door.peers.wait(&client).await {
@@ -158,6 +160,7 @@ async fn take_turn(State(door): State<AgentDoor>, request: Request, next: Next) 
             }
         },
     };
+
     // The turn ends with the head of the answer.
     match class.turns.begin().await {
         Ok(_turn) => {

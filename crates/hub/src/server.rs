@@ -201,11 +201,13 @@ impl Server {
                 let taken = places.take().await;
                 (taken, self.listener.accept().await)
             };
+
             let (taken, accepted) = tokio::select! {
                 () = shutdown.cancelled() => break,
                 accepted = accepted => accepted,
                 Some(_) = connections.join_next() => continue,
             };
+
             match accepted {
                 Ok((stream, peer)) => {
                     let connection = Connection {
@@ -230,6 +232,7 @@ impl Server {
                 }
             }
         }
+
         drop(self.listener);
         if timeout(drain, async { while connections.join_next().await.is_some() {} }).await.is_err() {
             tracing::warn!(connections = connections.len(), "closing connections whose requests didn't end in time");
@@ -480,6 +483,7 @@ impl Connection {
         let stay = self.places.enter(self.peer.ip());
         let standing = Arc::clone(&stay.standing);
         let builder = builder(self.place.clone());
+
         let service = {
             let (router, asked, leaves) = (self.router, Arc::clone(&asked), Arc::clone(&leaves));
             let peer = ConnectInfo(self.peer);
@@ -509,6 +513,7 @@ impl Connection {
                 }
             })
         };
+
         // The negotiated protocol: guessing it from the first bytes could wait forever.
         let builder = if http2 { builder.http2_only() } else { builder.http1_only() };
         let connection =
@@ -520,6 +525,7 @@ impl Connection {
         let mut first_request = std::pin::pin!(sleep(self.patience.first_request));
         // For a connection that was chosen to close, if its client doesn't read the answer.
         let mut end = std::pin::pin!(sleep(Duration::MAX));
+
         loop {
             tokio::select! {
                 ended = connection.as_mut() => {
@@ -541,6 +547,7 @@ impl Connection {
                     is_ending = stay.standing.rests_since().is_some_and(|since| since.elapsed() >= REST);
                 }
             }
+
             if is_ending {
                 // After the running requests.
                 connection.as_mut().graceful_shutdown();

@@ -71,15 +71,18 @@ async fn check_named(call: &Call, object: &Value, old: Option<&Value>) -> Result
         "email",
         "stages",
     ];
+
     let route = |object: &Value| ROUTE.map(|field| object["spec"][field].clone());
     let parts = |object: &Value| match managed_namespaces::is_managed(call) {
         true => managed_namespaces::set_of(object).as_ref().map(sets::variants).unwrap_or_default(),
         false if sets::is_set(call) => sets::variants(object),
         false => vec![object.clone()],
     };
+
     let (old, new) = (old.map(parts).unwrap_or_default(), parts(object));
     let is_elsewhere = !old.iter().map(route).eq(new.iter().map(route));
     let before = if is_elsewhere { BTreeSet::new() } else { old.iter().flat_map(named).collect() };
+
     let mut asked = BTreeSet::new();
     let now: BTreeSet<Named<'_>> = new.iter().flat_map(named).collect();
     for Named { kind, name, .. } in now.difference(&before) {
@@ -92,6 +95,7 @@ async fn check_named(call: &Call, object: &Value, old: Option<&Value>) -> Result
             return Err(call.forbidden(meta::text(object, "name"), &why));
         }
     }
+
     Ok(())
 }
 
@@ -164,6 +168,7 @@ fn named(object: &Value) -> BTreeSet<Named<'_>> {
     let spec = &object["spec"];
     let listed = spec["secrets"].as_array().into_iter().flatten();
     let fields = ["secretRef", "certSecretRef", "proxySecretRef"].map(|field| &spec[field]);
+
     // A pipeline's Secrets: those for pushing, and those that its gates use.
     let stages = || spec["stages"].as_array().into_iter().flatten();
     let gates = stages().flat_map(|stage| stage["gates"].as_array().into_iter().flatten());
@@ -173,6 +178,7 @@ fn named(object: &Value) -> BTreeSet<Named<'_>> {
     let whole = whole
         .filter_map(|reference| Some(Named { kind: NamedKind::Secret, name: reference["name"].as_str()?, key: None }));
     let mut named: BTreeSet<Named<'_>> = whole.collect();
+
     // The hub's configuration decides who may read another backend's secrets.
     let of_hub = |reference: &&Value| reference["backend"].is_null();
     for reference in spec["secretRefs"].as_array().into_iter().flatten().filter(of_hub) {
@@ -186,6 +192,7 @@ fn named(object: &Value) -> BTreeSet<Named<'_>> {
         named.extend(name_keys(NamedKind::ConfigMap, &from["configMap"], parameter));
         named.extend(name_keys(NamedKind::ServiceContext, &from["context"], parameter));
     }
+
     named
 }
 
@@ -259,6 +266,7 @@ pub fn sign(call: &Call, object: &mut Value, old: Option<&Value>) {
     if !is_service && !sets::is_set(call) {
         return;
     }
+
     let pin = |object: &Value| object["spec"].get("pin").cloned().unwrap_or(Value::Bool(false));
     sign_field(&author, object, old, PINNED_BY, pin);
     let sign_annotation = |object: &mut Value, name: &str, by: &str, at: &str| {
@@ -270,12 +278,14 @@ pub fn sign(call: &Call, object: &mut Value, old: Option<&Value>) {
     sign_annotation(object, OVERRIDE_FREEZE, OVERRIDDEN_BY, OVERRIDDEN_AT);
     sign_annotation(object, PROPOSE_OVERRIDE, OVERRIDE_PROPOSED_BY, OVERRIDE_PROPOSED_AT);
     end_proposal(object, old, OVERRIDE_FREEZE, OVERRIDE_PROPOSED_AT);
+
     if !is_service {
         return sign_field(&author, object, old, CHANGED_BY, |set| set["spec"].clone());
     }
     sign_annotation(object, APPROVE_PRUNE, APPROVED_BY, APPROVED_AT);
     sign_annotation(object, PROPOSE_PRUNE, PRUNE_PROPOSED_BY, PRUNE_PROPOSED_AT);
     end_proposal(object, old, APPROVE_PRUNE, PRUNE_PROPOSED_AT);
+
     let suspension = |object: &Value| match object["spec"]["suspend"].as_bool() {
         Some(true) => object["spec"].get("suspension").cloned().unwrap_or_default(),
         // Differs from any suspension that can be stated.
@@ -285,6 +295,7 @@ pub fn sign(call: &Call, object: &mut Value, old: Option<&Value>) {
         let spec = &object["spec"];
         serde_json::json!([spec["sourceRef"], spec["path"], spec["pin"], spec["chart"], spec["sources"]])
     };
+
     sign_field(&author, object, old, CHANGED_BY, version);
     sign_field(&author, object, old, SUSPENDED_BY, suspension);
 }

@@ -132,11 +132,13 @@ pub fn plan_removal(object: &Value, kind: &ResourceKind, cascade: Cascade, now: 
     if namespace && is_marked(object) && is_held(&json!({"metadata": {}, "spec": object["spec"]}), kind) {
         return Removal::Wait;
     }
+
     let finalizers = cascade.finalizers(object, kind);
     // A namespace always terminates first, because its contents are deleted with it.
     if finalizers.is_empty() && (!namespace || is_marked(object)) {
         return Removal::Remove;
     }
+
     let mut marked = object.clone();
     let metadata = &mut marked["metadata"];
     if finalizers.is_empty() {
@@ -155,6 +157,7 @@ pub fn plan_removal(object: &Value, kind: &ResourceKind, cascade: Cascade, now: 
     } else {
         marked["status"]["phase"] = json!("Terminating");
     }
+
     if marked == *object { Removal::Wait } else { Removal::Mark(marked) }
 }
 
@@ -261,6 +264,7 @@ async fn delete_at(call: &Call, resource: Resource, options: &DeleteOptions) -> 
     if !is_deletable(call.kind, &name) {
         return Err(call.forbidden(&name, "this namespace may not be deleted"));
     }
+
     let mut current = Some(resource);
     for _ in 0..ATTEMPTS {
         let resource = match current.take() {
@@ -270,6 +274,7 @@ async fn delete_at(call: &Call, resource: Resource, options: &DeleteOptions) -> 
                 found.ok_or_else(|| call.not_found(&name))?
             }
         };
+
         check_preconditions(options, &resource, call.kind)?;
         sets::check_delete(call, &resource.object).await?;
         if options.dry_run {
@@ -279,6 +284,7 @@ async fn delete_at(call: &Call, resource: Resource, options: &DeleteOptions) -> 
                 Removal::Mark(object) => Outcome::Held(Resource { object: object.into(), ..resource }),
             });
         }
+
         match remove(&call.hub.store, call.kind, resource, options.cascade, call.now).await {
             Err(WriteError::Conflict { .. }) => {}
             Err(WriteError::Missing | WriteError::Exists) => return Err(call.not_found(&name)),
@@ -286,6 +292,7 @@ async fn delete_at(call: &Call, resource: Resource, options: &DeleteOptions) -> 
             Ok(outcome) => return Ok(outcome),
         }
     }
+
     Err(ApiError::modified(&call.kind.group, &call.kind.plural, &name))
 }
 

@@ -103,6 +103,7 @@ pub fn resources(registry: &Registry, group: &str, version: &str) -> Option<Valu
             }),
             &["shortNames", "categories"],
         ));
+
         for subresource in &kind.subresources {
             let mut entry = json!({
                 "name": format!("{}/{}", kind.plural, subresource.name), "singularName": "",
@@ -116,6 +117,7 @@ pub fn resources(registry: &Registry, group: &str, version: &str) -> Option<Valu
             list.push(entry);
         }
     }
+
     let group_version = if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") };
     (!list.is_empty()).then(
         || json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": list}),

@@ -113,6 +113,7 @@ fn check_type(object: &mut Value, kind: &ResourceKind) -> Result<(), ApiError> {
     let Some(map) = object.as_object_mut() else {
         return Err(unrecognized("couldn't get version/kind; json parse error: it is not an object"));
     };
+
     let expected = kind.api_version();
     for (field, name, wanted) in [("kind", "Kind", &kind.kind), ("apiVersion", "apiVersion", &expected)] {
         match map.get(field).map(|v| v.as_str().unwrap_or_default()) {
@@ -123,6 +124,7 @@ fn check_type(object: &mut Value, kind: &ResourceKind) -> Result<(), ApiError> {
             Some(_) => {}
         }
     }
+
     let (version, name) = (map["apiVersion"].as_str().unwrap_or_default(), map["kind"].as_str().unwrap_or_default());
     if version != expected {
         return Err(ApiError::bad_request(format!(
@@ -132,6 +134,7 @@ fn check_type(object: &mut Value, kind: &ResourceKind) -> Result<(), ApiError> {
     if name != kind.kind {
         return Err(cannot_be_handled(kind, &format!("the kind in the data is {name:?}")));
     }
+
     Ok(())
 }
 

@@ -202,18 +202,21 @@ impl ListOptions {
         let known: &[&str] = if watch { &["NotOlderThan"] } else { &["Exact", "NotOlderThan", ""] };
         let older = matched == Some("NotOlderThan");
         let unknown = matched.is_some_and(|matched| !known.contains(&matched));
+
         let without_version = "resourceVersionMatch is forbidden unless resourceVersion is provided";
         let with_continue = "resourceVersionMatch is forbidden when continue is provided";
         let exact_zero = "resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"";
         let needs_match = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan";
         let without_initial = "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided";
         let of_list = "sendInitialEvents is forbidden for list";
+
         let mut causes = Vec::new();
         let mut forbid = |wrong: bool, field: &str, why: &str| {
             if wrong {
                 causes.push(FieldError::forbidden(field, why));
             }
         };
+
         let exact_at_zero = matched == Some("Exact") && self.version == Some(0);
         forbid(watch && initial && !older, MATCH, needs_match);
         forbid(watch && matched.is_some() && !initial, MATCH, without_initial);
@@ -224,9 +227,11 @@ impl ListOptions {
         if unknown {
             causes.push(FieldError::not_supported(MATCH, &json!(matched), known));
         }
+
         if !causes.is_empty() {
             return Err(ApiError::invalid_options("ListOptions", causes));
         }
+
         if !watch && self.after.is_some() && self.version.is_some_and(|v| v != 0) {
             return Err(ApiError::bad_request("specifying resource version is not allowed when using continue"));
         }
@@ -284,22 +289,26 @@ impl DeleteOptions {
             let why = "orphanDependents and deletionPropagation cannot be both set";
             causes.push(FieldError::invalid("propagationPolicy", &json!(policy), why));
         }
+
         let known = policy.map(Propagation::parse);
         if known == Some(None) {
             let supported = ["Foreground", "Background", "Orphan", "nil"];
             causes.push(FieldError::not_supported("propagationPolicy", &json!(policy), &supported));
         }
+
         let dry_runs = value["dryRun"].as_array().into_iter().flatten().map(|v| v.as_str().unwrap_or("?"));
         let dry_run = check_dry_run(dry_runs).unwrap_or_else(|cause| {
             causes.push(cause);
             true
         });
+
         if !causes.is_empty() {
             return Err(ApiError::invalid_options(KIND, causes));
         }
         if value[UNSAFE] == json!(true) {
             return Err(ApiError::unsupported_parameter(UNSAFE, "objects that can't be read are not deleted"));
         }
+
         let text = |field: &str| value["preconditions"][field].as_str().map(str::to_owned);
         let cascade = Cascade { policy: known.flatten(), orphan_dependents };
         Ok(Self { dry_run, uid: text("uid"), version: text("resourceVersion"), cascade })

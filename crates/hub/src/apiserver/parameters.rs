@@ -38,6 +38,7 @@ pub async fn explain(call: &Call) -> Result<Response, ApiError> {
         let mut tables = call.hub.delivery.store.tables().await.map_err(store_failed)?;
         load_assignment(&mut tables, &service.uid).await.map_err(store_failed)?
     };
+
     let answer = match find_cluster(call, row.as_ref()).await? {
         Some(cluster) => {
             let typed: ServiceDeployment = resources::parse(&service).map_err(store_failed)?;
@@ -59,6 +60,7 @@ pub async fn explain(call: &Call) -> Result<Response, ApiError> {
             ..ParametersAnswer::default()
         },
     };
+
     let shown = json!({
         "apiVersion": our_api_version(),
         "kind": PARAMETERS_KIND,

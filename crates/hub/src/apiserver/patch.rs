@@ -100,6 +100,7 @@ fn apply_operations(object: &mut Value, operations: &[PatchOperation]) -> Result
             let message = format!("the JSON patch's operation {n} ({}) failed: {why}", operation.path());
             ApiError::new(422, "Invalid", message)
         };
+
         // The value that the operation writes or compares. Its depth is checked before any other code walks it.
         let value = match operation {
             PatchOperation::Add(add) => Some(&add.value),
@@ -109,10 +110,12 @@ fn apply_operations(object: &mut Value, operations: &[PatchOperation]) -> Result
             PatchOperation::Move(moved) => moved.from.resolve(object).ok(),
             PatchOperation::Remove(_) => None,
         };
+
         let too_much = || {
             let message = "the JSON patch moves, copies and compares too much";
             ApiError::new(413, "RequestEntityTooLarge", message.to_owned())
         };
+
         // Inserting into a list, or removing from it, moves all later items.
         let from = match operation {
             PatchOperation::Move(moved) => Some(&moved.from),
@@ -122,6 +125,7 @@ fn apply_operations(object: &mut Value, operations: &[PatchOperation]) -> Result
             let list = pointer.parent().and_then(|parent| parent.resolve(object).ok()).and_then(Value::as_array);
             budget.spend(list.map_or(0, Vec::len)).ok_or_else(too_much)?;
         }
+
         if let Some(value) = value {
             let measured = depth::measure(value, &mut budget).ok_or_else(too_much)?;
             if operation.path().tokens().count() + measured.depth > depth::MAX_DEPTH {
@@ -131,10 +135,12 @@ fn apply_operations(object: &mut Value, operations: &[PatchOperation]) -> Result
                 copied += measured.bytes;
             }
         }
+
         if copied > COPY_LIMIT {
             let message = format!("the patch copies more than {COPY_LIMIT} bytes");
             return Err(ApiError::new(413, "RequestEntityTooLarge", message));
         }
+
         json_patch::patch_unsafe(object, std::slice::from_ref(operation)).map_err(|e| invalid(&e.kind.to_string()))?;
     }
     Ok(())

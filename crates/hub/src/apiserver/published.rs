@@ -47,6 +47,7 @@ pub fn complete(definitions: &mut Map<String, Value>) {
                 complete_list(name, field, schema);
             }
         }
+
         if ATOMIC.contains(&name.as_str()) {
             definition["x-kubernetes-map-type"] = json!("atomic");
         }
@@ -59,6 +60,7 @@ pub fn complete(definitions: &mut Map<String, Value>) {
             }
         }
     }
+
     for (name, required) in REQUIRED {
         let Some(definition) = definitions.get_mut(*name).and_then(Value::as_object_mut) else { continue };
         if required.is_empty() {
@@ -67,6 +69,7 @@ pub fn complete(definitions: &mut Map<String, Value>) {
             definition.insert("required".into(), json!(required));
         }
     }
+
     let phase =
         definitions.get_mut("io.k8s.api.core.v1.NamespaceStatus").and_then(|d| d.pointer_mut("/properties/phase"));
     if let Some(phase) = phase {

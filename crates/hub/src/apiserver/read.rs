@@ -149,11 +149,13 @@ pub async fn find(
             (_, false) => wanted,
             (_, true) => wanted.max(CHUNK),
         };
+
         let page =
             call.hub.store.list(&query(call, filter, after, at_a_time, MAX_PARSED)).await.map_err(store_failed)?;
         if found.version == 0 {
             found.version = page.version;
         }
+
         let count = page.items.len();
         for (n, resource) in page.items.into_iter().enumerate() {
             if !filter.needs_object() || filter.matches(&resource.object, &meta::labels(&resource.object)) {
@@ -165,6 +167,7 @@ pub async fn find(
                 }
             }
         }
+
         if limit == 0 || page.next.is_none() {
             return Ok(found);
         }

@@ -117,6 +117,7 @@ impl RequestInfo {
             }
             _ => false,
         };
+
         if !resource_path {
             info.verb = method.as_str().to_ascii_lowercase();
             return Ok(info);
@@ -124,6 +125,7 @@ impl RequestInfo {
         if rest.iter().any(String::is_empty) {
             return Err(ApiError::no_such_path());
         }
+
         info.is_resource = true;
         info.verb = verb_of(method);
         if let ("namespaces", Some(namespace)) = (rest[0].as_str(), rest.get(1)) {
@@ -137,10 +139,12 @@ impl RequestInfo {
                 }
             }
         }
+
         // `/watch/...` and `/proxy/...` prefixes were deprecated in Kubernetes 1.11 and aren't served.
         if rest.len() > 3 || matches!(rest[0].as_str(), "watch" | "proxy") {
             return Err(ApiError::no_such_path());
         }
+
         info.resource.clone_from(&rest[0]);
         info.name = rest.get(1).cloned().unwrap_or_default();
         info.subresource = rest.get(2).cloned().unwrap_or_default();

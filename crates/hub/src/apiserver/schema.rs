@@ -125,6 +125,7 @@ pub fn validate(value: &Value, schema: &Value, path: &str, errors: &mut Vec<Fiel
     if value.is_null() && schema["nullable"] == json!(true) {
         return;
     }
+
     if schema["x-kubernetes-int-or-string"] == json!(true) {
         if !value.is_string() && !has_type(value, "integer") {
             let detail = format!("{path} in body must be of type int-or-string: {:?}", type_name(value));
@@ -132,12 +133,14 @@ pub fn validate(value: &Value, schema: &Value, path: &str, errors: &mut Vec<Fiel
         }
         return;
     }
+
     let wrong_type = schema["type"].as_str().filter(|wanted| !has_type(value, wanted));
     if let Some(wanted) = wrong_type {
         let actual = type_name(value);
         let detail = format!("{path} in body must be of type {wanted}: {actual:?}");
         errors.push(FieldError::wrong_type(path, &json!(actual), &detail));
     }
+
     if let Some(allowed) = schema["enum"].as_array()
         && !allowed.contains(value)
     {
@@ -145,6 +148,7 @@ pub fn validate(value: &Value, schema: &Value, path: &str, errors: &mut Vec<Fiel
         let names: Vec<_> = names.iter().map(String::as_str).collect();
         errors.push(FieldError::not_supported(path, value, &names));
     }
+
     if wrong_type.is_some() {
         return;
     }
@@ -213,9 +217,11 @@ fn validate_array(items: &[Value], schema: &Value, path: &str, errors: &mut Vec<
         let detail = format!("{path} in body should have at least {min} items");
         errors.push(FieldError::invalid(path, &json!(items.len()), &detail));
     }
+
     for (n, item) in items.iter().enumerate() {
         validate(item, &schema["items"], &format!("{path}[{n}]"), errors);
     }
+
     let keys = schema["x-kubernetes-list-map-keys"].as_array();
     let identity = |item: &Value| -> Value {
         match keys {
@@ -228,6 +234,7 @@ fn validate_array(items: &[Value], schema: &Value, path: &str, errors: &mut Vec<
             None => item.clone(),
         }
     };
+
     if matches!(schema["x-kubernetes-list-type"].as_str(), Some("map" | "set")) {
         let mut seen = BTreeSet::new();
         for (n, item) in items.iter().enumerate() {
@@ -261,9 +268,11 @@ pub fn decode(value: &mut Value, schema: &Value, place: &str) -> Result<(), Stri
     if let Value::Object(map) = value {
         map.retain(|_, value| !value.is_null());
     }
+
     if schema["x-kubernetes-int-or-string"] == json!(true) || schema.get("type").is_none() {
         return Ok(());
     }
+
     let wanted = schema["type"].as_str().unwrap_or_default();
     if !has_type(value, wanted) {
         let actual = match type_name(value) {
@@ -280,6 +289,7 @@ pub fn decode(value: &mut Value, schema: &Value, place: &str) -> Result<(), Stri
         };
         return Err(format!("json: cannot unmarshal {actual} into Go struct field {place} of type {wanted}"));
     }
+
     match value {
         Value::String(text) => match schema["format"].as_str() {
             Some("byte") => {

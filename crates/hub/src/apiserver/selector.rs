@@ -112,6 +112,7 @@ fn parse_fields(text: &str, supported: Selectable) -> Result<Vec<FieldRequiremen
     if text.len() > LONGEST {
         return Err(ApiError::bad_request("the field selector is too long"));
     }
+
     let mut requirements = Vec::new();
     for term in split_unescaped(text).into_iter().filter(|t| !t.is_empty()) {
         let invalid = || ApiError::bad_request(format!("invalid selector: '{text}'; can't understand '{term}'"));
@@ -124,6 +125,7 @@ fn parse_fields(text: &str, supported: Selectable) -> Result<Vec<FieldRequiremen
         } else {
             return Err(invalid());
         };
+
         let value = unescape(value)?;
         // An empty field that equals an empty value matches everything, as in Kubernetes.
         if field.is_empty() && value.is_empty() {

@@ -219,12 +219,14 @@ pub async fn list_members(call: &Call) -> Result<Response, ApiError> {
             .map_err(|error| ApiError::bad_request(format!("the parameter limit is no number: {error}")))?
             .clamp(1, PAGE),
     };
+
     let selected = match call.query.get("step").unwrap_or_default() {
         "" => Selected::All,
         step => Selected::Step(find_step(&set, step)?),
     };
     let after = Place::parse(call.query.get("continue").unwrap_or_default(), selected)
         .ok_or_else(|| ApiError::bad_request("the parameter continue is none that a list of this step has given"))?;
+
     let (key, delivery) = (Name::new(&call.info.namespace, &call.info.name), &call.hub.delivery);
     let (members, next) = match call.query.get("service") {
         Some(service) => (
@@ -233,6 +235,7 @@ pub async fn list_members(call: &Call) -> Result<Response, ApiError> {
         ),
         None => plan_sets::members(delivery, (&key, &set), selected, (&after, limit)).await.map_err(store_failed)?,
     };
+
     let mut metadata = json!({"resourceVersion": set.version.to_string()});
     if let Some(next) = next {
         metadata["continue"] = next.into();
@@ -294,10 +297,12 @@ pub async fn plan(call: &Call, body: Option<&Bytes>) -> Result<Response, ApiErro
             (found.map(|found| found.uid).unwrap_or_default(), object)
         }
     };
+
     let (uid, set) = match managed_namespaces::is_managed(call) {
         true => managed_namespaces::plan_of(call, &object).await?,
         false => (uid, serde_json::from_value::<ServiceSet>(object).map_err(ApiError::internal)?),
     };
+
     let key = Name::new(&call.info.namespace, set.metadata.name.as_deref().unwrap_or(name));
     let planned = plan_sets::plan(&call.hub.delivery, &key, &uid, &set).await.map_err(store_failed)?;
     let plan: SetPlan = planned.map_err(|problems| {
@@ -306,6 +311,7 @@ pub async fn plan(call: &Call, body: Option<&Bytes>) -> Result<Response, ApiErro
             .map(|problem| FieldError::invalid_unquoted(format!("spec.{}", problem.field), &problem.why));
         ApiError::invalid(&call.kind.group, &call.kind.kind, name, wrong.collect())
     })?;
+
     let code = if body.is_some() { 201 } else { 200 };
     Ok(respond::json(
         code,

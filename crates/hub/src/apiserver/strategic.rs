@@ -37,11 +37,13 @@ fn merge_maps(
         Some("delete") => return Ok(Map::new()),
         Some(other) => return Err(format!("unknown patch type: {other:?}")),
     }
+
     if let Some(keep) = patch.get(RETAIN_KEYS) {
         let keep = keep.as_array().ok_or("$retainKeys must be a list")?;
         let keep: HashSet<&str> = keep.iter().filter_map(Value::as_str).collect();
         merged.retain(|field, _| keep.contains(field.as_str()));
     }
+
     for (field, value) in patch.iter().filter(|(field, _)| !field.starts_with('$')) {
         let field_schema = property(schema, field);
         if value.is_null() {
@@ -61,6 +63,7 @@ fn merge_maps(
         };
         merged.insert(field.clone(), result);
     }
+
     apply_list_directives(&mut merged, patch, schema)?;
     Ok(merged)
 }
@@ -126,6 +129,7 @@ fn merge_objects(old: &[Value], new: &[Value], key: &str, items: &Value) -> Resu
     if new.iter().any(|item| item[DIRECTIVE] == json!("replace")) {
         return Ok(new.iter().filter(|item| item.get(DIRECTIVE).is_none()).cloned().collect());
     }
+
     // Maps each key to the first item that has it. A deleted item leaves a gap, so that the positions stay valid.
     let mut merged: Vec<Option<Value>> = old.iter().cloned().map(Some).collect();
     let mut places = first_places(old.iter().map(|item| item.get(key)));
@@ -150,6 +154,7 @@ fn merge_objects(old: &[Value], new: &[Value], key: &str, items: &Value) -> Resu
             }
         }
     }
+
     Ok(merged.into_iter().flatten().collect())
 }
 

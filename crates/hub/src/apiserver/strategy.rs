@@ -146,6 +146,7 @@ pub fn validate(object: &Value, old: Option<&Value>, kind: &ResourceKind, part: 
     if let Some(old) = old {
         errors.extend(meta::validate_update(object, old));
     }
+
     if kind.ours {
         // Metadata was decoded and checked by its own rules.
         let mut body = object.clone();
@@ -161,6 +162,7 @@ pub fn validate(object: &Value, old: Option<&Value>, kind: &ResourceKind, part: 
         }
         return errors;
     }
+
     match kind.kind.as_str() {
         "Namespace" => validate_namespace(object, old, part, &mut errors),
         "ConfigMap" => validate_config_map(object, old, &mut errors),
@@ -178,6 +180,7 @@ pub fn validate(object: &Value, old: Option<&Value>, kind: &ResourceKind, part: 
         "Lease" => validate_lease(object, &mut errors),
         _ => {}
     }
+
     errors
 }
 
@@ -239,6 +242,7 @@ fn validate_namespace(object: &Value, old: Option<&Value>, part: Part, errors: &
     {
         errors.push(FieldError::invalid(format!("metadata.annotations[{APPROVALS}]"), &stated, why));
     }
+
     // Kubernetes names the index only if nothing else can be written.
     let path =
         |n: usize| if part == Part::Finalize { format!("spec.finalizers[{n}]") } else { "spec.finalizers".into() };
@@ -247,6 +251,7 @@ fn validate_namespace(object: &Value, old: Option<&Value>, part: Part, errors: &
             meta::check_finalizer(finalizer, path(n), true, errors);
         }
     }
+
     if part == Part::Status {
         let (phase, when) = match object["metadata"].get("deletionTimestamp") {
             None => ("Active", "is empty"),

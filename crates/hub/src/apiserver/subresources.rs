@@ -165,6 +165,7 @@ async fn create_token(call: &Call, bytes: &[u8]) -> Result<Response, ApiError> {
     let mut request = read_token_request(call, bytes)?;
     let account = call.load(&call.info.name).await?;
     let name = &call.info.name;
+
     let given = &request["metadata"]["name"];
     if given.as_str().is_some_and(|given| !given.is_empty() && given != name) {
         let why = "must match the service account name if specified";
@@ -178,8 +179,9 @@ async fn create_token(call: &Call, bytes: &[u8]) -> Result<Response, ApiError> {
         let why = "tokens are bound to their service account alone";
         return Err(invalid(name, FieldError::forbidden("spec.boundObjectRef", why)));
     }
+
     let seconds = &request["spec"]["expirationSeconds"];
-    // A negative duration is far below the minimum, so it is refused like none at all.
+    // A negative duration counts as 0, which is far below the minimum.
     let ttl = seconds.as_i64().map(|s| Duration::from_secs(u64::try_from(s).unwrap_or(0)));
     let owner = TokenOwner { namespace: call.info.namespace.clone(), name: name.clone(), uid: account.uid.clone() };
     let issued = call.hub.access.issue_token(&owner, ttl, call.now).await.map_err(|error| match error {
@@ -189,6 +191,7 @@ async fn create_token(call: &Call, bytes: &[u8]) -> Result<Response, ApiError> {
         TokenError::Store(error) => store_failed(error),
         TokenError::Random => ApiError::internal(error),
     })?;
+
     request["apiVersion"] = json!("authentication.k8s.io/v1");
     request["kind"] = json!("TokenRequest");
     request["metadata"] = json!({
@@ -200,5 +203,6 @@ async fn create_token(call: &Call, bytes: &[u8]) -> Result<Response, ApiError> {
         request["spec"]["expirationSeconds"] = json!(seconds);
         request["status"]["expirationTimestamp"] = timestamp(expires);
     }
+
     Ok(respond::json(201, &request))
 }

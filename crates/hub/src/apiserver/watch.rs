@@ -102,10 +102,12 @@ pub fn watch(call: Call, turn: Turn) -> Result<Response, ApiError> {
     let start = start_of(&options, given);
     // Only an initial state has to be read.
     let turn = (start == Start::State).then_some(turn);
+
     let place = Arc::clone(&call.hub.watches).try_acquire_owned();
     let place = place.map_err(|_| ApiError::too_many_watches(call.hub.config.max_watches))?;
     let share = call.hub.watch_shares.take(call.user.share_name()).ok_or_else(ApiError::too_many_watches_of_user)?;
     let (sender, receiver) = mpsc::channel(BUFFER);
+
     let lasts = options.timeout_seconds.map_or_else(
         // Between half an hour and an hour, so that watches that began together don't end together.
         || Duration::from_secs(rand::rng().random_range(1800..3600)),
@@ -115,6 +117,7 @@ pub fn watch(call: Call, turn: Turn) -> Result<Response, ApiError> {
     let passes_on = read::passes_on(&call, &options.filter);
     let decided = Instant::now();
     let answers = call.hub.answers.of(&call.user);
+
     let feed = Feed {
         call: Arc::new(call),
         options,
@@ -127,6 +130,7 @@ pub fn watch(call: Call, turn: Turn) -> Result<Response, ApiError> {
         _place: (place, share),
     };
     tokio::spawn(feed.run(start, turn));
+
     let lines = stream::unfold(receiver, |mut receiver| async move {
         receiver.recv().await.map(|line: Bytes| (Ok::<_, std::convert::Infallible>(line), receiver))
     });
@@ -188,8 +192,10 @@ impl Feed {
                 first
             }
         };
+
         let watch = store.watch(Some(self.call.kind.store.clone()), from);
         let mut watch = watch.map_err(|error| Ended::With(too_old(&error)))?;
+
         if let Some(last) = complete_at {
             // Changes between the first page and the last belong to the state that the bookmark ends.
             if !store.wait_for(last, CATCH_UP).await {
@@ -206,6 +212,7 @@ impl Feed {
                 self.send_bookmark(watch.position(), true).await?;
             }
         }
+
         self.stream(watch, shown).await
     }
 
@@ -258,11 +265,13 @@ impl Feed {
     async fn send_state(&mut self, shown: &mut HashMap<Key, u64>, mut turn: Option<Turn>) -> Result<(u64, u64), Ended> {
         let (mut first, mut after) = (None, None);
         let hub = Arc::clone(&self.call.hub);
+
         if let Some(version) = self.options.version.filter(|v| *v > hub.store.position())
             && !hub.store.wait_for(version, CATCH_UP).await
         {
             return Err(Ended::With(ApiError::version_too_large(version, hub.store.position())));
         }
+
         loop {
             let turns = async {
                 let own = match turn.take() {
@@ -275,12 +284,15 @@ impl Feed {
                 turns = turns => turns,
                 () = self.sender.closed() => return Err(Ended::Silently),
             };
+
             self.keep_decided().await?;
             let page = self.state_page(after).await.map_err(Ended::With)?;
             drop(turns);
+
             let bytes = page.items.iter().map(|item| item.line.len()).sum();
             let held = self.answers.take(bytes).await;
             let Some(mut held) = held else { return Err(Ended::With(ApiError::too_many_unread())) };
+
             let start = *first.get_or_insert(page.version);
             for StateLine { key, version, line } in page.items {
                 if version > start {
@@ -289,6 +301,7 @@ impl Feed {
                 let of_line = held.split(line.len());
                 self.place(line.len(), of_line).await?.send(line);
             }
+
             match page.next {
                 Some(next) => after = Some(next),
                 None => return Ok((start, page.version)),

@@ -181,6 +181,7 @@ async fn insert(call: &Call, key: Key, object: Value) -> Result<Resource, ApiErr
             other => store_failed(other.into()),
         });
     }
+
     let (kind, namespace) = (call.kind, call.info.namespace.clone());
     let result = call
         .hub
@@ -194,6 +195,7 @@ async fn insert(call: &Call, key: Key, object: Value) -> Result<Resource, ApiErr
             })
         })
         .await;
+
     result.map_err(|error| match &error {
         StoreError::Refused(refused) if matches!(**refused, WriteError::Exists) => exists(),
         StoreError::Aborted(why) => match why.downcast_ref::<ApiError>() {

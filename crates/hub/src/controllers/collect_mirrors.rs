@@ -47,6 +47,7 @@ pub async fn collect_mirrors(delivery: &Delivery) -> Result<(), StoreError> {
         Ok::<_, StoreError>(kept)
     };
     delivery.mirrors.cache().pin_all(kept).await?;
+
     // List the disk first: a source that is created in between then has its resource when resources are listed.
     let mut candidates: HashSet<String> = delivery.mirrors.list().await.into_iter().collect();
     let revisions = load_revisions(&mut *delivery.store.tables().await?).await?;
@@ -55,6 +56,7 @@ pub async fn collect_mirrors(delivery: &Delivery) -> Result<(), StoreError> {
         candidates.remove(&resource.uid);
     })
     .await?;
+
     for uid in candidates {
         if is_source_used(&mut *delivery.store.tables().await?, &uid).await? {
             continue;

@@ -49,6 +49,7 @@ pub async fn note_hooks(
     if hooks.is_empty() {
         return Ok(());
     }
+
     let known = load_hooks_of_version(&mut *delivery.store.tables().await?, service_uid, number).await?;
     let mut news = Vec::new();
     for hook in hooks {
@@ -62,11 +63,13 @@ pub async fn note_hooks(
             news.push(row(service_uid, number, &hook)?);
         }
     }
+
     let named: HashSet<String> = hooks.iter().map(name).collect();
     let gone: Vec<HookRow> = known.into_iter().filter(|row| !named.contains(&row.hook)).collect();
     if news.is_empty() && gone.is_empty() {
         return Ok(());
     }
+
     let saved = delivery.store.transact(move |tx| {
         Box::pin(async move {
             for row in &gone {

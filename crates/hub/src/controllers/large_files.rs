@@ -69,6 +69,7 @@ pub fn want(delivery: &Arc<Delivery>, wanted: Wanted<'_>, service: Option<&Name>
     let key = (wanted.source_uid, wanted.content);
     let (count, bytes) = wanted.files.iter().flat_map(|(_, files)| files).fold((0, 0), |(n, b), f| (n + 1, b + f.size));
     let message = format!("fetching {count} large files of {bytes} bytes together");
+
     let fetches = &delivery.large_fetches;
     {
         let mut state = fetches.state();
@@ -85,6 +86,7 @@ pub fn want(delivery: &Arc<Delivery>, wanted: Wanted<'_>, service: Option<&Name>
         }
         state.insert(key.clone(), Fetch::Running(service.cloned().into_iter().collect()));
     }
+
     let (delivery, source) = (Arc::clone(delivery), wanted.source.clone());
     let files = wanted.files;
     tokio::spawn(async move {
@@ -104,6 +106,7 @@ pub fn want(delivery: &Arc<Delivery>, wanted: Wanted<'_>, service: Option<&Name>
             waiting.into_iter().for_each(|service| delivery.services.add(service));
         }
     });
+
     message
 }
 

@@ -32,9 +32,11 @@ pub async fn make_set(delivery: Arc<Delivery>, name: Name) -> Result<Next, Store
     if namespace.metadata.deletion_timestamp.is_some() {
         return Ok(Next::OnChange);
     }
+
     let (set, spec) = plan_set(&name.name, &namespace.spec);
     let key = ServiceSet::key(&Name::new(&name.namespace, &set));
     let found = store.get(&key).await?;
+
     let stands = match &found {
         Some(found) if maker_of(&found.object["spec"]) != Some(&name.name) => Err(Verdict::stalled(
             "NameTaken",
@@ -50,8 +52,10 @@ pub async fn make_set(delivery: Arc<Delivery>, name: Name) -> Result<Next, Store
         Ok(stands) => stands,
         Err(verdicts) => return write_status(&delivery, &name, (&resource, &namespace), Err(verdicts)).await,
     };
+
     let mut spec = serde_json::to_value(&spec).map_err(StoreError::abort)?;
     complete_set(&mut spec);
+
     match (plan_write(&resource, &set, spec, stands), stands) {
         (Some(change), _) => match store.write(Write { key, change }).await {
             // This change, or that of the faster writer, requeues the namespace.
@@ -81,6 +85,7 @@ fn plan_write(resource: &Resource, set: &str, spec: Value, found: Option<&Resour
             },
         }),
     };
+
     object["metadata"]["ownerReferences"] = json!([{
         "apiVersion": format!("{GROUP}/{VERSION}"), "kind": "ManagedNamespace", "name": resource.key.name,
         "uid": resource.uid, "controller": true, "blockOwnerDeletion": true,
@@ -90,6 +95,7 @@ fn plan_write(resource: &Resource, set: &str, spec: Value, found: Option<&Resour
         Some(labels) => object["metadata"]["labels"] = labels.clone(),
         None => drop(object["metadata"].as_object_mut().and_then(|metadata| metadata.remove("labels"))),
     }
+
     let is_new_spec = object["spec"] != spec;
     object["spec"] = spec;
     let Some(found) = found else {
@@ -99,6 +105,7 @@ fn plan_write(resource: &Resource, set: &str, spec: Value, found: Option<&Resour
         }
         return Some(Change::Create(manage(&kind, "", None, object, now)));
     };
+
     if object == *found.object {
         return None;
     }
@@ -109,6 +116,7 @@ fn plan_write(resource: &Resource, set: &str, spec: Value, found: Option<&Resour
             object["status"]["changedBy"] = author.clone();
         }
     }
+
     let object = manage(&kind, "", Some(&found.object), object, now);
     Some(Change::Replace { uid: found.uid.clone(), version: found.version, object })
 }

@@ -39,10 +39,12 @@ pub async fn plan(
         Ok(template) => template,
         Err(problems) => return Ok(Err(problems)),
     };
+
     let grants = load_grants_for(&delivery.store, &name.namespace).await?;
     let rows = members_of_set(&mut *delivery.store.tables().await?, set_uid).await?;
     let mut rows: HashMap<String, SetMember> = rows.into_iter().map(|row| (row.cluster_uid.clone(), row)).collect();
     let mut stamper = Stamper { delivery, name, set_uid, set, template, grants, urls: SourceUrls::default() };
+
     let mut plan = SetPlan::default();
     let mut pages = ClusterPages::of(&name.namespace);
     while let Some(clusters) = pages.next(&delivery.store).await? {
@@ -55,12 +57,14 @@ pub async fn plan(
             }
         }
     }
+
     let losing = rows.values().filter(|row| !row.has_left() && row.has_service());
     plan.dropped = losing.filter_map(|row| cluster_name(delivery, &row.cluster_uid)).collect();
     let counts = &mut plan.counts;
     counts.dropped = plan.dropped.len();
     let kept = counts.added + counts.changed + counts.unchanged + counts.errors;
     plan.brake = find_brake(counts.dropped, i64::try_from(kept).unwrap_or(i64::MAX));
+
     for names in [&mut plan.added, &mut plan.dropped] {
         names.sort_unstable();
         names.truncate(MAX_PLANNED);
@@ -69,6 +73,7 @@ pub async fn plan(
     plan.errors.sort_unstable_by(|a, b| a.cluster.cmp(&b.cluster));
     plan.changed.truncate(MAX_PLANNED);
     plan.errors.truncate(MAX_PLANNED);
+
     Ok(Ok(plan))
 }
 

@@ -110,6 +110,7 @@ async fn prepare(
     };
     let facts = load_facts(&delivery, &row, origin.as_ref(), &mut SourceUrls::default()).await.map_err(failed)?;
     let mut facts = facts.ok_or_else(gone)?;
+
     let (revision, archive) = match instead {
         Instead::Nothing => {
             (facts.assigned.as_ref().map(|assigned| assigned.revision.clone()).unwrap_or_default(), None)
@@ -128,6 +129,7 @@ async fn prepare(
             (take_place(&mut facts, Candidate { origin, configuration, ..candidate }), Some(archive.into()))
         }
     };
+
     let secrets = secrets::resolve(&delivery, &facts).await.map_err(failed)?;
     let given = {
         let mut tables = delivery.store.tables().await.map_err(failed)?;
@@ -135,6 +137,7 @@ async fn prepare(
     };
     let given = give(&delivery, &facts, &cluster, given.as_ref(), &mut InputCache::default()).await.map_err(failed)?;
     let grants = load_grants_for(&delivery.store, &facts.name.namespace).await.map_err(failed)?;
+
     let (entry, _) = facts.resolve_entry(&cluster, &grants, &secrets, &given.0);
     Ok(Proposed { entry: Verbatim::from(entry), revision, archive })
 }
@@ -165,6 +168,7 @@ async fn find_candidate(
             SourceKind::GitRepository
         )));
     };
+
     let fetched = find_revision(delivery, &source, (&found.object.uid, spec), named).await;
     let fetch = fetched.map_err(|failure| {
         let problem = match failure.reason {
@@ -174,6 +178,7 @@ async fn find_candidate(
         };
         (problem, failure.message)
     })?;
+
     let configuration = found.revision.take().map(|served| served.taken.configuration).unwrap_or_default();
     found.revision = Some(Revision {
         source_uid: found.object.uid.clone(),
@@ -184,6 +189,7 @@ async fn find_candidate(
         taken: Taken { configuration, ..fetch.taken },
     });
     found.origin = Some(fetch.origin);
+
     let resolved = candidates::resolve(delivery, &name.namespace, None, &ingredients, None).await;
     let resolved = resolved.map_err(|error| unavailable(chain(&error)))?;
     resolved.candidate.map_err(|trouble| match trouble {
@@ -204,9 +210,11 @@ async fn open_files(local: LocalFiles, archive: Vec<u8>) -> Result<(Candidate, V
         let length = bytes.len() as u64;
         Archive::read(bytes, &limits).map(|_| (length, archive))
     });
+
     let opened = opened.await.map_err(|error| (PlanProblem::Unavailable, error.to_string()))?;
     let (bundle_bytes, archive) =
         opened.map_err(|error| (PlanProblem::Refused, format!("local.archive: {}", chain(&error))))?;
+
     let candidate = Candidate {
         revision: "local files".to_owned(),
         // Nothing is looked up by it.

@@ -75,6 +75,7 @@ async fn follow(delivery: &Delivery, secrets: &ExternalSecrets) {
                 tracing::warn!(error = %chain(&error), "find which secrets of backends are in use");
             }
         }
+
         waiting.extend(secrets.take_changed());
         while !waiting.is_empty() {
             let some: Vec<Changed> = waiting.iter().take(AT_ONCE).cloned().collect();
@@ -87,6 +88,7 @@ async fn follow(delivery: &Delivery, secrets: &ExternalSecrets) {
                 }
             }
         }
+
         tokio::select! {
             // The sender lives as long as `secrets`.
             _ = changes.changed() => {}

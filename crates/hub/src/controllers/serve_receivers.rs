@@ -98,6 +98,7 @@ async fn tell(
     let generation = receiver.metadata.generation.unwrap_or(0);
     let live = delivery.receivers.live(name);
     let path = live.as_ref().map(|live| format!("{WEBHOOK_ROOT}{}", live.path));
+
     let mut verdicts = match (&path, trouble) {
         (_, Some((reason, message))) => Verdict::stalled(reason, message),
         (Some(path), None) if receiver.spec.suspend => {
@@ -108,6 +109,7 @@ async fn tell(
         // Its Secret has changed since it was read, which requeues the receiver.
         (None, None) => return Ok(()),
     };
+
     let mut status = ReceiverStatus {
         observed_generation: Some(generation),
         conditions: Vec::new(),
@@ -115,14 +117,17 @@ async fn tell(
         last_delivery_time: previous.last_delivery_time,
         last_refusal_time: previous.last_refusal_time,
     };
+
     if let Some(live) = &live {
         Log::tell(&live.log, live, &mut status, &mut verdicts, Instant::now());
     }
+
     let is_told = |kind: &str| verdicts.iter().any(|verdict| verdict.kind == kind);
     // Conditions about deliveries before this hub started, or while there was a token, stay.
     let kept: Vec<_> =
         previous.conditions.iter().filter(|old| old.type_ == "Delivered" && !is_told("Delivered")).cloned().collect();
     status.conditions = conditions::resolve(&previous.conditions, verdicts, generation, Timestamp::now());
     status.conditions.extend(kept);
+
     resources::write_status::<Receiver>(&delivery.store, name, &resource.uid, &status).await
 }

@@ -26,6 +26,7 @@ pub async fn fetch_submodules(
     let first = Git::submodules(&mirror, None, url, commit).await.map_err(unreadable)?;
     let mut pending: VecDeque<_> = first.into_iter().map(|module| (module, 1)).collect();
     let (mut seen, mut used): (HashSet<(String, ObjectId)>, Vec<Address>) = (HashSet::new(), Vec::new());
+
     while let Some((module, depth)) = pending.pop_front() {
         if !seen.insert((module.address.as_str().to_owned(), module.commit)) {
             continue;
@@ -45,6 +46,7 @@ pub async fn fetch_submodules(
         }
         pending.extend(inner.into_iter().map(|module| (module, depth + 1)));
     }
+
     if !seen.is_empty() {
         delivery.mirrors.git.trim_modules(&mirror, used).await;
     }

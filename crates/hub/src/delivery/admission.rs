@@ -65,12 +65,14 @@ pub async fn check_service(
     {
         return Err(Inadmissible::ClusterChanged);
     }
+
     if old.is_none_or(|old| old.spec.tests != service.tests) {
         check_own_tests(service)?;
     }
     if old.is_none_or(|old| !old.spec.all_sources().eq(service.all_sources())) {
         check_sources(service)?;
     }
+
     // A service that was admitted may always be deleted and suspended.
     let placed_anew = old.is_none_or(|old| {
         old.spec.target_namespace != service.target_namespace || !old.spec.all_sources().eq(service.all_sources())
@@ -78,6 +80,7 @@ pub async fn check_service(
     if namespace == farwater_api::ADMIN_NAMESPACE || !placed_anew {
         return Ok(());
     }
+
     let labels = find_labels(store, namespace, service).await?.unwrap_or_default();
     let urls = SourceUrls::default().of_spec(store, namespace, service).await?;
     let request = placement::Request {
@@ -152,6 +155,7 @@ pub async fn check_pin(
     let Some(pin) = service.pin.as_ref().filter(|_| old.is_none_or(|old| old.spec.pin != service.pin)) else {
         return Ok(());
     };
+
     let found = versions::load_pinned(&mut *delivery.store.tables().await?, uid, &pin.bundle).await?;
     let version = found.map_err(|trouble| Inadmissible::Pin(trouble.to_string()))?;
     if namespace != farwater_api::ADMIN_NAMESPACE {
@@ -166,11 +170,13 @@ pub async fn check_pin(
         };
         placement::check(request, &load_grants(&delivery.store).await?)?;
     }
+
     let loaded = git::load_bundle(delivery, &pin.bundle).await;
     let gone = |why: String| {
         let (bundle, number) = (&pin.bundle, version.told.number);
         Inadmissible::Pin(format!("{bundle}, version {number} of this service, is gone from this hub: {why}"))
     };
+
     match loaded {
         Ok(_) => Ok(()),
         Err(LoadError::Store(error)) => Err(error.into()),

@@ -142,6 +142,7 @@ impl Connection<'_> {
                 }
                 self.say(&hint).await?;
             }
+
             tokio::select! {
                 message = self.socket.next() => match message {
                     Some(Ok(Message::Close(_))) | None => return Err(Ended::Closed),

@@ -42,8 +42,10 @@ pub async fn get_desired(State(delivery): State<Arc<Delivery>>, headers: HeaderM
     } else {
         send_desired(&delivery, &cluster, &headers).await?
     };
+
     let (name, value) = answer::poll_interval(cluster.poll_interval.as_secs());
     response.headers_mut().insert(name, value);
+
     if let Some(within) = delivery.connections.invite(&cluster)
         && let Ok(value) = HeaderValue::from_str(&format!("{:.3}", within.as_secs_f64()))
     {
@@ -53,6 +55,7 @@ pub async fn get_desired(State(delivery): State<Arc<Delivery>>, headers: HeaderM
         delivery.plans.note_told(&cluster.uid);
         response.headers_mut().insert(HeaderName::from_static(PLAN_HEADER), HeaderValue::from_static("1"));
     }
+
     // Only while there is a succession to follow.
     let last = delivery.identity.trusted().position;
     if cluster.position != last {
@@ -62,6 +65,7 @@ pub async fn get_desired(State(delivery): State<Arc<Delivery>>, headers: HeaderM
     if keys::wants_keys(&cluster, Timestamp::now().as_second()) {
         response.headers_mut().insert(HeaderName::from_static(RENEW_KEYS_HEADER), HeaderValue::from_static("1"));
     }
+
     Ok(response)
 }
 
@@ -112,6 +116,7 @@ fn compose(row: &Desired, installation: &str) -> Result<Vec<u8>, StoreError> {
         #[serde(flatten)]
         parts: &'a RawContent<'a>,
     }
+
     let unreadable = |error: serde_json::Error| damaged(row, error.to_string());
     let json = unpack(row)?;
     let parts = match is_list(&json) {
@@ -126,6 +131,7 @@ fn compose(row: &Desired, installation: &str) -> Result<Vec<u8>, StoreError> {
     if !is_list(parts.entries.get().as_bytes()) {
         return Err(damaged(row, "its entries are no list".to_owned()));
     }
+
     let digest = |part: Option<&RawValue>| part.map(|part| serde_json::from_str(part.get())).transpose();
     let statement = Statement {
         installation: installation.to_owned(),
@@ -138,6 +144,7 @@ fn compose(row: &Desired, installation: &str) -> Result<Vec<u8>, StoreError> {
         windows: digest(parts.windows).map_err(unreadable)?.map(|part: Value| Digest::of_json(&part)),
         key_id: row.key_id.clone(),
     };
+
     let state = State { statement: statement.into(), signature: &row.signature, parts: &parts };
     serde_json::to_vec(&state).map_err(unreadable)
 }

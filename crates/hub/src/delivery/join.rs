@@ -104,8 +104,10 @@ pub async fn post_join(
     let request: JoinRequest = read_json(body)?;
     let now = Timestamp::now().as_second();
     let candidate = check_request(&request, now)?;
+
     delivery.check_loaded()?;
     until_routed(&delivery).await;
+
     let print = key_print(&candidate.agent.public_key);
     let trusted = delivery.identity.trusted();
     let row = AgentKeys {
@@ -113,6 +115,7 @@ pub async fn post_join(
         link: trusted.position.link.map(|link| link.to_string()).unwrap_or_default(),
         ..keys::first_keys(&candidate.agent)
     };
+
     let (cluster_uid, name) = redeem(&delivery, candidate, row.clone(), now).await?;
     delivery.clusters.change(&cluster_uid, |state| {
         state.key_print = Some(print);
@@ -120,8 +123,10 @@ pub async fn post_join(
         keys::remember(state, &row);
         state.set_quarantined(false);
     });
+
     delivery.wake_after_join(&cluster_uid).await?;
     tracing::info!(cluster = %name, cluster_id = %request.cluster_id, "an agent joined");
+
     Ok(Json(JoinAnswer {
         cluster: ClusterIdentity { uid: cluster_uid, namespace: name.namespace, name: name.name },
         installation: delivery.identity.installation().to_owned(),
@@ -138,6 +143,7 @@ fn check_request(request: &JoinRequest, now: i64) -> Result<Candidate, Refusal> 
         let bytes = BASE64.decode(text).ok().filter(|bytes| bytes.len() == KEY_BYTES);
         bytes.ok_or_else(|| Refusal::Invalid(format!("{what} is not {KEY_BYTES} bytes in base64")))
     };
+
     let public_key = key(&request.public_key, "publicKey")?;
     let sealing_key = key(&request.sealing_key, "sealingKey")?;
     let id_ok = (1..=64).contains(&request.cluster_id.len())
@@ -146,8 +152,10 @@ fn check_request(request: &JoinRequest, now: i64) -> Result<Candidate, Refusal> 
         return Err(Refusal::Invalid("clusterId is not the uid of a namespace".to_owned()));
     }
     check_versions(&request.agent_version, &request.kubernetes_version)?;
+
     let message = JoinRequest::proof_message(&request.token, &request.sealing_key);
     verify_signature(&public_key, &message, &request.proof).ok_or(Refusal::ProofWrong)?;
+
     let agent = Agent {
         cluster_uid: String::new(),
         public_key,
@@ -183,6 +191,7 @@ async fn redeem(
         Elsewhere(String),
         Unsettled,
     }
+
     let Candidate { hash, mut agent } = candidate;
     let known = Arc::clone(delivery);
     let outcome = delivery.store.transact(move |tx| {
@@ -210,6 +219,7 @@ async fn redeem(
             Ok(Outcome::Joined(cluster_uid))
         })
     });
+
     let outcome = match outcome.await {
         Err(StoreError::Aborted(reason)) => match reason.downcast_ref::<JoinedAs>() {
             Some(JoinedAs(uid)) => Outcome::Elsewhere(uid.clone()),
@@ -218,6 +228,7 @@ async fn redeem(
         },
         other => other?,
     };
+
     match outcome {
         Outcome::Refused(RedeemError::Unknown) => Err(Refusal::JoinTokenUnknown),
         Outcome::Refused(RedeemError::Used) => Err(Refusal::JoinTokenUsed),

@@ -82,30 +82,35 @@ pub async fn post_keys(
     if handovers.len() > MAX_HANDOVERS {
         return Err(Refusal::Invalid(format!("more than {MAX_HANDOVERS} handovers")));
     }
+
     delivery.check_loaded()?;
     let (agent, row) = {
         let mut tables = delivery.store.tables().await?;
         let agent = load_agent(&mut tables, &cluster_uid).await?.ok_or(Refusal::IdentityUnknown)?;
         (agent, load_agent_keys(&mut tables, &cluster_uid).await?)
     };
+
     let now = Timestamp::now().as_second();
     let known = BASE64.encode(&agent.public_key);
     if handovers.last().is_some_and(|last| last.handover.public_key == known) {
         // They are in use already, and the answer that confirmed it was lost.
         return Ok(Json(KeysAnswer { hub_time: now }));
     }
+
     let identity = (delivery.identity.installation(), &*cluster_uid);
     let verifies = |key: &str, message: &[u8], signature: &str| {
         BASE64.decode(key).is_ok_and(|key| verify_signature(&key, message, signature).is_some())
     };
     let last = follow_handovers(identity, &known, &handovers, verifies).ok_or(Refusal::IdentityUnknown)?;
     let next = read_keys(last)?;
+
     let mut row = row.unwrap_or_else(|| first_keys(&agent));
     if (&row.next_key, &row.next_sealing_key) != (&next.0, &next.1) {
         (row.next_key, row.next_sealing_key) = next;
         register(&delivery, agent, row).await?;
         tracing::info!(cluster = cluster_uid, "an agent has registered new keys");
     }
+
     Ok(Json(KeysAnswer { hub_time: now }))
 }
 

@@ -216,10 +216,12 @@ async fn resolve_newest(
     if row.is_some_and(|row| is_newest(row, &stamp)) {
         return Ok(None);
     }
+
     let is_of_set = facts.member.is_some();
     let is_of_rollout = is_of_set && is_handed(spec);
     let (mut keys, mut inputs, mut kept) = (BTreeSet::new(), Vec::new(), None);
     let (mut mac, mut problem) = (String::new(), String::new());
+
     if has_parameters(spec) {
         delivery.counters.parameters_resolved.inc();
         let (resolution, read) = load(delivery, &facts.uid, &facts.name, spec, cluster, cache).await?;
@@ -239,11 +241,13 @@ async fn resolve_newest(
         }));
         inputs = read;
     }
+
     let known = row.cloned().unwrap_or_default();
     let changed = known.mac != mac;
     let is_news = row.is_none() || changed || known.problem != problem;
     // The entry of a member changes when its change is released, and not before.
     let turn = known.turn + i64::from(row.is_some() && changed && !is_of_set);
+
     let row = ParameterRow { service_uid: facts.uid.clone(), stamp, mac, problem, turn, marks: known.marks };
     let (service, resolved) = (facts.name.clone(), Resolved { row, keys });
     Ok(Some(Fresh { service, resolved, inputs, is_news, is_of_rollout, kept }))
@@ -413,6 +417,7 @@ pub async fn load(
         objects: Objects::default(),
         bytes: 0,
     };
+
     reading.read(spec).await?;
     let Reading { mut inputs, objects, bytes, .. } = reading;
     let mut resolution = resolve(Inputs {
@@ -431,12 +436,14 @@ pub async fn load(
         },
         objects: &objects,
     });
+
     if bytes > MAX_SOURCE_BYTES {
         resolution = resolution.into_too_much();
     }
     if resolution.handed.iter().any(|handed| handed.kind == CLUSTERS) {
         inputs.insert(farwater_api::Cluster::key(&cluster.name), Some(cluster.version));
     }
+
     let inputs = inputs.into_iter().map(|(key, version)| InputVersion { key, version }).collect();
     Ok((resolution, inputs))
 }
@@ -574,16 +581,19 @@ pub async fn get_parameters(
         let mut tables = delivery.store.tables().await?;
         (load_desired(&mut tables, &cluster.uid).await?, load_agent(&mut tables, &cluster.uid).await?)
     };
+
     let not_desired = || Refusal::ParametersNotDesired { service: service.clone() };
     let (row, agent) = (row.ok_or_else(not_desired)?, agent.ok_or(Refusal::IdentityUnknown)?);
     let entries = desired::read_content(&row)?.entries;
     let entry = entries.into_iter().find(|entry| names(entry, &service, &wanted));
     let planned = || delivery.plans.entry_with_parameters(&cluster.uid, &service, &wanted);
     let entry = entry.or_else(planned).ok_or_else(not_desired)?;
+
     let info = SealedSecrets::info_of_parameters(delivery.identity.installation(), &cluster.uid, &service, &wanted);
     if let Some(json) = load_document(&delivery.store, &service, &wanted.to_string()).await? {
         return Ok(Json(seal(&agent, &info, &json)?));
     }
+
     let name = Name::new(&entry.service.namespace, &entry.service.name);
     let found = resources::load::<ServiceDeployment>(&delivery.store, &name).await?;
     let (_, resource) = found.filter(|(resource, _)| resource.uid == service).ok_or_else(not_desired)?;
@@ -591,6 +601,7 @@ pub async fn get_parameters(
     let place = Name::new(&cluster.namespace, &cluster.name);
     let facts = ClusterFacts::load(&delivery, &place).await?.filter(|facts| *facts.uid == *cluster.uid);
     let facts = facts.ok_or_else(not_desired)?;
+
     let mut cache = InputCache::default();
     let (resolution, _) = load(&delivery, &service, &name, &resource.spec, &facts, &mut cache).await?;
     let json = encode(&resolution.parameters);
@@ -602,6 +613,7 @@ pub async fn get_parameters(
         delivery.dirty.notify_one();
         return Err(not_desired());
     }
+
     Ok(Json(seal(&agent, &info, &json)?))
 }
 

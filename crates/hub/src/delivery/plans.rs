@@ -117,6 +117,7 @@ impl Plans {
         let mut bytes = [0; 16];
         aws_lc_rs::rand::fill(&mut bytes).map_err(|_| AskError::Random)?;
         let id = hex::encode(bytes);
+
         let mut state = self.state();
         let cluster_uid = Arc::clone(&asked.cluster.uid);
         let is_open = |request: &&Request| {
@@ -129,6 +130,7 @@ impl Plans {
         if state.requests.len() >= MOST {
             return Err(AskError::Full(MOST));
         }
+
         state.number += 1;
         let request = Request {
             number: state.number,
@@ -248,6 +250,7 @@ impl Plans {
     ) -> Option<PlanAnswer> {
         let mut state = self.state();
         let of = Arc::clone(&state.requests.get(id)?.cluster_uid);
+
         // An agent that is making another plan fetches this request after that one.
         let is_busy = state
             .requests
@@ -256,6 +259,7 @@ impl Plans {
         let request = state.requests.get_mut(id).filter(|request| request.service_uid == service_uid)?;
         let cluster = cluster(&request.cluster_uid);
         let name = cluster.as_ref().map(|cluster| cluster.name.to_string()).unwrap_or_default();
+
         if let Progress::Waiting { told: Some(told), .. } = &request.progress
             && !is_busy
             && told.elapsed() >= TAKEN_WITHIN
@@ -267,6 +271,7 @@ impl Plans {
             );
             request.progress = Progress::Failed(PlanProblem::AgentTooOld, message);
         }
+
         let (phase, reason, message, plan) = match &request.progress {
             Progress::Preparing => (PlanPhase::Preparing, None, String::new(), None),
             Progress::Waiting { .. } => (PlanPhase::Waiting, None, describe_wait(&name, cluster.as_deref()), None),
@@ -277,6 +282,7 @@ impl Plans {
             Progress::Done(plan) => (PlanPhase::Done, None, String::new(), Some(plan.clone())),
             Progress::Failed(problem, message) => (PlanPhase::Failed, Some(*problem), message.clone(), None),
         };
+
         let revision = request.revision.clone();
         Some(PlanAnswer { id: id.to_owned(), phase, reason, message, cluster: name, revision, plan })
     }

@@ -73,9 +73,11 @@ async fn load(
             data.map(|(key, value)| (key.clone(), value.as_str().unwrap_or_default().to_owned())).collect();
         secrets.0.insert(name.clone(), SecretValue { secret_type, data });
     }
+
     if !missing.is_empty() {
         return Ok(Err(missing.join("; ")));
     }
+
     let json = Zeroizing::new(serde_json::to_vec(&secrets).map_err(StoreError::abort)?);
     if json.len() > MAX_SECRET_BYTES {
         let problem =

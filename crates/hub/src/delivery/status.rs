@@ -59,18 +59,22 @@ pub async fn post_status(
     let cluster = authenticate(&delivery, &headers)?;
     let report: StatusReport = read_json(body)?;
     check_versions(&report.agent_version, &report.kubernetes_version)?;
+
     if report.sequence <= report.base || i64::try_from(report.sequence).is_err() {
         return Err(Refusal::Invalid("a report's sequence must be above its base".to_owned()));
     }
     if report.services.len() > MAX_REPORTED_SERVICES {
         return Err(Refusal::Invalid(format!("a report speaks of more than {MAX_REPORTED_SERVICES} services")));
     }
+
     if let Some(accepted) = &report.accepted {
         prove_epoch(&delivery, &cluster, accepted).await?;
     }
     note_clock(&delivery, &cluster.uid, report.system_time, Timestamp::now().as_second());
+
     let sequence = report.sequence;
     let saved = save_services(&delivery, &cluster, report).await?;
+
     delivery.counters.reported.inc_by(saved.services.len() as u64);
     for name in saved.services {
         delivery.summaries.add(name);
@@ -84,6 +88,7 @@ pub async fn post_status(
     if saved.let_go {
         delivery.dirty.notify_one();
     }
+
     Ok(Json(StatusAnswer { sequence }))
 }
 
@@ -149,10 +154,12 @@ async fn save_services(delivery: &Delivery, cluster: &ClusterState, report: Stat
         let body = service.map(|mut service| encode(&mut service)).transpose()?;
         rows.push((service_uid, body, removed));
     }
+
     let received = Timestamp::now().as_second();
     let (sequence, base) = (report.sequence, report.base);
     let (agent_version, kubernetes_version) = (report.agent_version, report.kubernetes_version);
     let said_of_itself = report.agent.map(encode_agent).transpose()?;
+
     let saved = delivery.store.transact(move |tx| {
         Box::pin(async move {
             let agent = load_agent(tx, &uid).await?;
@@ -160,6 +167,7 @@ async fn save_services(delivery: &Delivery, cluster: &ClusterState, report: Stat
             if base != 0 && base != last {
                 return Ok(Err(Refusal::BaseUnknown { last, base }));
             }
+
             // A complete report withdraws reports on services that it does not contain.
             let own = if base == 0 {
                 assignments_of_cluster(tx, &uid)
@@ -178,10 +186,12 @@ async fn save_services(delivery: &Delivery, cluster: &ClusterState, report: Stat
                 .into_iter()
                 .map(|row| (row.service_uid.clone(), released_entry(&row, false).digest()))
                 .collect();
+
             let mut let_go = false;
             if base == 0 {
                 delete_reports(tx, &uid).await?;
             }
+
             for (service_uid, body, removed) in rows {
                 if removed.is_some() && removed == released.get(&service_uid).copied() {
                     delete_released(tx, &service_uid).await?;
@@ -199,6 +209,7 @@ async fn save_services(delivery: &Delivery, cluster: &ClusterState, report: Stat
                     None => delete_report(tx, &service_uid).await?,
                 }
             }
+
             change_agent(tx, &uid, &agent_version, &kubernetes_version, Some(sequence)).await?;
             let versions_changed = agent.is_some_and(|agent| {
                 agent.agent_version != agent_version || agent.kubernetes_version != kubernetes_version
@@ -211,6 +222,7 @@ async fn save_services(delivery: &Delivery, cluster: &ClusterState, report: Stat
             Ok(Ok(Saved { services, versions_changed, agent_changed, let_go }))
         })
     });
+
     saved.await?
 }
 
@@ -260,6 +272,7 @@ async fn raise_epoch(delivery: &Delivery, cluster: &ClusterState, epoch: u64) ->
         "this hub's database is older than what it signed before: it was restored from a backup. Nothing is deleted in \
          the cluster until its Cluster is annotated {}={epoch}", farwater_api::CONFIRM_RESTORED
     );
+
     let uid = cluster.uid.to_string();
     let raised = delivery.store.transact(move |tx| {
         Box::pin(async move {
@@ -278,6 +291,7 @@ async fn raise_epoch(delivery: &Delivery, cluster: &ClusterState, epoch: u64) ->
             mark_cluster(tx, &uid).await
         })
     });
+
     raised.await?;
     // Until the state is computed again, no answer is better than an unsigned one.
     delivery.clusters.change(&cluster.uid, |state| state.etag = None);

@@ -136,11 +136,13 @@ pub async fn post_token(
     if assertion.installation != delivery.identity.installation() {
         return Err(Refusal::IdentityUnknown);
     }
+
     let (agent, keys) = {
         let mut tables = delivery.store.tables().await?;
         let agent = load_agent(&mut tables, &assertion.cluster_uid).await?.ok_or(Refusal::IdentityUnknown)?;
         (agent, load_agent_keys(&mut tables, &assertion.cluster_uid).await?)
     };
+
     // Check the signature first: a request that the agent did not sign gets the same answer in all cases.
     let next = find_signer(&agent, keys.as_ref(), &signed, &assertion)?;
     let now = Timestamp::now().as_second();
@@ -149,6 +151,7 @@ pub async fn post_token(
     if skew.abs() > MAX_SKEW_SECONDS {
         return Err(Refusal::ClockSkew { seconds: skew });
     }
+
     let key_print = key_print(next.as_deref().unwrap_or(&agent.public_key));
     let (instance, standby) = (assertion.instance.clone(), assertion.standby);
     let state = delivery.clusters.get(&agent.cluster_uid).ok_or(Refusal::IdentityUnknown)?;
@@ -159,6 +162,7 @@ pub async fn post_token(
     if !wait.is_zero() {
         return Err(Refusal::KeysEarly { seconds: wait.as_secs() + 1 });
     }
+
     note_clock(&delivery, &agent.cluster_uid, assertion.system_time, now);
     let upgraded =
         agent.agent_version != assertion.agent_version || agent.kubernetes_version != assertion.kubernetes_version;
@@ -166,6 +170,7 @@ pub async fn post_token(
     let promotion = next.map(|key| Promotion { key, request });
     let promoted = promotion.is_some();
     let row = use_assertion(&delivery, &agent, assertion, promotion, now).await?;
+
     // A standby process says nothing about the agent that acts.
     if let Some(row) = row.filter(|_| !standby) {
         note_keys(&delivery, &state, &row, promoted.then(|| key_print.clone()));
@@ -173,6 +178,7 @@ pub async fn post_token(
             delivery.check_cluster(&agent.cluster_uid);
         }
     }
+
     // A standby process learns that its identity is known, with a token that it can't use.
     let life = if standby { 0 } else { TOKEN_SECONDS };
     let token = issue(&delivery.identity, &agent.cluster_uid, &key_print, &instance, now.saturating_add_unsigned(life));
@@ -281,6 +287,7 @@ async fn use_assertion(
                 }
                 tracing::info!(cluster = agent.cluster_uid, "an agent has gone over to new keys");
             }
+
             let row = load_agent_keys(tx, &agent.cluster_uid).await?.unwrap_or_else(|| first_keys(&agent));
             let told = AgentKeys {
                 sequence: i64::try_from(assertion.position.sequence).unwrap_or(i64::MAX),
@@ -293,6 +300,7 @@ async fn use_assertion(
             Ok(Ok(Some(told)))
         })
     });
+
     used.await?
 }
 

@@ -92,6 +92,7 @@ impl Material {
         let request = Request::read(keys, &self.trust)?.unwrap_or_default();
         let (mut next, head) = (self.trust.clone(), self.trust.head());
         let (sequence, own) = (head.position.sequence, self.authority.pin());
+
         let mut replaced = None;
         if request.authority && mounted.is_some() {
             tracing::warn!("the hub is served with a certificate of others; its own authority stays as it is");
@@ -100,10 +101,12 @@ impl Material {
             next = next.replace_authority(pin, former);
             replaced = Some(own);
         }
+
         let signing_key = match request.signing_key {
             true => public(&stage_signing_key(keys)?),
             false => head.signing_key.clone(),
         };
+
         let served = mounted.unwrap_or(next.own_authority());
         let authorities = decide_authorities(&head.authorities, replaced, served, &request);
         if !head.authorities.contains(&served) && replaced.is_none() {
@@ -113,12 +116,14 @@ impl Material {
                  it in --ca-file, or join again"
             );
         }
+
         if signing_key != head.signing_key || authorities != head.authorities {
             next = next.extend(installation, &self.signing, (signing_key, authorities), now);
         }
         if request.revoke {
             next = next.cut(sequence);
         }
+
         Ok((next != self.trust).then_some(next))
     }
 }
@@ -170,10 +175,12 @@ pub fn request_change(data_dir: &Path, change: Change) -> Result<Request, Identi
     let (keys, trust) = read_trust(data_dir)?;
     let mut request = Request::read(&keys, &trust)?.unwrap_or_default();
     request.after = trust.head().position.sequence;
+
     let refuse = |why: String| Err(IdentityError::Refused(why));
     if change != Change::Revoke && trust.is_full() {
         return refuse(format!("{MAX_LINKS} changes are kept; take old keys out of use first"));
     }
+
     match change {
         Change::SigningKey => request.signing_key = true,
         Change::Authority => {
@@ -204,6 +211,7 @@ pub fn request_change(data_dir: &Path, change: Change) -> Result<Request, Identi
         }
         Change::Revoke => request.revoke = true,
     }
+
     request.write(&keys)?;
     Ok(request)
 }

@@ -161,6 +161,7 @@ impl Channel {
         let secret_address = text(secret, ADDRESS_KEY, secret_name)?;
         let address = secret_address.clone().or_else(|| spec.address.clone().map(Zeroizing::new));
         let lacking = |key: &str| ("SecretIncomplete", format!("Secret {secret_name:?} has no {key:?}"));
+
         let web = delivery.mirrors.web();
         match spec.r#type {
             ProviderType::Generic => {

@@ -87,6 +87,7 @@ async fn take(delivery: &Delivery, receiver: Option<&Live>, headers: &HeaderMap,
     if !signature::is_signed(headers) {
         return Err(Refused::SignatureMissing);
     }
+
     let receivers = &delivery.receivers;
     let claimed = receiver.map(|receiver| (receiver.spec.r#type, &receiver.token));
     let mut claim = Claim::read(claimed, headers, &receivers.nobody);
@@ -97,21 +98,26 @@ async fn take(delivery: &Delivery, receiver: Option<&Live>, headers: &HeaderMap,
         Ok(Err(BodyError::Broken)) => return Err(Refused::Broken),
         Err(_) => return Err(Refused::TooSlow),
     };
+
     claim.verify()?;
     // A claim without a receiver is never right.
     let receiver = receiver.ok_or(Refused::SignatureWrong)?;
+
     let (kind, event) = (receiver.spec.r#type, payload::event(receiver.spec.r#type, headers));
     if !payload::is_wanted(kind, &receiver.spec.events, event) {
         note(delivery, receiver, Said::Ignored { event: event.to_owned() });
         return Ok(Taken::Ignored);
     }
+
     let payload = payload::json(headers, &kept.bytes);
     // Senders of generic deliveries sign them on their own and may send anything.
     let is_whole = kept.is_whole && kind != ReceiverType::GenericHmac;
     let hint = Hint::parse(&payload, is_whole).map_err(|_| Refused::Unreadable)?;
+
     if receiver.spec.suspend {
         return Ok(Taken::Suspended);
     }
+
     note(delivery, receiver, Said::Taken { event: event.to_owned() });
     receiver.put([hint]);
     delivery.inboxes.add_after(receiver.name.clone(), BURST);

@@ -142,6 +142,7 @@ impl Log {
         if let Some(time) = noted.refused {
             status.last_refusal_time = Some(whole_seconds(time));
         }
+
         let Some((time, said)) = &noted.last else { return };
         let time = whole_seconds(*time).0;
         let verdict = match said {
@@ -160,6 +161,7 @@ impl Log {
                 (false, format!("the delivery at {time} was refused: {why}{}", before.unwrap_or_default()))
             }
         };
+
         verdicts.push(Verdict::new(DELIVERED, Some(verdict.0), said.reason(), verdict.1));
         noted.written = Some((said.reason(), now));
     }

@@ -191,6 +191,7 @@ impl<'a> Place<'a> {
             op.codes.iter().map(|code| (code.to_string(), json!({"description": says(code), "content": content})));
         let refused = ("401".to_owned(), json!({"description": "Unauthorized"}));
         let responses: Map<String, Value> = answers.chain([refused]).collect();
+
         let mut value = json!({
             "operationId": self.id(op.action),
             "tags": [format!("{}_{}", group_word(&self.kind.group), self.kind.version)],
@@ -199,6 +200,7 @@ impl<'a> Place<'a> {
             "x-kubernetes-action": op.action,
             "x-kubernetes-group-version-kind": gvk_of(self.gvk),
         });
+
         if let Some(body) = op.body {
             let schema = json!({"schema": reference(body.schema)});
             let content: Map<_, _> = body.types.iter().map(|t| ((*t).to_owned(), schema.clone())).collect();
@@ -285,6 +287,7 @@ pub fn paths(registry: &Registry, kind: &ResourceKind, paths: &mut Map<String, V
         paths.insert(collection, json!({"parameters": path_parameters(kind, false), "post": place.post()}));
         return;
     }
+
     let list = kind.list_schema_name();
     let mut all = json!({"parameters": path_parameters(kind, false), "get": place.list(&list), "post": place.post()});
     if kind.verbs.contains(&"deletecollection") {
@@ -295,6 +298,7 @@ pub fn paths(registry: &Registry, kind: &ResourceKind, paths: &mut Map<String, V
         let everywhere = Place { everywhere: true, ..place };
         paths.insert(format!("{root}/{}", kind.plural), json!({"get": everywhere.list(&list)}));
     }
+
     let item = json!({
         "parameters": path_parameters(kind, true),
         "get": place.get(),
@@ -303,6 +307,7 @@ pub fn paths(registry: &Registry, kind: &ResourceKind, paths: &mut Map<String, V
         "delete": place.delete("delete", delete_parameters()),
     });
     paths.insert(format!("{collection}/{{name}}"), item);
+
     for sub in &kind.subresources {
         if let Some(path) = subresource(registry, kind, sub) {
             paths.insert(format!("{collection}/{{name}}/{}", sub.name), path);

@@ -44,6 +44,7 @@ fn narrow(schema: &mut Value) {
     for word in ["allOf", "anyOf", "oneOf", "not", "default"] {
         map.remove(word);
     }
+
     let open = map.get("x-kubernetes-preserve-unknown-fields") == Some(&json!(true));
     let may_be_null = map.remove("nullable") == Some(json!(true));
     if open || may_be_null {
@@ -55,6 +56,7 @@ fn narrow(schema: &mut Value) {
     if may_be_null || untold {
         map.remove("type");
     }
+
     let properties = map.get("properties").and_then(Value::as_object).into_iter().flatten();
     let optional: Vec<String> = properties.filter(|(_, s)| nullable(s)).map(|(name, _)| name.clone()).collect();
     if let Some(required) = map.get_mut("required").and_then(Value::as_array_mut) {
@@ -63,6 +65,7 @@ fn narrow(schema: &mut Value) {
             map.remove("required");
         }
     }
+
     map.get_mut("properties").and_then(Value::as_object_mut).into_iter().flatten().for_each(|(_, s)| narrow(s));
     for part in ["items", "additionalProperties"] {
         map.get_mut(part).map(narrow);

@@ -85,11 +85,13 @@ impl<'a> Parser<'a> {
             return Err(FieldError::invalid("<nil>", &json!(key), &problem).to_string());
         }
         let key = key.to_owned();
+
         if matches!(self.peek(), "" | ",") {
             let exists = if absent { LabelRequirement::NotExists } else { LabelRequirement::Exists };
             filter.labels.0.push(exists(key));
             return Ok(());
         }
+
         let operator = self.next();
         let values = match operator {
             "in" | "notin" => self.values()?,
@@ -97,6 +99,7 @@ impl<'a> Parser<'a> {
             other => return Err(format!("found '{other}', expected: {OPERATORS}")),
         };
         check_values(&key, operator, &values)?;
+
         match operator {
             ">" | "<" => {
                 let number = values[0].parse().unwrap_or_default();

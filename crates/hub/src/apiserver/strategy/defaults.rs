@@ -20,6 +20,7 @@ pub fn normalize(object: &mut Value, kind: &ResourceKind) {
                 || value.as_str().is_some_and(str::is_empty))
         });
     }
+
     match kind.kind.as_str() {
         "Secret" => {
             if let Some(Value::Object(texts)) = object.as_object_mut().and_then(|o| o.remove("stringData")) {
@@ -38,6 +39,7 @@ pub fn normalize(object: &mut Value, kind: &ResourceKind) {
         "RoleBinding" | "ClusterRoleBinding" => default_binding(object),
         _ => {}
     }
+
     if !kind.ours {
         drop_empty(object);
         fill(object, kind);

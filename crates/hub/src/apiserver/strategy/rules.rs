@@ -131,12 +131,14 @@ fn check_health(object: &Value, old: Option<&Value>, kind: &ResourceKind, errors
         }
         _ => return,
     };
+
     let was_there = |rule: &Value| {
         old.is_some_and(|old| match &old["spec"]["health"] {
             Value::Array(rules) => rules.contains(rule),
             _ => old["spec"] == *rule,
         })
     };
+
     for (path, value) in rules.into_iter().filter(|(_, rule)| !was_there(rule)) {
         // The schema has refused a rule that can't be parsed.
         let Ok(rule) = serde_json::from_value::<HealthRuleSpec>(value.clone()) else { continue };
