@@ -152,14 +152,17 @@ pub async fn start(config: Config) -> Result<Running, HubError> {
     let identity = Identity::open(&data, mounted.as_ref().map(|(mounted, _)| mounted), now)?;
     let listener = listen(config.listen).await?;
     let address = local_address(&listener, config.listen)?;
+
     let metrics_listener = match config.metrics_listen {
         Some(address) => Some(listen(address).await?),
         None => None,
     };
+
     let advertise = config.advertise.clone().unwrap_or_else(|| Advertise::of_listener(address));
     if config.advertise.is_none() && address.ip().is_unspecified() {
         tracing::warn!("{}", unreachable_warning(address, &advertise));
     }
+
     let (certificate, renewal) = match mounted {
         Some((mounted, key)) => {
             warn_of_certificate(&key, &advertise, now);
@@ -170,6 +173,7 @@ pub async fn start(config: Config) -> Result<Running, HubError> {
             (identity.server_certificate(&names, now)?, Renewal::Own(names))
         }
     };
+
     let (identity, certificate) = (Arc::new(identity), Certificate::new(certificate));
     let tls = tls_config(Arc::clone(&certificate))?;
 
@@ -178,17 +182,21 @@ pub async fn start(config: Config) -> Result<Running, HubError> {
         Some(url) => Location::from(url.clone()),
         None => local_file(data.path()).map_err(ConfigError::from)?,
     };
+
     let mut options = OpenOptions::new(location, *identity.seal_key().bytes());
     options.next_seal_key = identity.next_seal_key().map(|key| *key.bytes());
     options.on_change = Some(Arc::new(MarkClusters));
     options.classes = Some(Classes { version: states::VERSION, kinds: states::KINDS, states: states::states });
     let store = Store::open(options).await?;
+
     if identity.next_seal_key().is_some_and(|next| store.is_sealed_with(next.bytes())) {
         finish_seal_key(identity.directory())?;
         tracing::info!("the hub goes by the new seal key");
     }
+
     data.remember_database(store.location())?;
     identity.note_successions(&store).await?;
+
     ensure_defaults(&store, now).await?;
     let access = Access::start(store.clone(), access_end.clone()).await?;
     ensure_admin_kubeconfig(&data, &identity, &access, advertise.url(), now).await?;
@@ -203,8 +211,10 @@ pub async fn start(config: Config) -> Result<Running, HubError> {
         delivery.secret_backends = Arc::new(SecretBackends::open(path, store.clone())?);
     }
     let delivery = Arc::new(delivery);
+
     let metrics = Metrics::new(Arc::clone(&delivery), Arc::clone(&certificate), config.data_dir.clone());
     let admin_kubeconfig = data.admin_kubeconfig();
+
     let turns = Turns::of_api(config.max_api_requests);
     let reserved_turns = Turns::of_api((config.max_api_requests / 8).max(1));
     let user_shares = Shares::new(config.max_api_requests / 2);
@@ -212,6 +222,7 @@ pub async fn start(config: Config) -> Result<Running, HubError> {
     let list_turns = if config.database.is_some() { ListTurns::of_a_server() } else { ListTurns::of_a_file() };
     let api_threads = Arc::new(ApiThreads::start().map_err(HubError::Threads)?);
     let watches = Arc::new(Semaphore::new(config.max_watches));
+
     let hub = Arc::new(Hub {
         turns,
         reserved_turns,
@@ -233,6 +244,7 @@ pub async fn start(config: Config) -> Result<Running, HubError> {
         advertise,
         shutdown,
     });
+
     let mut running = Running {
         hub,
         address,
@@ -243,12 +255,14 @@ pub async fn start(config: Config) -> Result<Running, HubError> {
         tasks: TaskTracker::new(),
         access_end,
     };
+
     running.spawn_tasks(certificate, renewal, left);
     running.serve(listener, tls.into(), api_threads);
     if let Some(listener) = metrics_listener {
         running.metrics_address = listener.local_addr().ok();
         running.serve_metrics(listener);
     }
+
     running.ready_after = started.elapsed();
     tracing::info!(
         address = %running.address,

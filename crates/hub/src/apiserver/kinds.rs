@@ -199,6 +199,7 @@ impl Registry {
         ] {
             drop(name);
         }
+
         let mut kinds = vec![
             built_in::<ConfigMap>(&mut schemas).short("cm").namespaced(),
             built_in::<Event>(&mut schemas)
@@ -236,15 +237,18 @@ impl Registry {
             built_in::<SelfSubjectRulesReview>(&mut schemas).virtual_kind(),
             built_in::<SelfSubjectReview>(&mut schemas).virtual_kind(),
         ];
+
         drop(schemas.subschema_for::<TokenRequest>());
         let mut definitions = schemas.take_definitions(false);
         published::complete(&mut definitions);
         for kind in &mut kinds {
             kind.schema = inline(&json!({"$ref": format!("{REFERENCE}{}", kind.schema_name)}), &definitions, 0);
         }
+
         for crd in farwater_api::custom_resource_definitions() {
             kinds.push(custom(&crd, &mut definitions));
         }
+
         published::add_lists(&kinds, &mut definitions);
         let kinds = kinds.into_iter().map(ResourceKind::with_managers);
         Self { kinds: kinds.collect(), definitions }
@@ -387,6 +391,7 @@ fn custom(crd: &CustomResourceDefinition, definitions: &mut Map<String, Value>) 
     let mut schema = serde_json::to_value(&version.schema).unwrap_or_default()["openAPIV3Schema"].take();
     let reversed: Vec<&str> = spec.group.split('.').rev().collect();
     let schema_name = format!("{}.{}.{}", reversed.join("."), version.name, names.kind);
+
     let meta = json!({
         "$ref": format!("{REFERENCE}io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"),
         "description": "Standard object's metadata. More info: \
@@ -396,8 +401,10 @@ fn custom(crd: &CustomResourceDefinition, definitions: &mut Map<String, Value>) 
     for field in ["apiVersion", "kind"] {
         schema["properties"][field] = definitions["io.k8s.api.core.v1.ConfigMap"]["properties"][field].clone();
     }
+
     published::whole_numbers(&mut schema);
     definitions.insert(schema_name.clone(), schema.clone());
+
     let mut kind = ResourceKind {
         group: spec.group.clone(),
         version: version.name.clone(),
@@ -426,6 +433,7 @@ fn custom(crd: &CustomResourceDefinition, definitions: &mut Map<String, Value>) 
         store: Kind::new(&names.plural, &spec.group),
         managers: BTreeMap::new(),
     };
+
     if version.subresources.as_ref().is_some_and(|s| s.status.is_some()) {
         kind.subresources.push(STATUS);
     }
@@ -434,6 +442,7 @@ fn custom(crd: &CustomResourceDefinition, definitions: &mut Map<String, Value>) 
         // not read.
         kind.categories.push("all".into());
     }
+
     match kind.plural.as_str() {
         "servicedeployments" => {
             for (name, list) in [
@@ -497,6 +506,7 @@ fn custom(crd: &CustomResourceDefinition, definitions: &mut Map<String, Value>) 
         }),
         _ => {}
     }
+
     kind
 }
 

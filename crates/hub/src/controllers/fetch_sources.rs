@@ -406,7 +406,6 @@ async fn ask_remote(
             }
             return Ok(outcome);
         }
-
         SourceSpec::Helm(spec) => {
             let secrets = (spec.secret_ref.as_ref(), spec.cert_secret_ref.as_ref());
             let with = load_credentials(delivery, namespace, url, secrets).await?;

@@ -247,9 +247,9 @@ async fn route(delivery: &Delivery, event: &WatchEvent) -> Result<(), StoreError
         &kinds.set,
         &kinds.window,
     ];
-
     let source = sources::kind_of(kind);
     let name = Name::new(&event.key.namespace, &event.key.name);
+
     if *kind == kinds.agent_policy {
         // Its status, which its controller writes, is no news. Reconciling twice changes nothing.
         if news(delivery, event) > News::Nothing {

@@ -163,6 +163,7 @@ impl Channel {
         let lacking = |key: &str| ("SecretIncomplete", format!("Secret {secret_name:?} has no {key:?}"));
 
         let web = delivery.mirrors.web();
+
         match spec.r#type {
             ProviderType::Generic => {
                 let token = signing_token(secret, secret_name)?;
