@@ -83,7 +83,7 @@ mod tests {
 
     const GRACE: Duration = Duration::from_secs(10);
 
-    /// Pieces of so many bytes, one each `pause`.
+    /// Pieces of `size` bytes, one per `pause`.
     fn body(pieces: usize, size: usize, pause: Duration) -> Body {
         let piece = move |_| async move {
             tokio::time::sleep(pause).await;

@@ -126,7 +126,7 @@ mod tests {
         policy
     }
 
-    /// Each default role is bound to a user of its name in namespace `team-a`.
+    /// Binds each default role to a user of its name in namespace `team-a`.
     #[test]
     fn default_roles_allow_what_their_names_say() {
         let bindings: Vec<Value> = ["view", "edit", "admin"]
@@ -161,7 +161,7 @@ mod tests {
         check("view", "get", "servicedeployments/bundle.farwater.dev", "team-a", false);
         check("edit", "get", "servicedeployments/bundle.farwater.dev", "team-a", true);
         check("view", "get", "receivers.farwater.dev", "team-a", true);
-        // A window of a namespace is for all that is on its clusters.
+        // A window of a namespace applies to everything on its clusters.
         check("view", "get", "changewindows.farwater.dev", "team-a", true);
         check("edit", "create", "changewindows.farwater.dev", "team-a", false);
         check("admin", "create", "changewindows.farwater.dev", "team-a", true);

@@ -165,8 +165,8 @@ pub struct Config {
     pub patience: Patience,
 }
 
-/// How long clients may take before their connections are closed. These are no options, because no deployment has
-/// needed other values.
+/// How long clients may take before their connections are closed. These are no options, because other values are not
+/// needed.
 #[derive(Clone, Copy, Debug)]
 pub struct Patience {
     /// For the TLS handshake.

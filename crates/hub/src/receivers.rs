@@ -241,7 +241,7 @@ mod tests {
         assert!(receivers.serve(&name, Some(live(&name, 1, b"a token of some length", log.clone()))).is_none());
         let path = receivers.live(&name).unwrap().path.clone();
         assert!(receivers.at(&path).is_some());
-        // The same again is no change, and keeps what was delivered.
+        // The same receiver again is no change and keeps its deliveries.
         receivers.at(&path).unwrap().put([Hint::default()]);
         assert!(receivers.serve(&name, Some(live(&name, 1, b"a token of some length", log.clone()))).is_none());
         assert_eq!(receivers.live(&name).unwrap().take_hints(), [Hint::default()]);

@@ -609,7 +609,7 @@ mod tests {
     use crate::{answers::Answers, auth::User};
 
     async fn name_of_thread() -> String {
-        // The first answer waits: the connection moves while a request is under way.
+        // The first answer waits, so that the connection moves during a request.
         sleep(Duration::from_millis(10)).await;
         std::thread::current().name().unwrap_or_default().to_owned()
     }
@@ -678,7 +678,8 @@ mod tests {
         assert_eq!(ask(&mut other, "/agent/v1/desired").await, "answer");
         let mut person = connect().await;
         assert_eq!(ask(&mut person, "/api/v1/configmaps").await, "answer");
-        // All places are taken now: of those that poll the first one goes, and nobody who asks for something else.
+        // All places are taken now. The first agent that polls loses its connection; a client with another request does
+        // not.
         assert_eq!(ask(&mut person, "/api/v1/configmaps").await, "answer");
         assert_eq!(ask(&mut one, "/agent/v1/desired").await, "answer");
         assert_eq!(ask(&mut other, "/agent/v1/desired").await, "answer");
@@ -706,7 +707,7 @@ mod tests {
         for _ in 0..3 {
             let mut next = connect().await;
             assert_eq!(ask(&mut next, "/healthz").await, "answer");
-            // It has rested for longer.
+            // It has been idle for longer.
             assert!(timeout(Duration::from_secs(30), stranger.read_u8()).await.unwrap().is_err());
             stranger = next;
         }

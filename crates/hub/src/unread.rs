@@ -79,7 +79,7 @@ mod tests {
 
     use super::*;
 
-    /// Pieces of a MiB, one each `pause`, and how many of them were taken.
+    /// Pieces of a MiB, one per `pause`, and how many of them were read.
     fn body(pieces: usize, pause: Duration) -> (axum::body::Body, Arc<Mutex<usize>>) {
         let taken = Arc::new(Mutex::new(0));
         let count = Arc::clone(&taken);

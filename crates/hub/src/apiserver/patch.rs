@@ -187,7 +187,7 @@ mod tests {
         assert_eq!(error.0, 413);
     }
 
-    /// Each copy into its own depths doubles them: a few of these once overflowed the stack, which ends the process.
+    /// Each copy into its own depths doubles them. A few of these once overflowed the stack, which ends the process.
     #[test]
     fn copies_can_not_nest_a_document_without_an_end() {
         let mut nested = json!(1);

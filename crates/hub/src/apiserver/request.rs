@@ -226,8 +226,8 @@ mod tests {
         assert!(parse(Method::GET, "/api/v1/namespaces/a/pods/b/proxy/c").is_err());
     }
 
-    /// Each kind × method × prefix, also doubled, foreign and encoded ones: what is served lies in the namespace that
-    /// is authorized.
+    /// Each kind × method × prefix, also doubled, foreign and encoded ones: the object that is served is in the
+    /// authorized namespace.
     #[test]
     fn the_namespace_that_is_authorized_is_the_one_that_is_touched() {
         let methods = [Method::GET, Method::POST, Method::PUT, Method::PATCH, Method::DELETE];
@@ -265,7 +265,7 @@ mod tests {
                 continue;
             }
             served += 1;
-            // A key is made of the namespace, where its kind has one, and of the name.
+            // A key has the namespace, if its kind is namespaced, and the name.
             let touched = if kind.namespaced { &info.namespace } else { "" };
             let is_itself = kind.plural == "namespaces" && info.name == info.namespace && !info.is_collection();
             assert!(info.namespace == touched || is_itself, "{method} {path}: {info:?}");

@@ -512,7 +512,7 @@ mod tests {
             service(vec![rule(&long); 17]),
             &["spec.health: Too long: may not be more than 16384 bytes"],
         );
-        // What an older hub let in may stay.
+        // A spec that an older hub admitted may stay.
         let mut old = json!({"spec": rule("self.")});
         old["metadata"] = json!({"name": "a"});
         assert_eq!(validate(&old, Some(&old), kind("healthrules"), Part::Main), []);

@@ -14,7 +14,7 @@ use crate::delivery::Delivery;
 
 /// Timers run on another clock than these times. A time that is due is acted on this late.
 const SOON: Duration = Duration::from_millis(50);
-/// How long a decision is left alone whose time was only now written down.
+/// Requeue after this long if the time of a decision was only now written down.
 const WRITTEN_NOW: Duration = Duration::from_secs(600);
 
 pub struct Word {

@@ -74,8 +74,8 @@ const RECHECK: Duration = Duration::from_secs(60);
 const EXPRESSION_RECHECK: Duration = Duration::from_secs(5);
 /// Retry of a service whose files could not be fetched.
 const FILES_RECHECK: Duration = Duration::from_secs(15);
-/// Requeue timers run on another clock than the ends of suspensions. A service is requeued at least once per
-/// `LONGEST_REST` before the end, and every `SOON` from then on.
+/// Requeue timers and the ends of suspensions use different clocks. If a timer fires before the end, the service is
+/// requeued after `SOON`; a distant end is checked every `LONGEST_REST`.
 const SOON: Duration = Duration::from_millis(50);
 const LONGEST_REST: Duration = Duration::from_secs(600);
 

@@ -1,4 +1,4 @@
-//! Events: what controllers tell people about an object of the hub, even one that is being deleted.
+//! Events: what controllers tell people about an object of the hub, even one that has been deleted since.
 
 use std::borrow::Cow;
 

@@ -92,7 +92,7 @@ mod tests {
         assert_eq!(said(2), "2 objects stay in cluster east without a service: ConfigMap web/m0, ConfigMap web/m1");
         assert!(said(50).ends_with("ConfigMap web/m49"), "{}", said(50));
         assert!(said(60).starts_with("60 objects stay") && said(60).ends_with("ConfigMap web/m49 and 10 more"));
-        // Names may be long, and an Event's message may not.
+        // Names may be long, but an Event's message may not.
         let long = left_by_hub("east", &objects(50, &"x".repeat(200))).message;
         assert!(long.len() < 4096 && long.ends_with(" more"), "{}", long.len());
     }

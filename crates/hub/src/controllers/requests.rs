@@ -1,7 +1,8 @@
 //! Requests of services to fetch their sources at once: from the annotation to its acknowledgement.
 //!
 //! ```text
-//!  assign_revisions: wanted ─► fetch_sources: asking ─► answered ─► assign_revisions: assigned ─► summarize_reports: acknowledged
+//!  assign_revisions: wanted ─► fetch_sources: asking ─► answered ─► assign_revisions: assigned
+//!                                                              ─► summarize_reports: acknowledged
 //! ```
 //!
 //! An acknowledged request therefore means one of two things. Either the status reflects what the source had then, or
@@ -109,7 +110,7 @@ mod tests {
         let (requests, web) = (Requests::default(), Name::new("a", "web"));
         assert!(requests.want(&web, "1", "infra"));
         assert!(!requests.want(&web, "1", "infra"));
-        // What was asked before the request is no answer to it.
+        // A fetch that began before the request does not answer it.
         assert_eq!(requests.answer("infra"), []);
         requests.ask("infra");
         requests.ask("other");

@@ -89,7 +89,7 @@ async fn follow(delivery: &Delivery, left: Option<Resume>) -> Result<(), RouteEr
         }
         None => {
             let from = delivery.store.position();
-            // All services are queued after the load anyway, so no change of a cluster has to.
+            // All services are queued below, so every change of a cluster up to now counts as handled.
             load_memory(delivery, u64::MAX).await?;
             queue_services(delivery).await?;
             learn_sets(delivery).await?;

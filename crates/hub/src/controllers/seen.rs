@@ -84,7 +84,7 @@ mod tests {
         assert_eq!(note(2, json!({"labels": {"a": "b"}})), News::Metadata);
         let deleted = json!({"labels": {"a": "b"}, "deletionTimestamp": "2026-01-01T00:00:00Z"});
         assert_eq!(note(2, deleted), News::Desired);
-        // Back to what it was, and another of the same name.
+        // Back to the first state; then another object of the same name.
         assert_eq!(note(1, json!({})), News::Desired);
         assert_eq!(note(1, json!({"uid": "2"})), News::Desired);
         seen.forget(&object(1, json!({})));

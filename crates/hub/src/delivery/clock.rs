@@ -104,11 +104,11 @@ mod tests {
     fn a_clock_that_is_set_is_another_one_and_one_that_drifts_is_not() {
         let start = Instant::now();
         let mut reading = Reading { wall: 1_000_000, at: start, steady_since: 1_000 };
-        // (milliseconds that have passed, what the clock says then, since when it counts)
+        // (milliseconds that have passed, the time on the clock then, since when it is steady)
         let course = [
             (500, 1_000_500, 1_000),
             (10_500, 1_012_400, 1_000),
-            // An hour, and three seconds that it was kept in step by.
+            // An hour, and a correction of three seconds in that time.
             (3_610_500, 4_615_500, 1_000),
             // A machine that slept; its monotonic clock stood still.
             (3_611_500, 8_216_500, 8_216),

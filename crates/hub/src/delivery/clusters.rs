@@ -347,7 +347,7 @@ mod tests {
     #[test]
     fn one_that_was_followed_and_comes_back_runs_beside_the_other() {
         let state = ClusterState::new("uid", "ns", "east", Duration::from_secs(30));
-        // A restart, and a late request of the one before.
+        // A restart, then a late request of the process before.
         assert!(!state.meet("a", Some("pod-a")));
         assert!(!state.meet("b", Some("pod-b")));
         assert!(!state.meet("a", None));
@@ -355,7 +355,7 @@ mod tests {
         assert_eq!(state.quarantine(), None);
         assert!(state.meet("a", None));
         assert_eq!(state.quarantine().as_deref(), Some("pod-a and pod-b"));
-        // It is found once.
+        // It is reported once.
         assert!(!state.meet("a", None));
         state.set_quarantined(false);
         assert!(!state.meet("c", None));

@@ -282,7 +282,7 @@ mod tests {
         let row = row(&read);
         assert_eq!(number(&etag(&row).unwrap()), Some(Number { epoch: 1, generation: 1 }));
         let served = |row: &Desired| -> Value {
-            // An agent reads it, and gets the whole of it.
+            // An agent parses it and gets all of it.
             let state: DesiredState = serde_json::from_slice(&compose(row, "i").unwrap()).unwrap();
             assert_eq!(Some(state.statement.etag().as_bytes()), etag(row).as_ref().map(HeaderValue::as_bytes));
             serde_json::to_value(state).unwrap()
@@ -290,7 +290,7 @@ mod tests {
         let state = served(&row);
         assert_eq!((&state["entries"], &state["agent"]), (&entries, &agent));
         assert_eq!(state["statement"]["agent"], Digest::of_json(&agent).to_string());
-        // As rows were first written.
+        // Rows in the first format.
         let body = zstd::bulk::compress(entries.to_string().as_bytes(), ZSTD_LEVEL).unwrap();
         assert_eq!(served(&Desired { body, ..row.clone() })["entries"], entries);
         for damage in [&b"{}"[..], b"", br#"{"entries": [}"#, br#"{"entries": null}"#, b"null"] {

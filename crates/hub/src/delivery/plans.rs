@@ -380,7 +380,7 @@ mod tests {
         let (taken, entry) = plans.take("east").unwrap();
         assert_eq!((&taken, entry.service.uid.as_str()), (&id, "web"));
         assert!(plans.take("east").is_none() && plans.waiting("east") == 0);
-        // Another cluster's agent, another id, or the same once more.
+        // Another cluster's agent, another id, or the same plan a second time.
         assert!(!plans.finish("west", &id, Ok(json!({}))) && !plans.finish("east", "other", Ok(json!({}))));
         assert_eq!(phase(&plans, &id, "web"), Some(PlanPhase::Planning));
         assert!(plans.finish("east", &id, Ok(json!({"unchanged": 1}))));

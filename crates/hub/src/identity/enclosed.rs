@@ -280,7 +280,7 @@ mod tests {
         assert_eq!((is.installation(), is.key_id(), is.ca_pin()), (was.installation(), was.key_id(), was.ca_pin()));
         assert_eq!(fs::read_to_string(new.path("keys.replaced/installation")).unwrap().trim(), made.installation());
         assert!(!new.path("keys.restoring").exists());
-        // Again: they are its own now.
+        // Once more: the keys are its own now.
         assert_eq!(new.restore(&backup), RestoredKeys::Kept);
     }
 
@@ -299,7 +299,7 @@ mod tests {
         let after = place.identity();
         assert_eq!(after.key_id(), before.key_id());
         assert_eq!(after.mac("test", b"message"), before.mac("test", b"message"));
-        // The one that opens sealed rows, too.
+        // Also without the key that opens sealed rows.
         fs::remove_file(place.path("keys/seal.key")).unwrap();
         let staged = StagedKeys::stage(&place.data(), &backup).unwrap();
         assert_eq!(staged.seal_key().unwrap().bytes(), before.seal_key().bytes());
@@ -309,7 +309,7 @@ mod tests {
     fn an_empty_directory_gets_all_of_them_and_a_killed_attempt_is_mended() {
         let (lost, empty) = (Place::make(), Place { folder: tempfile::tempdir().unwrap() });
         let backup = lost.keys();
-        // Killed while it wrote, and between the two renames.
+        // Killed during the write, and between the two renames.
         fs::create_dir(empty.path("keys.restoring")).unwrap();
         fs::write(empty.path("keys.restoring/half"), "x").unwrap();
         fs::create_dir(empty.path("keys.replaced")).unwrap();

@@ -215,7 +215,7 @@ mod tests {
             [cluster(false, None), cluster(true, Some(1_990)), cluster(true, Some(1_500)), cluster(true, None)];
         clusters.iter().for_each(|cluster| heard.add(cluster, started, now));
         assert_eq!(heard, Heard { ready: 1, silent: 2, not_joined: 1, longest_silence: 1_000 });
-        // A hub that was away heard nobody.
+        // A hub that was away heard no polls.
         let mut heard = Heard::default();
         heard.add(&cluster(true, Some(500)), started, 1_010);
         assert_eq!(heard, Heard { ready: 1, longest_silence: 10, ..Heard::default() });

@@ -210,7 +210,7 @@ mod tests {
     fn verify(kind: ReceiverType, token: &str, headers: &HeaderMap, body: &[u8]) -> Result<(), Refused> {
         let (token, nobody) = (Token::parse(token.as_bytes()).unwrap(), Token::random());
         let mut claim = Claim::read(Some((kind, &token)), headers, &nobody);
-        // In whatever pieces it comes.
+        // The size of the pieces does not matter.
         body.chunks(7).for_each(|piece| claim.update(piece));
         claim.verify()
     }

@@ -169,7 +169,7 @@ mod tests {
         check("github", json!([{"name": "infra-next"}]), push(infra, "refs/heads/main"), Some(&[]));
         let theirs = json!([{"name": "*", "matchLabels": {"team": "b"}}]);
         check("github", theirs, push(infra, "refs/heads/next"), Some(&["infra-next"]));
-        // The host says its outer name.
+        // The host uses its outer name.
         check("gitea", every(), push("https://git.example.com/team/inside.git", "refs/heads/main"), Some(&["inside"]));
         check("gitea", json!([{"name": "other"}]), push(infra, "refs/heads/main"), Some(&["other"]));
         check("github", every(), push("https://git.example.com/team/unknown", "refs/heads/main"), None);

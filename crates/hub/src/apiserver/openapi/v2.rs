@@ -149,7 +149,7 @@ mod tests {
         check(json!({"items": with(json!({"type": "array"})), "anyOf": []}), json!({"items": open}));
     }
 
-    /// A field may be called as a word of the schema is.
+    /// A field may have the name of a schema keyword.
     #[test]
     fn fields_are_no_words_of_the_schema() {
         let fields = json!({"type": "object", "properties": {
