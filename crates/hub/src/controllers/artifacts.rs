@@ -1,4 +1,4 @@
-//! The edge to Helm repositories and registries: what they have now, and what of it is kept.
+//! The edge to Helm repositories and registries: their present charts and artifacts, and the stored copies.
 
 use std::{path::PathBuf, time::Duration};
 

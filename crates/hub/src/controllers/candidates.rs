@@ -37,7 +37,7 @@ const MAX_ROUNDS: usize = 8;
 /// Maximum number of paths kept per service. A service with more is requeued by every commit of its source.
 const MOST_PATHS: usize = 64;
 
-/// One of a service's sources, and what is served of it.
+/// One of a service's sources, with its served revision.
 #[derive(Clone, Debug)]
 pub struct Ingredient {
     pub reference: SourceReference,

@@ -29,8 +29,8 @@ use super::{
 };
 use crate::delivery::Delivery;
 
-/// Maximum number of services that are followed from one to the next. A namespace with longer chains has no known
-/// order.
+/// Maximum number of services followed from one to the next. If a service depends on more, directly or through others,
+/// its order is unknown.
 const MOST: usize = 1000;
 
 /// Why a newer version of a service is not delivered yet.

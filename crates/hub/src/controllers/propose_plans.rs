@@ -217,7 +217,7 @@ async fn open_files(local: LocalFiles, archive: Vec<u8>) -> Result<(Candidate, V
 
     let candidate = Candidate {
         revision: "local files".to_owned(),
-        // Nothing is looked up by it.
+        // This id is used for no lookup.
         content_id: digest,
         bundle: digest,
         bundle_bytes,

@@ -50,7 +50,7 @@ const ATTEMPTS: usize = 8;
 /// each time, and each would be news.
 const TOLD_ANEW: [&str; 3] = ["SpecInvalid", "FileInvalid", "BranchTaken"];
 
-/// A stage that something is proposed for.
+/// A stage with a pull request, and the promotion to propose.
 struct Task<'a> {
     delivery: &'a Delivery,
     name: &'a Name,
@@ -269,8 +269,8 @@ impl Task<'_> {
         load_revision(&mut tables, uid).await.map_err(store_failed)
     }
 
-    /// The reference that a repository follows. The default branch is named as the branch that it was at the last
-    /// fetch.
+    /// The reference that a repository follows. If it follows the default branch: the branch that was the default at
+    /// the last fetch.
     async fn find_followed(&self, uid: &str, spec: &GitRepositorySpec) -> Result<Option<Reference>, SourceFailure> {
         Ok(match Reference::parse(spec.r#ref.as_ref()) {
             Ok(Reference::Default) => {

@@ -685,7 +685,7 @@ pub struct Told {
 pub struct Versions {
     /// The assigned revision; empty: none is assigned.
     pub revision: String,
-    /// The version that it should get: the newest of its sources, or the one that its set is kept at. Empty: the same
+    /// The version that it should get: the newest of its sources, or the one that its set is pinned at. Empty: the same
     /// as `revision`, or none.
     pub wanted: String,
     author: String,
