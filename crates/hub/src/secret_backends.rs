@@ -1,4 +1,4 @@
-//! Where services' secrets come from. The reference says that: without a backend it means a Secret of the hub.
+//! The backends of services' secrets. A reference without a backend means a Secret of the hub.
 //!
 //! No request waits for another backend. Its known values are in memory and, sealed, in the database. Its
 //! [controller](crate::controllers::refresh_secrets) reads it and marks the services that use a key that has changed.

@@ -179,7 +179,7 @@ pub struct Server {
     pub patience: Patience,
     pub count: Box<dyn Fn() -> Counted + Send + Sync>,
     pub refusals: Arc<Refusals>,
-    /// Where connections are served from their first request that yields to others.
+    /// Moves a connection to other threads at its first request that yields to others. None: all stay.
     pub yielding: Option<Yielding>,
 }
 
@@ -556,8 +556,8 @@ impl Connection {
     }
 }
 
-/// Where a connection is served. Shared with the requests of an HTTP/2 connection, because the first request that
-/// yields to others is already running when the connection moves.
+/// The threads that serve a connection. Shared with the requests of an HTTP/2 connection, because the first request
+/// that yields to others is already running when the connection moves.
 #[derive(Clone)]
 struct Place {
     yielding: Option<Yielding>,

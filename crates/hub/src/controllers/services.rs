@@ -106,7 +106,7 @@ pub struct ServiceFacts {
     pub dependents: Vec<String>,
     /// Known addresses of all its sources.
     pub source_urls: Vec<String>,
-    /// Where its objects came from the last time that nothing was left to prune.
+    /// Origin of its objects at the last time when nothing was left to prune.
     pub origin: Option<Origin>,
     /// Whether the database was restored and no revision fetched since then is assigned.
     unasked: bool,

@@ -11,9 +11,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
 use super::{queue::WorkQueue, resources::Name, rollouts::Heard};
 
-/// The rest before the next reconcile, as a multiple of what reading all members took, for each set that was reconciled
-/// lately. Members report one after the other; so reconciles take the same share of a processor, however many sets are
-/// rolling out.
+/// Rest of a set before its next reconcile: the time that reading all members took, times this, times the number of
+/// sets reconciled lately. Members report one after the other; with this rest, reconciles take the same share of a
+/// processor, however many sets are rolling out.
 const REST: u32 = 10;
 const SHORTEST: Duration = Duration::from_millis(20);
 const LONGEST: Duration = Duration::from_secs(5);
