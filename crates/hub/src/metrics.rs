@@ -1,5 +1,5 @@
-//! What the hub counts, in OpenMetrics' text form. Every label has a fixed set of values: nothing that a client sends
-//! becomes one, and nothing of the fleet has a series of its own.
+//! The hub's metrics, in OpenMetrics' text form. Every label has a fixed set of values: no value comes from a client,
+//! and no object of the fleet has a series of its own.
 
 mod figures;
 
@@ -33,10 +33,10 @@ use prometheus_client::{
 use crate::{controllers::work_counts, delivery::Delivery, server::Certificate};
 use figures::{Figures, Shown};
 
-/// From a cached answer to a list of everything, in seconds.
+/// In seconds: from a cached answer to a list of all objects.
 const BUCKETS: [f64; 12] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 30.0];
 
-/// What kind of request it is, by its path.
+/// The kind of a request, by its path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
 pub enum Route {
     Api,
@@ -101,19 +101,21 @@ pub struct Metrics {
     watches: Gauge<i64, AtomicI64>,
     connections: Gauge<i64, AtomicI64>,
     figures: Arc<Figures>,
-    /// 1 while the files of a mounted certificate hold what can't be served.
+    /// 1 while the files of a mounted certificate can't be served.
     pub(crate) tls_reload_failing: Gauge<i64, AtomicI64>,
 }
 
 impl Metrics {
-    /// `data_dir`: whose file system is looked at.
+    /// `data_dir`: its file system is measured.
     pub fn new(delivery: Arc<Delivery>, certificate: Arc<Certificate>, data_dir: PathBuf) -> Self {
         let mut root = Registry::default();
-        // Under the names that every dashboard knows.
+        // Under the usual names, for existing dashboards.
         root.register_collector(Box::new(OwnProcess { started: Timestamp::now().as_second() }));
+
         let registry = root.sub_registry_with_prefix("farwater");
         let build = Info::new(vec![("version", env!("CARGO_PKG_VERSION"))]);
         registry.register("build", "The running program", build);
+
         let requests = Family::default();
         registry.register("http_requests", "Requests answered", requests.clone());
         let durations = Family::new_with_constructor((|| Histogram::new(BUCKETS)) as fn() -> Histogram);
@@ -128,17 +130,20 @@ impl Metrics {
         let tls_reload_failing = Gauge::default();
         let help = "1 while the files of the server's certificate hold a new one that can't be used";
         registry.register("tls_reload_failing", help, tls_reload_failing.clone());
+
         registry.register_collector(Box::new(StorePosition(delivery.store.clone())));
         delivery.counters.register(registry);
         registry.register_collector(Box::new(Certificates { server: certificate, delivery: Arc::clone(&delivery) }));
+
         let figures = Arc::new(Figures::new(Arc::clone(&delivery), data_dir));
         registry.register_collector(Box::new(Shown(Arc::clone(&figures))));
         registry.register_collector(Box::new(SecretPlaces(Arc::clone(&delivery))));
         registry.register_collector(Box::new(ControllerWork(delivery)));
+
         Self { registry: root, requests, durations, in_flight, watches, connections, figures, tls_reload_failing }
     }
 
-    /// Everything, as it is now.
+    /// All metrics, as they are now.
     pub async fn scrape(&self) -> Result<String, std::fmt::Error> {
         self.figures.refresh().await;
         self.encode()
@@ -156,7 +161,7 @@ impl Metrics {
         self.durations.get_or_create(&RouteLabels { route }).observe(took.as_secs_f64());
     }
 
-    /// Counted as long as the answer lives.
+    /// Counts a request as long as its answer lives.
     pub(crate) fn in_flight(&self, route: Route) -> Counted {
         Counted::new(self.in_flight.get_or_create(&RouteLabels { route: route.as_str() }).clone())
     }
@@ -170,7 +175,7 @@ impl Metrics {
     }
 }
 
-/// One more in a gauge, until dropped.
+/// Adds one to a gauge until it is dropped.
 pub(crate) struct Counted(Gauge<i64, AtomicI64>);
 
 impl Counted {
@@ -199,7 +204,7 @@ fn method_label(method: &Method) -> &'static str {
     }
 }
 
-/// Read when asked: the store counts already.
+/// Read for each scrape, because the store counts already.
 struct StorePosition(Store);
 
 impl std::fmt::Debug for StorePosition {
@@ -216,7 +221,7 @@ impl Collector for StorePosition {
     }
 }
 
-/// Until when clients can trust the hub.
+/// When the certificates end that clients rely on.
 struct Certificates {
     server: Arc<Certificate>,
     delivery: Arc<Delivery>,
@@ -243,7 +248,7 @@ impl Collector for Certificates {
     }
 }
 
-/// Of the program itself, under the names of Prometheus' own clients.
+/// Metrics of the process, under the names of Prometheus' own clients.
 #[derive(Debug)]
 struct OwnProcess {
     /// Seconds since 1970.
@@ -265,7 +270,7 @@ impl Collector for OwnProcess {
     }
 }
 
-/// How the places besides the hub's own are doing that secrets are read from.
+/// State of the places besides the hub's database that secrets are read from.
 struct SecretPlaces(Arc<Delivery>);
 
 impl std::fmt::Debug for SecretPlaces {
@@ -297,7 +302,7 @@ impl Collector for SecretPlaces {
     }
 }
 
-/// What the controllers have done and have left to do.
+/// The work of the controllers, done and queued.
 struct ControllerWork(Arc<Delivery>);
 
 impl std::fmt::Debug for ControllerWork {
