@@ -42,7 +42,11 @@ struct Rule {
 /// Whether a file's name is one of manifests.
 pub(super) fn is_manifest(path: &RelPath) -> bool {
     let name = path.file_name();
-    !KUSTOMIZATIONS.contains(&name) && [".yaml", ".yml", ".json"].iter().any(|suffix| name.ends_with(suffix))
+    !is_kustomization(path) && [".yaml", ".yml", ".json"].iter().any(|suffix| name.ends_with(suffix))
+}
+
+fn is_kustomization(path: &RelPath) -> bool {
+    KUSTOMIZATIONS.contains(&path.file_name())
 }
 
 impl<'a> Choice<'a> {
@@ -79,8 +83,11 @@ impl<'a> Choice<'a> {
         let stated = options.include.iter().chain(&options.exclude).map(String::len);
         let patterns: usize = stated.chain(texts.iter().map(|(_, text)| text.len())).sum();
         let cost = |path: &&&RelPath| path.as_str().len().saturating_mul(path.names().count());
-        let compared =
-            paths.iter().filter(|path| is_manifest(path)).map(|path| cost(&path)).fold(0, usize::saturating_add);
+        let compared = paths
+            .iter()
+            .filter(|path| is_manifest(path) || is_kustomization(path))
+            .map(|path| cost(&path))
+            .fold(0, usize::saturating_add);
         if patterns.saturating_mul(compared) > MAX_WORK {
             return Err(FolderReason::TooManyPatterns);
         }
@@ -100,6 +107,22 @@ impl<'a> Choice<'a> {
             && (self.include.is_empty() || fits(&self.include))
             && !fits(&self.exclude)
             && !self.is_ignored(path, false)
+    }
+
+    /// The outermost folders below that hold a kustomization, each with the name of that file. A kustomization that is left out does not
+    /// count, and neither does one in the folder itself: its renderer was told to read it as raw manifests.
+    pub fn kustomized(&mut self, paths: &[&RelPath]) -> Vec<(RelPath, String)> {
+        let mut found: Vec<(RelPath, String)> = Vec::new();
+        let mut kustomizations: Vec<&RelPath> = paths.iter().copied().filter(|path| is_kustomization(path)).collect();
+        kustomizations.sort_by_key(|path| path.names().count());
+        for path in kustomizations {
+            let parent = path.parent().unwrap_or_default();
+            let is_known = found.iter().any(|(outer, _)| parent.is_within(outer));
+            if parent != *self.folder && !is_known && self.takes(path) {
+                found.push((parent, path.file_name().to_owned()));
+            }
+        }
+        found
     }
 
     /// As Git has it: the last line that fits counts, that of the deepest file first, and nothing brings back what lies in a folder that
