@@ -2,7 +2,10 @@
 
 use std::collections::HashMap;
 
-use farwater_api::{path_pattern::PathPattern, renderer::RawOptions};
+use farwater_api::{
+    path_pattern::{PathPattern, alternatives},
+    renderer::RawOptions,
+};
 
 use super::{FolderReason, KUSTOMIZATIONS};
 use crate::{archive::Archive, closure::Lost, path::RelPath};
@@ -57,12 +60,18 @@ impl<'a> Choice<'a> {
         paths: &[&RelPath],
         options: &RawOptions,
     ) -> Result<Self, FolderReason> {
-        let parse = |texts: &[String]| -> Result<Vec<PathPattern>, FolderReason> {
-            let parse = |text: &String| {
+        // Bytes of all patterns, each that braces stand for.
+        let mut patterns = 0;
+        let mut parse = |texts: &[String]| -> Result<Vec<PathPattern>, FolderReason> {
+            let mut parsed = Vec::new();
+            for text in texts {
                 let problem = |problem| FolderReason::Pattern { pattern: text.clone(), problem };
-                PathPattern::parse(text).map_err(problem)
-            };
-            texts.iter().map(parse).collect()
+                for one in alternatives(text).map_err(problem)? {
+                    patterns += one.len();
+                    parsed.push(PathPattern::parse(&one).map_err(problem)?);
+                }
+            }
+            Ok(parsed)
         };
         let (include, exclude) = (parse(&options.include)?, parse(&options.exclude)?);
         let mut texts = Vec::new();
@@ -80,8 +89,7 @@ impl<'a> Choice<'a> {
             }
         }
 
-        let stated = options.include.iter().chain(&options.exclude).map(String::len);
-        let patterns: usize = stated.chain(texts.iter().map(|(_, text)| text.len())).sum();
+        patterns += texts.iter().map(|(_, text)| text.len()).sum::<usize>();
         let cost = |path: &&&RelPath| path.as_str().len().saturating_mul(path.names().count());
         let compared = paths
             .iter()
@@ -260,6 +268,7 @@ mod tests {
         check(options(&["setup"], &[]), &["m/setup/crd.yaml", "m/setup/deep/b.yaml"]);
         check(options(&["setup", "/a.yaml"], &["deep"]), &["m/a.yaml", "m/setup/crd.yaml"]);
         check(options(&["*.json"], &[]), &[]);
+        check(options(&["{a.yaml,setup/d*}"], &[]), &["m/a.yaml", "m/setup/deep/b.yaml"]);
     }
 
     #[test]
