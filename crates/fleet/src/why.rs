@@ -125,13 +125,16 @@ pub struct Finding {
     /// One sentence, no full stop.
     pub sentence: String,
     pub evidence: Vec<String>,
+    /// What `next` needs to be done before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub first: Option<NextStep>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next: Option<NextStep>,
 }
 
 impl Finding {
     fn new(standing: Standing, link: Link, sentence: impl Into<String>) -> Self {
-        Self { standing, link: Some(link), sentence: sentence.into(), evidence: Vec::new(), next: None }
+        Self { standing, link: Some(link), sentence: sentence.into(), evidence: Vec::new(), first: None, next: None }
     }
 
     fn broken(link: Link, sentence: impl Into<String>) -> Self {
@@ -158,6 +161,11 @@ impl Finding {
 
     fn next(mut self, step: NextStep) -> Self {
         self.next = Some(step);
+        self
+    }
+
+    fn first(mut self, step: NextStep) -> Self {
+        self.first = Some(step);
         self
     }
 }
@@ -652,6 +660,7 @@ fn healthy(evidence: &Evidence<'_>) -> Finding {
         link: None,
         sentence: format!("{} is healthy at {revision} on {cluster}", name_of(service)),
         evidence: Vec::new(),
+        first: None,
         next: None,
     };
     if let Some(counts) = status.objects {

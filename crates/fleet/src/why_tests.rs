@@ -183,6 +183,23 @@ fn only_a_silent_server_has_not_answered_and_each_other_cause_has_its_own_senten
 }
 
 #[test]
+fn a_reference_that_is_missing_is_corrected_in_the_field_that_is_in_use() {
+    let check = |stated: Value, expected: &str| {
+        let mut world = world();
+        world.source["spec"]["ref"] = stated;
+        fails(&mut world, "ReferenceNotFound", "what is followed does not exist");
+        let (NextStep::Kubectl(next) | NextStep::Farwater(next) | NextStep::InCluster(next)) =
+            judge(&world).next.unwrap();
+        assert!(next.contains(expected), "{next}");
+    };
+    check(Value::Null, r#"{"ref":{"branch":"BRANCH"}}"#);
+    check(json!({"branch": "nobranch"}), r#"{"ref":{"branch":"BRANCH"}}"#);
+    check(json!({"tag": "v9"}), r#"{"ref":{"tag":"TAG"}}"#);
+    check(json!({"semver": "^9"}), r#"{"ref":{"semver":"SEMVER"}}"#);
+    check(json!({"pipeline": "shop"}), "pipeline status shop -n team-a");
+}
+
+#[test]
 fn a_source_without_its_secret_is_told_how_to_get_one() {
     let mut world = world();
     world.source["status"] = json!({"staleSince": "2026-01-01T11:59:00Z",
@@ -194,7 +211,8 @@ fn a_source_without_its_secret_is_told_how_to_get_one() {
     assert_eq!(finding.next, Some(NextStep::Kubectl(create.to_owned())));
     fails(&mut world, "AuthenticationFailed", "the server wants credentials and the repository names none");
     let finding = judge(&world);
-    assert!(finding.evidence[1].starts_with("first: kubectl create secret generic NAME -n team-a "), "{finding:?}");
+    let create = "create secret generic NAME -n team-a --from-literal=username=USER --from-literal=password=TOKEN";
+    assert_eq!(finding.first, Some(NextStep::Kubectl(create.to_owned())));
     let patch = r#"patch gitrepositories infra -n team-a --type merge -p '{"spec":{"secretRef":{"name":"NAME"}}}'"#;
     assert_eq!(finding.next, Some(NextStep::Kubectl(patch.to_owned())));
 }

@@ -266,10 +266,11 @@ impl Plan {
             match session.read("read the Secret", &path).await {
                 Err(failure) if failure.is_missing() => {
                     let told = format!("Secret {secret} does not exist in namespace {} of the hub", self.tenant);
-                    return Err(Failure::new(exit::MISSING, told).next(format!(
-                        "kubectl create secret generic {secret} -n {} --from-literal=username=NAME --from-literal=password=PASSWORD",
+                    let create = format!(
+                        "create secret generic {secret} -n {} --from-literal=username=NAME --from-literal=password=PASSWORD",
                         self.tenant
-                    )));
+                    );
+                    return Err(Failure::new(exit::MISSING, told).next(session.kubectl(&create)));
                 }
                 Err(failure) if failure.is_denied() => {}
                 other => check_credentials(self.source_spec["url"].as_str().unwrap_or_default(), secret, &other?)?,

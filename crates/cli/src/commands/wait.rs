@@ -255,6 +255,9 @@ impl Looks {
 /// Prints the cause, and the command that leads on, unless that only waits again.
 fn tell(session: &Session, name: &str, finding: &Finding) {
     say(&format!("  {name}: {}", text::plain(&finding.sentence)));
+    if let Some(first) = &finding.first {
+        say(&format!("  first: {}", text::plain(&why::command(first, session))));
+    }
     let next =
         finding.next.as_ref().filter(|next| !matches!(next, NextStep::Farwater(next) if next.starts_with("wait ")));
     if let Some(next) = next {

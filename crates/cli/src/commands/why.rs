@@ -210,8 +210,10 @@ fn render(finding: &Finding, session: &Session, terminal: Terminal) -> String {
     for evidence in &finding.evidence {
         lines += &format!("  {}\n", text::plain(evidence));
     }
-    if let Some(next) = &finding.next {
-        lines += &format!("next: {}\n", text::plain(&command(next, session)));
+    for (word, step) in [("first", &finding.first), ("next", &finding.next)] {
+        if let Some(step) = step {
+            lines += &format!("{word}: {}\n", text::plain(&command(step, session)));
+        }
     }
     lines
 }

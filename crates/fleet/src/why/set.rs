@@ -58,7 +58,7 @@ pub fn explain_cluster(cluster: &Cluster, now: Timestamp) -> Finding {
 }
 
 fn in_order(sentence: String) -> Finding {
-    Finding { standing: Standing::Healthy, link: None, sentence, evidence: Vec::new(), next: None }
+    Finding { standing: Standing::Healthy, link: None, sentence, evidence: Vec::new(), first: None, next: None }
 }
 
 fn condition<'a>(evidence: &SetEvidence<'a>, type_: &str) -> Option<&'a farwater_api::Condition> {
