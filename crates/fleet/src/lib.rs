@@ -8,6 +8,7 @@ pub mod agents;
 pub mod approvals;
 pub mod assignment;
 pub mod conditions;
+pub mod deletion;
 pub mod dependencies;
 pub mod digest_inputs;
 pub mod duration;

@@ -606,6 +606,12 @@ fn a_deletion_waits_for_a_cluster_that_may_be_silent() {
         Link::Agent,
         "the service is being deleted for 60s; the agent has not yet confirmed that it let go of its objects",
     );
+    let held = |w: &mut World| {
+        delete(w);
+        w.service["metadata"]["finalizers"] = json!(["example.com/audit"]);
+    };
+    let told = "the service is being deleted for 60s; it is held by finalizer example.com/audit, until the program that set it takes it off";
+    progressing(held, Link::Agent, told);
     let silent = |w: &mut World| {
         delete(w);
         w.cluster["status"]["conditions"] = json!([condition("Ready", "Unknown", "Silent", "")]);

@@ -9,9 +9,9 @@ use jiff::Timestamp;
 use super::{Finding, Link, NextStep, Standing, ago, find, judge_one_cluster, sentence};
 use crate::{
     conditions::holding,
-    freeze,
+    deletion, freeze,
     summary::{FROZEN, ROLLOUT_HALTED},
-    words::counted,
+    words::{counted, verb},
 };
 
 /// A set with its members.
@@ -88,7 +88,14 @@ fn judge_deletion(evidence: &SetEvidence<'_>) -> Option<Finding> {
     let (_, namespace) = names(evidence);
     let left = evidence.members.iter().filter(|member| !member.service.is_empty());
     let age = ago(since.0, evidence.now);
-    let told = format!("the set is being deleted for {age}; {} of its services are still there", left.clone().count());
+    let holders = deletion::holders(evidence.set.metadata.finalizers.as_deref().unwrap_or_default());
+    let told = match left.clone().count() {
+        0 if !holders.is_empty() => format!("the set is being deleted for {age}; it is held by {holders}"),
+        count => {
+            let are = verb(&count, "is", "are");
+            format!("the set is being deleted for {age}; {count} of its services {are} still there")
+        }
+    };
     let finding = Finding::progressing(Link::Cluster, told);
     Some(match left.clone().next() {
         Some(first) => finding.next(NextStep::Farwater(format!("why {} -n {namespace}", first.service))),
