@@ -361,8 +361,16 @@ async fn deploy_is_repeatable_and_exports_what_it_applies() {
     let stdout = succeed(&other).await;
     assert!(stdout.starts_with("gitrepository.farwater.dev/again-"), "another branch is another source: {stdout}");
     assert!(stdout.ends_with("servicedeployment.farwater.dev/again configured\n"), "{stdout}");
+    let other_folder = ["deploy", url, "--path", "apps/api", "--cluster", "nowhere", "--name", "again"];
+    let ran = run(&other_folder).await;
+    assert_eq!((ran.code, ran.stdout.as_str()), (5, ""), "{}", ran.stderr);
+    let told = format!("service farwater-admin/again exists already: it deploys folder apps/web of {url}");
+    assert!(ran.stderr.contains(&told) && ran.stderr.contains("--replace"), "{}", ran.stderr);
+    let replaced: Vec<&str> = other_folder.iter().copied().chain(["--replace"]).collect();
+    assert!(succeed(&replaced).await.ends_with("servicedeployment.farwater.dev/again configured\n"));
+    assert!(succeed(&other_folder).await.ends_with("servicedeployment.farwater.dev/again unchanged\n"));
     succeed(&["cluster", "join", "elsewhere"]).await;
-    let moved = ["deploy", url, "--path", "apps/web", "--cluster", "elsewhere", "--name", "again"];
+    let moved = ["deploy", url, "--path", "apps/api", "--cluster", "elsewhere", "--name", "again"];
     let ran = run(&moved).await;
     assert_eq!((ran.code, ran.stdout.as_str()), (5, ""), "the cluster can't change: {}", ran.stderr);
 }

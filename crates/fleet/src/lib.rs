@@ -33,6 +33,7 @@ pub mod service_tests;
 pub mod stamping;
 pub mod states;
 pub mod summary;
+pub mod takeover;
 pub mod transfer;
 pub mod webhooks;
 pub mod why;
