@@ -391,6 +391,8 @@ async fn deploy_refuses_before_it_writes_and_leaves_nothing_that_failed() {
     assert!(ran.code == 5 && ran.stderr.contains("spec.interval"), "{} {}", ran.code, ran.stderr);
     let ran = run(&with(&["somewhere", "--dry-run"])).await;
     assert!(ran.code == 0 && ran.stdout.contains("servicedeployment.farwater.dev/refused created (dry run)\n"));
+    let told = format!("not checked: whether {url} can be read and has a default branch and folder apps/web");
+    assert!(ran.stderr.contains(&told), "{}", ran.stderr);
     // A folder that is missing is final; what another service uses by then stays.
     let server = GitServer::start().await.unwrap();
     server.create("refused").unwrap().commit("main", &[("apps/web/web.yaml", "{}")]).unwrap();
@@ -410,6 +412,11 @@ async fn deploy_refuses_before_it_writes_and_leaves_nothing_that_failed() {
     assert!(ran.code == 1 && ran.stdout.contains("servicedeployment.farwater.dev/refused deleted"), "{}", ran.stdout);
     assert_eq!(run(&["get", "sd", "refused"]).await.code, 4);
     succeed(&["get", "fwgit", "refused"]).await;
+    // Its repository is known, so a dry run asks it.
+    let ran = deploy("third", &["--dry-run", "--branch", "none"]).await;
+    assert!(ran.code == 1 && ran.stderr.contains("branch or tag none does not exist"), "{} {}", ran.code, ran.stderr);
+    let ran = deploy("third", &["--dry-run", "--branch", "main"]).await;
+    assert!(ran.code == 0 && ran.stderr.contains("can be read and has branch main"), "{} {}", ran.code, ran.stderr);
 }
 
 #[tokio::test]

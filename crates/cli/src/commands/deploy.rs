@@ -10,6 +10,7 @@ use farwater_fleet::{
     deletion::holders,
     placement::cluster_candidates,
     takeover::{self, CLI_MANAGER, Present, Refusal},
+    why::{Standing, explain_source},
 };
 use farwater_sources::{Address, Remote, RemoteError, SecretData};
 use http::{Method, Uri};
@@ -17,7 +18,10 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
 use crate::{
-    commands::wait::{self, Goal, Wanted},
+    commands::{
+        impact,
+        wait::{self, Goal, Wanted},
+    },
     connection::{ConnectArgs, Session},
     exit,
     failure::{Failure, Result},
@@ -25,6 +29,7 @@ use crate::{
     program::Program,
     scope::{is_label, is_name},
     terminal::{print, say},
+    text,
 };
 
 #[derive(Debug, clap::Args)]
@@ -65,7 +70,8 @@ pub struct DeployArgs {
     /// read, or has no such branch or folder.
     #[arg(long, conflicts_with = "export")]
     wait: bool,
-    /// Has the hub check everything, and changes nothing.
+    /// Has the hub check everything that it can without a change, says what it can't, and changes nothing: 1 if it knows the repository
+    /// and can't read it.
     #[arg(long, conflicts_with_all = ["export", "wait"])]
     dry_run: bool,
     /// How long --wait waits.
@@ -107,6 +113,8 @@ struct Plan {
     source_name: String,
     source_spec: Value,
     service_spec: Value,
+    /// A GitRepository of the same repository and Secret that is there already, whatever it follows.
+    known_source: Option<String>,
 }
 
 pub async fn run(args: DeployArgs, connect: &ConnectArgs, program: Program) -> Result<u8> {
@@ -134,7 +142,7 @@ pub async fn run(args: DeployArgs, connect: &ConnectArgs, program: Program) -> R
         }
     }
     if args.dry_run {
-        return Ok(exit::YES);
+        return plan.check_source(&session).await;
     }
     let mut made = Vec::new();
     for (plural, document) in documents {
@@ -207,7 +215,7 @@ fn plan(args: &DeployArgs, tenant: String) -> Result<Plan> {
         "path": path,
         "prune": !args.no_prune,
     });
-    Ok(Plan { tenant, service_name, source_name, source_spec, service_spec })
+    Ok(Plan { tenant, service_name, source_name, source_spec, service_spec, known_source: None })
 }
 
 fn check_url(url: &str) -> Result<Uri> {
@@ -340,6 +348,43 @@ impl Plan {
         })
     }
 
+    /// Of a dry run: whether the repository can be read. The hub asks one that a GitRepository names, and none is made for this.
+    async fn check_source(&self, session: &Session) -> Result<u8> {
+        let url = self.source_spec["url"].as_str().unwrap_or_default();
+        let path = self.service_spec["path"].as_str().unwrap_or_default();
+        let wanted = describe_reference(&self.source_spec["ref"]);
+        let Some(known) = &self.known_source else {
+            let why = "the hub asks a repository once its GitRepository exists";
+            say(&format!("not checked: whether {url} can be read and has {wanted} and folder {path}; {why}"));
+            return Ok(exit::YES);
+        };
+        let reference = &self.source_spec["ref"];
+        match ["branch", "tag", "commit"].iter().find_map(|field| reference[*field].as_str()) {
+            // The remote is asked now.
+            Some(named) => match impact::measure(session, (&self.tenant, known), named).await {
+                Ok(impact) => say(&format!("{url} can be read and has {wanted}: {}", text::plain(&impact.revision))),
+                Err(failure) if failure.is_denied() => say(&format!("not checked: whether {url} has {wanted}")),
+                Err(failure) => {
+                    let told = failure.evidence.unwrap_or(failure.cause);
+                    say(&format!("{url} can't be deployed from: {}", text::plain(&told)));
+                    return Ok(exit::NO);
+                }
+            },
+            None if *known == self.source_name => {
+                let source: GitRepository = session.get(&self.tenant, known).await?;
+                let reference = SourceReference { kind: SourceKind::GitRepository, name: known.clone() };
+                let finding = explain_source(&source.into(), &reference, &self.tenant, jiff::Timestamp::now());
+                say(&text::plain(&finding.sentence));
+                if finding.standing == Standing::Broken {
+                    return Ok(exit::NO);
+                }
+            }
+            None => say(&format!("not checked: whether {url} has {wanted}")),
+        }
+        say(&format!("not checked: whether it has folder {path}"));
+        Ok(exit::YES)
+    }
+
     /// Services of one repository share its source; the same name for another repository or branch gets a suffix, so
     /// that a second `deploy` never moves what the first one stated for others.
     async fn settle_source_name(&mut self, session: &Session) -> Result<()> {
@@ -355,7 +400,11 @@ impl Plan {
                 Err(failure) if failure.is_missing() => return Ok(()),
                 other => other?,
             };
-            if stated(&existing["spec"]) == wanted {
+            let (url, reference, secret) = stated(&existing["spec"]);
+            if (&url, &secret) == (&wanted.0, &wanted.2) {
+                self.known_source = Some(name.clone());
+            }
+            if (url, reference, secret) == wanted {
                 return refuse_deleted(&existing, &format!("GitRepository {}/{name}", self.tenant));
             }
         }
@@ -383,6 +432,15 @@ fn is_same_repository(a: &str, b: &str) -> bool {
         (Ok(a), Ok(b)) => a.identity() == b.identity(),
         _ => a == b,
     }
+}
+
+/// `branch main`
+fn describe_reference(stated: &Value) -> String {
+    let stated = stated.as_object().and_then(|fields| fields.iter().next());
+    stated.map_or_else(
+        || "a default branch".to_owned(),
+        |(field, value)| format!("{field} {}", value.as_str().unwrap_or_default()),
+    )
 }
 
 /// Whether a resource of ours is surely not there.
