@@ -3,6 +3,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::summary::NO_CLUSTERS;
 
 /// A service in order, on a cluster in order, from a source in order; each test breaks one thing or two.
 struct World {
@@ -356,6 +357,11 @@ fn a_set_is_explained_by_its_spec_its_rollout_and_its_clusters_in_this_order() {
     assert_eq!(finding.sentence, "rollout 4 is Halted: 1 of 3 clusters are done");
     assert_eq!(finding.evidence, ["pinned to version 1 (slow)", "team-a/east failed: crashes", "team-a/west waits"]);
     assert_eq!(finding.next, Some(NextStep::Farwater("why site-east -n team-a".to_owned())));
+
+    let pending = "pending: its selector env=prod selects no cluster that this namespace may deploy to";
+    let finding = explain(&set("Complete", json!([condition("Ready", "False", NO_CLUSTERS, pending)])), &json!([]));
+    assert_eq!((finding.standing, finding.link), (Standing::Progressing, Some(Link::Placement)));
+    assert_eq!(finding.sentence, pending);
 
     let mut wrong = set("Complete", not_ready);
     wrong["status"]["errors"] = json!([{"cluster": "team-a/north", "message": "no region"}]);

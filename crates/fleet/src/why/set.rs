@@ -10,7 +10,7 @@ use super::{Finding, Link, NextStep, Standing, ago, find, judge_one_cluster, sen
 use crate::{
     conditions::holding,
     deletion, freeze,
-    summary::{FROZEN, ROLLOUT_HALTED},
+    summary::{FROZEN, NO_CLUSTERS, ROLLOUT_HALTED},
     words::{counted, verb},
 };
 
@@ -27,6 +27,7 @@ pub fn explain_set(evidence: &SetEvidence<'_>) -> Finding {
     let mut finding = judge_deletion(evidence)
         .or_else(|| judge_spec(evidence))
         .or_else(|| judge_brake(evidence))
+        .or_else(|| judge_selection(evidence))
         .or_else(|| judge_rollout(evidence))
         .or_else(|| judge_members(evidence))
         .or_else(|| judge_condition(evidence))
@@ -133,6 +134,14 @@ fn judge_brake(evidence: &SetEvidence<'_>) -> Option<Finding> {
     let braked = holds(evidence, "Braked")?;
     let finding = Finding::broken(Link::Prune, sentence(braked)).because(freeze::LOOK_FIRST);
     Some(finding.next(NextStep::Kubectl(freeze::release())))
+}
+
+/// A set without clusters has nothing that could be healthy.
+fn judge_selection(evidence: &SetEvidence<'_>) -> Option<Finding> {
+    let none = condition(evidence, "Ready").filter(|ready| ready.reason == NO_CLUSTERS)?;
+    let (_, namespace) = names(evidence);
+    let next = NextStep::Farwater(format!("get clusters --show-labels -n {namespace}"));
+    Some(Finding::progressing(Link::Placement, sentence(none)).next(next))
 }
 
 fn judge_rollout(evidence: &SetEvidence<'_>) -> Option<Finding> {

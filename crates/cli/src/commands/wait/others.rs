@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use farwater_api::{RolloutPhase, SourceKind, service_set::RolloutStatus};
+use farwater_fleet::summary::NO_CLUSTERS;
 use http::Method;
 use serde_json::{Value, json};
 
@@ -157,12 +158,16 @@ fn judge(object: &Value, form: Form, goal: Goal) -> Progress {
     if let Some(stalled) = condition("Stalled").filter(|stalled| stalled["status"] == "True") {
         return Progress::Refused(text(stalled));
     }
+    let ready = condition("Ready");
+    // Whatever an earlier rollout came to: nothing is deployed anywhere.
+    if let Some(none) = ready.filter(|ready| form == Form::Set && ready["reason"] == NO_CLUSTERS) {
+        return Progress::NotYet(text(none));
+    }
     if form == Form::Set
         && let Some(why) = open_rollout(status)
     {
         return why;
     }
-    let ready = condition("Ready");
     // What all members have applied need not be healthy.
     if form == Form::Set && goal == Goal::Applied || ready.is_some_and(|ready| ready["status"] == "True") {
         return Progress::Reached;
@@ -222,7 +227,10 @@ mod tests {
     #[test]
     fn a_set_is_ready_when_its_rollout_is_complete_on_all_clusters() {
         let check = |rollout: Value, goal, expected: Progress| {
-            assert_eq!(judge(&object(&[("Ready", "True")], &json!({"rollout": rollout})), Form::Set, goal), expected);
+            assert_eq!(
+                judge(&object(&[("Ready", "True")], &json!({"rollout": rollout})), Form::Set, goal),
+                expected
+            );
         };
         let rollout = |phase: &str, updated: i64| json!({"number": 3, "phase": phase, "updated": updated, "waiting": 2 - updated});
         check(rollout("Complete", 2), Goal::Healthy, Progress::Reached);
@@ -234,6 +242,9 @@ mod tests {
             Progress::Refused("rollout 3 is Halted: 1 of 2 clusters are done".to_owned()),
         );
         check(json!({"number": 0, "phase": "Complete"}), Goal::Healthy, not_yet("nothing was rolled out yet"));
+        let mut none = object(&[("Ready", "False")], &json!({"rollout": rollout("Complete", 2)}));
+        none["status"]["conditions"][0]["reason"] = NO_CLUSTERS.into();
+        assert_eq!(judge(&none, Form::Set, Goal::Applied), not_yet("m"));
         let complete = json!({"rollout": rollout("Complete", 2)});
         let ill = object(&[("Ready", "False")], &complete);
         assert_eq!(judge(&ill, Form::Set, Goal::Healthy), not_yet("m"));
