@@ -12,7 +12,7 @@ use farwater_api::{
 use jiff::Timestamp;
 
 use news::is_applied_already;
-pub use news::{News, news};
+pub use news::{News, news, set_news, source_news};
 
 use crate::{
     assignment::{Candidate, Why},

@@ -21,7 +21,7 @@ use farwater_fleet::{
     placement::{self, Denied, NamedGrant, describe_no_clusters},
     rollout::Policy,
     stamping::{FREE_FIELDS, Template, cluster_namespaces, service_name},
-    summary::{FROZEN, NO_CLUSTERS, ROLLOUT_HALTED},
+    summary::{FROZEN, NO_CLUSTERS, ROLLOUT_HALTED, set_news},
     words::{counted, signed, verb},
 };
 use farwater_store::{
@@ -809,7 +809,9 @@ async fn write_status(
         override_proposed_at: None,
     };
     let is_news = dependencies::standing_of_set(&status) != dependencies::standing_of_set(&previous);
+    let events = set_news(&previous, &status);
     resources::write_status::<ServiceSet>(&delivery.store, name, &resource.uid, &status).await?;
+    events::raise(&delivery.store, resource, events).await?;
     if is_news {
         dependencies::wake_dependents_of_set(delivery, name).await?;
     }
