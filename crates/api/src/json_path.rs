@@ -37,6 +37,11 @@ pub struct Path {
 #[derive(Clone, Debug, PartialEq)]
 enum Step {
     Field(String),
+    /// `['a.b']`: the field of this name, and where there is none, what the text means as a path, as kubectl reads it.
+    Quoted {
+        name: String,
+        path: Path,
+    },
     Index(i64),
     /// `[start:end:step]`
     Slice {
@@ -152,8 +157,10 @@ impl Path {
     /// All values that the path names, in the order of the object.
     pub fn find<'a>(&self, object: &'a Value) -> Vec<&'a Value> {
         self.steps.iter().fold(vec![object], |found, step| {
+            // As kubectl does, the first part of a union is looked for in all values before the second one is.
+            let parts = if let Step::Union(parts) = step { parts.as_slice() } else { std::slice::from_ref(step) };
             let mut next = Vec::new();
-            found.into_iter().for_each(|value| step.apply(value, &mut next));
+            parts.iter().for_each(|part| found.iter().for_each(|value| part.apply(value, &mut next)));
             next
         })
     }
@@ -164,6 +171,10 @@ impl Step {
         let items = value.as_array().map_or(&[][..], Vec::as_slice);
         match self {
             Self::Field(name) => found.extend(value.get(name)),
+            Self::Quoted { name, path } => match value.get(name) {
+                Some(named) => found.push(named),
+                None => found.extend(path.find(value)),
+            },
             Self::Index(n) => found.extend(place(*n, items.len()).and_then(|at| items.get(at))),
             Self::Slice { start, end, step } => {
                 let bound = |n: i64| place(n, items.len()).unwrap_or(0).min(items.len());
@@ -302,7 +313,12 @@ fn one_of_bracket(part: &str) -> Result<Step, PathError> {
         return Ok(Step::Index(index));
     }
     if let Some(Value::String(name)) = literal(part) {
-        return Ok(Step::Field(name));
+        let inner = &part[1..part.len() - 1];
+        let has_dot = inner.contains('.') && !inner.starts_with('.');
+        return Ok(match Path::parse(inner) {
+            Ok(path) if has_dot => Step::Quoted { name, path },
+            _ => Step::Field(name),
+        });
     }
     let bounds: Vec<&str> = part.split(':').map(str::trim).collect();
     let number = |text: &str| (!text.is_empty()).then(|| text.parse::<i64>()).transpose();
@@ -475,6 +491,9 @@ mod tests {
             ("{.items[?(@.size<=3)]['metadata','size']}", r#"{"labels":{"tier":"a"},"name":"web"} 3"#),
             ("{.spec.list[0:2]}|{.spec.list[::2]}|{.spec.list[-1:]}|{.spec.list[0,2]}", "1 2|1 3|3|1 3"),
             ("{..name}", "web db"),
+            ("{['kind','none']}", "List"),
+            ("{.items[*]['metadata.name', 'size']}", "web db 3 10"),
+            ("{.items[0]['metadata.labels.tier']}{.spec['a.b']}{.spec['a\\.b']}", "adotteddotted"),
             ("{.spec.on} {.spec.list} {.none}", "true [1,2,3] "),
             ("{$.kind}{@.kind}{'}'}", "ListList}"),
         ] {

@@ -11,6 +11,8 @@ use std::fmt;
 
 /// Bytes of a pattern.
 pub const MAX_PATTERN: usize = 256;
+/// Patterns that one with braces stands for: six pairs of alternatives. Each is compared with each path.
+pub const MAX_ALTERNATIVES: usize = 64;
 
 /// A pattern that can be compared with paths.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,6 +24,8 @@ pub struct PathPattern {
 /// Why a text is no pattern. Reads after the field's name: "is empty".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PatternProblem(pub &'static str);
+
+const TOO_LONG: PatternProblem = PatternProblem("is over 256 bytes long");
 
 impl fmt::Display for PatternProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -53,7 +57,7 @@ enum Piece {
 impl PathPattern {
     pub fn parse(text: &str) -> Result<Self, PatternProblem> {
         if text.len() > MAX_PATTERN {
-            return Err(PatternProblem("is over 256 bytes long"));
+            return Err(TOO_LONG);
         }
         let (text, folders_only) = match text.strip_suffix('/') {
             Some(folder) => (folder, true),
@@ -98,6 +102,52 @@ impl PathPattern {
                 },
             )
     }
+}
+
+/// The patterns that a text with braces stands for, as shells and Argo CD write them: `a/{b,c}.yaml` is `a/b.yaml` and `a/c.yaml`. A brace
+/// behind a backslash is a character. Lines of `.gitignore` have no braces, so `parse` knows none.
+pub fn alternatives(text: &str) -> Result<Vec<String>, PatternProblem> {
+    if text.len() > MAX_PATTERN {
+        return Err(TOO_LONG);
+    }
+    let mut found = vec![String::new()];
+    // What stands between braces, and before them.
+    let mut open: Option<(Vec<String>, Vec<String>)> = None;
+    let mut characters = text.chars();
+    while let Some(character) = characters.next() {
+        let mut plain = String::from(character);
+        match (character, &mut open) {
+            ('\\', _) => plain.extend(characters.next()),
+            ('{', None) => {
+                open = Some((vec![String::new()], std::mem::take(&mut found)));
+                continue;
+            }
+            ('{', Some(_)) => return Err(PatternProblem("has braces within braces: write each pattern by itself")),
+            (',', Some((inner, _))) => {
+                inner.push(String::new());
+                continue;
+            }
+            ('}', Some((inner, before))) => {
+                if before.len() * inner.len() > MAX_ALTERNATIVES {
+                    return Err(PatternProblem("stands for over 64 patterns: use fewer braces"));
+                }
+                found =
+                    before.iter().flat_map(|before| inner.iter().map(move |one| format!("{before}{one}"))).collect();
+                open = None;
+                continue;
+            }
+            ('}', None) => return Err(PatternProblem("has a } without its {; the character itself is \\}")),
+            _ => {}
+        }
+        match &mut open {
+            Some((inner, _)) => inner.last_mut().into_iter().for_each(|last| last.push_str(&plain)),
+            None => found.iter_mut().for_each(|one| one.push_str(&plain)),
+        }
+    }
+    if open.is_some() {
+        return Err(PatternProblem("has a { without its }; the character itself is \\{"));
+    }
+    Ok(found)
 }
 
 fn fits_name(pieces: &[Piece], name: &str) -> bool {
@@ -243,6 +293,26 @@ mod tests {
         check("[]", "has a [ without its ]");
         check("a\\", "ends with a backslash");
         check(&"a".repeat(257), "is over 256 bytes long");
+    }
+
+    #[test]
+    fn braces_stand_for_one_pattern_each() {
+        let check = |text: &str, expected: &[&str]| assert_eq!(alternatives(text).unwrap(), expected, "{text}");
+        check("a/*.yaml", &["a/*.yaml"]);
+        check("{config.yaml,env-*/*}", &["config.yaml", "env-*/*"]);
+        check("a/{b,c}{,-d}.yaml", &["a/b.yaml", "a/b-d.yaml", "a/c.yaml", "a/c-d.yaml"]);
+        check("a,{b}", &["a,b"]);
+        check(r"\{a,b\}{c\,d,e}", &[r"\{a,b\}c\,d", r"\{a,b\}e"]);
+        assert_eq!(alternatives(&"{a,b}".repeat(6)).unwrap().len(), MAX_ALTERNATIVES);
+        let refused = |text: &str, why: &str| {
+            let said = alternatives(text).unwrap_err().0;
+            assert!(said.contains(why), "{text}: {said}");
+        };
+        refused("{a", "has a { without its }");
+        refused("a}", "has a } without its {");
+        refused("{a,{b,c}}", "has braces within braces");
+        refused(&"{a,b}".repeat(7), "stands for over 64 patterns");
+        refused(&"{a,b}".repeat(60), "is over 256 bytes long");
     }
 
     #[test]

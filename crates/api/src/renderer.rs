@@ -6,7 +6,11 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::{path_pattern::PathPattern, plan::LocalFiles, schemas};
+use crate::{
+    path_pattern::{self, PathPattern},
+    plan::LocalFiles,
+    schemas,
+};
 
 /// Renderers of one service.
 pub const MAX_RENDERERS: usize = 16;
@@ -69,7 +73,8 @@ pub enum RendererType {
 }
 
 /// Selects the manifests of a folder: files named `*.yaml`, `*.yml` and `*.json` that `include`, `exclude` and the folder's
-/// `.sourceignore` files don't leave out. Patterns are written as in `.gitignore` and count from the renderer's folder.
+/// `.sourceignore` files don't leave out. Patterns are written as in `.gitignore`, and with braces for alternatives (`{a,b}/*.yaml`), and
+/// count from the renderer's folder.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RawOptions {
@@ -304,10 +309,14 @@ pub fn problems(renderers: &[Renderer]) -> Vec<Problem> {
             renderer.raw.iter().flat_map(|raw| [("include", &raw.include), ("exclude", &raw.exclude)])
         {
             for (n, pattern) in patterns.iter().enumerate() {
-                let why = match PathPattern::parse(pattern) {
+                let parsed = path_pattern::alternatives(pattern).and_then(|all| {
+                    all.iter().try_for_each(|one| PathPattern::parse(one).map(drop))?;
+                    Ok(all.iter().any(|one| one.starts_with('!')))
+                });
+                let why = match parsed {
                     Err(problem) => problem.0,
-                    Ok(_) if pattern.starts_with('!') => "begins with !: put excluded files into exclude",
-                    Ok(_) => continue,
+                    Ok(true) => "begins with !: put excluded files into exclude",
+                    Ok(false) => continue,
                 };
                 fail(&format!(".raw.{field}[{n}]"), why);
             }
@@ -345,8 +354,15 @@ mod tests {
         check(json!([{"raw": {"recurse": false, "exclude": ["setup/", "*.tmpl.yaml"]}}]), &[]);
         check(json!([{"type": "Kustomize", "raw": {}}]), &["[0].raw"]);
         check(
-            json!([{"raw": {"include": ["!a", "../a"], "exclude": ["a", "[a"]}}]),
-            &["[0].raw.include[0]", "[0].raw.include[1]", "[0].raw.exclude[1]"],
+            json!([{"raw": {"include": ["!a", "../a", "{a,b}/c"], "exclude": ["a", "[a", "{a,/}", "{{a}}", "{a,!b}"]}}]),
+            &[
+                "[0].raw.include[0]",
+                "[0].raw.include[1]",
+                "[0].raw.exclude[1]",
+                "[0].raw.exclude[2]",
+                "[0].raw.exclude[3]",
+                "[0].raw.exclude[4]",
+            ],
         );
         check(
             json!([{"path": "../other"}, {"path": "/etc"}, {"path": "a/../../b"}]),

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     GitRepository, GitRepositorySpec, HelmRepository, HelmRepositorySpec, ManagedNamespace, OCIRepository,
-    OCIRepositorySpec,
+    OCIRepositorySpec, git_repository::GitReference, oci_repository::OCIReference,
 };
 
 /// Of what the hub brings itself, as revisions are written.
@@ -91,13 +91,24 @@ pub struct AnySource {
     pub suspend: bool,
     /// Secret with its credentials, in its namespace.
     pub secret: Option<String>,
+    /// The field of `spec.ref` that is set, with its value.
+    pub follows: Option<(&'static str, String)>,
     pub status: SourceStatus,
 }
 
 impl From<GitRepository> for AnySource {
     fn from(source: GitRepository) -> Self {
-        let GitRepositorySpec { url, interval, timeout, suspend, secret_ref, .. } = source.spec;
+        let GitRepositorySpec { url, interval, timeout, suspend, secret_ref, r#ref, .. } = source.spec;
         let secret = secret_ref.map(|reference| reference.name);
+        let GitReference { branch, tag, semver, name, commit, pipeline } = r#ref.unwrap_or_default();
+        let follows = stated([
+            ("branch", branch),
+            ("tag", tag),
+            ("semver", semver),
+            ("name", name),
+            ("commit", commit),
+            ("pipeline", pipeline),
+        ]);
         let status = source.status.unwrap_or_default();
         let status = SourceStatus {
             observed_generation: status.observed_generation,
@@ -107,8 +118,13 @@ impl From<GitRepository> for AnySource {
             stale_since: status.stale_since,
             last_handled_reconcile_at: status.last_handled_reconcile_at,
         };
-        Self { kind: SourceKind::GitRepository, url, interval, timeout, suspend, secret, status }
+        Self { kind: SourceKind::GitRepository, url, interval, timeout, suspend, secret, follows, status }
     }
+}
+
+/// The field of a reference that is set; its schema allows one.
+fn stated<const N: usize>(fields: [(&'static str, Option<String>); N]) -> Option<(&'static str, String)> {
+    fields.into_iter().find_map(|(field, value)| Some((field, value?)))
 }
 
 impl AnySource {
@@ -116,7 +132,16 @@ impl AnySource {
     pub fn built_in() -> Self {
         let status = SourceStatus { revision: Some(BUILT_IN_REVISION.to_owned()), ..SourceStatus::default() };
         let (url, interval, timeout) = (String::new(), String::new(), String::new());
-        Self { kind: SourceKind::ManagedNamespace, url, interval, timeout, suspend: false, secret: None, status }
+        Self {
+            kind: SourceKind::ManagedNamespace,
+            url,
+            interval,
+            timeout,
+            suspend: false,
+            secret: None,
+            follows: None,
+            status,
+        }
     }
 }
 
@@ -131,15 +156,17 @@ impl From<HelmRepository> for AnySource {
         let HelmRepositorySpec { url, interval, timeout, suspend, secret_ref, .. } = source.spec;
         let secret = secret_ref.map(|reference| reference.name);
         let status = source.status.unwrap_or_default();
-        Self { kind: SourceKind::HelmRepository, url, interval, timeout, suspend, secret, status }
+        Self { kind: SourceKind::HelmRepository, url, interval, timeout, suspend, secret, follows: None, status }
     }
 }
 
 impl From<OCIRepository> for AnySource {
     fn from(source: OCIRepository) -> Self {
-        let OCIRepositorySpec { url, interval, timeout, suspend, secret_ref, .. } = source.spec;
+        let OCIRepositorySpec { url, interval, timeout, suspend, secret_ref, r#ref, .. } = source.spec;
         let secret = secret_ref.map(|reference| reference.name);
+        let OCIReference { tag, semver, digest } = r#ref.unwrap_or_default();
+        let follows = stated([("tag", tag), ("semver", semver), ("digest", digest)]);
         let status = source.status.unwrap_or_default();
-        Self { kind: SourceKind::OciRepository, url, interval, timeout, suspend, secret, status }
+        Self { kind: SourceKind::OciRepository, url, interval, timeout, suspend, secret, follows, status }
     }
 }

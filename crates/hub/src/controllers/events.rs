@@ -3,8 +3,11 @@
 use std::borrow::Cow;
 
 use farwater_api::ADMIN_NAMESPACE;
-use farwater_fleet::conditions::{cut, whole_seconds};
-use farwater_store::{Change, Key, Kind, Resource, StoreError, Tx, Write, WriteError};
+use farwater_fleet::{
+    conditions::{cut, whole_seconds},
+    summary::News,
+};
+use farwater_store::{Change, Key, Kind, Resource, Store, StoreError, Tx, Write, WriteError};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -64,6 +67,23 @@ pub async fn tell_again(tx: &mut Tx, about: &Resource, told: &Told) -> Result<()
         Ok(_) | Err(WriteError::Exists) => Ok(()),
         Err(error) => Err(error.into()),
     }
+}
+
+/// Raises all Events of one change of a status.
+pub async fn raise(store: &Store, about: &Resource, all: Vec<News>) -> Result<(), StoreError> {
+    if all.is_empty() {
+        return Ok(());
+    }
+    let about = about.clone();
+    let raised = store.transact(move |tx| {
+        Box::pin(async move {
+            for News { is_warning, reason, message } in all {
+                tell_again(tx, &about, &Told { is_warning, reason: reason.into(), message }).await?;
+            }
+            Ok(())
+        })
+    });
+    raised.await
 }
 
 /// The namespace of an object's Events. None: it is being removed.

@@ -8,6 +8,7 @@ use farwater_api::{
     OCIRepositorySpec, SourceKind, SourceStatus,
     service_sources::{SourceReference, read_file_link, read_git_link},
 };
+use farwater_fleet::summary::source_news;
 use farwater_sources::Address;
 use farwater_store::{
     Key, Store, StoreError,
@@ -16,7 +17,10 @@ use farwater_store::{
 use kube_core::ObjectMeta;
 use serde_json::json;
 
-use super::resources::{self, Name, Stored};
+use super::{
+    events,
+    resources::{self, Name, Stored},
+};
 
 /// Identifies a source. A key of the work queue.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -231,14 +235,21 @@ async fn load_base(
     Ok(SourceObject { name, uid, metadata, spec, any: source.into(), is_lent })
 }
 
-/// Writes the status. A source that no resource states has none.
+/// Writes the status, and raises the Events of its change. A source that no resource states has neither.
 pub async fn write_status(store: &Store, source: &SourceObject, status: &SourceStatus) -> Result<(), StoreError> {
     let SourceName::Resource(kind, name) = &source.name else { return Ok(()) };
+    let uid = &source.uid;
     match kind {
-        SourceKind::GitRepository => resources::write_status::<GitRepository>(store, name, &source.uid, status).await,
-        SourceKind::HelmRepository => resources::write_status::<HelmRepository>(store, name, &source.uid, status).await,
-        SourceKind::OciRepository => resources::write_status::<OCIRepository>(store, name, &source.uid, status).await,
-        SourceKind::ManagedNamespace => Ok(()),
+        SourceKind::GitRepository => resources::write_status::<GitRepository>(store, name, uid, status).await?,
+        SourceKind::HelmRepository => resources::write_status::<HelmRepository>(store, name, uid, status).await?,
+        SourceKind::OciRepository => resources::write_status::<OCIRepository>(store, name, uid, status).await?,
+        SourceKind::ManagedNamespace => return Ok(()),
+    }
+    let news = source_news(&source.any.status, status);
+    let Some(key) = source.name.key().filter(|_| !news.is_empty()) else { return Ok(()) };
+    match store.get(&key).await?.filter(|found| found.uid == *uid) {
+        Some(about) => events::raise(store, &about, news).await,
+        None => Ok(()),
     }
 }
 

@@ -19,10 +19,10 @@ use farwater_fleet::{
     conditions::{self, Verdict, cut, whole_seconds},
     freeze::{WINDOW, describe_loss, is_mass_loss, release},
     parameters::ClusterInput,
-    placement::{self, Denied, NamedGrant},
+    placement::{self, Denied, NamedGrant, describe_no_clusters},
     rollout::Policy,
     stamping::{FREE_FIELDS, Template, cluster_namespaces, service_name},
-    summary::{FROZEN, ROLLOUT_HALTED},
+    summary::{FROZEN, NO_CLUSTERS, ROLLOUT_HALTED, set_news},
     words::{counted, signed, verb},
 };
 use farwater_store::{
@@ -745,7 +745,7 @@ fn judge(delivery: &Delivery, set: &ServiceSet, tally: &Tally, advance: Option<&
     } else if leaving > 0 && braked == 0 {
         Verdict::reconciling("Leaving", format!("lets go of {}", counted(leaving, "cluster")))
     } else if matched == 0 {
-        Verdict::ready("NoClusters", "the selector finds no cluster that this namespace may deploy to")
+        Verdict::reconciling(NO_CLUSTERS, describe_no_clusters(&set.spec.cluster_selector))
     } else if ready < matched {
         Verdict::reconciling("Progressing", format!("healthy on {ready} of {}{pinned}", counted(matched, "cluster")))
     } else if let Some((reason, message)) = differing {
@@ -847,7 +847,9 @@ async fn write_status(
     };
 
     let is_news = dependencies::standing_of_set(&status) != dependencies::standing_of_set(&previous);
+    let events = set_news(&previous, &status);
     resources::write_status::<ServiceSet>(&delivery.store, name, &resource.uid, &status).await?;
+    events::raise(&delivery.store, resource, events).await?;
     if is_news {
         dependencies::wake_dependents_of_set(delivery, name).await?;
     }

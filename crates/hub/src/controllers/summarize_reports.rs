@@ -13,7 +13,7 @@ use farwater_fleet::{
     conditions::holding,
     notify::ServiceNews,
     parameters::SecretName,
-    summary::{self, Inputs, News},
+    summary::{self, Inputs},
 };
 use farwater_secrets::Stale;
 use farwater_store::{
@@ -27,9 +27,7 @@ use jiff::Timestamp;
 
 use super::{
     compute_desired::facts_of,
-    dependencies,
-    events::{self, Told},
-    freeze_prunes,
+    dependencies, events, freeze_prunes,
     queue::Next,
     resources::{self, Name},
     rollouts,
@@ -120,7 +118,7 @@ pub async fn summarize_report(delivery: Arc<Delivery>, name: Name) -> Result<Nex
 
     resources::write_status::<ServiceDeployment>(&delivery.store, &name, &resource.uid, &status).await?;
     if !facts.deleting() {
-        raise_events(&delivery, &resource, summary::news(&previous, &status)).await?;
+        events::raise(&delivery.store, &resource, summary::news(&previous, &status)).await?;
     }
 
     if let Some(member) = &member {
@@ -142,22 +140,6 @@ pub async fn summarize_report(delivery: Arc<Delivery>, name: Name) -> Result<Nex
         delivery.services.add(name);
     }
     Ok(Next::OnChange)
-}
-
-async fn raise_events(delivery: &Delivery, resource: &Resource, all: Vec<News>) -> Result<(), StoreError> {
-    if all.is_empty() {
-        return Ok(());
-    }
-    let about = resource.clone();
-    let raised = delivery.store.transact(move |tx| {
-        Box::pin(async move {
-            for News { is_warning, reason, message } in all {
-                events::tell_again(tx, &about, &Told { is_warning, reason: reason.into(), message }).await?;
-            }
-            Ok(())
-        })
-    });
-    raised.await
 }
 
 /// Notifies that a service needs attention, or is healthy again.

@@ -7,6 +7,7 @@ use super::{
     Input,
     origin::Origin,
 };
+use crate::path_pattern::alternatives;
 
 /// Argo CD writes these into options.
 const BUILD_VARIABLE: [&str; 2] = ["$ARGOCD_", "${ARGOCD_"];
@@ -102,9 +103,8 @@ fn of_directory(mut directory: Fields, renderer: &mut Map<String, Value>, told: 
 /// The patterns of `.gitignore` that fit the same files as Argo CD's glob of their paths, in which `*` stands for slashes too. None: there are
 /// none, or it is not known.
 fn patterns(glob: &str, recurse: bool) -> Option<Vec<String>> {
-    let list = glob.strip_prefix('{').and_then(|rest| rest.strip_suffix('}'));
-    let one = |glob: &str| {
-        if glob.is_empty() || glob.starts_with('/') || glob.contains(['{', '}', '[', ']', '?', '!', '#', '\\', ' ']) {
+    let one = |glob: &String| {
+        if glob.is_empty() || glob.starts_with('/') || glob.contains(['[', ']', '?', '!', '#', '\\', ' ']) {
             return None;
         }
         let stars = glob.matches('*').count();
@@ -112,17 +112,14 @@ fn patterns(glob: &str, recurse: bool) -> Option<Vec<String>> {
         match stars {
             0 => rooted(),
             // Any file with this ending, however deep it lies.
-            1 if glob.starts_with('*') && !glob.contains('/') => Some(glob.to_owned()),
+            1 if glob.starts_with('*') && !glob.contains('/') => Some(glob.clone()),
             // All of a folder.
             1 if glob.ends_with("/*") => rooted(),
             1 if !recurse && !glob.contains('/') => rooted(),
             _ => None,
         }
     };
-    match list {
-        Some(list) => list.split(',').map(|glob| one(glob.trim())).collect(),
-        None => one(glob).map(|pattern| vec![pattern]),
-    }
+    alternatives(glob).ok()?.iter().map(one).collect()
 }
 
 fn of_helm(mut helm: Fields, around: &mut Around<'_>, told: &mut Told) -> Result<Map<String, Value>, NotConverted> {
