@@ -1,13 +1,14 @@
 //! Parameters: the values that a service's templates see, and where they come from.
 //!
-//! Templates see one document of four maps. All of it travels as Secrets do: sealed to the cluster's agent, and named by a MAC.
+//! Templates see one document of four maps. The document travels like Secrets: sealed to the cluster's agent,
+//! and named by a MAC.
 //!
-//! | name | what is in it |
+//! | name | contents |
 //! |---|---|
-//! | `configuration` | texts: of the service's own `spec.configuration`, and of ConfigMaps and Secrets that it names |
-//! | `cluster` | `id`, `name`, `handle`, `namespace`, and of [`ClusterPart`] what is handed over |
-//! | `contexts` | by the name of each ServiceContext that the service names, its values |
-//! | `service` | `name`, `namespace` (where its objects go) and `id` |
+//! | `configuration` | texts of the service's own `spec.configuration`, and of the ConfigMaps and Secrets that it names |
+//! | `cluster` | `id`, `name`, `handle`, `namespace`, and the requested [`ClusterPart`]s |
+//! | `contexts` | values of each ServiceContext that the service names, by its name |
+//! | `service` | `name`, `namespace` (that of its objects) and `id` |
 
 use std::{
     collections::{BTreeMap, BTreeSet},
