@@ -120,7 +120,7 @@ pub struct IgnoreDifference {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), inner(length(max = 1024), regex(pattern = "^/")))]
     pub json_pointers: Vec<String>,
-    /// Names of field managers. Fields that one of them owns keep its values.
+    /// Names of field managers. Fields owned by one of them keep that manager's values.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), inner(length(min = 1, max = 128)))]
     pub managed_fields_managers: Vec<String>,

@@ -31,7 +31,7 @@ pub struct ClusterGrantSpec {
     /// Names of the hub's namespaces that hold the right.
     #[schemars(length(min = 1, max = 1000), extend("x-kubernetes-list-type" = "set"))]
     pub namespaces: Vec<String>,
-    /// Allowed actions. Only `deploy` exists.
+    /// Allowed actions: `deploy` services.
     #[schemars(length(min = 1), extend("x-kubernetes-list-type" = "set"))]
     pub verbs: Vec<GrantVerb>,
     /// URL prefixes of sources that the tenants may deploy from. Absent: any source.

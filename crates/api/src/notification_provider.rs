@@ -57,6 +57,7 @@ pub struct NotificationProviderSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret_ref: Option<LocalReference>,
     /// Name of a Secret in the same namespace with `ca.crt`, and `tls.crt` and `tls.key` for a client certificate.
+    /// Empty: no additional authorities and no client certificate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cert_secret_ref: Option<LocalReference>,
     /// Sender and recipients. Only for type `email`.

@@ -48,9 +48,11 @@ pub struct OCIRepositorySpec {
     #[schemars(regex(pattern = r"^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$"))]
     pub timeout: String,
     /// Name of a Secret in the same namespace with `.dockerconfigjson`, or with `username` and `password`.
+    /// Empty: a Secret of the namespace that is annotated with a prefix of the URL, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret_ref: Option<LocalReference>,
     /// Name of a Secret in the same namespace with `ca.crt`, and `tls.crt` and `tls.key` for a client certificate.
+    /// Empty: no additional authorities and no client certificate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cert_secret_ref: Option<LocalReference>,
     /// Whether to use plain HTTP for the registry.

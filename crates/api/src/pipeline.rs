@@ -111,7 +111,7 @@ pub struct PromotionGate {
     pub r#type: GateType,
     /// For `Soak`: how long all of the previous stage must be healthy at the revision, as a Go duration between 1s and
     /// 720h. For `Window`: length of each period, between 1m and 744h. For `Metric`: how long the condition must hold
-    /// without a break, between 1s and 720h.
+    /// without a break, between 1s and 720h. Empty: no minimum time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 64))]
     pub duration: Option<String>,

@@ -60,7 +60,7 @@ pub struct ReceiverSpec {
     pub resources: Vec<ReceiverResource>,
     /// Name of a Secret in the same namespace. Its `token` of 16 to 512 bytes signs the deliveries.
     pub secret_ref: LocalReference,
-    /// Suspend ignores all deliveries.
+    /// Suspend stops the handling of deliveries.
     #[serde(default)]
     pub suspend: bool,
 }

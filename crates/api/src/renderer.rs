@@ -158,7 +158,7 @@ pub struct HelmOptions {
 /// A post-renderer.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PostRenderer {
-    /// Kustomize.
+    /// Options of Kustomize as a post-renderer.
     pub kustomize: KustomizePostRenderer,
 }
 

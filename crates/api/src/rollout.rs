@@ -67,7 +67,7 @@ pub struct RolloutPolicy {
     /// What happens to updated clusters when the rollout halts.
     #[serde(default)]
     pub on_failure: OnFailure,
-    /// Paused starts no further updates and no rollbacks.
+    /// Whether the rollout is paused. A paused rollout starts no further updates and no rollbacks.
     #[serde(default)]
     pub paused: bool,
     /// Reason for the pause, for people. Empty: none.
@@ -164,7 +164,7 @@ pub struct RolloutOrder {
     /// Number of the rollout: `status.rollout.number`.
     #[schemars(range(min = 1))]
     pub number: u64,
-    /// Wait to skip. Empty: none.
+    /// Wait to skip. Any value starts a rollout that is `OnHold`. Empty: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub promote: Option<Promote>,
     /// Whether to roll back the updated clusters and stop the rollout.

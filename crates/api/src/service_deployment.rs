@@ -349,7 +349,7 @@ pub struct UnhealthyObject {
     pub message: String,
 }
 
-/// A prune that waits for an approval.
+/// A prune that is held.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct HeldPrune {

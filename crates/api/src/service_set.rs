@@ -368,7 +368,7 @@ pub struct Member {
     /// Progress of the member, as one of a few values. Absent: it takes part in no rollout.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<Progress>,
-    /// Time of the last change of `progress`, if known.
+    /// Time since which `progress` applies, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<Time>,
     /// Revision that is assigned to the member. Empty: none yet.

@@ -224,7 +224,7 @@ export interface HealthRuleSpec {
   message?: string;
 }
 
-/** A prune that waits for an approval. */
+/** A prune that is held. */
 export interface HeldPrune {
   /** Contents of the namespaces and definitions among the objects. */
   contents?: Contents[];
@@ -264,7 +264,7 @@ export interface HelmOptions {
 
 /** A repository of Helm charts: an index over http or https, or a registry. */
 export interface HelmRepositorySpec {
-  /** Name of a Secret in the same namespace with `ca.crt`, and `tls.crt` and `tls.key` for a client certificate. */
+  /** Name of a Secret in the same namespace with `ca.crt`, and `tls.crt` and `tls.key` for a client certificate. Empty: no additional authorities and no client certificate. */
   certSecretRef?: LocalReference;
   /** Whether to use plain HTTP for a registry. */
   insecure: boolean;
@@ -272,7 +272,7 @@ export interface HelmRepositorySpec {
   interval: string;
   /** Whether to send the credentials also to other hosts that the index names for its charts. */
   passCredentials: boolean;
-  /** Name of a Secret in the same namespace with `username` and `password`; for a registry also `.dockerconfigjson`. */
+  /** Name of a Secret in the same namespace with `username` and `password`; for a registry also `.dockerconfigjson`. Empty: a Secret of the namespace that is annotated with a prefix of the URL, if there is one. */
   secretRef?: LocalReference;
   /** Suspend stops polling. The last fetched index and charts stay in use. */
   suspend: boolean;
@@ -306,7 +306,7 @@ export interface IgnoreDifference {
   jsonPointers?: string[];
   /** Kind of the objects. Empty: any kind. */
   kind?: string;
-  /** Names of field managers. Fields that one of them owns keep its values. */
+  /** Names of field managers. Fields owned by one of them keep that manager's values. */
   managedFieldsManagers?: string[];
   /** Name of the object. Empty: any name. */
   name?: string;
@@ -391,7 +391,7 @@ export interface Member {
   revision?: string;
   /** Name of the ServiceDeployment in the set's namespace. Empty: it does not exist. */
   service?: string;
-  /** Time of the last change of `progress`, if known. */
+  /** Time since which `progress` applies, if known. */
   since?: Time;
   /** Progress of the member in words. */
   standing?: string;
@@ -430,7 +430,7 @@ export interface OCIReference {
 
 /** An artifact in a registry, from `flux push artifact` or `helm push`, or any image with an archive as a layer. */
 export interface OCIRepositorySpec {
-  /** Name of a Secret in the same namespace with `ca.crt`, and `tls.crt` and `tls.key` for a client certificate. */
+  /** Name of a Secret in the same namespace with `ca.crt`, and `tls.crt` and `tls.key` for a client certificate. Empty: no additional authorities and no client certificate. */
   certSecretRef?: LocalReference;
   /** Whether to use plain HTTP for the registry. */
   insecure: boolean;
@@ -440,7 +440,7 @@ export interface OCIRepositorySpec {
   layerSelector?: LayerSelector;
   /** Reference to follow. Only one of its fields may be set. Empty: the tag `latest`. */
   ref?: OCIReference;
-  /** Name of a Secret in the same namespace with `.dockerconfigjson`, or with `username` and `password`. */
+  /** Name of a Secret in the same namespace with `.dockerconfigjson`, or with `username` and `password`. Empty: a Secret of the namespace that is annotated with a prefix of the URL, if there is one. */
   secretRef?: LocalReference;
   /** Suspend stops polling. The last fetched revision stays in use. */
   suspend: boolean;
@@ -572,7 +572,7 @@ export interface Pin {
 
 /** A post-renderer. */
 export interface PostRenderer {
-  /** Kustomize. */
+  /** Options of Kustomize as a post-renderer. */
   kustomize: KustomizePostRenderer;
 }
 
@@ -630,7 +630,7 @@ export interface RolloutOrder {
   abort?: boolean;
   /** Number of the rollout: `status.rollout.number`. */
   number: number;
-  /** Wait to skip. Empty: none. */
+  /** Wait to skip. Any value starts a rollout that is `OnHold`. Empty: none. */
   promote?: Promote;
   /** Reason for the order. Empty: none. */
   reason?: string;
@@ -663,7 +663,7 @@ export interface RolloutPolicy {
   partitionBy?: string;
   /** Reason for the pause, for people. Empty: none. */
   pauseReason?: string;
-  /** Paused starts no further updates and no rollbacks. */
+  /** Whether the rollout is paused. A paused rollout starts no further updates and no rollbacks. */
   paused: boolean;
   /** Time within which a cluster must become healthy; otherwise it has failed. A Go duration between 30s and 24h. Time in which the service waits for its dependencies does not count. */
   progressDeadline: string;
