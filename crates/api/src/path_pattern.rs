@@ -1,27 +1,27 @@
 //! Patterns of paths, with the rules of a line of `.gitignore`.
 //!
-//! `*` and `?` stand for text within one name, `**` for any folders, `[a-z]` and `[!a-z]` for one character, and `\` takes the meaning
-//! from the character behind it. A pattern with a slash at its beginning or within it counts from its folder, any other fits names at any
-//! depth; one with a slash at its end fits folders alone.
+//! `*` and `?` match text within one name, `**` any folders, `[a-z]` and `[!a-z]` one character, and `\` escapes the
+//! next character. A pattern with a slash at its beginning or within it is relative to its folder. Any other pattern
+//! matches names at any depth. A pattern with a slash at its end matches only folders.
 //!
-//! No library: what reads these rules for Git stays out of agents, and small ones try hostile patterns for longer than any bound. Here a
-//! path costs at most the product of both lengths for each name of it.
+//! No library is used: Git's own is not available to agents, and small ones take unbounded time for hostile patterns.
+//! Here, a path costs at most the product of both lengths for each of its names.
 
 use std::fmt;
 
-/// Bytes of a pattern.
+/// Maximum size of a pattern, in bytes.
 pub const MAX_PATTERN: usize = 256;
 /// Patterns that one with braces stands for: six pairs of alternatives. Each is compared with each path.
 pub const MAX_ALTERNATIVES: usize = 64;
 
-/// A pattern that can be compared with paths.
+/// A parsed pattern.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PathPattern {
     steps: Vec<Step>,
     folders_only: bool,
 }
 
-/// Why a text is no pattern. Reads after the field's name: "is empty".
+/// Why a text is not a pattern. It follows the field's name: "is empty".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PatternProblem(pub &'static str);
 
@@ -76,20 +76,20 @@ impl PathPattern {
                 "" | "." | ".." => {
                     return Err(PatternProblem("has an empty name, or one of dots alone, between slashes"));
                 }
-                // However many of them.
+                // Any number of stars.
                 stars if stars.len() > 1 && stars.bytes().all(|byte| byte == b'*') => Step::Folders,
                 name => Step::Name(pieces(name)?),
             });
         }
-        // All in a folder, and not the folder itself.
+        // Matches all below a folder, and not the folder itself.
         if steps.last() == Some(&Step::Folders) {
             steps.push(Step::Name(vec![Piece::Text]));
         }
         Ok(Self { steps, folders_only })
     }
 
-    /// Whether it fits exactly this path, which is given by its names from the pattern's folder on. What lies in a folder that fits is
-    /// the caller's to look at.
+    /// Whether the pattern matches exactly this path, given by its names from the pattern's folder on. The caller
+    /// checks the folders around it.
     pub fn fits(&self, names: &[&str], is_folder: bool) -> bool {
         (is_folder || !self.folders_only)
             && fit(
@@ -167,8 +167,8 @@ fn fits_name(pieces: &[Piece], name: &str) -> bool {
     )
 }
 
-/// Whether a pattern, some of whose parts stand for any number of items, fits all items. Of two such parts the later one alone is tried
-/// again: what lies before it fits already, and a longer stretch there could take nothing that the later one can't.
+/// Whether a pattern, some of whose parts match any number of items, matches all items. Only the latest such part is
+/// retried: the items before it match already, and a longer match there could not gain anything.
 fn fit<P, I>(pattern: &[P], items: &[I], is_many: impl Fn(&P) -> bool, fits: impl Fn(&P, &I) -> bool) -> bool {
     let (mut at, mut next) = (0, 0);
     let mut again: Option<(usize, usize)> = None;
@@ -212,7 +212,7 @@ fn pieces(name: &str) -> Result<Vec<Piece>, PatternProblem> {
     Ok(pieces)
 }
 
-/// The text after `[`.
+/// Parses the text after `[`.
 fn one_of(characters: &mut std::str::Chars<'_>) -> Result<Piece, PatternProblem> {
     let unclosed = PatternProblem("has a [ without its ]");
     let rest = characters.as_str();
@@ -222,7 +222,7 @@ fn one_of(characters: &mut std::str::Chars<'_>) -> Result<Piece, PatternProblem>
     }
     let mut ranges: Vec<(char, char)> = Vec::new();
     loop {
-        // The first one is a character, also if it is a bracket.
+        // The first one is a character, even if it is a bracket.
         if characters.as_str().starts_with(']') && !ranges.is_empty() {
             characters.next();
             return Ok(Piece::OneOf { is_negated, ranges });
