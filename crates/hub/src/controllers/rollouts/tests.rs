@@ -3,11 +3,23 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use farwater_api::protocol::{Action, Ceiling, Deployment, ServiceAccount};
-use farwater_fleet::assignment::{Decision, EntryInputs, Inputs, resolve_action};
+use farwater_api::{
+    Digest, ServiceDeployment, ServiceDeploymentSpec,
+    protocol::{Action, Ceiling, Deployment, ServiceAccount},
+};
+use farwater_fleet::{
+    assignment::{Candidate, Decision, EntryInputs, Inputs, Why, resolve_action},
+    rollout::{ChangeId, Track},
+};
+use farwater_store::delivery::MemberRollout;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
 
-use super::*;
-use crate::controllers::held_specs::counting;
+use super::{
+    row::{Documents, change},
+    *,
+};
+use crate::{controllers::held_specs::counting, delivery::parameters::Newest};
 
 /// All inputs of an entry.
 #[derive(Clone)]
