@@ -1,10 +1,10 @@
-//! What a person's order changes, once.
+//! Carries out a person's order, once.
 
 use farwater_api::rollout::{Promote, Strategy};
 
 use super::{Case, Member, Order, Policy, State, Track, View};
 
-/// The tracks after it. An order for another number is noted, so that it never counts.
+/// Returns the tracks after the order. An order for another number is recorded too, so that it never counts.
 pub(super) fn obey(
     policy: &Policy,
     state: &mut State,
@@ -23,7 +23,7 @@ pub(super) fn obey(
         }
     }
     match order.promote {
-        // It says that it may begin, and nothing of what it begins with.
+        // On hold, a promotion only lets the rollout begin, whatever it names.
         Some(_) if policy.strategy == Strategy::OnHold && !state.promoted => state.promoted = true,
         Some(Promote::Soak) => promote_soak(members, views, &mut tracks),
         Some(Promote::Step) => {
