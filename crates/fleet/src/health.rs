@@ -16,8 +16,8 @@ use serde_json::Value;
 
 type Verdict = (Health, String);
 
-/// Whether the health of a kind can change after it was applied. The others are Current as soon as they exist, so that
-/// nobody needs to read them again.
+/// Whether the health of a kind can change after it was applied. Other kinds are Current as soon as they exist and need
+/// not be read again.
 pub fn changes_after_apply(group: &str, kind: &str) -> bool {
     !matches!(
         (group, kind),
@@ -31,8 +31,8 @@ pub fn changes_after_apply(group: &str, kind: &str) -> bool {
     )
 }
 
-/// The object's health, and why it is not Current; the message is empty where there is nothing to say. `object` is the
-/// whole object as the API server returns it. The message never quotes `data` or `stringData`.
+/// The object's health, and why it is not Current. The message may be empty. `object` is the whole object as the API
+/// server returns it. The message never quotes `data` or `stringData`.
 pub fn evaluate(object: &Value) -> (Health, String) {
     if let Some(verdict) = evaluate_generic(object) {
         return verdict;
@@ -62,13 +62,13 @@ fn group_of(object: &Value) -> &str {
     object["apiVersion"].as_str().and_then(|version| version.split_once('/')).map_or("", |(group, _)| group)
 }
 
-/// Whether a group is Kubernetes' own. Kinds of others are served by definitions, and kept by controllers that may be missing.
+/// Whether a group is Kubernetes' own. Other kinds come from definitions, and their controllers may be missing.
 fn is_built_in(group: &str) -> bool {
     matches!(group, "" | "apps" | "autoscaling" | "batch" | "policy" | "extensions")
         || group.strip_suffix(".k8s.io").is_some_and(|name| BUILT_IN.contains(&name))
 }
 
-/// Groups of Kubernetes itself below `k8s.io`, where definitions of its projects are too.
+/// Kubernetes' own groups below `k8s.io`, where its subprojects have definitions too.
 const BUILT_IN: [&str; 18] = [
     "admissionregistration",
     "apiextensions",
@@ -102,7 +102,7 @@ fn failed(message: impl Into<String>) -> Verdict {
     (Health::Failed, message.into())
 }
 
-/// What comes before every rule: deletion and observed generation.
+/// Verdicts that precede every rule: deletion and observed generation.
 fn evaluate_bookkeeping(object: &Value) -> Option<Verdict> {
     if object["metadata"]["deletionTimestamp"].is_string() {
         return Some((Health::Terminating, "being deleted".into()));
@@ -116,7 +116,7 @@ fn evaluate_bookkeeping(object: &Value) -> Option<Verdict> {
     None
 }
 
-/// The rules that come before those of a kind: bookkeeping, `Reconciling` and `Stalled`.
+/// Verdicts that precede the rules of a kind: bookkeeping, `Reconciling` and `Stalled`.
 fn evaluate_generic(object: &Value) -> Option<Verdict> {
     if let Some(verdict) = evaluate_bookkeeping(object) {
         return Some(verdict);
@@ -130,7 +130,7 @@ fn evaluate_generic(object: &Value) -> Option<Verdict> {
     None
 }
 
-/// Kinds without a rule of their own: the `Ready` condition where there is one, else Current.
+/// Kinds without a rule: by their `Ready` condition. Current if they have none.
 fn evaluate_ready(object: &Value) -> Verdict {
     match condition(object, "Ready") {
         Some(ready) if ready.holds => current(),
@@ -177,7 +177,7 @@ fn evaluate_deployment(object: &Value) -> Verdict {
     }
 }
 
-/// Kinds with a condition that says what is wrong.
+/// Kinds with a condition that reports a fault.
 fn evaluate_absence(object: &Value, fault: &str) -> Verdict {
     match condition(object, fault).filter(|c| c.holds) {
         Some(fault) => progress(fault.text()),
@@ -185,7 +185,7 @@ fn evaluate_absence(object: &Value, fault: &str) -> Verdict {
     }
 }
 
-/// An API that another API server is to answer.
+/// An API that another API server serves.
 fn evaluate_aggregation(object: &Value) -> Verdict {
     match condition(object, "Available") {
         Some(available) if available.holds => current(),
@@ -196,7 +196,7 @@ fn evaluate_aggregation(object: &Value) -> Verdict {
 
 fn evaluate_autoscaler(object: &Value) -> Verdict {
     let faults = ["AbleToScale", "ScalingActive"].map(|kind| condition(object, kind).filter(|c| c.status == "False"));
-    // Scaled to none by somebody.
+    // Ignores a target that was scaled to zero on purpose.
     match faults.into_iter().flatten().find(|c| c.reason != "ScalingDisabled") {
         Some(fault) => progress(fault.text()),
         None => current(),
@@ -250,7 +250,7 @@ fn evaluate_daemon_set(object: &Value) -> Verdict {
         ("numberAvailable", "available"),
         ("numberReady", "ready"),
     ] {
-        // With this strategy pods are updated when somebody deletes them.
+        // With this strategy the controller updates no pods; they are updated when they are deleted.
         if field == "updatedNumberScheduled" && object["spec"]["updateStrategy"]["type"] == "OnDelete" {
             continue;
         }
@@ -302,7 +302,7 @@ fn evaluate_job(object: &Value) -> Verdict {
     progress("not yet started")
 }
 
-/// Whether a Job is complete and goes by its time to live: it is done, also when it is gone.
+/// Whether a Job is complete and its time to live may delete it: it counts as done, also when it is gone.
 pub fn is_done(object: &Value) -> bool {
     (group_of(object), &object["kind"]) == ("batch", &Value::from("Job"))
         && object["spec"]["ttlSecondsAfterFinished"].is_number()

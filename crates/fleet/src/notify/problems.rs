@@ -1,8 +1,8 @@
-//! What makes no sense in a provider, whatever its Secret holds.
+//! What is invalid in a provider's spec, whatever its Secret contains.
 
 use farwater_api::notification_provider::{NotificationProviderSpec, ProviderType};
 
-/// (field below `spec`, why). No value is quoted: an address may hold a secret where it must not.
+/// (field below `spec`, reason). No value is quoted, because an address may contain a secret by mistake.
 pub fn problems(spec: &NotificationProviderSpec) -> Vec<(&'static str, String)> {
     let mut found = Vec::new();
     let kind = spec.r#type;
@@ -77,7 +77,7 @@ pub(crate) fn check_address(kind: ProviderType, address: &str) -> Result<(), Str
     }
 }
 
-/// Of the kind that goes into an envelope as it is: no names, comments, quotes or other scripts.
+/// Whether it is a plain address for an envelope: without display names, comments, quotes or other scripts.
 fn is_mailbox(text: &str) -> bool {
     let is_plain = |part: &str| {
         !part.is_empty() && part.bytes().all(|b| b.is_ascii_alphanumeric() || b".!#$%&'*+-/=?^_`{|}~".contains(&b))
