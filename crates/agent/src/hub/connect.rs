@@ -1,4 +1,4 @@
-//! The way from a request to a WebSocket, through whatever polls go through.
+//! Opens a WebSocket to the hub, through the same proxies as polls.
 
 use farwater_api::protocol::{CONNECTION_PATH, MAX_CONNECTION_MESSAGE};
 use http::{Method, StatusCode, header};
@@ -16,7 +16,7 @@ use tokio_tungstenite::{
 
 use super::{Caller, HubClient, HubError, PATIENCE, unreachable};
 
-/// What is read at once, and kept as long as the connection lasts.
+/// Buffer size for reading, which is kept as long as the connection lasts.
 const READ_BUFFER: usize = 512;
 
 pub type Socket = WebSocketStream<TokioIo<Upgraded>>;

@@ -78,7 +78,8 @@ pub async fn touch_source(connection: &mut Connection, source_uid: &str) -> Resu
     Ok(())
 }
 
-/// Uids of the services that a change of these files and folders of a source concerns, sorted; none: of all that are made of it.
+/// uids of the services that a change of these files and folders of a source concerns, sorted. None: of all services of
+/// the source.
 pub async fn services_concerned(
     connection: &mut Connection,
     source_uid: &str,
