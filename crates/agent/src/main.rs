@@ -47,7 +47,7 @@ async fn main() -> ExitCode {
     code
 }
 
-/// On standard error, and over OTLP where that is set up.
+/// Logs to standard error, and over OTLP if that is configured.
 fn start_log(format: LogFormat, otlp: Option<&Otlp>) {
     let wanted = env::var("FARWATER_LOG").map(|text| text.parse::<Targets>());
     let filter = match &wanted {

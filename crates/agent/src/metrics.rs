@@ -1,5 +1,5 @@
-//! What the agent counts, for its node's scraper: a few families, each with a fixed set of series. Counters are numbers in
-//! memory; services are counted when somebody asks.
+//! The agent's metrics for its node's scraper: a few families, each with a fixed set of series. Counters are numbers in
+//! memory; services are counted on each scrape.
 
 use std::{
     sync::{
@@ -41,15 +41,15 @@ pub struct Metrics {
     epoch: AtomicU64,
     generation: AtomicU64,
     polls: [AtomicU64; 3],
-    /// Seconds since 1970; 0: none yet.
+    /// Seconds since 1970. 0: none yet.
     last_poll: AtomicU64,
     applies: [AtomicU64; 3],
-    /// Connections that were opened, and attempts in vain.
+    /// Opened connections, and failed attempts.
     connections: [AtomicU64; 2],
-    /// 1 while there is one.
+    /// 1 while there is a connection, otherwise 0.
     connected: AtomicU64,
     hints: AtomicU64,
-    /// There once the agent has joined.
+    /// Set once the agent has joined.
     reports: OnceLock<Arc<Reports>>,
 }
 
@@ -66,7 +66,7 @@ impl Metrics {
     }
 
     pub fn follow(&self, reports: &Arc<Reports>) {
-        // A second time there is nothing else to follow.
+        // A second call changes nothing.
         let _ = self.reports.set(Arc::clone(reports));
     }
 
@@ -154,7 +154,7 @@ impl Counts {
             Outcome::Failed => 2,
             Outcome::Superseded => 3,
             Outcome::Removed => 4,
-            // Nothing that an agent says of itself.
+            // An agent never reports this about itself.
             Outcome::Unknown => return,
         };
         self.outcomes[place] += 1;

@@ -1,4 +1,4 @@
-//! One attempt at an entry that is to be applied: fetch, read, look up, plan, execute, remember.
+//! One attempt to apply an entry: fetch, read, look up, plan, execute, remember.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -37,7 +37,7 @@ use crate::{
 };
 
 impl ServiceTask {
-    /// `note` is said in the report of an attempt that got to its end.
+    /// `note`: added to the report of an attempt that completes.
     pub(super) async fn apply(&mut self, digest: Digest, deployment: &Deployment, note: Option<Note>) -> Ended {
         let start = Instant::now();
         let begun = SystemTime::now();
@@ -111,8 +111,8 @@ impl ServiceTask {
         Ended::Settled { retry: retry || !is_settled }
     }
 
-    /// Another version, a hold or a freeze judges what is left of a prune, also where the attempt that began it ended before it was
-    /// done. Written before anything else is.
+    /// Returns the rest of a begun prune to the guards if the deployment has changed, e.g. by another version, a hold
+    /// or a freeze, even if the earlier attempt ended early. Saved before anything else is.
     async fn reconsider(&mut self, deployment: &Deployment) -> Result<(), Stopped> {
         match spare_begun(&mut self.stored.inventory, self.stored.deployment.as_ref(), deployment) {
             true => self.save_inventory().await,
@@ -128,7 +128,7 @@ impl ServiceTask {
         }
     }
 
-    /// The bundle's objects, ready to send. `None`: superseded.
+    /// The bundle's objects, ready to send. None: superseded.
     async fn prepare(&self, deployment: &Deployment) -> Result<Option<(Resolved, Vec<String>)>, Stopped> {
         let basis = self.basis();
         tokio::select! {
@@ -154,10 +154,10 @@ impl ServiceTask {
         self.basis().make_plan(deployment, resolved, known).await
     }
 
-    /// `false`: superseded.
+    /// False: superseded.
     async fn execute(&mut self, deployment: &Deployment, resolved: &Resolved, plan: &Plan) -> Result<bool, Stopped> {
         self.remember_intent(deployment, resolved, plan).await?;
-        // Not what is only kept while something newer waits.
+        // Not for a deployment that is only kept while a newer one waits.
         if !self.hooks.is_held {
             self.begun = self.attempted.as_ref().map(|(digest, ..)| *digest);
             lock(&self.agent.running).insert(self.uid().to_owned(), deployment.bundle);
@@ -216,7 +216,7 @@ impl ServiceTask {
             return Ok(false);
         }
         let held = hold_reasons(&self.stored.inventory, Some(&origin(deployment)), deployment.hold_prune.as_deref());
-        // What replaces must stand before what it replaced goes.
+        // A replacement must be in place before the replaced object is deleted.
         let leaving = if self.barrier.is_none() { plan.prune.candidates.clone() } else { Vec::new() };
         let generated = resolved.generated();
         let prune = prune::decide(leaving, &self.guards(deployment, resolved, plan, &results, (&held, &generated)));
@@ -232,7 +232,8 @@ impl ServiceTask {
         Ok(true)
     }
 
-    /// Writes the union of old and new before the first create, so that nothing can exist that no inventory names.
+    /// Saves the union of old and new entries before the first create, so that no object can exist that no inventory
+    /// names.
     async fn remember_intent(
         &mut self,
         deployment: &Deployment,
@@ -252,10 +253,10 @@ impl ServiceTask {
                 done: false,
                 overruled: Vec::new(),
             });
-            // Its kind may be stated in another version now.
+            // The source may state its kind in another version now.
             entry.object = (*object).clone();
         }
-        // Also what can't be applied now.
+        // Includes objects that can't be applied now.
         for key in resolved.stated_keys() {
             self.stored.inventory.state_again(key);
         }
@@ -276,9 +277,10 @@ impl ServiceTask {
         self.stored.save(&agent.kubernetes).await.map_err(|e| Stopped(chain(&e)))
     }
 
-    /// Gives up what lies sealed for deployments of before. After the report: nobody waits for it. Whether it is done.
+    /// Deletes sealed documents of earlier deployments, after the report because nothing waits for it. Returns whether
+    /// it succeeded.
     async fn settle_documents(&self, deployment: &Deployment) -> bool {
-        // Of a service that has nothing applied, another one may be remembered.
+        // A service that has nothing applied may remember another deployment.
         let deployments = [self.stored.deployment.as_ref(), Some(deployment)];
         match self.agent.sealed.settle(self.uid(), deployments, &self.agent.kubernetes).await {
             Ok(()) => true,
@@ -289,7 +291,7 @@ impl ServiceTask {
         }
     }
 
-    /// The guards again, now that it is known what could be applied.
+    /// The inputs of the guards, now that the results of the applies are known.
     fn guards<'a>(
         &'a self,
         deployment: &Deployment,
@@ -312,7 +314,8 @@ impl ServiceTask {
         }
     }
 
-    /// Deletes what passed the guards. What is to go is written down first: see [`InventoryEntry::doomed`]. `false`: superseded.
+    /// Deletes the objects that passed the guards. They are recorded first: see [`InventoryEntry::doomed`]. False:
+    /// superseded.
     pub(super) async fn prune(
         &mut self,
         executor: &Executor<'_>,
@@ -385,7 +388,8 @@ impl ServiceTask {
         Ok(true)
     }
 
-    /// What a newer version has kept from being deleted is judged by that one. The same version finishes what it has begun.
+    /// If a newer version interrupted the deletion, that version judges the rest. The same version completes what it
+    /// has begun.
     fn spare(&mut self, deletes: &[Candidate]) {
         let attempted = self.attempted.as_ref().map(|(digest, ..)| *digest);
         if attempted == Some(self.assignments.borrow().digest) {
@@ -398,7 +402,7 @@ impl ServiceTask {
         }
     }
 
-    /// Counts what goes with what is held, once per plan.
+    /// Counts the contents of held objects, once per plan.
     pub(super) async fn preview(&mut self, account: &ServiceAccount, prune: &PrunePlan) {
         let Some(held) = &mut self.held else { return };
         let known = self.previewed.take().filter(|(digest, _)| *digest == held.digest);
@@ -410,7 +414,7 @@ impl ServiceTask {
         self.previewed = Some((held.digest, contents));
     }
 
-    /// Whether to try again.
+    /// Records the outcome. Returns whether to retry.
     fn conclude(&mut self, digest: Digest, resolved: &Resolved, errors: &[String], note: Option<Note>) -> bool {
         let held: BTreeSet<ObjectKey> = self.barrier.iter().flat_map(|b| &b.held).map(ObjectKey::from).collect();
         let unapplied: Vec<String> = self
@@ -437,12 +441,12 @@ impl ServiceTask {
         parts.extend(self.barrier.as_ref().map(Barrier::explain));
         parts.extend(note.map(|note| note.text));
         self.set_outcome(digest, outcome, shorten(&parts.join("; ")));
-        // A source that can't be read is the same at the next look: only what the cluster refused may change. What later waves
-        // wait for is seen when it changes.
+        // An unreadable source stays the same, so only refusals by the cluster are worth a retry. What later waves wait
+        // for is observed when it changes.
         !unapplied.is_empty() || deleting || self.hooks.retry
     }
 
-    /// Asks the watches for every kind of the inventory.
+    /// Requests watches for every kind in the inventory.
     pub(super) fn watch(&mut self, deployment: &Deployment) {
         let account = &deployment.ceiling.service_account;
         let mut wants: BTreeMap<crate::kubernetes::Resource, BTreeSet<String>> = BTreeMap::new();
@@ -464,7 +468,7 @@ impl ServiceTask {
     }
 }
 
-/// What the guards count against: this plan's own additions must not widen them.
+/// The number that the guards count against, without this plan's own additions, which must not widen the guards.
 fn baseline_before(task: &ServiceTask, plan: &Plan, results: &BTreeMap<ObjectKey, Applied>) -> usize {
     if task.stored.inventory.baseline > 0 {
         return task.stored.inventory.baseline;
@@ -475,7 +479,7 @@ fn baseline_before(task: &ServiceTask, plan: &Plan, results: &BTreeMap<ObjectKey
     baseline(&task.stored.inventory).saturating_sub(created.count())
 }
 
-/// Objects whose drift is neither corrected nor told.
+/// Objects whose drift is neither corrected nor reported.
 fn unobserved(resolved: &Resolved, plan: &Plan) -> BTreeSet<ObjectKey> {
     let is_others = |options: &ObjectOptions| options.drift == DriftMode::Ignore || options.create_only;
     let others = resolved.objects.iter().filter(|object| is_others(&object.options)).map(|object| object.key());

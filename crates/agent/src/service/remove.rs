@@ -1,4 +1,4 @@
-//! A service that was deleted: its objects go, or they stay and lose our marks.
+//! A deleted service: its objects are deleted, or they stay and lose our marks.
 
 use farwater_api::{
     Digest, OWNER_ANNOTATION, SERVICE_LABEL,
@@ -16,8 +16,8 @@ use super::{Ended, ServiceTask, basis::Basis};
 use crate::{execute::Executor, kinds::Served, kubernetes::ApiError, messages::shorten};
 
 impl ServiceTask {
-    /// Policy Delete. The same guards as for a prune, but that an empty set is the purpose: protected kinds wait for
-    /// an approval, and then so does everything, for the approval names the whole set.
+    /// Policy Delete. The guards are those of a prune, except that an empty desired set is the purpose. Protected kinds
+    /// wait for an approval, and then everything does, because the approval names the whole set.
     pub(super) async fn remove(&mut self, digest: Digest, approved: Option<Digest>) -> Ended {
         let Some(account) = self.account() else { return self.removed(digest).await };
         self.hear_of_rules();
@@ -81,7 +81,7 @@ impl ServiceTask {
         Ended::Settled { retry: true }
     }
 
-    /// `None`: they have run. One that fails holds the removal; with policy Orphan none is run.
+    /// None: the hooks have succeeded. A failed one holds the removal. With policy Orphan no hook runs.
     async fn run_hooks_of_removal(
         &mut self,
         executor: &Executor<'_>,
@@ -98,12 +98,12 @@ impl ServiceTask {
         Some(Ended::Settled { retry })
     }
 
-    /// Policy Orphan: our label and annotation go, the objects stay.
+    /// Policy Orphan: our label and annotation are removed, the objects stay.
     pub(super) async fn orphan(&mut self, digest: Digest) -> Ended {
         let Some(account) = self.account() else { return self.removed(digest).await };
         self.take_in_hooks();
         self.look_up_all(&account).await;
-        // Taking marks off is no drift.
+        // Stop watching, so that removing the marks doesn't count as drift.
         self.agent.watches.set_wants(&farwater_fleet::ownership::service_label(self.uid()), Default::default());
         let keys: Vec<ObjectKey> = self.stored.inventory.entries.keys().cloned().collect();
         for key in keys {
@@ -137,7 +137,7 @@ impl ServiceTask {
         Ended::Settled { retry: true }
     }
 
-    /// Takes our marks off; whether there is an object that had them.
+    /// Removes our marks. Returns whether there was an object that had them.
     async fn release(
         &self,
         key: &ObjectKey,
@@ -175,7 +175,7 @@ impl ServiceTask {
         self.live = self.basis().look_up_all(account, &self.stored.inventory).await;
     }
 
-    /// What an annotation protects stays in the cluster and loses our marks.
+    /// Removes our marks from protected objects, which stay in the cluster.
     async fn release_protected(
         &mut self,
         plan: &farwater_fleet::plan::Plan,
@@ -219,7 +219,7 @@ impl ServiceTask {
         }
     }
 
-    /// Confirms that nothing is left of the service, and names the objects that are.
+    /// Reports that nothing is left of the service, or names the objects that are.
     async fn removed(&mut self, digest: Digest) -> Ended {
         self.statuses.clear();
         self.remarks.clear();
