@@ -1,4 +1,4 @@
-//! One entry's header: POSIX.1-2001 ustar, with a pax header before it for what ustar can't hold.
+//! One entry's header: POSIX.1-2001 ustar, preceded by a pax header for what ustar can't hold.
 
 use super::{BLOCK, Item};
 use crate::path::{MAX_PATH_BYTES, PathError, RelPath};
@@ -68,7 +68,7 @@ fn block(out: &mut Vec<u8>, name: &str, mode: u32, size: u64, flag: u8, target: 
     out.extend_from_slice(&header);
 }
 
-/// What a reader without pax would see: the beginning.
+/// The beginning of a text, for readers without pax.
 fn cut(text: &str) -> &[u8] {
     let mut end = text.len().min(NAME);
     while !text.is_char_boundary(end) {
@@ -77,8 +77,8 @@ fn cut(text: &str) -> &[u8] {
     &text.as_bytes()[..end]
 }
 
-/// The entry at `at`, and where the next one begins. What is read is written again and compared: so there is no
-/// second spelling of anything, and no field that one reader sees and another doesn't.
+/// The entry at `at`, and where the next one begins. The entry is written again and compared, so no content has a
+/// second form, and no field is seen by one reader and not by another.
 pub(super) fn read(bytes: &[u8], at: usize) -> Result<(RelPath, Item, usize), HeaderError> {
     use HeaderError::Format;
     let take = |at: usize| bytes.get(at..at + BLOCK).ok_or(Format("it ends inside a header"));
@@ -137,7 +137,7 @@ fn number(field: &[u8]) -> Option<usize> {
     usize::from_str_radix(text(field)?, 8).ok()
 }
 
-/// Only finds what the writer writes; anything else fails the comparison.
+/// Finds only the form that the writer writes; other forms fail the comparison.
 fn pax_value<'p>(pax: &'p str, key: &str) -> Option<&'p str> {
     pax.split('\n').find_map(|line| line.split_once(' ')?.1.strip_prefix(key)?.strip_prefix('='))
 }
