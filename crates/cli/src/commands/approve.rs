@@ -64,7 +64,7 @@ pub async fn run(args: ApproveArgs, session: &Session) -> Result<u8> {
     Ok(exit::YES)
 }
 
-/// Shows what would be deleted and asks; with a digest it approves that alone, for scripts.
+/// Shows what would be deleted and asks. With a digest, approves exactly that without a question, for scripts.
 async fn approve_prune(args: ApproveArgs, session: &Session) -> Result<u8> {
     let (namespace, name) = service_name(&args.name, args.namespace.or_default(session))?;
     let service: ServiceDeployment = session.get(namespace, name).await?;

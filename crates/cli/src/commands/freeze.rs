@@ -1,4 +1,4 @@
-//! `farwater freeze`: no change begins, of the fleet or of some of it; or one does in spite of that.
+//! `farwater freeze`: stops changes in the fleet or in a part of it; or lets one begin nevertheless.
 
 use std::{
     collections::BTreeMap,
@@ -24,7 +24,7 @@ use crate::{
     terminal::{print, say},
 };
 
-/// For the hub to go by a new freeze: it takes some milliseconds.
+/// Time for the hub to apply a new freeze, which takes some milliseconds.
 const PATIENCE: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(50);
 const SET_PREFIX: &str = "serviceset/";
@@ -81,7 +81,7 @@ pub struct UnfreezeArgs {
 
 fn parse_time(text: &str) -> std::result::Result<Timestamp, String> {
     let time: Timestamp = text.parse().map_err(|_| format!("{text:?} is no time; for example 2027-01-04T06:00:00Z"))?;
-    // Whole seconds, as Kubernetes writes times.
+    // Whole seconds, like times in Kubernetes.
     Timestamp::from_second(time.as_second()).map_err(|error| error.to_string())
 }
 
@@ -125,8 +125,8 @@ async fn freeze(args: &FreezeArgs, session: &Session) -> Result<u8> {
     Ok(exit::YES)
 }
 
-/// Whether the hub says that it goes by it, in the end: until then a change may begin that was decided upon before. False too for who
-/// may make one and not read it.
+/// Whether the hub reports the freeze as applied within the time; until then a change that was decided before may
+/// begin. False also for users who may create a freeze but not read it.
 async fn is_followed(session: &Session, namespace: &str, name: &str) -> bool {
     let begun = Instant::now();
     while begun.elapsed() < PATIENCE {
@@ -236,7 +236,7 @@ async fn let_through(named: &str, args: &FreezeArgs, session: &Session) -> Resul
         }
     };
     let reason = args.reason.trim();
-    // A proposal counts from when it was made, and is made again.
+    // A proposal counts from its time, so it is made again.
     if !args.propose && standing.as_deref() == Some(reason) {
         print(&format!("{singular}.{GROUP}/{name} unchanged: this counts already\n"))?;
         return Ok(exit::YES);

@@ -1,4 +1,4 @@
-//! `farwater hooks`: the hooks and tests of a service, and what they left behind.
+//! `farwater hooks`: the hooks and tests of a service, and their output.
 
 use farwater_api::hooks::{HookRun, HookState};
 
@@ -70,7 +70,7 @@ fn missing(session: &Session, namespace: &str, name: &str, hook: &str, version: 
         .next(format!("{} hooks {name} -n {namespace}", session.program.name()))
 }
 
-/// Of a hook that runs in several phases, the one that failed, else the last.
+/// For a hook that runs in several phases, the failed run, otherwise the last.
 async fn print_output(
     args: &HooksArgs,
     session: &Session,

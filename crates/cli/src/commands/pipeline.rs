@@ -1,4 +1,4 @@
-//! `farwater pipeline`: how far a revision has come, and what it waits for.
+//! `farwater pipeline`: how far a revision is, and what it waits for.
 
 use std::collections::BTreeMap;
 
@@ -76,7 +76,7 @@ fn draw((namespace, name): (&str, &str), status: &PipelineStatus, terminal: Term
     drawn
 }
 
-/// Health first, then each gate of what is to come.
+/// Health first, then each gate of the candidate.
 fn describe(stage: &StageStatus) -> Vec<String> {
     let lacks = stage.lacks.as_deref().map(|lacks| text::plain(lacks).into_owned());
     let mut lines = vec![match (&stage.healthy_since, lacks) {

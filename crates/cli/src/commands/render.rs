@@ -1,5 +1,5 @@
-//! `farwater render`: the objects of a folder or of a service, made by the code that an agent makes them with. No cluster is asked,
-//! and the hub only for what it knows.
+//! `farwater render`: renders a folder or a service with the same code as the agent. It asks no cluster, and the hub
+//! only for what it knows.
 
 mod parameters;
 mod stated;
@@ -31,7 +31,7 @@ use crate::{
     text,
 };
 
-/// What is beside this program in its image and archive.
+/// The renderer's program, which is next to this one in the image and in the archive.
 const RENDERER: &str = "farwater-render";
 
 #[derive(Debug, clap::Args)]
@@ -162,7 +162,7 @@ fn engine(args: &RenderArgs, work: &Path) -> Result<Engine> {
     })
 }
 
-/// Beside this program, or on the PATH.
+/// The path of a program: next to this one, else on the PATH. None: it is in neither place.
 fn find(name: &str) -> Option<String> {
     let own = std::env::current_exe().ok().and_then(|path| path.canonicalize().ok());
     let beside = own.and_then(|path| path.parent().map(|folder| folder.join(name)));

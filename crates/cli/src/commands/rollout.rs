@@ -1,4 +1,4 @@
-//! `farwater rollout`: how far a set's last change has come, and a person's word on it.
+//! `farwater rollout`: shows the progress of a set's rollout, and gives orders to it.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ use crate::{
     terminal::{Terminal, print, say},
 };
 
-/// Members that are shown, the ones that are not done first.
+/// Most members that are shown. Those that are not done come first.
 const SHOWN: usize = 40;
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -141,7 +141,7 @@ pub fn path(namespace: &str, name: &str) -> String {
     format!("/apis/{GROUP}/{VERSION}/namespaces/{namespace}/servicesets/{name}")
 }
 
-/// Merges fields into the spec of a set, or of what makes it.
+/// Merges fields into the spec of a set, or of the ManagedNamespace that makes it.
 pub async fn change(session: &Session, named: &NamedSet<'_>, spec: Value) -> Result<()> {
     let (namespace, (plural, _, name)) = (named.namespace, named.stated());
     let query = "fieldManager=farwater-cli&fieldValidation=Strict";
@@ -151,7 +151,7 @@ pub async fn change(session: &Session, named: &NamedSet<'_>, spec: Value) -> Res
     session.ask(&attempt, Method::PATCH, &path, "application/json", Some(&patch)).await.map(drop)
 }
 
-/// `reason`: none: it goes on.
+/// Pauses the rollouts of a set. `reason`: None resumes them.
 async fn pause(named: NamedArgs, reason: Option<String>, session: &Session) -> Result<u8> {
     let named = named.find(session).await?;
     let (namespace, name) = named.names();
@@ -163,7 +163,7 @@ async fn pause(named: NamedArgs, reason: Option<String>, session: &Session) -> R
     Ok(exit::YES)
 }
 
-/// An order is of the rollout that is under way now.
+/// Gives an order, which holds only for the rollout that is under way now.
 async fn give(args: OrderArgs, order: RolloutOrder, session: &Session) -> Result<u8> {
     let named = args.named.find(session).await?;
     let (namespace, name) = named.names();
@@ -201,11 +201,11 @@ async fn give(args: OrderArgs, order: RolloutOrder, session: &Session) -> Result
     Ok(exit::YES)
 }
 
-/// Why an order to promote would change nothing now: it counts once, when it is given.
+/// Why a promotion would change nothing now. The hub applies it once, when it is given.
 fn too_early(promote: Promote, rollout: &RolloutStatus, members: &[Member]) -> Option<&'static str> {
     let soaks = || members.iter().any(|member| member.progress == Some(Progress::Soaking));
     match promote {
-        // It starts the rollout.
+        // A promotion starts the rollout.
         _ if rollout.phase == RolloutPhase::OnHold => None,
         Promote::Soak => (!soaks()).then_some("no cluster soaks now"),
         Promote::Halt => {
@@ -217,7 +217,8 @@ fn too_early(promote: Promote, rollout: &RolloutStatus, members: &[Member]) -> O
     }
 }
 
-/// With each field, or what an earlier order had said would stay beside it: a merge keeps what is not named.
+/// The order with every field, the absent ones as null: a merge patch would keep fields of an earlier order that this
+/// one doesn't name.
 fn whole(order: &RolloutOrder) -> Result<Value> {
     let mut fields = serde_json::to_value(order).map_err(|error| Failure::new(exit::INTERNAL, error.to_string()))?;
     for field in ["promote", "abort", "skip", "reason"] {
@@ -269,7 +270,7 @@ async fn status(args: StatusArgs, session: &Session) -> Result<u8> {
     }
 }
 
-/// What the rollouts of a set were about, the newest first.
+/// The versions that a set has rolled out, the newest first.
 pub async fn versions(session: &Session, (namespace, name): (&str, &str)) -> Result<Vec<SetVersion>> {
     let attempt = format!("read the versions of {namespace}/{name}");
     let mut answer = session.read(&attempt, &format!("{}/versions", path(namespace, name))).await?;
@@ -277,7 +278,7 @@ pub async fn versions(session: &Session, (namespace, name): (&str, &str)) -> Res
         .map_err(|error| session.failure(&attempt, &kube::Error::SerdeError(error)))
 }
 
-/// The members of a set, page by page.
+/// All members of a set, read page by page.
 pub async fn members(session: &Session, (namespace, name): (&str, &str)) -> Result<Vec<Member>> {
     let (mut all, mut after) = (Vec::new(), String::new());
     let attempt = format!("read the members of {namespace}/{name}");
@@ -301,7 +302,7 @@ fn draw(
     terminal: Terminal,
 ) -> String {
     let all = rollout.clusters();
-    // Nothing was deployed yet.
+    // Nothing has been rolled out yet.
     let phase = if rollout.number == 0 { "Pending".to_owned() } else { rollout.phase.to_string() };
     let step = if rollout.step.is_empty() { String::new() } else { format!(", step {}", rollout.step) };
     let mut text = format!("{namespace}/{name}, rollout {}: {phase}{step}\n", rollout.number);
@@ -347,7 +348,7 @@ fn draw(
     text
 }
 
-/// Twenty places.
+/// A progress bar of 20 characters.
 fn bar(done: i64, all: i64) -> String {
     const PLACES: i64 = 20;
     let full = if all > 0 { (done * PLACES / all).clamp(0, PLACES) } else { 0 };

@@ -1,4 +1,4 @@
-//! A plan as people read it.
+//! Draws a plan as text.
 
 use farwater_api::{
     hooks::HookPhase,
@@ -62,7 +62,7 @@ struct Picture {
 }
 
 impl Picture {
-    /// One line, cut to the screen where there is one.
+    /// Adds one line, cut to the width of the terminal if there is one.
     fn line(&mut self, depth: usize, colour: Option<Colour>, line: &str) {
         let line = format!("{}{}", "  ".repeat(depth), text::plain(line));
         let line = self.terminal.width.map_or(line.clone(), |width| text::fit(&line, width).into_owned());
@@ -128,7 +128,7 @@ fn comes_first(hook: &PlannedHook) -> bool {
         || matches!(hook.effect, HookEffect::End | HookEffect::Remove)
 }
 
-/// What the sign and the fields don't say.
+/// Why the change happens or what it does, where its sign and fields don't show that.
 fn why(change: &PlannedChange) -> Option<&'static str> {
     match (change.cause, change.effect) {
         (_, Effect::Refused) => Some("would be refused"),

@@ -1,4 +1,4 @@
-//! A set kept at one of its versions, on all its clusters.
+//! Pins a set to one of its versions, on all its clusters.
 
 use farwater_api::{ServiceSet, service_set::SetVersion};
 use serde_json::json;
@@ -42,7 +42,7 @@ pub async fn run((namespace, name): (&str, &str), args: &RollbackArgs, session: 
     Ok(exit::YES)
 }
 
-/// The version that is meant, of those with the newest first.
+/// The version to pin. `versions`: the newest first. `wanted`: the number that was asked for; None: the last good one.
 fn choose<'a>(versions: &'a [SetVersion], wanted: Option<&str>, pinned: Option<u64>) -> Result<&'a SetVersion, String> {
     let current = versions.first().ok_or("nothing of it was ever rolled out")?;
     let Some(wanted) = wanted else {
@@ -79,7 +79,7 @@ mod tests {
             Err("no version before 5 was good on all clusters".to_owned())
         );
         assert_eq!(choose(&[], None, None).unwrap_err(), "nothing of it was ever rolled out");
-        // What is good and newest is what runs.
+        // The newest good version is the one that runs already.
         assert_eq!(choose(&versions[2..], None, None).map(|version| version.number), Ok(2));
     }
 }
