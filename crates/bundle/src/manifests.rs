@@ -1,9 +1,10 @@
 //! Raw manifests: the Kubernetes objects in a folder of a bundle, as `kubectl apply -R -f FOLDER` reads them.
 //!
-//! Files named `*.yaml`, `*.yml` and `*.json`, folder by folder in the order of their names, but for those that the renderer's options or
-//! a `.sourceignore` leave out; each may hold many documents; `List`s are taken apart. As with kubectl a symlink to a file is read and a symlink to a folder is not
-//! descended into. Scalars: [`crate::yaml`]. Stricter than kubectl: a key given twice, two objects with one
-//! identity, `generateName` and an object without a name are errors.
+//! Reads files named `*.yaml`, `*.yml` and `*.json`, folder by folder in the order of their names, without those that
+//! the renderer's options or a `.sourceignore` leave out. A file may hold many documents, and `List`s are taken apart.
+//! As with kubectl, a symlink to a file is read and a symlink to a folder is not descended into. [`crate::yaml`] reads
+//! the scalars. In contrast to kubectl, a key given twice, two objects with one identity, `generateName` and an object
+//! without a name are errors.
 //!
 //! An error never makes the set smaller silently: what could be read is returned as [`Manifests::Partial`] with every
 //! error, and nothing may be deleted because of it.

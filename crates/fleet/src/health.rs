@@ -1,4 +1,5 @@
-//! Health of one object, by the rules of kstatus (sigs.k8s.io/cli-utils/pkg/kstatus, `status/core.go` and `generic.go`).
+//! Health of one object, by the rules of kstatus (`status/core.go` and `generic.go` in
+//! sigs.k8s.io/cli-utils/pkg/kstatus).
 //!
 //! Deliberate differences: a Job is Current only when complete (kstatus calls it Current as soon as it runs), a Pod in
 //! phase Failed is Failed (there: Current), and an unschedulable Pod stays in progress (there: failed after 15 s,

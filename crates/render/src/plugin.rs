@@ -62,8 +62,8 @@ pub enum PluginType {
     /// Gets the parameters as JSON on standard input, and prints YAML.
     #[default]
     Exec,
-    /// A KRM function: gets a ResourceList on standard input, with the folder's manifests as items and the parameters as its
-    /// `functionConfig`, and prints one.
+    /// A KRM function. It gets a ResourceList on standard input, with the folder's manifests as items and the
+    /// parameters as its `functionConfig`, and prints a ResourceList.
     #[serde(rename = "KRMFunction")]
     KrmFunction,
 }

@@ -1,5 +1,5 @@
-//! Sources: Git repositories fetched into bare mirrors and read without a checkout, charts of Helm repositories and artifacts of
-//! registries, and the node's bundle cache.
+//! Sources: Git repositories fetched into bare mirrors and read without a checkout, charts of Helm repositories and
+//! artifacts of registries, and the node's bundle cache.
 //!
 //! The `git` program does the networking. It starts with an empty environment, and everything that a repository or a
 //! machine could use to run code or to leak credentials is switched off ([`git`]). gix reads objects ([`mirror`]). No

@@ -245,8 +245,8 @@ impl Plan {
         )
     }
 
-    /// Checks that the cluster and the namespace exist, before anything is written. The hub checks objects that the user
-    /// may not read.
+    /// Checks that the cluster and the namespace exist, before anything is written. The hub checks objects that the
+    /// user may not read.
     async fn check(&self, session: &Session) -> Result<()> {
         let reference: ClusterReference = serde_json::from_value(self.service_spec["clusterRef"].clone())
             .map_err(|error| Failure::new(exit::INTERNAL, error.to_string()))?;

@@ -1,5 +1,5 @@
-//! Private keys, as `ssh-keygen` and OpenSSL write them. Formats are read by ssh-key and rustls' PEM reader; signatures are
-//! made by aws-lc-rs.
+//! Private keys, as `ssh-keygen` and OpenSSL write them. ssh-key and rustls' PEM reader read the formats, and aws-lc-rs
+//! makes the signatures.
 
 use std::{
     collections::HashMap,
