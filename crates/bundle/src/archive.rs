@@ -212,6 +212,7 @@ impl Archive {
             }
             at = next;
         }
+
         let mut archive = Self { bytes, entries };
         archive.check_shape()?;
         Ok(archive)

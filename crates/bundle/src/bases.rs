@@ -130,6 +130,7 @@ impl<'a> Host<'a> {
         if scheme == "file://" {
             return None;
         }
+
         let (user, rest) = rest.split_once('@').filter(|(user, _)| is_user(user)).unwrap_or(("", rest));
         let is_github = ["github.com/", "github.com:"].iter().any(|host| without_prefix(rest, host).is_some());
         let may_be_scp = scheme.is_empty() && (!user.is_empty() || is_github);
@@ -141,6 +142,7 @@ impl<'a> Host<'a> {
         if host.is_empty() {
             return None;
         }
+
         let lower = host.to_ascii_lowercase();
         let is_ssh = scheme == "ssh://" || !user.is_empty();
         let user = if user.is_empty() { String::new() } else { format!("{user}@") };
@@ -153,6 +155,7 @@ impl<'a> Host<'a> {
                 false => Self { text: "https://github.com/".to_owned(), name: lower, rest, is_scp: false },
             });
         }
+
         let (text, is_scp) = match scheme {
             "" => (format!("{user}{host}{separator}"), true),
             scheme => (format!("{scheme}{user}{host}/"), false),

@@ -59,6 +59,7 @@ pub fn changed_paths<T: Tree>(
             changed.push(path);
         }
     }
+
     Ok(Some(changed))
 }
 

@@ -97,6 +97,7 @@ pub fn missing_dependencies(
             None => return Ok(Vec::new()),
         },
     };
+
     let stated = document.get("dependencies").map(Node::items).unwrap_or_default();
     if stated.is_empty() {
         return Ok(Vec::new());
@@ -104,6 +105,7 @@ pub fn missing_dependencies(
     if stated.len() > MAX_DEPENDENCIES {
         return Err(file.fail(name, None, ChartReason::TooMany));
     }
+
     let held = held_charts(&file)?;
     let lock = read_lock(&file)?;
     let mut missing = Vec::new();

@@ -306,6 +306,7 @@ impl<'t, T: Tree> Walk<'t, T> {
             Ok(path) => self.follow(&RelPath::root(), path.as_str(), file)?,
             Err(error) => Err(Lost::Path(error)),
         };
+
         let mut lost = match result {
             Ok(found) => return self.include(&found),
             Err(lost) => lost,

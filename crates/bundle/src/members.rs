@@ -120,6 +120,7 @@ fn decompress(bytes: &[u8], limits: &Limits) -> Result<Vec<u8>, MembersError> {
         }
         plain => Box::new(plain),
     };
+
     // Folders have headers too.
     let limit = archive_limit(limits) + 4 * limits.files as u64 * BLOCK as u64;
     let mut out = Vec::new();
@@ -180,6 +181,7 @@ impl Reader<'_> {
                 self.add(&mut entry, std::mem::take(&mut extended))?;
             }
         }
+
         // Without its last block, an archive that was cut between two members would look whole.
         let end = usize::try_from(archive.into_inner().position()).unwrap_or(plain.len()).min(plain.len());
         let last = end.checked_sub(BLOCK).and_then(|start| plain.get(start..end));
@@ -204,6 +206,7 @@ impl Reader<'_> {
             self.folders += 1;
             return Ok(());
         }
+
         let size = entry.size();
         if extended.pax.size.is_some_and(|told| told != size) {
             return Err(MembersError::Disagree { path: shown, what: "size" });
@@ -213,6 +216,7 @@ impl Reader<'_> {
             chosen(extended.pax.target.as_deref(), extended.target.as_deref(), &header_target, "target")
                 .map_err(|_| MembersError::Disagree { path: shown.clone(), what: "target" })
         };
+
         let refused = |what| Err(MembersError::Kind { path: shown.clone(), what });
         let member = if kind.is_file() || kind.is_contiguous() {
             let executable = header.mode().is_ok_and(|mode| mode & 0o100 != 0);
@@ -240,6 +244,7 @@ impl Reader<'_> {
         } else {
             return refused("member of an unknown kind");
         };
+
         if self.files.len() >= self.limits.files {
             return Err(MembersError::TooMany { limit: self.limits.files });
         }

@@ -62,6 +62,7 @@ pub(crate) fn follow<L: Lookup>(
     let Some(mut names) = split(reference) else {
         return lost(reference, PathReason::Absolute);
     };
+
     let (mut current, mut folder, mut links) = (base.clone(), true, Vec::new());
     // The text being followed, for the error.
     let mut via = reference.to_vec();

@@ -112,6 +112,7 @@ fn progress(agent: &ClusterAgent, wanted: &AgentSettings) -> Progress {
     if let Some((_, reason)) = assigned.failed.as_ref().filter(|(failed, _)| *failed == digest) {
         return Progress::Failed(reason.clone());
     }
+
     let update = agent.report.as_ref().map(|report| &report.update);
     let runs = agent.report.as_ref().and_then(|report| report.settings) == Some(digest);
     if let Some(AgentUpdate::Unmanaged { reason }) = update {
@@ -120,6 +121,7 @@ fn progress(agent: &ClusterAgent, wanted: &AgentSettings) -> Progress {
     if assigned.settings.as_ref() != Some(wanted) {
         return if agent.heard == Heard::InTime { Progress::Waiting } else { Progress::Silent };
     }
+
     match update {
         Some(AgentUpdate::Failed { settings, reason }) if *settings == digest => Progress::Failed(reason.clone()),
         // A newer agent may report another state. The settings that it runs with decide.
@@ -170,10 +172,12 @@ pub fn decide(wanted: &AgentSettings, limit: Limit, suspended: bool, agents: &[C
             }
         }
     }
+
     decision.waiting = waiting.len();
     if suspended || decision.halted.is_some() || decision.unheard > 0 {
         return decision;
     }
+
     // The first agent is changed alone, because a fault that all would share shows in one.
     let allowed = if decision.updated == 0 { 1 } else { limit.of(agents.len()) };
     waiting.truncate(allowed.saturating_sub(decision.updating));

@@ -284,6 +284,7 @@ pub fn decide(inputs: Inputs<'_>) -> Decision {
             },
         });
     }
+
     if let Err(denied) = inputs.ceiling {
         return Decision::Keep(Why::NotGranted(denied.to_string()));
     }
@@ -294,6 +295,7 @@ pub fn decide(inputs: Inputs<'_>) -> Decision {
     if inputs.held && inputs.pinned.is_none() {
         return Decision::Keep(Why::Rollout);
     }
+
     let is_news = inputs.assigned.is_none_or(|assigned| !assigned.is_same_content(candidate));
     if let Some(closed) = inputs.closed.filter(|_| is_news || inputs.restated) {
         return Decision::Keep(Why::Frozen(closed.clone()));
@@ -355,6 +357,7 @@ pub fn resolve_action(inputs: EntryInputs<'_>) -> Action {
         Ok(ceiling) => ceiling,
         Err(denied) => return hold(denied.to_string()),
     };
+
     if let Some(suspension) = inputs.suspended {
         return hold(suspension.to_owned());
     }
@@ -366,6 +369,7 @@ pub fn resolve_action(inputs: EntryInputs<'_>) -> Action {
             _ => "no revision is assigned yet".to_owned(),
         });
     };
+
     // Without its Secrets the service would be incomplete, and the Secrets it had would be pruned.
     let secrets = match inputs.secrets {
         Ok(secrets) => secrets,
@@ -375,6 +379,7 @@ pub fn resolve_action(inputs: EntryInputs<'_>) -> Action {
         Ok(parameters) => parameters,
         Err(problem) => return hold(problem.to_owned()),
     };
+
     let prune = inputs.prune && !inputs.restored;
     let hold_prune = inputs.frozen.or(inputs.hold_prune);
     Action::Apply(Deployment {

@@ -131,6 +131,7 @@ pub fn judge(dependency: Dependency<'_>) -> Option<String> {
     if service.metadata.deletion_timestamp.is_some() {
         return waits("is being deleted".to_owned());
     }
+
     let generation = service.metadata.generation.unwrap_or_default();
     let Some(decided) = dependency.decided.filter(|decided| decided.generation == generation) else {
         return waits("was not looked at yet".to_owned());
@@ -143,12 +144,14 @@ pub fn judge(dependency: Dependency<'_>) -> Option<String> {
         Why::Rollout => return waits("waits for its turn in the rollout of its set".to_owned()),
         Why::Current | Why::Suspended => {}
     }
+
     // A pin or a suspension decides the revision, whatever the source has.
     let stands = service.spec.pin.is_some() || *decided.why == Why::Suspended;
     let known = decided.candidate.map(|candidate| candidate.revision.as_str());
     if let Some(newest) = decided.newest.filter(|newest| !stands && known != Some(newest)) {
         return waits(format!("was not looked at since {newest} came"));
     }
+
     let Some(assigned) = decided.assigned else { return waits("has nothing assigned yet".to_owned()) };
     let status = service.status.clone().unwrap_or_default();
     let is_current = status.observed_generation == Some(generation)
@@ -157,6 +160,7 @@ pub fn judge(dependency: Dependency<'_>) -> Option<String> {
     if is_current && is_healthy(&status) {
         return None;
     }
+
     let ready = status.conditions.iter().find(|condition| condition.type_ == "Ready").filter(|_| is_current);
     let told = ready.map(|condition| format!(": {}", condition.message)).unwrap_or_default();
     waits(format!("is not healthy at {}{told}", assigned.revision))

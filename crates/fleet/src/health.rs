@@ -145,6 +145,7 @@ fn evaluate_deployment(object: &Value) -> Verdict {
     if let Some(progressing) = progressing.as_ref().filter(|c| c.reason == "ProgressDeadlineExceeded") {
         return failed(progressing.text());
     }
+
     let wanted = spec_replicas(object);
     let (exist, updated) = (count(object, "replicas"), count(object, "updatedReplicas"));
     let (available, ready) = (count(object, "availableReplicas"), count(object, "readyReplicas"));
@@ -166,6 +167,7 @@ fn evaluate_deployment(object: &Value) -> Verdict {
     if wanted > ready {
         return progress(format!("{ready} of {wanted} replicas ready"));
     }
+
     // Without a progress deadline the controller never writes Progressing.
     let has_deadline = object["spec"]["progressDeadlineSeconds"].as_i64().is_some_and(|s| s != i64::from(i32::MAX));
     if has_deadline && !progressing.is_some_and(|c| c.holds && c.reason == "NewReplicaSetAvailable") {
@@ -209,6 +211,7 @@ fn evaluate_stateful_set(object: &Value) -> Verdict {
     if strategy["type"] == "OnDelete" {
         return current();
     }
+
     let wanted = spec_replicas(object);
     let (exist, ready) = (count(object, "replicas"), count(object, "readyReplicas"));
     let updated = count(object, "updatedReplicas");
@@ -221,6 +224,7 @@ fn evaluate_stateful_set(object: &Value) -> Verdict {
     if exist > wanted {
         return progress(format!("{} replicas wait for termination", exist - wanted));
     }
+
     if let Some(partition) = strategy["rollingUpdate"]["partition"].as_i64() {
         let to_update = (wanted - partition).max(0);
         return if updated < to_update {

@@ -89,6 +89,7 @@ impl Version {
             (None, Some(last)) if last.told.path != candidate.path || last.source != candidate.source => Cause::Spec,
             (None, Some(_)) => Cause::Commit,
         };
+
         // A change of the source's address or branch is not a change of the service by a person.
         let is_restated = last.is_some_and(|last| {
             let renamed = !last.source_name.is_empty() && last.source_name != stated.source_name;
@@ -100,6 +101,7 @@ impl Version {
             Cause::Spec if is_restated => stated.changed_by,
             Cause::Spec | Cause::Commit | Cause::Parameters | Cause::Unknown => None,
         };
+
         let told = HistoryEntry {
             number: last.map_or(1, |last| last.told.number + 1),
             revision: candidate.revision.clone(),
@@ -114,6 +116,7 @@ impl Version {
             message: String::new(),
             settled: None,
         };
+
         let Candidate { content_id, bundle_bytes, ref source, ref origin, .. } = *candidate;
         let source_name = stated.source_name.to_owned();
         let (parts, configuration) = (candidate.parts.clone(), candidate.configuration.clone());
@@ -140,10 +143,12 @@ impl Version {
         if self.parameters == parameters {
             return Handed::Same;
         }
+
         let mut next = Self { parameters, ..self.clone() };
         if self.parameters.is_none() || parameters.is_none() || self.told.cause == Cause::Pinned {
             return Handed::Noted(Box::new(next));
         }
+
         let is_healthy = |version: &Self| version.told.result == VersionResult::Healthy;
         let is_same = |other: &&Self| other.told.bundle == self.told.bundle && other.told.number != self.told.number;
         let is_only_good = is_healthy(self) && !others.iter().filter(is_same).any(is_healthy);
@@ -151,6 +156,7 @@ impl Version {
             next.told.number += 1;
             next.good_before = self.good();
         }
+
         next.told = HistoryEntry {
             cause: Cause::Parameters,
             by: None,

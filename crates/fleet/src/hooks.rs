@@ -160,9 +160,11 @@ impl Record {
                 farewell: vec![],
             };
         };
+
         if last.version == version {
             return last;
         }
+
         let is_first = last.occasion == Occasion::Install && !last.complete;
         let mut former = last.former;
         former.extend(last.runs.into_iter().filter(|run| !run.removed));

@@ -173,6 +173,7 @@ pub fn summarize(junit: &str) -> Summary {
         }
         rest = &rest[end..];
     }
+
     summary
 }
 

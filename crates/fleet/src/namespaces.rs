@@ -93,6 +93,7 @@ fn objects(namespace: &str, spec: &ManagedNamespaceSpec) -> Vec<Value> {
             metadata[field] = json!(texts);
         }
     }
+
     // The account is always there, so that Secrets that are no longer named are removed from it. It is never deleted,
     // because the tokens of all pods would go with it.
     let mut account = json!({
@@ -106,6 +107,7 @@ fn objects(namespace: &str, spec: &ManagedNamespaceSpec) -> Vec<Value> {
         let metadata = json!({"name": OBJECT_NAME, "namespace": namespace});
         json!({"apiVersion": "v1", "kind": kind, "metadata": metadata, "spec": spec})
     };
+
     let mut all = vec![json!({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}), account];
     all.extend(spec.resource_quota.as_ref().map(|quota| own("ResourceQuota", json!(quota))));
     all.extend(spec.limit_range.as_ref().map(|limits| own("LimitRange", json!(limits))));
@@ -134,6 +136,7 @@ pub fn check(name: &str, spec: &ManagedNamespaceSpec) -> Vec<SpecProblem> {
             refuse(field.to_owned(), format!("{key:?} begins with {OURS}, which is for the agent; leave it out"));
         }
     }
+
     if let Some(other) = spec.labels.get(NAME_LABEL).filter(|value| *value != spec.namespace(name)) {
         refuse(
             "labels".to_owned(),
@@ -174,6 +177,7 @@ pub fn check(name: &str, spec: &ManagedNamespaceSpec) -> Vec<SpecProblem> {
             }
         }
     }
+
     let configuration = json!({OBJECTS: write_objects(name, spec)}).to_string().len();
     if configuration > MAX_CONFIGURATION_BYTES {
         let why = format!(

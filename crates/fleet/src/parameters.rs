@@ -390,6 +390,7 @@ impl<'a> Work<'a> {
         self.hand(CONTEXTS, name, keys.iter().map(String::as_str));
         let what = format!("ServiceContext {name}");
         let Some(Some(context)) = self.inputs.objects.contexts.get(name) else { return self.missing(what) };
+
         let is_wanted = |key: &String| keys.is_empty() || keys.contains(key);
         // Names from Secrets are collected separately: whether a picked key exists is known only after all of them were
         // read.
@@ -409,6 +410,7 @@ impl<'a> Work<'a> {
                 self.take_texts_of(&secret, taken, &mut found);
             }
         }
+
         let absent: Vec<&String> = keys.iter().filter(|key| !found.has(key)).collect();
         let is_complete = !self.settled.problems.iter().any(|problem| problem.is_about_context(name));
         if is_complete {
@@ -451,6 +453,7 @@ impl<'a> Work<'a> {
             [("configuration", configuration), ("cluster", cluster), ("contexts", contexts), ("service", service)];
         let values: Map<String, Value> =
             document.into_iter().map(|(name, map)| (name.to_owned(), Value::Object(map))).collect();
+
         let Settled { mut values_of, mut secret, mut problems } = self.settled;
         secret.sort();
         values_of.sort_by(|a, b| a.name.cmp(&b.name));
@@ -460,6 +463,7 @@ impl<'a> Work<'a> {
         if bytes > MAX_PARAMETERS_BYTES {
             problems.push(Problem::TooLarge { bytes });
         }
+
         problems.sort();
         problems.dedup();
         // Contexts may pick many keys for their services.

@@ -346,6 +346,7 @@ pub fn plan(input: &PlanInput<'_>) -> Plan {
             Judgement::Skip(reason) => skipped.push(Skip { object: object.object.clone(), wave: object.wave, reason }),
         }
     }
+
     let held = hold_reasons(input.inventory, input.origin, input.hold_prune);
     let leaving = judge_leaving(input, !held.is_empty());
     let guards = Guards {
@@ -423,6 +424,7 @@ fn judge(input: &PlanInput<'_>, object: &ResolvedObject) -> Judgement {
     if let Some(annotation) = &object.options.left {
         return Judgement::Skip(SkipReason::Left(Left::Source(annotation.clone())));
     }
+
     let entry = input.inventory.entries.get(&key);
     let change = |cause, migrate, recreate| {
         Judgement::Change(Change { object: key.clone(), cause, migrate, needs: object.needs.clone(), recreate })
@@ -449,12 +451,14 @@ fn judge(input: &PlanInput<'_>, object: &ResolvedObject) -> Judgement {
         None if !object.needs.is_empty() => return change(Cause::Create, false, None),
         None => return Judgement::Skip(SkipReason::Waiting(Wait::Lookup("not looked up".into()))),
     };
+
     if live.deleting {
         return Judgement::Skip(SkipReason::Waiting(Wait::Deletion));
     }
     if let Some(annotation) = &live.protection.left {
         return Judgement::Skip(SkipReason::Left(Left::Live(annotation.clone())));
     }
+
     let owner = live.owner.as_deref().and_then(|annotation| proven_owner(annotation, &key));
     let others = owner.filter(|uid| *uid != input.service_uid);
     let is_offered = others.is_some() && input.transfers.offered.get(&key).map(String::as_str) == others;
@@ -475,6 +479,7 @@ fn judge(input: &PlanInput<'_>, object: &ResolvedObject) -> Judgement {
             _ => Judgement::Skip(SkipReason::Left(Left::Exists)),
         };
     }
+
     let Some(entry) = entry else {
         return match object.options.adopt {
             _ if ours => change(Cause::Update, live.moves, recreate),
@@ -595,6 +600,7 @@ fn sort_leaving<'a>(
             if entry.doomed { &mut out.doomed } else { &mut out.candidates }.push(candidate);
         }
     }
+
     keep_holders(&mut out, staying);
     out
 }

@@ -117,6 +117,7 @@ pub fn read_gates(spec: &PipelineSpec) -> Result<Vec<Gates>, Vec<InvalidPipeline
     if !(2..=MAX_STAGES).contains(&spec.stages.len()) {
         invalid("stages".to_owned(), "a pipeline has 2 to 16 of them");
     }
+
     let (mut names, mut repositories, mut members) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
     for (index, stage) in spec.stages.iter().enumerate() {
         let at = format!("stages[{index}]");
@@ -161,6 +162,7 @@ pub fn read_gates(spec: &PipelineSpec) -> Result<Vec<Gates>, Vec<InvalidPipeline
             Err(found) => found.into_iter().for_each(|one| invalid(format!("{at}.{}", one.field), &one.why)),
         }
     }
+
     if problems.is_empty() { Ok(all) } else { Err(problems) }
 }
 
@@ -228,6 +230,7 @@ fn read_gate(gate: &PromotionGate, gates: &mut Gates) -> Result<(), Vec<InvalidP
         let address = gate.address.as_deref().ok_or_else(|| required("address", why))?;
         check_address(ProviderType::Generic, address).map_err(|why| required("address", &why))
     };
+
     match gate.r#type {
         GateType::Soak => {
             let text = gate.duration.as_deref().ok_or_else(|| required("duration", "say for how long"))?;

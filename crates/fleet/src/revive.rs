@@ -29,6 +29,7 @@ pub fn revive(mut state: Value) -> Result<Value, String> {
     if kind == ("batch".to_owned(), "Job".to_owned()) {
         revive_job(&mut state)?;
     }
+
     let Some(object) = state.as_object_mut() else { return Err("its state is damaged".to_owned()) };
     object.remove("status");
     let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) else {
@@ -40,6 +41,7 @@ pub fn revive(mut state: Value) -> Result<Value, String> {
     if let Some(finalizers) = metadata.get_mut("finalizers").and_then(Value::as_array_mut) {
         finalizers.retain(|finalizer| !OF_DELETION.iter().any(|name| finalizer == name));
     }
+
     match (kind.0.as_str(), kind.1.as_str()) {
         ("", "Service") => forget_addresses(&mut state),
         ("", "PersistentVolume") => {

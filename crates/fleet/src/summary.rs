@@ -93,6 +93,7 @@ pub fn summarize(inputs: Inputs<'_>) -> ServiceDeploymentStatus {
     if let Some(stale) = inputs.stale.filter(|_| !inputs.deleting) {
         verdicts.push(Verdict::new("SecretsStale", Some(true), "BackendFailed", cut(stale, MAX_STALE_BYTES)));
     }
+
     let mut status = ServiceDeploymentStatus {
         observed_generation: Some(inputs.generation),
         conditions: conditions::resolve(&inputs.previous.conditions, verdicts, inputs.generation, inputs.now),
@@ -121,6 +122,7 @@ pub fn summarize(inputs: Inputs<'_>) -> ServiceDeploymentStatus {
         applied_entry: inputs.previous.applied_entry,
         last_handled_reconcile_at: inputs.requested_at.map(str::to_owned),
     };
+
     if let Some(report) = report {
         status.objects = Some(count(&report.objects));
         status.hooks = (!report.hooks.is_empty()).then(|| count_hooks(&report.hooks));
@@ -141,6 +143,7 @@ pub fn summarize(inputs: Inputs<'_>) -> ServiceDeploymentStatus {
             }
         }
     }
+
     fit(&mut status);
     status
 }
@@ -206,11 +209,13 @@ fn resolve_verdicts(inputs: &Inputs<'_>, report: Option<&ServiceReport>) -> Vec<
             inputs.assigned.map_or_else(String::new, |assigned| format!("; {} stays assigned", assigned.revision));
         return Verdict::reconciling("DependencyNotReady", format!("{newer} {reasons}{kept}"));
     }
+
     // The candidate is not granted, but the assigned version is, e.g. after a pin to a version from a source that is no
     // longer granted.
     if let (Why::NotGranted(reason), Action::Apply(_), Some(kept)) = (inputs.why, inputs.action, inputs.assigned) {
         return Verdict::stalled("NotGranted", format!("{reason}; {} stays assigned", kept.revision));
     }
+
     match inputs.action {
         Action::Hold { reason } if matches!(inputs.why, Why::NotGranted(_)) => {
             Verdict::stalled("NotGranted", reason.clone())

@@ -342,6 +342,7 @@ fn refuse(evidence: &Evidence<'_>, c: &Condition) -> Option<Finding> {
     let fetch = || NextStep::Farwater(format!("wait {} --fetch", flags(service)));
     let edit = || NextStep::Kubectl(format!("edit servicedeployments {}", flags(service)));
     let parameters = || NextStep::Farwater(format!("explain parameters {}", flags(service)));
+
     let finding = match c.reason.as_str() {
         "SourceNotFound" => Finding::broken(Link::Source, told).next(edit()),
         "ChartNotFound" => {
@@ -383,6 +384,7 @@ fn refuse(evidence: &Evidence<'_>, c: &Condition) -> Option<Finding> {
         }
         _ => return None,
     };
+
     Some(finding.because(revisions(service)))
 }
 
@@ -656,6 +658,7 @@ fn healthy(evidence: &Evidence<'_>) -> Finding {
         evidence: Vec::new(),
         next: None,
     };
+
     if let Some(counts) = status.objects {
         let (all, are) = (counted(counts.total, "object"), verb(&counts.total, "is", "are"));
         finding = finding.because(format!("{} of {all} {are} healthy", counts.healthy));
@@ -663,6 +666,7 @@ fn healthy(evidence: &Evidence<'_>) -> Finding {
     if let Some(drifted) = holding(&status.conditions, "Drifted") {
         finding = finding.because(sentence(drifted));
     }
+
     let any_source = |judge: fn(&Lookup<AnySource>) -> bool| evidence.sources.iter().any(|(_, found)| judge(found));
     let suspended = any_source(|found| matches!(found, Lookup::Found(source) if source.suspend));
     for (held, what) in [
@@ -682,6 +686,7 @@ fn healthy(evidence: &Evidence<'_>) -> Finding {
             finding = finding.because(format!("{what}: it was not judged"));
         }
     }
+
     finding
 }
 

@@ -168,6 +168,7 @@ impl Window {
         {
             invalid("end", "it must be after start".to_owned());
         }
+
         let turns = match read_turns(spec) {
             Ok(turns) => turns,
             Err(problem) => {
@@ -188,6 +189,7 @@ impl Window {
         if !spec.namespaces.is_empty() && namespace != ADMIN_NAMESPACE {
             invalid("namespaces", format!("it concerns this namespace alone; in {ADMIN_NAMESPACE} it may name others"));
         }
+
         if !problems.is_empty() {
             return Err(problems);
         }
@@ -273,6 +275,7 @@ fn read_turns(spec: &ChangeWindowSpec) -> Result<Option<Turns>, InvalidWindow> {
             None => Ok(None),
         };
     };
+
     let parser = CronParser::builder().seconds(Seconds::Disallowed).year(Year::Disallowed).build();
     let begin = match parser.parse(schedule) {
         Ok(begin) => begin,
@@ -284,6 +287,7 @@ fn read_turns(spec: &ChangeWindowSpec) -> Result<Option<Turns>, InvalidWindow> {
     let Some(duration) = &spec.duration else {
         return invalid("duration", "a schedule says when it begins; say how long it lasts, as 8h".to_owned());
     };
+
     let duration = match WINDOW_DURATION.check(duration) {
         Ok(duration) => duration,
         Err(why) => return invalid("duration", why),
@@ -296,6 +300,7 @@ fn read_turns(spec: &ChangeWindowSpec) -> Result<Option<Turns>, InvalidWindow> {
         Ok(zone) => zone,
         Err(error) => return invalid("timeZone", format!("{error}; write it as Europe/Berlin")),
     };
+
     let turns = Turns { begin, zone, duration };
     // For example the last day of February in a month of thirty-one days.
     if turns.next(Timestamp::UNIX_EPOCH).is_none() {
@@ -349,6 +354,7 @@ pub fn decide<'w>(windows: impl IntoIterator<Item = &'w Window>, now: Timestamp)
             WindowType::Deny => edges.extend(standing.until),
         }
     }
+
     // Of several denying windows, report the one that ends last.
     let last = |a: &&(&Window, Standing), b: &&(&Window, Standing)| {
         let end = |standing: Standing| standing.until.unwrap_or(Timestamp::MAX);
@@ -357,11 +363,13 @@ pub fn decide<'w>(windows: impl IntoIterator<Item = &'w Window>, now: Timestamp)
     if let Some((window, standing)) = denying.iter().max_by(last) {
         return Gate::Closed(window.closed(*standing));
     }
+
     let open: Vec<_> = allowing.iter().filter(|(_, standing)| standing.in_force).collect();
     if let Some((_, longest)) = open.into_iter().max_by(last) {
         edges.extend(longest.until);
         return Gate::Open { until: edges.into_iter().min() };
     }
+
     // Report the window that opens first. A window that never opens is reported only if none does.
     let next =
         allowing.iter().min_by_key(|(window, standing)| (standing.until.unwrap_or(Timestamp::MAX), &window.name));

@@ -218,6 +218,7 @@ impl Engine {
             parameters: Option<&'a Map<String, Value>>,
             programs: Vec<String>,
         }
+
         // The state of the cluster is no input with a digest.
         if stated.iter().any(|renderer| renderer.helm.as_ref().is_some_and(|helm| helm.lookup)) {
             return None;
@@ -227,6 +228,7 @@ impl Engine {
         let plugins = tasks.iter().filter_map(|task| self.plugins.get(task.stated.plugin.as_deref()?));
         let mut programs: Vec<String> = plugins.map(crate::Plugin::fingerprint).collect::<Option<_>>()?;
         programs.extend(self.helper.as_ref().map(|helper| helper.program().fingerprint()));
+
         let key = Key {
             format: FORMAT,
             files: input.archive.digest(),
@@ -259,6 +261,7 @@ impl Engine {
             }
             input.archive = &replaced;
         }
+
         // A template may have become the file that decides the renderer.
         let (tasks, problems) = plan(&input, stated);
         let mut output = self.render_tasks(&input, &tasks, asker).await;
@@ -291,6 +294,7 @@ impl Engine {
             input.archive.file(&result).is_ok().then_some(result)
         });
         let beside: Vec<RelPath> = beside.collect();
+
         let mut request = message::Request {
             liquid: Some(message::Liquid { parameters: input.parameters }),
             ..message::Request::default()
@@ -300,6 +304,7 @@ impl Engine {
             request.files.push(message::Part { path: path.as_str(), size: bytes.len() });
             body.push(bytes);
         }
+
         let (done, bytes) = helper.call(request, &body, &Nobody).await.map_err(RenderError::Templates)?;
         warnings.extend(done.warnings);
         let broken = |source| RenderError::Templates(helper.broken(source));
@@ -307,6 +312,7 @@ impl Engine {
         for (path, bytes) in message::split(&done.files, &bytes).map_err(broken)? {
             made.insert(RelPath::parse(path)?, bytes.to_vec());
         }
+
         let without: BTreeSet<RelPath> = templates.iter().map(|(path, _)| (*path).clone()).collect();
         input.archive.replace(&without, &made, &BundleLimits::default()).map_err(RenderError::Archive)
     }
@@ -348,6 +354,7 @@ impl Engine {
         let helper = self.helper(if is_chart { &"a chart" } else { &"a kustomization" })?;
         let mut request = if is_chart { request::helm(input, task)? } else { request::kustomize(input, task) };
         request.bases = bases(files);
+
         let mut body: Vec<&[u8]> = Vec::with_capacity(files.len());
         for (path, file) in files {
             request.files.push(message::Part { path: path.as_str(), size: file.bytes.len() });
@@ -356,6 +363,7 @@ impl Engine {
         if !is_chart {
             warnings.extend(repeated_keys(files));
         }
+
         let fail = |source| RenderError::Renderer { folder: task.folder.clone(), source };
         let (done, bytes) = helper.call(request, &body, asker).await.map_err(fail)?;
         let told = done.warnings.iter().map(|warning| format!("{}: {warning}", task.folder));
@@ -392,6 +400,7 @@ impl Engine {
         let helper = self.helper(&"a plugin")?;
         let watcher = helper.program().command.first().map(String::as_str).unwrap_or_default();
         let _turn = helper.turn().await;
+
         let mut own = Vec::new();
         if plugin.kind == crate::PluginType::KrmFunction {
             let mut read = Collector::new(input.release.namespace);
@@ -404,6 +413,7 @@ impl Engine {
                 }
             }
         }
+
         let run = Run {
             plugin,
             watcher,

@@ -156,6 +156,7 @@ impl Helper {
             memory_bytes: memory,
             output_bytes: output,
         };
+
         let _turn = self.turn().await;
         loop {
             let (mut child, is_new) = match self.take_idle() {

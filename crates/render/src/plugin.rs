@@ -388,6 +388,7 @@ fn whole_words(text: &str) -> &str {
 fn items(output: &[u8]) -> Result<Vec<Value>, PluginError> {
     let fail = |problem: String| PluginError::ResourceList(problem);
     let text = std::str::from_utf8(output).map_err(|_| fail("it is not UTF-8 text".to_owned()))?;
+
     // Enough for ten thousand objects.
     let budget = Budget { nodes: 5_000_000, bytes: 64 << 20, ..Budget::default() };
     let mut documents =
@@ -400,6 +401,7 @@ fn items(output: &[u8]) -> Result<Vec<Value>, PluginError> {
     if list["kind"] != "ResourceList" {
         return Err(fail(format!("its kind is {}", list["kind"])));
     }
+
     let errors = list["results"].as_array().into_iter().flatten();
     let errors: Vec<&str> = errors
         .filter(|result| result["severity"] == "error")

@@ -202,6 +202,7 @@ fn read_docker_config(place: &str, bytes: &[u8]) -> Result<Login, AccessError> {
         return Err(AccessError::Docker);
     }
     let config: DockerConfig = serde_json::from_slice(bytes).map_err(|_| AccessError::Docker)?;
+
     // The longest matching name counts, because a host may have other credentials for a path.
     let named = config.auths.into_iter().map(|(name, auth)| (docker_name(&name), auth));
     let place = docker_name(place);
@@ -209,6 +210,7 @@ fn read_docker_config(place: &str, bytes: &[u8]) -> Result<Login, AccessError> {
     let found = named.filter(|(name, _)| !name.is_empty() && fits(name)).max_by_key(|(name, _)| name.len());
     let host = || place.split('/').next().unwrap_or_default().to_owned();
     let (_, auth) = found.ok_or_else(|| AccessError::NoSuchHost(host()))?;
+
     let given = |text: &Option<Zeroizing<String>>| {
         text.as_ref().filter(|text| !text.is_empty()).map(|text| Secret::new(text.as_str()))
     };
@@ -221,6 +223,7 @@ fn read_docker_config(place: &str, bytes: &[u8]) -> Result<Login, AccessError> {
     if let (Some(username), Some(password)) = (&auth.username, given(&auth.password)) {
         return Ok(Login::Basic { username: username.clone(), password });
     }
+
     let pair = auth.auth.as_ref().and_then(|auth| STANDARD.decode(auth.trim()).ok()).map(Zeroizing::new);
     let pair = pair.as_ref().and_then(|pair| std::str::from_utf8(pair).ok()?.split_once(':'));
     match pair {

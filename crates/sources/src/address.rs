@@ -98,6 +98,7 @@ impl Address {
             let why = "it has a space, a query, a fragment or a character that must be encoded";
             return Err(AddressError::Malformed(why));
         }
+
         let (scheme, authority, path, is_short) = match text.split_once("://") {
             Some((scheme, rest)) => {
                 let scheme = Scheme::parse(scheme).ok_or(AddressError::Scheme)?;
@@ -114,6 +115,7 @@ impl Address {
             Some((user, place)) => (Some(parse_user(user)?), place),
             None => (None, authority),
         };
+
         let (host, port) = if is_short { (parse_host(place)?, None) } else { parse_place(place)? };
         check_path(path, scheme, is_short)?;
         Ok(Self { text: text.to_owned(), scheme, user, host, port, path: path.to_owned(), is_short })

@@ -161,6 +161,7 @@ impl Artifacts {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             Err(error) => return Err(io_error("list", self.folder())(error)),
         };
+
         let (mut old, mut files) = (Vec::new(), Vec::new());
         for entry in list {
             let entry = entry.map_err(io_error("list", self.folder()))?;
@@ -176,12 +177,14 @@ impl Artifacts {
                 files.push(file);
             }
         }
+
         old.sort_unstable();
         let gone = old.len().saturating_sub(KEPT);
         let (gone, stays) = old.split_at(gone);
         for (_, key) in gone {
             remove(&self.path(&label_name(key)))?;
         }
+
         let named: Vec<_> =
             kept.iter().chain(stays.iter().map(|(_, key)| key)).filter_map(|key| Some(self.label(key)?.file)).collect();
         for file in files.into_iter().filter(|file| !named.contains(file)) {

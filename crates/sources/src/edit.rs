@@ -118,6 +118,7 @@ impl File {
             trees.push((tree, end));
             id = next;
         }
+
         if trees.is_empty() {
             return Err(refuse("is no file"));
         }

@@ -175,6 +175,7 @@ impl Git {
         let lock = self.lock(mirror);
         let _one_at_a_time = lock.lock().await;
         let session = &self.open(remote, timeout).await?;
+
         let known = if is_mirror_of(remote, mirror).await { open_mirror(mirror).await } else { None };
         let before = match &known {
             Some(known) => tracked(known).await,
@@ -185,6 +186,7 @@ impl Git {
             Reference::Default => known_default(mirror).await,
             _ => None,
         };
+
         let is_whole = before.as_ref().is_some_and(Tracked::is_whole);
         let is_default = *reference == Reference::Default;
         let name = match (&branch, &known) {
@@ -195,6 +197,7 @@ impl Git {
             }
             (_, known) => self.look_up(session, reference, (known.as_ref(), mirror), timeout).await?,
         };
+
         let missing = || GitError::new("read", remote, GitReason::MirrorIncomplete, reference.to_string());
         // A recreated mirror must be opened again.
         let opened = if before.is_some() { known } else { open_mirror(mirror).await }.ok_or_else(missing)?;
@@ -206,6 +209,7 @@ impl Git {
             Some(before) if before != commit && !is_ancestor(&opened, before, commit).await => Some(before),
             _ => None,
         };
+
         if fetched {
             self.tidy(remote, mirror, timeout).await;
         }

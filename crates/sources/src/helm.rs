@@ -80,12 +80,14 @@ pub async fn sync_index(site: &Site, artifacts: &Artifacts, timeout: Duration) -
         ask = head.etag.iter().fold(ask, |ask, etag| ask.header(header::IF_NONE_MATCH, etag));
         ask = head.last_modified.iter().fold(ask, |ask, time| ask.header(header::IF_MODIFIED_SINCE, time));
     }
+
     let answer = site.send(step, ask).await?;
     if let Some(digest) =
         known.as_ref().and_then(|head| head.digest).filter(|_| answer.status == StatusCode::NOT_MODIFIED)
     {
         return Ok(digest);
     }
+
     let answer = answer.success(site)?;
     let text = |name| answer.header(name).map(str::to_owned);
     let head = IndexHead {
@@ -102,6 +104,7 @@ pub async fn sync_index(site: &Site, artifacts: &Artifacts, timeout: Duration) -
             return Err(answer.fail(FetchReason::Index, format!("it is encoded as {}", escape(other.as_bytes()))));
         }
     };
+
     let disk = |error: ArtifactError| FetchError::new(step.what, &url, FetchReason::Disk, chain(&error));
     let mut file = artifacts.temporary().map_err(disk)?;
     let sent = answer.save(file.as_file_mut(), MAX_INDEX).await?;
@@ -127,6 +130,7 @@ async fn read_index(
     // Uncompressed it is about ten times as large.
     let is_large = size > if is_compressed { LARGE / 10 } else { LARGE };
     let _place = if is_large { heavy::place().await } else { None };
+
     let work = tokio::task::spawn_blocking(move || {
         let read = io_error("read", file.path());
         let opened = std::fs::File::open(file.path());

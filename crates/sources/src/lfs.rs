@@ -332,6 +332,7 @@ async fn ask_batch(
     let objects = files.iter().map(|file| Asked { oid: &file.oid, size: file.size }).collect();
     let question = BatchRequest { operation: "download", transfers: ["basic"], hash_algo: "sha256", objects };
     let question = serde_json::to_vec(&question).map_err(|error| bad(error.to_string()))?;
+
     let mut url = endpoint.url.clone();
     url.set_path(&format!("{}/objects/batch", endpoint.url.path().trim_end_matches('/')));
     let ask = Ask::post(url, question).header(header::ACCEPT, MEDIA_TYPE).header(header::CONTENT_TYPE, MEDIA_TYPE);
@@ -339,11 +340,13 @@ async fn ask_batch(
     if answer.status != StatusCode::OK {
         return Err(endpoint.refusal(&answer));
     }
+
     let body = Zeroizing::new(answer.bytes(MAX_ANSWER).await?);
     let answer = read_batch(&body)?;
     if answer.transfer.as_deref().is_some_and(|transfer| transfer != "basic") {
         return Err(bad("the batch API wants a way of transfer that was not offered".to_owned()));
     }
+
     let mut described: HashMap<String, Described> =
         answer.objects.into_iter().map(|object| (object.oid.clone(), object)).collect();
     let mut found = Vec::new();

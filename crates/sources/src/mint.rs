@@ -149,6 +149,7 @@ async fn ask_api(app: &App, web: &Web, remote: &Remote, timeout: Duration) -> Re
     let claims = Claims { iat: now - JWT_SKEW, exp: now + JWT_LIFE, iss: &app.id };
     let signed = jsonwebtoken::encode(&Header::new(Algorithm::RS256), &claims, &key);
     let signed = Zeroizing::new(signed.map_err(|error| Problem::new(unusable(error), ""))?);
+
     let url = format!("{}/app/installations/{}/access_tokens", app.api.as_str(), app.installation);
     let url = Url::parse(&url).map_err(|error| Problem::new(GitReason::Failed, error.to_string()))?;
     let route = Route { links: None, proxy: remote.proxy() };
@@ -161,6 +162,7 @@ async fn ask_api(app: &App, web: &Web, remote: &Remote, timeout: Duration) -> Re
         let problem = Problem::from(answer.refusal(true));
         return Err(Problem::new(problem.reason, format!("{} of the app's API", problem.evidence)));
     }
+
     let body = Zeroizing::new(answer.bytes(MAX_ANSWER).await?);
     let bad = || Problem::new(GitReason::ServerError, "the app's API answered without a token");
     let answer: Token = serde_json::from_slice(&body).map_err(|_| bad())?;
@@ -168,6 +170,7 @@ async fn ask_api(app: &App, web: &Web, remote: &Remote, timeout: Duration) -> Re
     if token.is_empty() || token.chars().any(|c| !c.is_ascii_graphic()) {
         return Err(bad());
     }
+
     let left = answer.expires_at.map(|end| Duration::try_from(end - Timestamp::now()).unwrap_or_default());
     Ok(Minted::new(Some("x-access-token".to_owned()), answer.token, left))
 }

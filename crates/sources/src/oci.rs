@@ -149,11 +149,13 @@ pub async fn sync(
             (tag, digest)
         }
     };
+
     let key = selection.key(&digest);
     let is_known = known.is_some_and(|known| known.digest == digest && known.same_terms);
     if is_known && artifacts.contains(&key) {
         return Ok(Pulled { reference, digest, fetched: false });
     }
+
     let manifest = registry.manifest(step, &digest.to_string()).await?;
     if let Some(keys) = keys {
         cosign::verify(registry, step, &digest, keys).await?;
@@ -170,6 +172,7 @@ pub async fn sync(
     } else {
         Holds::Files
     };
+
     download(registry, artifacts, step, (key, layer.digest), holds, |_| Ok(())).await?;
     Ok(Pulled { reference, digest, fetched: true })
 }
@@ -195,6 +198,7 @@ pub async fn find_chart(
             chosen.map(str::to_owned).ok_or_else(|| missing(format!("{} tags, none in the range", versions.len())))?
         }
     };
+
     let tag = tag_of_version(&version);
     if !is_tag(&tag) {
         return Err(missing("it is no tag".to_owned()));
@@ -205,6 +209,7 @@ pub async fn find_chart(
         // The same artifact may have another tag now.
         return Ok(FoundChart { version, ..known.clone() });
     }
+
     let check = crate::helm::chart_check(wanted.name.clone(), Some(version.clone()));
     let digest = fetch_chart(registry, artifacts, step, &entry, check).await?;
     Ok(FoundChart { version, digest, entry })

@@ -110,6 +110,7 @@ impl Program {
         let mut child = command.process_group(0).kill_on_drop(true).spawn().map_err(|error| error.to_string())?;
         let group = child.id().and_then(|id| i32::try_from(id).ok()).map(Pid::from_raw);
         let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
+
         let talk = async {
             if let Some(mut stdin) = stdin {
                 // A program that doesn't read its input may still answer.
@@ -121,6 +122,7 @@ impl Program {
             }
             Ok::<_, std::io::Error>((text, child.wait().await?))
         };
+
         let ended = tokio::time::timeout(PATIENCE, talk).await;
         if let (Err(_), Some(group)) = (&ended, group) {
             let _ = signal::killpg(group, signal::Signal::SIGKILL);

@@ -76,6 +76,7 @@ impl Reference {
         if set > 1 {
             return Err(ReferenceError::Several(set));
         }
+
         if let Some(pipeline) = pipeline {
             return Err(ReferenceError::Pipeline(pipeline.clone()));
         }
@@ -94,6 +95,7 @@ impl Reference {
         if let Some(range) = semver {
             return Ok(Self::Semver(range.parse()?));
         }
+
         match commit {
             Some(id) => id.parse().map(Self::Commit).map_err(|_| ReferenceError::Commit(id.chars().take(80).collect())),
             None => Ok(Self::Default),

@@ -64,6 +64,7 @@ impl<'r> Session<'r> {
             }
             Some(Credentials::Program(_)) | None => {}
         }
+
         session.secrets.extend(remote.proxy().into_iter().flat_map(crate::credentials::Proxy::secrets));
         session
     }
@@ -120,12 +121,14 @@ impl Git {
             Some(Link::Anybody) => Some(self.web().links().clone()),
             None => None,
         };
+
         let resolved = self.resolve_session(&session).await;
         session.addresses = resolved.map_err(|error| Problem::from(error).at("reach", remote))?;
         if remote.proxy().is_none() {
             let reached = self.web().reached(remote.address().host());
             session.addresses.iter().for_each(|address| reached.note(address.ip()));
         }
+
         let minted = match remote.credentials() {
             Some(Credentials::App(app)) => {
                 let minted = self.mint().of_app(app, self.web(), remote, timeout).await;

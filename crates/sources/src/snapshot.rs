@@ -86,6 +86,7 @@ impl Snapshot {
         if !self.reads.lfs {
             return Ok(Vec::new());
         }
+
         let (mut found, mut total) = (Vec::new(), 0u64);
         for (path, file) in &closure.files {
             if !matches!(file.mode, Mode::File | Mode::Executable) {
@@ -113,6 +114,7 @@ impl Snapshot {
             self.large.borrow_mut().insert(file.id, large.clone());
             found.push((url, large));
         }
+
         Ok(self.large_files.missing(found))
     }
 

@@ -181,6 +181,7 @@ fn options(address: &Address, to: SocketAddr) -> Vec<String> {
         ("ServerAliveCountMax", "4".to_owned()),
         ("LogLevel", "ERROR".to_owned()),
     ];
+
     for (name, value) in settings {
         options.extend(["-o".to_owned(), format!("{name}={value}")]);
     }

@@ -159,6 +159,7 @@ fn check_object(
         // A signed tag under another name is not what its signer signed.
         return Err(format!("{name} is signed, if at all, under another name"));
     }
+
     let algorithm = id.algorithm();
     let signed = if is_commit { split_commit(data, algorithm) } else { split_tag(data) };
     let Some((payload, signature)) = signed.map_err(|why| format!("{name} {why}"))? else {
@@ -167,6 +168,7 @@ fn check_object(
     if signature.len() > MAX_SIGNATURE {
         return Err(format!("{name} has a signature of {} bytes", signature.len()));
     }
+
     let signature = std::str::from_utf8(&signature).map_err(|_| format!("{name} has a signature that is no text"))?;
     let checked = if signature.starts_with("-----BEGIN SSH SIGNATURE-----") {
         sshsig::check(&keys.ssh, signature, &payload)
@@ -220,6 +222,7 @@ fn split_commit(data: &[u8], algorithm: &str) -> Result<Option<Signed>, &'static
         }
         rest = after;
     }
+
     match found {
         0 => Ok(None),
         1 => Ok(Some((payload, signature))),

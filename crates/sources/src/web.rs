@@ -111,6 +111,7 @@ impl Web {
         if access.has_login() && stated.scheme() == "http" && !is_loopback(stated) {
             return Err(fail(FetchReason::ClearText, String::new()));
         }
+
         let untrusted = |why| fail(FetchReason::Untrusted, why);
         let tls = self.tls(&access).map_err(untrusted)?;
         let Route { links: own, proxy } = route;
@@ -125,6 +126,7 @@ impl Web {
                 )
             }
         };
+
         let reached = self.reached(stated.host_str().unwrap_or_default());
         let client = client(&tls, proxied.clone().unwrap_or_else(|| Way::direct(near.clone(), reached.clone())));
         let tls_abroad = match access.identity {
@@ -374,6 +376,7 @@ impl Site {
             url.as_str().parse().map_err(|_| fail(FetchReason::Redirected, "an address that is none".to_owned()))?;
         *request.headers_mut() = ask.headers.clone();
         request.headers_mut().insert(header::USER_AGENT, HeaderValue::from_static(USER_AGENT));
+
         let signature = match &ask.sign {
             Sign::Nothing => None,
             Sign::Login if is_stated || (self.passes_credentials && url.scheme() == "https") => {
@@ -388,6 +391,7 @@ impl Site {
             value.set_sensitive(true);
             request.headers_mut().insert(header::AUTHORIZATION, value);
         }
+
         let (client, links) = self.ways_to(url).await;
         if let Some(refused) = refuse_written(links, url) {
             return Err(fail(FetchReason::LinkRefused, refused.to_string()));
@@ -534,6 +538,7 @@ fn classify(error: &hyper_util::client::legacy::Error) -> (FetchReason, String) 
         }
         cause = error.source();
     }
+
     // The types of these errors are private.
     let reason = match &last {
         last if last.starts_with("tunnel error") => FetchReason::ProxyRefused,

@@ -199,6 +199,7 @@ pub async fn restore_from(
     let found = find_seal_key(from, std::iter::once(seal_key).chain(earlier))?;
     let (mut reader, header) = Reader::open(from)?;
     let tables = schema::tables(header.schema);
+
     let mut target = Target::open(to, header.schema, allow.replace).await?;
     let before = target.replaced_counter();
     let mut copied = Copied { rows: Vec::new(), counter: header.counter, moment: header.created };
@@ -215,6 +216,7 @@ pub async fn restore_from(
             Entry::End => break,
         }
     }
+
     target.flush().await?;
     let counter = header.counter.max(before) + RESTORED;
     let epoch = move_ahead(target.connection(), counter).await.map_err(|error| error.at(to))?;
@@ -224,6 +226,7 @@ pub async fn restore_from(
         let sealed = seal_keys::rewrap(target.connection(), &from, &Master::new(seal_key), now).await;
         sealed.map_err(|error| StoreError::from(error).at(to))?;
     }
+
     let report = fsck::check(target.connection(), to, seal_key).await?;
     if report.is_damaged && !allow.damage {
         let first = report.damage().next().map_or_else(|| "beyond the listed findings".to_owned(), ToString::to_string);

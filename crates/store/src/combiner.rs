@@ -76,6 +76,7 @@ impl Combiner {
         compact.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut compacted = self.ring.position();
         let mut requests = Vec::with_capacity(BATCH);
+
         let closed = loop {
             tokio::select! {
                 biased;

@@ -189,6 +189,7 @@ impl Check {
         if self.sealer.seals(&key.kind) && stored.sealed == 0 {
             return Err("it is not sealed".to_owned());
         }
+
         let (uid, sealed, labels) = (stored.uid.clone(), stored.sealed, stored.labels.clone());
         let plain = stored.open(key, &self.sealer).map_err(problem)?;
         let resource = Resource::from_parts(plain, key.clone()).map_err(problem)?;
@@ -202,6 +203,7 @@ impl Check {
         if !column.is_ok_and(|column| column == expected) {
             return Err("its column of labels is not what its object says".to_owned());
         }
+
         match key.kind.as_str() {
             "servicedeployments.farwater.dev" => drop(self.services.insert(uid)),
             "clusters.farwater.dev" => drop(self.clusters.insert(uid)),
@@ -217,6 +219,7 @@ impl Check {
         if compacted > self.counter {
             self.report.damaged("meta", "compacted", format!("{compacted} is above the counter, {}", self.counter));
         }
+
         let mut last: HashMap<Key, (u64, Operation)> = HashMap::new();
         let mut seen = 0_u64;
         loop {
@@ -245,6 +248,7 @@ impl Check {
                 break;
             }
         }
+
         for (key, (version, operation)) in last {
             let found = read::load_row(connection, &key).await?.map(|row| row.version);
             let expected = (operation != Operation::Deleted).then_some(version);
@@ -292,6 +296,7 @@ impl Check {
             "reports",
             "released_services",
         ];
+
         for table in OF_SERVICES {
             self.refer(connection, table, "service_uid", |check, uid| check.services.contains(uid)).await?;
         }

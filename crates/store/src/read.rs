@@ -108,6 +108,7 @@ pub(crate) async fn list<T: FromParts>(
         false => conditions(&query.labels),
     };
     let sql = list_sql(engine, query, &labels);
+
     let (mut namespace, mut name) = query.after.clone().unwrap_or_default();
     let (mut items, mut bytes) = (Vec::new(), 0_usize);
     let mut last = None;

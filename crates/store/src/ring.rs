@@ -97,6 +97,7 @@ impl Ring {
         if position <= known {
             return;
         }
+
         let changes: Vec<Committed> = changes.into_iter().filter(|change| change.event.version > known).collect();
         let kinds: HashSet<Kind> = changes.iter().map(|change| change.event.key.kind.clone()).collect();
         let concerned = |wanted: &Option<Kind>| match wanted {
@@ -111,6 +112,7 @@ impl Ring {
             state.bytes += change.bytes;
             state.events.push_back(change);
         }
+
         while state.events.len() > self.limits.events || state.bytes > self.limits.bytes {
             if !state.evict() {
                 break;

@@ -32,6 +32,7 @@ impl Parts {
         if is_deeper(&object, MAX_DEPTH) {
             return Err(wrong("it is nested too deeply"));
         }
+
         let fields = object.as_object_mut().ok_or_else(|| wrong("not a JSON object"))?;
         let status_value = fields.remove("status").filter(|status| !status.is_null());
         let metadata =
@@ -41,6 +42,7 @@ impl Parts {
         if text("name") != key.name || text("namespace") != key.namespace {
             return Err(wrong("its metadata has another name or namespace"));
         }
+
         let uid = text("uid").to_owned();
         if uid.is_empty() {
             return Err(wrong("its metadata has no uid"));
@@ -57,6 +59,7 @@ impl Parts {
         if owners.any(|uid| uid.contains('\0') || uid.len() > MAX_NAME) {
             return Err(wrong("the uid of an owner is too long, or has a NUL in it"));
         }
+
         let labels = labels_of(metadata);
         // PostgreSQL can't read the labels of a row if one contains a NUL.
         if labels.iter().any(|(name, value)| name.contains('\0') || value.contains('\0')) {

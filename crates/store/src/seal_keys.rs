@@ -343,6 +343,7 @@ impl Resealing {
             self.version = *last;
             return Ok(Some(Found::Changes(versions)));
         }
+
         let select =
             sqlx::query_scalar("SELECT id FROM kept_values WHERE id > $1 AND sealed <> $2 ORDER BY id LIMIT $3");
         let ids: Vec<String> = select.bind(&self.kept).bind(active).bind(STEP).fetch_all(&mut *connection).await?;

@@ -126,6 +126,7 @@ async fn count_all(connection: &mut Connection, classes: &Classes) -> Result<(),
             }
         }
     }
+
     all.save(connection).await?;
     read::save_meta(connection, TALLIED, classes.version).await
 }

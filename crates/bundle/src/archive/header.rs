@@ -92,6 +92,7 @@ pub(super) fn read(bytes: &[u8], at: usize) -> Result<(RelPath, Item, usize), He
         header = take(next)?;
         data = next + BLOCK;
     }
+
     let path = match pax_value(pax, "path") {
         Some(path) => path,
         None => text(&header[..NAME]).ok_or(Format("a name that is not UTF-8"))?,
@@ -108,6 +109,7 @@ pub(super) fn read(bytes: &[u8], at: usize) -> Result<(RelPath, Item, usize), He
         b'2' => Kind::Link { target },
         _ => return Err(Format("an entry that is neither a file nor a symlink")),
     };
+
     if path.is_root() || (header[156] == b'2' && (target.is_empty() || target.len() > MAX_PATH_BYTES)) {
         return Err(Format("an empty name, or a symlink without a target"));
     }
@@ -116,6 +118,7 @@ pub(super) fn read(bytes: &[u8], at: usize) -> Result<(RelPath, Item, usize), He
     if bytes.get(at..data) != Some(&canonical) {
         return Err(Format("a header that is written in another way"));
     }
+
     let item = match header[156] {
         b'0' => Item::File { bytes: data..data + size, executable },
         _ => Item::Link { target: target.to_owned() },

@@ -101,12 +101,14 @@ impl FileReader {
         if trimmed.is_empty() {
             return;
         }
+
         // The first line of the object itself, after comments and blank lines.
         let first = chunk.skipped + first_line(chunk.text);
         if chunk.text.trim().len() > MAX_DOCUMENT_BYTES {
             self.document += 1;
             return self.fail(first, DocumentReason::TooLarge(chunk.text.trim().len()));
         }
+
         if trimmed.starts_with('{') || self.is_json {
             match json::parse(chunk.text) {
                 Ok(values) => {
@@ -160,6 +162,7 @@ impl FileReader {
             map.insert("kind".to_owned(), kind.into());
             map.entry("apiVersion").or_insert_with(|| api_version.into());
         }
+
         let kind = map.get("kind").and_then(Value::as_str).unwrap_or_default().to_owned();
         if let Some(item_kind) = kind.strip_suffix("List")
             && matches!(map.get("items"), Some(Value::Array(_) | Value::Null))
@@ -175,6 +178,7 @@ impl FileReader {
             }
             return;
         }
+
         if hooks::is_hook(&value["metadata"]["annotations"]) {
             hooks::name_generated(&mut value);
         }
@@ -227,12 +231,14 @@ fn identify(value: &Value) -> Result<ObjectRef, DocumentReason> {
     if metadata.get("generateName").is_some_and(|v| !v.is_null() && v != "") {
         return Err(DocumentReason::GenerateName);
     }
+
     let name = required(metadata.get("name"), "metadata.name")?;
     let namespace = match metadata.get("namespace") {
         None | Some(Value::Null) => "",
         Some(Value::String(namespace)) => namespace,
         Some(_) => return Err(DocumentReason::NotAString("metadata.namespace")),
     };
+
     let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
     // The longest values that Kubernetes accepts. Other syntax is not checked, because kinds differ and the API server
     // knows.

@@ -60,6 +60,7 @@ pub(super) fn compose<'b>(text: &str, budget: &'b Budget, repeated: Repeated<'b>
     };
     let (stack, anchors) = (Vec::new(), HashMap::new());
     let mut composer = Composer { budget, repeated, nodes: 0, bytes: 0, stack, anchors, root: None };
+
     let mut documents = Vec::new();
     for event in Parser::new_from_str_with_options(text, options) {
         let (event, span) = event.map_err(|e| YamlError {

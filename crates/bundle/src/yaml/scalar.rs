@@ -127,6 +127,7 @@ fn parse_int(text: &str) -> Option<Scalar> {
         _ if digits.len() > 1 && digits.starts_with('0') => (8, &digits[1..]),
         _ => (10, digits),
     };
+
     // `from_str_radix` would accept a second sign.
     if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_alphanumeric()) {
         return None;
@@ -237,6 +238,7 @@ fn decode_base64(text: &str) -> Option<Vec<u8>> {
             bits = 0;
         }
     }
+
     match (count % 4, padding) {
         (0, 0) => {}
         (0, 1) => out.extend_from_slice(&(bits << 6).to_be_bytes()[1..3]),

@@ -81,6 +81,7 @@ impl Policy {
             return Ok(());
         }
         let namespace = object["metadata"]["namespace"].as_str().unwrap_or_default();
+
         match kind {
             PolicyKind::Role | PolicyKind::ClusterRole => {
                 let name = object["metadata"]["name"].as_str().unwrap_or_default();

@@ -149,6 +149,7 @@ fn convert<'v>(value: &'v Value, nesting: u16, parts: &mut usize) -> Option<Box<
     if *parts > MAX_PARTS || nesting > MAX_NESTING {
         return None;
     }
+
     let value: Box<dyn Val + 'v> = match value {
         Value::Null => Box::new(CelNull),
         Value::Bool(value) => Box::new(CelBool::from(*value)),

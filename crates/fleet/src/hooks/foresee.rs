@@ -87,6 +87,7 @@ impl Foresight<'_> {
             }
             self.obstacle = self.obstacle.take().or(failed);
         }
+
         told
     }
 }

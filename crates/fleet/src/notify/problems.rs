@@ -11,6 +11,7 @@ pub fn problems(spec: &NotificationProviderSpec) -> Vec<(&'static str, String)> 
     {
         found.push(("address", why));
     }
+
     if spec.address.is_none() && kind == ProviderType::Email {
         found.push(("address", "name the mail server: smtp://HOST or smtps://HOST".to_owned()));
     }
@@ -32,6 +33,7 @@ pub fn problems(spec: &NotificationProviderSpec) -> Vec<(&'static str, String)> 
     if spec.commit_status.is_some() && !kind.is_git_host() {
         found.push(("commitStatus", "only Git hosts give statuses to commits".to_owned()));
     }
+
     match (&spec.email, kind) {
         (None, ProviderType::Email) => found.push(("email", "say from whom and to whom".to_owned())),
         (Some(email), ProviderType::Email) => {
@@ -57,6 +59,7 @@ pub(crate) fn check_address(kind: ProviderType, address: &str) -> Result<(), Str
     if address.chars().any(|one| one.is_whitespace() || one.is_control()) {
         return Err("it has white space in it".to_owned());
     }
+
     let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
     if host.is_empty() {
         return Err("it names no host".to_owned());
@@ -65,6 +68,7 @@ pub(crate) fn check_address(kind: ProviderType, address: &str) -> Result<(), Str
         return Err("it holds a user, a query or a fragment: what is secret goes into the Secret, as token or address"
             .to_owned());
     }
+
     match kind {
         ProviderType::Email if !path.is_empty() => Err("a mail server has no path".to_owned()),
         ProviderType::MsTeams => {

@@ -45,6 +45,7 @@ fn read_statement(parameter: &Parameter) -> Result<Statement<'_>, String> {
     if backend.is_some() && secret.is_none() {
         return Err("from.backend says which backend has the secret; name one".to_owned());
     }
+
     let statement = match (context, config_map, secret, cluster_secret, cluster) {
         (Some(name), None, None, None, None) => Statement::Context(name, keys),
         (None, Some(name), None, None, None) => Statement::ConfigMap(name, keys, before),
@@ -56,6 +57,7 @@ fn read_statement(parameter: &Parameter) -> Result<Statement<'_>, String> {
         (None, None, None, None, Some(part)) => Statement::Cluster(*part, keys),
         _ => return Err("from names exactly one of context, configMap, secret, clusterSecret and cluster".to_owned()),
     };
+
     let takes_prefix = !matches!(statement, Statement::Context(..) | Statement::Cluster(..));
     match statement {
         _ if prefix.is_some() && !takes_prefix => {
@@ -92,6 +94,7 @@ pub fn check_service(spec: &ServiceDeploymentSpec) -> Vec<(String, String)> {
     if picked > MAX_PICKED {
         wrong.push(("parameters".to_owned(), format!("{picked} keys are picked; at most {MAX_PICKED} are taken")));
     }
+
     let mut stated = Stated::default();
     for name in spec.configuration.keys() {
         let _ = stated.note("configuration".to_owned(), name, "spec.configuration".to_owned());
@@ -198,6 +201,7 @@ impl Work<'_> {
             keys => keys.iter().map(|key| format!("{part:?}/{key}")).collect(),
         };
         self.hand(CLUSTERS, name, handed.iter().map(String::as_str));
+
         let texts = |map: &BTreeMap<String, String>| -> Map<String, Value> {
             map.iter().map(|(key, text)| (key.clone(), text.clone().into())).collect()
         };
@@ -219,6 +223,7 @@ impl Work<'_> {
             ClusterPart::Annotations => &mut names.annotations,
             ClusterPart::Metadata | ClusterPart::Version => &mut names.metadata,
         };
+
         let origin = |key: &str| self.origin("Cluster", name, &format!("{path}[{key}]"));
         if keys.is_empty() {
             for (key, value) in of_part {
@@ -250,6 +255,7 @@ impl Work<'_> {
             self.settled.tell(&["cluster", field], self.origin("Cluster", cluster.name, key), value.into());
             map.insert(field.to_owned(), value.into());
         }
+
         let labels = self.settled.settle(&["cluster", "labels"], names.labels);
         let annotations = self.settled.settle(&["cluster", "annotations"], names.annotations);
         let metadata = self.settled.settle(&["cluster", "metadata"], names.metadata);

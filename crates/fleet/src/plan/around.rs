@@ -192,6 +192,7 @@ pub fn clear(object: &mut Value, manifest: &Value, field: &str) -> Option<String
     if steps.len() < 2 || matches!(&steps[0], Step::Name(name) if name != "spec") {
         return None;
     }
+
     let (mut at, mut stated) = (object, Some(manifest));
     let mut path = String::new();
     for (n, step) in steps.iter().enumerate() {

@@ -320,6 +320,7 @@ fn read_quantity(value: &Value) -> Option<f64> {
         Value::String(text) => text,
         _ => return None,
     };
+
     let end = text.find(|c: char| !matches!(c, '0'..='9' | '.' | '+' | '-')).unwrap_or(text.len());
     let (number, unit) = text.split_at(end);
     let (base, power) = match unit {

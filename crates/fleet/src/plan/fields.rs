@@ -56,11 +56,13 @@ pub fn compare(sides: Sides<'_>, room: &mut usize) -> Compared {
     let ours = entries.into_iter().find(|entry| {
         entry["manager"] == FIELD_MANAGER && entry["operation"] == "Apply" && entry["subresource"].is_null()
     });
+
     // If the last applied manifest is unknown, its secret values may be in the cluster, and the veil does not know them
     // either.
     let blind = sides.applied.is_none() && sides.veiled.is_some_and(|veiled| veiled.veil.hides(sides.source));
     let (redact, veiled, knows) = (sides.redact, sides.veiled, sides.applied.is_some());
     let mut walk = Walk { redact, veiled, blind, knows, room, out: Compared::default() };
+
     let (mut live, mut planned) = (sides.live.clone(), sides.planned.clone());
     walk.out.hidden += take_kept(&mut live);
     take_kept(&mut planned);
@@ -71,6 +73,7 @@ pub fn compare(sides: Sides<'_>, room: &mut usize) -> Compared {
     for manifest in [Some(&mut source), applied.as_mut()].into_iter().flatten() {
         take_marks(manifest);
     }
+
     let at = At {
         live: Some(&live),
         planned: Some(&planned),
@@ -202,6 +205,7 @@ impl Walk<'_> {
             return;
         }
         let hides = hides || self.is_secret(path);
+
         // Each hidden value is hashed by itself.
         let opens = |value: Option<&Value>| value.map_or(hides || path.is_empty(), Value::is_object);
         if opens(at.live) && opens(at.planned) {
@@ -212,6 +216,7 @@ impl Walk<'_> {
             }
             return;
         }
+
         let lists = (at.live.and_then(Value::as_array), at.planned.and_then(Value::as_array));
         if let (Some(live), Some(planned)) = lists {
             if let Some(key) = key_of(live, planned) {

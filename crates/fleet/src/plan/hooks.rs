@@ -148,6 +148,7 @@ pub(super) fn resolve_hooks(
             Err(refusal) => skipped.push(skip_hook(object, SkipReason::Refused(refusal), &steps)),
         }
     }
+
     hooks.sort_by(|a, b| (a.wave, &a.object).cmp(&(b.wave, &b.object)));
     (hooks, skipped)
 }

@@ -81,6 +81,7 @@ impl<'a> Ignores<'a> {
         if own.is_none() && rules.is_empty() {
             return Ok(Ignored::default());
         }
+
         let (mut picked, mut unanswered) = (Vec::new(), Vec::new());
         let shown = visible(manifest);
         let mut subject = None;
@@ -96,6 +97,7 @@ impl<'a> Ignores<'a> {
             picked.extend(fields);
             unanswered.extend(problem.map(|problem| format!("{name} {problem}")));
         }
+
         let pointers = rules.iter().flat_map(|rule| &rule.stated.json_pointers).chain(&picked);
         let managers = rules.iter().flat_map(|rule| &rule.stated.managed_fields_managers);
         let mut all = BTreeMap::new();

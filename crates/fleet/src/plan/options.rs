@@ -216,6 +216,7 @@ pub fn read_options(manifest: &Value, object: &ObjectRef, service: &ApplyOptions
         None if annotations.either(FLUX_DRIFT, "disabled", "enabled")? == Some(true) => DriftMode::Ignore,
         None => service.drift,
     };
+
     let method: Option<Method> = annotations.policy(METHOD)?;
     let replace = match method {
         Some(method) => method == Method::Replace,
@@ -233,6 +234,7 @@ pub fn read_options(manifest: &Value, object: &ObjectRef, service: &ApplyOptions
         Some(policy) => policy == ImmutablePolicy::Recreate,
         None => service.immutable == ImmutablePolicy::Recreate && !holds_others(object),
     };
+
     // `read_protection` reads the live object's annotations; those of the source are validated before they reach it.
     let protection = read_protection(&manifest["metadata"]);
     if let Some(bad) = protection.bad {
@@ -240,6 +242,7 @@ pub fn read_options(manifest: &Value, object: &ObjectRef, service: &ApplyOptions
     }
     let ssa = annotations.ssa()?;
     let ignore = annotations.list(IGNORE_DIFFERENCES).map(|text| read_pointer(IGNORE_DIFFERENCES, text, manifest));
+
     Ok(ObjectOptions {
         adopt: annotations.policy(ADOPT)?.unwrap_or(service.adopt),
         conflicts: annotations.policy(CONFLICTS)?.unwrap_or(service.conflicts),
@@ -346,6 +349,7 @@ pub fn read_protection(metadata: &Value) -> Protection {
         Ok(left) => protection.left = left,
         Err(bad) => protection.bad = Some(bad),
     }
+
     if let Some(value) = annotations.get(PRUNE) {
         let guard = read_guard(PRUNE, value, ["disabled", "confirm", "enabled"], &mut protection.bad);
         (protection.prune, protection.removal) = (guard.clone(), guard);
@@ -362,6 +366,7 @@ pub fn read_protection(metadata: &Value) -> Protection {
         let name = format!("{ARGO_OPTIONS} {option}");
         *slot = read_guard(&name, value, ["false", "confirm", "true"], &mut protection.bad);
     }
+
     // An excluded object is not deleted either.
     let bad = protection.bad.as_ref().filter(|bad| [FLUX_RECONCILE, FLUX_SSA].contains(&bad.name.as_str()));
     let kept = protection.left.clone().or_else(|| bad.map(|bad| format!("{}: {}", bad.name, bad.value)));

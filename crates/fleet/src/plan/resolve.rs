@@ -117,6 +117,7 @@ pub fn resolve(mut render: Render, service_uid: &str, terms: Terms<'_>, served: 
         stated: Vec::new(),
         count: render.objects.len(),
     };
+
     let mut seen: BTreeMap<ObjectKey, (usize, String)> = BTreeMap::new();
     let mut duplicates: Vec<usize> = Vec::new();
     let mut definitions: BTreeMap<ObjectKey, ObjectKey> = BTreeMap::new();
@@ -180,12 +181,14 @@ pub fn resolve(mut render: Render, service_uid: &str, terms: Terms<'_>, served: 
             needs,
         });
     }
+
     // Which of two duplicates is meant is unknown, so neither is applied. The second one's message stands for both.
     duplicates.sort_unstable();
     duplicates.dedup();
     for index in duplicates.into_iter().rev() {
         out.objects.remove(index);
     }
+
     refuse_doubles(&mut out, &seen);
     add_namespace_needs(&mut out.objects);
     waves::pull_forward(&mut out.objects, &definitions);
@@ -315,6 +318,7 @@ pub(super) fn finish(
     } else {
         metadata.insert("namespace".into(), object.namespace.clone().into());
     }
+
     let ignored = ignores.of(&manifest, object)?;
     let metadata = entry_object(&mut manifest, "metadata");
     let marks = [
@@ -333,6 +337,7 @@ pub(super) fn finish(
             }
         }
     }
+
     let options = read_options(&manifest, object, service)?;
     Ok((manifest, ObjectOptions { unanswered: ignored.unanswered, ..options }))
 }

@@ -137,6 +137,7 @@ impl<'a> Obstacles<'a> {
         let mut found =
             Self { last: None, by_group: BTreeMap::new(), by_namespace: BTreeMap::new(), earliest: BTreeMap::new() };
         let (mut of_groups, mut of_namespaces) = (BTreeMap::<&str, i32>::new(), BTreeMap::<&str, i32>::new());
+
         // Of several obstacles, name one whose deletion was already requested: nothing else keeps it.
         let (asked, others): (Vec<_>, Vec<_>) = left.iter().partition(|(key, _)| tried.contains(*key));
         let left = || asked.iter().chain(&others).copied();

@@ -128,6 +128,7 @@ impl Question {
         };
         let told: String = heard.message.chars().filter(|one| !one.is_control()).collect();
         let told = cut(&told, MAX_MESSAGE);
+
         let answer = Answer {
             of: self.of,
             said: heard.said,
@@ -137,6 +138,7 @@ impl Question {
             errors,
             course: self.before.as_ref().and_then(|before| before.course),
         };
+
         match self.gate {
             GateType::Webhook => {
                 let asking = gates.webhook.as_ref()?;
@@ -184,6 +186,7 @@ fn go_on(measuring: &Measuring, answer: Answer, (holds, told): (bool, &str), now
         course.held = 0;
         course.failed = course.failed.saturating_add(1);
     }
+
     let has_failed = measuring.failure_limit.is_some_and(|limit| course.failed >= limit);
     let lasted = now - course.since;
     let said = match holds {
@@ -209,6 +212,7 @@ fn go_on(measuring: &Measuring, answer: Answer, (holds, told): (bool, &str), now
             None => format!("it does not hold: {told}"),
         },
     };
+
     let next = (said != Said::Fail).then(|| now.saturating_add(measuring.interval));
     Answer { said, message, next, course: Some(course), ..answer }
 }

@@ -53,6 +53,7 @@ fn read_result(body: &[u8]) -> Result<Value, String> {
     if answer["status"] != "success" {
         return Err("the answer is not that of a query: is it Prometheus?".to_owned());
     }
+
     let (data, empty) = (&answer["data"], json!({}));
     let series: Vec<(&Value, &Value)> = match data["resultType"].as_str() {
         Some("scalar") => vec![(&empty, &data["result"])],
@@ -65,6 +66,7 @@ fn read_result(body: &[u8]) -> Result<Value, String> {
     if series.is_empty() {
         return Err("the query has no result".to_owned());
     }
+
     let mut seen = json!({"series": []});
     let mut values = Vec::with_capacity(series.len());
     for (labels, sample) in series {
@@ -74,6 +76,7 @@ fn read_result(body: &[u8]) -> Result<Value, String> {
         let number = number.ok_or_else(|| format!("a value is {}", cut(text, MAX_VALUE)))?;
         values.push(json!({"labels": labels, "value": number}));
     }
+
     if let [one] = values.as_slice() {
         seen["value"] = one["value"].clone();
     }

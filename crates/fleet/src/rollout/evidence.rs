@@ -63,6 +63,7 @@ impl Evidence {
         if report.outcome == Outcome::Superseded {
             return false;
         }
+
         let before = known.take().filter(|before| before.change == change);
         let is_same = before.as_ref().is_some_and(|before| before.entry == entry);
         let said = match judge_report(report, tests) {
@@ -76,6 +77,7 @@ impl Evidence {
             }
             None => Said::Progressing,
         };
+
         // A change that fell back by itself has to soak again.
         let outlasts = |before: &&Self| !is_same || said == Said::Healthy || before.said != Said::Healthy;
         let kept = before.as_ref().filter(outlasts).and_then(|before| before.healthy_since);
@@ -84,6 +86,7 @@ impl Evidence {
             Said::Progressing => kept,
             Said::Failed(_) => None,
         };
+
         let goes_on = before.as_ref().filter(|before| is_same && is_like(&before.said, &said));
         let since = goes_on.map_or(now, |before| before.since);
         let next = Self { entry, change, said, since, healthy_since };

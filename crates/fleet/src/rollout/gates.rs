@@ -54,6 +54,7 @@ impl Gates {
         for (step, done) in steps.iter_mut().zip(resting) {
             step.total = *done;
         }
+
         for (member, view) in members.iter().zip(views) {
             let step = &mut steps[usize::from(member.step)];
             let is_left = matches!(view.case, Case::Deferred | Case::Skipped)
@@ -65,6 +66,7 @@ impl Gates {
         for (number, step) in (0..).zip(&mut steps) {
             step.max = policy.step(number).and_then(|stated| stated.max_unavailable).map(|limit| limit.of(step.total));
         }
+
         let sum = |count: fn(&StepGate) -> usize| steps.iter().map(count).sum::<usize>();
         let (total, unavailable, refused) = (sum(|s| s.total), sum(|s| s.unavailable), sum(|s| s.refused));
         let max = policy.max_unavailable.of(total);
@@ -77,6 +79,7 @@ impl Gates {
         let is_at_once = policy.strategy == Strategy::AllAtOnce;
         // An all-at-once rollout is not stopped, but it may go back.
         let may_halt = !is_at_once || policy.on_failure == OnFailure::Rollback;
+
         let latch = match () {
             () if state.aborted => Some(Latch::Aborted),
             () if has_failed && refused > 0 && may_halt => Some(Latch::Halted),
@@ -125,6 +128,7 @@ impl Gates {
         if self.is_at_once {
             return (0..views.len()).filter(ready).collect();
         }
+
         let mut hopeful = views.iter().filter(|view| view.is_hopeful).count();
         let mut ready: Vec<usize> = (0..views.len()).filter(ready).collect();
         ready.sort_by_cached_key(|index| {
@@ -136,6 +140,7 @@ impl Gates {
         ready.truncate(self.max.saturating_sub(hopeful));
         let mut chosen = ready;
         hopeful += chosen.len();
+
         if self.latch.is_some() {
             return chosen;
         }
@@ -145,6 +150,7 @@ impl Gates {
             let allowed = self.partitions(members, views, &healthy);
             healthy.retain(|index| allowed.contains(&partition(&members[*index])));
         }
+
         let (mut unavailable, mut steps) = (self.unavailable, self.steps.clone());
         for index in healthy {
             let (member, view) = (&members[index], &views[index]);

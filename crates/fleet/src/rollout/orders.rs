@@ -14,6 +14,7 @@ pub(super) fn obey(
 ) -> Vec<Track> {
     state.obeyed = Some(order.id);
     let mut tracks: Vec<Track> = views.iter().map(|view| view.track).collect();
+
     if order.number != state.number {
         return tracks;
     }
@@ -22,6 +23,7 @@ pub(super) fn obey(
             track.skipped = member.wanted;
         }
     }
+
     match order.promote {
         // On hold, a promotion only lets the rollout begin, whatever it names.
         Some(_) if policy.strategy == Strategy::OnHold && !state.promoted => state.promoted = true,

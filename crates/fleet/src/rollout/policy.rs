@@ -93,6 +93,7 @@ impl Policy {
             let told = format!("a list of {}", stated.steps.len());
             return Err(InvalidPolicy::new("steps", told, format!("one of at most {MAX_STEPS}")));
         }
+
         let mut steps = Vec::with_capacity(stated.steps.len());
         for (index, step) in stated.steps.iter().enumerate() {
             let read = read_step(index, step)?;
@@ -102,11 +103,13 @@ impl Policy {
             }
             steps.push(read);
         }
+
         let key_fits = |key: &String| (1..=MAX_LABEL_KEY).contains(&key.len());
         if let Some(key) = stated.partition_by.as_ref().filter(|key| !key_fits(key)) {
             let remedy = format!("a label's key of at most {MAX_LABEL_KEY} bytes, or absent");
             return Err(InvalidPolicy::new("partitionBy", quote(key), remedy));
         }
+
         let max_partitions = read_count("maxPartitions", stated.max_partitions, 1, MAX_PARTITIONS)?;
         Ok(Self {
             strategy: stated.strategy,
@@ -186,6 +189,7 @@ fn read_order(order: &RolloutOrder) -> Result<Order, InvalidPolicy> {
     if let Some(wrong) = order.skip.iter().find(|name| !is_pair(name)) {
         return Err(InvalidPolicy::new("order.skip", quote(wrong), "NAMESPACE/NAME of a Cluster"));
     }
+
     for (field, text, most) in
         [("order.reason", &order.reason, MAX_REASON), ("order.requestedAt", &order.requested_at, MAX_REQUESTED_AT)]
     {
@@ -196,6 +200,7 @@ fn read_order(order: &RolloutOrder) -> Result<Order, InvalidPolicy> {
     if order.abort && order.promote.is_some() {
         return Err(InvalidPolicy::new("order.abort", true, "false beside promote: a rollout goes on or back"));
     }
+
     Ok(Order {
         id: Digest::of_json(&serde_json::to_value(order).unwrap_or_default()),
         number: order.number,

@@ -122,6 +122,7 @@ pub fn standing(policy: &Policy, state: &State, outlook: &Outlook, member: &Memb
         Case::InFlight => member.stopped_by(&member.track),
         _ => member.stands.as_ref(),
     };
+
     match (view.case, stands) {
         (Case::Still | Case::InFlight | Case::Pending, Some(stands)) => Standing::Stands(stands.clone()),
         (Case::Skipped, _) => Standing::Skipped,

@@ -30,6 +30,7 @@ pub fn place(policy: &Policy, clusters: &[Cluster<'_>], resting: &Resting) -> Ve
     let mut steps: Vec<u16> = clusters.iter().map(|cluster| group(policy, cluster.labels)).collect();
     let Some(canary) = &policy.canary else { return steps };
     let first = steps.iter().copied().map(usize::from).chain([resting.first_group()]).min();
+
     let mut able: Vec<usize> = (0..clusters.len())
         .filter(|index| match &canary.selector {
             Some(selector) => selects(selector, clusters[*index].labels),
@@ -49,6 +50,7 @@ pub fn place(policy: &Policy, clusters: &[Cluster<'_>], resting: &Resting) -> Ve
         able.sort_by_key(|index| (!clusters[*index].is_canary, clusters[*index].name));
         able.truncate(count.saturating_sub(resting.canaries()));
     }
+
     for index in able {
         steps[index] = 0;
     }

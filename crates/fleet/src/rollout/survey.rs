@@ -74,6 +74,7 @@ pub fn survey(policy: &Policy, outlook: &Outlook, members: &[Counted<'_>]) -> Ro
             version.first = version.first.into_iter().chain(member.released).min();
         }
     }
+
     let mut versions: Vec<(&str, Version<'_>)> = versions.into_iter().collect();
     // Members that have no version and are offered none come last.
     versions.sort_by_key(|(revision, version)| (revision.is_empty(), Reverse(version.rank()), Reverse(*revision)));
@@ -81,6 +82,7 @@ pub fn survey(policy: &Policy, outlook: &Outlook, members: &[Counted<'_>]) -> Ro
     let mut told: Vec<VersionCounts> = versions.into_iter().map(tell).collect();
     let left = count(others.len());
     told.extend(others.into_iter().map(tell).reduce(add));
+
     RolloutSurvey {
         stages: stages
             .into_iter()

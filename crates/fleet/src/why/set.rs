@@ -142,12 +142,14 @@ fn judge_rollout(evidence: &SetEvidence<'_>) -> Option<Finding> {
             finding.because(format!("{} {told}", member.cluster))
         })
     };
+
     let failed = evidence.members.iter().find(|member| member.progress == Some(Progress::Failed));
     let next = match failed.filter(|member| !member.service.is_empty()) {
         Some(member) => NextStep::Farwater(format!("why {} -n {namespace}", member.service)),
         None => status,
     };
     let halted = rollout.halted_by.as_ref().map(|by| format!("halted by {by}")).unwrap_or_default();
+
     let finding = match rollout.phase {
         RolloutPhase::Halted | RolloutPhase::Aborted => Finding::broken(Link::Rollout, so_far).because(halted),
         RolloutPhase::Paused => {

@@ -97,6 +97,7 @@ fn remedy(
     let patch = |spec: &str| patch(reference, namespace, spec);
     let create = |secret: &str| format!("create secret generic {secret} -n {namespace} {LOGIN}");
     let is_git_over_http = *kind == SourceKind::GitRepository && source.url.starts_with("http");
+
     match (ready.map_or("", |ready| ready.reason.as_str()), &source.secret) {
         ("AuthenticationFailed", Some(secret)) if is_git_over_http => {
             let login = r#"{"stringData":{"username":"USER","password":"TOKEN"}}"#;

@@ -12,6 +12,7 @@ pub(super) fn remove(mirror: &Path) -> io::Result<()> {
             remove_file(&entry.path())?;
         }
     }
+
     for entry in list(&objects)? {
         let name = entry.file_name();
         let name = name.to_string_lossy();
@@ -25,6 +26,7 @@ pub(super) fn remove(mirror: &Path) -> io::Result<()> {
             }
         }
     }
+
     for entry in list(mirror)? {
         let name = entry.file_name();
         if name.to_string_lossy().ends_with(".lock") || name == "gc.pid" {

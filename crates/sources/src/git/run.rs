@@ -168,6 +168,7 @@ impl Git {
                 .map_err(|error| fail(GitReason::NoGit, error.to_string()))?;
             link = Some(started);
         }
+
         let url = if link.is_some() { format!("fd::{SOCKET}") } else { session.remote.url().to_owned() };
         let mut child =
             command.args(args.iter().map(|arg| if *arg == URL { &url } else { *arg })).spawn().map_err(no_git)?;
@@ -190,6 +191,7 @@ impl Git {
             }
         };
         group.0 = None;
+
         if status.success() {
             return Ok(stdout);
         }
@@ -223,10 +225,12 @@ impl Git {
         ] {
             command.env(name, value);
         }
+
         command.env("GIT_CONFIG_COUNT", settings.len().to_string());
         for (n, (key, value)) in settings.iter().enumerate() {
             command.env(format!("GIT_CONFIG_KEY_{n}"), key).env(format!("GIT_CONFIG_VALUE_{n}"), value);
         }
+
         command.current_dir(home).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command.process_group(0).kill_on_drop(true);
         command
@@ -308,6 +312,7 @@ fn settings(towards: &Towards<'_>, files: &Files) -> Vec<(String, String)> {
         // The data directory may belong to another user than a container runs as; its content is ours nevertheless.
         ("safe.directory", "*"),
     ];
+
     let mut settings: Vec<_> = fixed.into_iter().map(|(k, v)| (k.to_owned(), v.to_owned())).collect();
     let mut set = |key: &str, value: String| settings.push((key.to_owned(), value));
     let session = match towards {
@@ -333,6 +338,7 @@ fn settings(towards: &Towards<'_>, files: &Files) -> Vec<(String, String)> {
         set("http.proxy", proxy.url().to_string());
         set("http.proxyAuthMethod", "basic".to_owned());
     }
+
     let path = |file: &Option<tempfile::NamedTempFile>| file.as_ref().map(|file| PathBuf::from(file.path()));
     for (key, file) in [("http.sslCAInfo", path(&files.ca)), ("http.proxySSLCAInfo", path(&files.proxy_ca))] {
         if let Some(file) = file {

@@ -120,6 +120,7 @@ impl Registry {
         if login.is_some() && url.scheme() == "http" && self.site.url().scheme() == "https" {
             return Err(self.fail(step, FetchReason::ClearText, "its token service speaks http"));
         }
+
         let scope = scope.map_or_else(|| format!("repository:{}:pull", self.place.repository()), str::to_owned);
         {
             let mut query = url.query_pairs_mut();
@@ -128,6 +129,7 @@ impl Registry {
                 query.append_pair("service", service);
             }
         }
+
         let mut ask = Ask::get(url);
         let header = match login {
             Some(Login::Identity(token)) => {
@@ -145,6 +147,7 @@ impl Registry {
             value.set_sensitive(true);
             ask.headers.insert(header::AUTHORIZATION, value);
         }
+
         let answer =
             self.site.send_unredirected(step, ask.sign(Sign::Nothing)).await.map_err(|error| self.told(error))?;
         let answer = match answer.status.as_u16() {
@@ -155,6 +158,7 @@ impl Registry {
             401 | 403 => return Err(self.fail(step, FetchReason::CredentialsMissing, "")),
             _ => answer.success(&self.site).map_err(|error| self.told(error))?,
         };
+
         let bytes = Zeroizing::new(answer.bytes(MAX_ANSWER).await.map_err(|error| self.told(error))?);
         let token: Token = serde_json::from_slice(&bytes).map_err(|_| unusable("answers with something else"))?;
         let token = token.token.or(token.access_token).filter(|token| !token.is_empty());

@@ -123,6 +123,7 @@ impl Identity {
         let lines: Vec<_> = pem.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
         let broken = |_| "identity is no key that can be read".to_owned();
         let key = PrivateKey::from_openssh(format!("{}\n", lines.join("\n"))).map_err(broken)?;
+
         let key = match (key.kdf(), passphrase) {
             (Kdf::Bcrypt { rounds, .. }, _) if *rounds > MAX_ROUNDS => {
                 return Err(format!("identity wants {rounds} rounds of hashing; at most {MAX_ROUNDS} are made"));
@@ -133,6 +134,7 @@ impl Identity {
                 key.decrypt(passphrase).map_err(|_| "the Secret's password doesn't open identity".to_owned())?
             }
         };
+
         let unusable = || format!("identity is a key of the kind {}, which is not supported", key.algorithm());
         let signer = match key.key_data() {
             KeypairData::Ed25519(pair) => {
@@ -202,6 +204,7 @@ impl Identity {
                 (name.to_owned(), bytes)
             }
         };
+
         let mut signature = Vec::new();
         put(&mut signature, name.as_bytes())?;
         put(&mut signature, &bytes)?;

@@ -69,6 +69,7 @@ fn check_one(keys: &[Certificate], signature: &Signature, payload: &[u8], now: u
     if lifetime.is_some_and(|life| life != 0 && made + life < now) {
         return Err("has an OpenPGP signature that has expired".to_owned());
     }
+
     let mut refused = None;
     for Certificate(key) in keys {
         for signer in signers(key) {

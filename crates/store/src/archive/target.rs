@@ -92,6 +92,7 @@ impl Target {
         .fetch_one(&mut connection)
         .await
         .map_err(at)?;
+
         let mut replaced_counter = 0;
         if tables > 0 {
             replaced_counter = read::load_counter(&mut connection).await.map_err(at)?;
@@ -99,6 +100,7 @@ impl Target {
                 return Err(ArchiveError::Occupied { location: location.clone() });
             }
         }
+
         let make = format!(
             "DROP SCHEMA IF EXISTS {RESTORING} CASCADE; CREATE SCHEMA {RESTORING}; SET search_path TO {RESTORING}"
         );

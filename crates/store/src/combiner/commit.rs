@@ -59,6 +59,7 @@ impl Combiner {
         if Engine::of(&location) == Engine::Sqlite || !is_open {
             return Err(error);
         }
+
         self.tx.drop_connection();
         // After this time the callers get `StoreError::Unknown`.
         let (start, limit) = (Instant::now(), self.settings.database.patience / 4);
@@ -69,6 +70,7 @@ impl Combiner {
                 Err(_) => break None,
             }
         };
+
         let source = match error.at(&location) {
             StoreError::Unavailable { source, .. } | StoreError::Database { source, .. } => source,
             other => Arc::new(sqlx::Error::Io(std::io::Error::other(other))),

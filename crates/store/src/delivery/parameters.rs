@@ -145,6 +145,7 @@ async fn save_keys(connection: &mut Connection, some: &[&Resolved]) -> Result<()
     for (uid, kind, namespace, name, key) in select_of::<(String, _, _, _, _), _>(connection, select, some).await? {
         known.entry(uid).or_default().insert(ParameterKey { kind, namespace, name, key });
     }
+
     let mut rows = Vec::new();
     for Resolved { row: ParameterRow { service_uid, .. }, keys } in some {
         let known = known.remove(service_uid).unwrap_or_default();

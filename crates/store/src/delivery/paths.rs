@@ -89,6 +89,7 @@ pub async fn services_concerned(
         let sql = "SELECT DISTINCT service_uid FROM service_paths WHERE source_uid = $1 ORDER BY service_uid";
         return Ok(sqlx::query_scalar(sql).bind(source_uid).fetch_all(connection).await?);
     };
+
     let mut concerned = Vec::new();
     for some in chunks(&around(changed)) {
         let places: Vec<String> = (2..some.len() + 2).map(|place| format!("${place}")).collect();
@@ -113,6 +114,7 @@ pub async fn services_concerned(
         .await?;
         concerned.extend(found);
     }
+
     concerned.sort_unstable();
     concerned.dedup();
     Ok(concerned)

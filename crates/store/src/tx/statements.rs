@@ -22,6 +22,7 @@ impl Tx {
                 None => gone.push(key),
             }
         }
+
         for some in chunks(&gone) {
             let sql = format!(
                 "DELETE FROM resources WHERE (kind, namespace, name) IN (VALUES {})",
@@ -100,6 +101,7 @@ impl Tx {
         if counter < last {
             return Ok(false);
         }
+
         let rows = sqlx::query(
             "SELECT version, kind, namespace, name, uid, operation, sealed, body, status, written FROM changes \
              WHERE version BETWEEN $1 AND $2 ORDER BY version",

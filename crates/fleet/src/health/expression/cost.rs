@@ -167,6 +167,7 @@ impl<'a> Count<'a> {
         let sum = |of: fn(&Extent) -> u64| operands.iter().map(of).fold(0, u64::saturating_add);
         let most = |of: fn(&Extent) -> u64| operands.iter().map(of).max().unwrap_or_default();
         let size = sum(|operand| operand.size);
+
         let (cost, value) = match call.func_name.as_str() {
             operators::LOGICAL_AND | operators::LOGICAL_OR | operators::LOGICAL_NOT | operators::NOT_STRICTLY_FALSE => {
                 (0, Extent::SCALAR)
@@ -196,6 +197,7 @@ impl<'a> Count<'a> {
             // The other functions return numbers and booleans. If one fails, its error holds copies of the arguments.
             _ => (size, Extent::SCALAR),
         };
+
         self.spend(cost)?;
         Some(value)
     }
