@@ -115,6 +115,7 @@ impl Bundles {
                 }
             }
         }
+
         let name = secret_name(digest);
         if lock(&self.cluster_copies).contains(&name)
             && let Ok(Some(compressed)) = secrets::load(kubernetes, &name).await
@@ -126,6 +127,7 @@ impl Bundles {
         if shelf == Shelf::Nothing {
             return Err(BundleError::NotKept(digest));
         }
+
         let temporary = path.with_extension("part");
         // zstd never grows its input by more than this.
         let most = limits.total_bytes + (limits.total_bytes >> 8) + 1024;
@@ -136,6 +138,7 @@ impl Bundles {
             let _ = std::fs::remove_file(&temporary);
             BundleError::Content { digest, source }
         })?;
+
         if shelf == Shelf::Passing {
             let _ = std::fs::remove_file(&temporary);
             return Ok(archive);

@@ -65,6 +65,7 @@ impl Look<'_> {
         if rules.evaluate(&object).0 == Health::Current {
             return Ok(Looked::default());
         }
+
         let mut titles = Vec::new();
         let mut more = None;
         for _ in 0..DEPTH {
@@ -76,11 +77,13 @@ impl Look<'_> {
             }
             object = child;
         }
+
         let own = if titles.is_empty() { String::new() } else { rules.evaluate(&object).1 };
         let events = if children::tells(rules, &object) { Vec::new() } else { self.events(&object).await? };
         let waits_for_consumer = titles.is_empty() && children::waits_for_consumer(rules, &object, &events);
         let said = [Some(own).filter(|own| !own.is_empty()), children::explain_events(&object, &events), more];
         let said: Vec<String> = said.into_iter().flatten().collect();
+
         let mut parts = Vec::new();
         match (titles.is_empty(), said.is_empty()) {
             (true, true) => {}
@@ -115,6 +118,7 @@ impl Look<'_> {
         let collection = format!("{}/namespaces/{}/{}", place.kind.root, escape(namespace), place.kind.plural);
         let limit = if whole { PODS } else { OTHERS };
         let path = format!("{collection}?limit={limit}&labelSelector={}", escape(&place.selector));
+
         let mut owned = Vec::new();
         self.list(&path, !whole, |mut child| {
             if children::is_owned_by(&child, uid) {
@@ -127,6 +131,7 @@ impl Look<'_> {
         if whole {
             return Ok(owned);
         }
+
         let mut read = Vec::new();
         for child in children::choose(place, owned, CHOSEN) {
             let name = child["metadata"]["name"].as_str().unwrap_or_default();

@@ -91,6 +91,7 @@ pub async fn run(agent: &Agent) -> Infallible {
     let connection = &agent.connection;
     let mut invitations = connection.invitation.subscribe();
     let (mut longest, mut told) = (FIRST_PAUSE, String::new());
+
     loop {
         if invitations.changed().await.is_err() {
             // Can't happen: the agent itself holds the other end.
@@ -140,6 +141,7 @@ async fn listen(agent: &Agent, socket: &mut Socket) -> Ended {
     link.send_modify(|link| link.newest = None);
     let mut patience = WELCOME;
     let mut back = None;
+
     loop {
         let message = match timeout(patience, socket.next()).await {
             Err(_) => return Ended::Silent,

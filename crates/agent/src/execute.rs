@@ -133,6 +133,7 @@ impl Executor<'_> {
             let apply = self.apply_change(change, objects, blocked, results);
             running.push(apply.inspect(move |_| drop(turn)));
         }
+
         drop(running);
         results.extend(done);
         let lost = self.replace(immutable, objects, results).await;
@@ -230,6 +231,7 @@ impl Executor<'_> {
         let gvk = GroupVersionKind::from(&object.object);
         let Some(resource) = self.kinds.get(&gvk) else { return Ok(None) };
         let live = self.kubernetes.get(Some(self.account), &resource.path_of(&object.object), false).await?;
+
         // The API server decides whether the kinds are served; health rules only judge the definition besides.
         let (health, message) = health::evaluate(&live);
         if health == Health::Failed {
@@ -238,6 +240,7 @@ impl Executor<'_> {
         if health != Health::Current {
             return Ok(None);
         }
+
         let spec = &live["spec"];
         let (Some(group), Some(kind)) = (spec["group"].as_str(), spec["names"]["kind"].as_str()) else {
             return Ok(None);
@@ -253,6 +256,7 @@ impl Executor<'_> {
                 return Ok(None);
             }
         }
+
         let health = judge(self.kinds, &self.rules, &gvk, &live);
         Ok(Some(Applied::Done { live: live_object(&live), health, notice: Box::default() }))
     }

@@ -231,12 +231,14 @@ impl HubClient {
                 request.body(Full::default())
             })
             .await?;
+
         // Limited to a range that keeps the agent useful, whatever the headers say.
         let interval = read_seconds(&response, POLL_INTERVAL_HEADER, 0.2);
         let invited = read_seconds(&response, CONNECTION_HEADER, 0.0);
         let succession = response.headers().get(SUCCESSION_HEADER).and_then(|v| v.to_str().ok()?.parse().ok());
         let renew_keys = response.headers().contains_key(RENEW_KEYS_HEADER);
         let plan = response.headers().contains_key(PLAN_HEADER);
+
         if response.status() == StatusCode::NOT_MODIFIED {
             return Ok(Poll { interval, body: None, succession, renew_keys, invited, plan });
         }
@@ -449,6 +451,7 @@ impl HubClient {
             .await
             .map_err(|e| unreachable(what, e))?
             .map_err(|e| unreachable(what, e))?;
+
         let said = response.headers().get(PROTOCOL_HEADER).and_then(|value| parse_protocol(value.to_str().ok()?));
         if let Some(hub) = said {
             self.protocol.store(hub, Ordering::Relaxed);
@@ -457,6 +460,7 @@ impl HubClient {
         if status.is_success() || matches!(status, StatusCode::NOT_MODIFIED | StatusCode::SWITCHING_PROTOCOLS) {
             return Ok(response);
         }
+
         let retry_after = response
             .headers()
             .get(header::RETRY_AFTER)

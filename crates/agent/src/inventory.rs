@@ -106,6 +106,7 @@ impl Stored {
                 chunks.entry(*place).or_default().push(entry.clone());
             }
         }
+
         // The first Secret is written first and deleted last, because it names the account by which the objects are
         // removed.
         if let Some((number, entries)) = chunks.pop_first() {
@@ -117,6 +118,7 @@ impl Stored {
             .map(async |(number, entries)| (number, self.save_chunk(kubernetes, number, entries).await))
             .collect();
         let saved: Vec<_> = stream::iter(saves).buffer_unordered(PARALLEL).collect().await;
+
         let mut failed = Ok(());
         for (number, saved) in saved {
             match saved {
@@ -143,6 +145,7 @@ impl Stored {
             chunk.deletion = self.deletion.clone();
             chunk.hooks = self.hooks.clone();
         }
+
         let bytes = encode(&chunk);
         let digest = Digest::of(&bytes);
         let held = match self.written.get(&number) {
@@ -150,6 +153,7 @@ impl Stored {
             Some(_) => Held::Already,
             None => Held::NotYet,
         };
+
         let name = self.name(number);
         let compressed = match secrets::compress(&bytes) {
             Ok(compressed) if compressed.len() > secrets::MAX_BYTES => {

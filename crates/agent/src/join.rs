@@ -118,6 +118,7 @@ pub async fn stand_by(
     let token = options.token()?;
     let presence = Presence::of(lease.name(), true)?;
     let mut told = None;
+
     loop {
         match crate::retry("ask for the agents' Lease", || lease.ask(store.kubernetes)).await {
             Asked::Taken => break,
@@ -185,6 +186,7 @@ pub async fn join(options: &Options, store: &StateStore<'_>, ground: Ground, hos
         presence: presence.clone(),
         kubernetes_version: kubernetes_version.clone(),
     };
+
     let mut doubted = None;
     if let Some(mut identity) = stored {
         // Restores a lost state directory, and the copy of a cluster that never had it.
@@ -196,6 +198,7 @@ pub async fn join(options: &Options, store: &StateStore<'_>, ground: Ground, hos
         }
         tracing::info!("the stored identity is of no use any more; joining with the token");
     }
+
     let (Some(url), Some(token)) = (&options.hub, token) else { return Err(JoinError::NotJoined) };
     let pin = options.ca_pin;
     let hub = HubClient::new(url, Trust::named(pin.into_iter().collect(), options.ca_file.as_deref())?)?;
@@ -219,6 +222,7 @@ pub async fn join(options: &Options, store: &StateStore<'_>, ground: Ground, hos
             (Err(error), None) => return Err(error.into()),
         }
     };
+
     let identity = Identity::new(url, pin, &cluster_id, keys, answer);
     hub.pins().set(identity.pins());
     // The token is used up: without a stored identity a restart could not continue.
@@ -253,11 +257,13 @@ async fn reuse(
         }
         _ => {}
     }
+
     if let Some(url) = options.hub.as_ref().filter(|url| **url != identity.hub) {
         // The same authority has another address.
         identity.hub.clone_from(url);
         crate::retry("store the hub's address", || store.save_identity(identity)).await;
     }
+
     let trust = Trust::named(identity.pins(), options.ca_file.as_deref())?;
     let hub = Box::new(HubClient::new(&identity.hub, trust)?);
     if token.is_none() {

@@ -305,12 +305,14 @@ async fn act(
     let inventories = retry("read inventories", || inventory::load_all(kubernetes)).await;
     let bundles = Bundles::new(options.state_dir.join("bundles"));
     bundles.load_cluster_copies(kubernetes).await;
+
     tracing::info!(
         cluster = format!("{}/{}", identity.cluster.namespace, identity.cluster.name),
         kubernetes = kubernetes_version,
         services = accepted.as_ref().map_or(0, |s| s.entries.len()),
         "started"
     );
+
     let renderers = Renderers::new(options)?;
     let reports = Arc::new(Reports::default());
     metrics.follow(&reports);
@@ -341,6 +343,7 @@ async fn act(
         looks: Semaphore::new(LOOKS),
         services: Mutex::default(),
     });
+
     let mut supervisor = Supervisor::new(agent.clone(), inventories);
     if let Some(state) = &accepted {
         agent.set_health_rules(state.health.as_deref());
@@ -350,6 +353,7 @@ async fn act(
     let own = update::Own::new(options);
     let (wanted, settings) = watch::channel(accepted.as_ref().and_then(|state| state.agent.clone()));
     let accepted = accepted.map(|state| AcceptedStatement { statement: state.statement, signature: state.signature });
+
     tokio::join!(
         poll::run(&agent, store, accepted, poll::Listeners { supervisor: &mut supervisor, health, wanted }),
         connection::run(&agent),

@@ -118,6 +118,7 @@ pub fn migration(object: &Value, with_updates: bool) -> Option<Value> {
     if let Some(texts) = fields.as_object_mut().and_then(|fields| fields.remove(STRING_DATA)) {
         merge(&mut fields["f:data"], &texts);
     }
+
     let mut rest = Vec::new();
     for entry in entries.iter().filter(|entry| !is_taken(entry)) {
         let mut entry = entry.clone();

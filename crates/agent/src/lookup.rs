@@ -59,6 +59,7 @@ impl Lookup<'_> {
                 }
             }
         }
+
         let mut singly = Vec::new();
         for ((resource, namespace, labelled), keys) in groups {
             let mut rest = keys;
@@ -121,6 +122,7 @@ impl Lookup<'_> {
             })
             .await;
         let complete = result.is_ok() && !labelled;
+
         // If the API server is too busy for a list, its objects are not read one by one either.
         let passing = result.err().filter(ApiError::is_passing);
         let mut open = Vec::new();

@@ -28,12 +28,14 @@ async fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
+
     let shutdown = CancellationToken::new();
     let stop = shutdown.clone();
     tokio::spawn(async move {
         wait_for_signal().await;
         stop.cancel();
     });
+
     let code = match run(options, shutdown).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

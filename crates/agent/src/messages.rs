@@ -37,6 +37,7 @@ pub fn explain_status(status: &Value, about_secret: bool) -> String {
         let webhook = webhook.map_or_else(String::new, |(webhook, _)| format!("{webhook}: "));
         return shorten(&format!("{reason}: {webhook}{causes}"));
     }
+
     if let Some((webhook, rest)) = webhook {
         // The rest may be the webhook's own words; only known sentences of the API server are harmless.
         let rest = if about_secret { "" } else { rest.split(", got ").next().unwrap_or_default() };
@@ -45,6 +46,7 @@ pub fn explain_status(status: &Value, about_secret: bool) -> String {
     if let Some(fields) = mistyped_fields(message) {
         return shorten(&format!("{reason}: {fields}"));
     }
+
     // The authorizer's sentence names the user and the action, but no values.
     let names_fields = message.contains("strict decoding error") && !message.contains(" value");
     let harmless = message.contains("is forbidden: User ")

@@ -107,10 +107,12 @@ impl Metrics {
         text.one("farwater_agent_accepted_epoch", Kind::Gauge, help, read(&self.epoch));
         let help = "Generation, within its epoch, of the desired state that was accepted last.";
         text.one("farwater_agent_accepted_generation", Kind::Gauge, help, read(&self.generation));
+
         let polls = POLLS.into_iter().zip(self.polls.iter().map(read));
         text.many("farwater_agent_polls_total", Kind::Counter, "Polls, by what came of them.", "result", polls);
         let help = "When the hub last answered a poll; 0 if it has not since the start.";
         text.one("farwater_agent_last_poll_timestamp_seconds", Kind::Gauge, help, read(&self.last_poll));
+
         let help = "1 while the hub tells of changes over a connection.";
         text.one("farwater_agent_connected", Kind::Gauge, help, read(&self.connected));
         let connections = CONNECTIONS.into_iter().zip(self.connections.iter().map(read));
@@ -118,6 +120,7 @@ impl Metrics {
         text.many("farwater_agent_connections_total", Kind::Counter, help, "result", connections);
         let help = "How often the hub has hinted at something to poll for.";
         text.one("farwater_agent_hints_total", Kind::Counter, help, read(&self.hints));
+
         let applies = APPLIES.into_iter().zip(self.applies.iter().map(read));
         let help = "Attempts to apply a service, by how they ended.";
         text.many("farwater_agent_applies_total", Kind::Counter, help, "result", applies);
@@ -130,6 +133,7 @@ impl Metrics {
             let help = "Services with a prune that waits for an approval.";
             text.one("farwater_agent_prunes_held", Kind::Gauge, help, counts.held);
         }
+
         text.one("process_start_time_seconds", Kind::Gauge, "Start time of the process.", read(&self.started));
         if let Some(usage) = Usage::read() {
             let help = "Processor time, user and system.";

@@ -93,12 +93,14 @@ async fn make(agent: &Agent, request: &PlanRequest) -> Result<ServicePlan, Stopp
     let service = &request.entry.service;
     let basis = Basis { agent, service };
     let mut snapshot = ask_task(agent, &service.uid).await?;
+
     if let (Action::Remove { .. }, Some(record)) = (&request.entry.action, &mut snapshot.hooks) {
         snapshot.inventory.take_in(record.take_objects());
     }
     if let Action::Apply(deployment) = &request.entry.action {
         spare_begun(&mut snapshot.inventory, snapshot.deployment.as_ref(), deployment);
     }
+
     let work = Work { basis, snapshot: &snapshot, request };
     match &request.entry.action {
         Action::Apply(deployment) => work.plan_deployment(deployment, None).await,

@@ -83,6 +83,7 @@ pub async fn run(
     let (mut ahead, mut skew, mut away) = (None, Skew::default(), false);
     let mut keys = KeyChanges::default();
     let mut link = agent.connection.follow();
+
     if let Some(accepted) = &accepted {
         note_accepted(agent, accepted);
     }
@@ -160,6 +161,7 @@ async fn poll(
     let etag = accepted.filter(|_| !full).map(|accepted| accepted.statement.etag());
     let identity = agent.identity();
     let answer = agent.hub.poll(&agent.caller(&identity), etag.as_deref()).await?;
+
     if let Some(asked) = answer.interval {
         *interval = asked;
     }
@@ -170,6 +172,7 @@ async fn poll(
         agent.plans.hear();
     }
     keys.change(agent, store, &answer, accepted).await;
+
     let Some(body) = answer.body else { return Ok(Polled::Unchanged) };
     let state: DesiredState = serde_json::from_slice(&body)?;
     let accepted_statement = accepted.map(|accepted| &*accepted.statement);
@@ -221,6 +224,7 @@ impl KeyChanges {
         if self.pause.as_ref().is_some_and(|(until, _)| *until > Instant::now()) {
             return;
         }
+
         let mut result = Ok(());
         if succession {
             let key = accepted.map(|accepted| &*accepted.statement.key_id);
@@ -235,6 +239,7 @@ impl KeyChanges {
             self.postpone();
             return;
         }
+
         let Err(error) = result else {
             (self.told, self.pause) = (String::new(), None);
             return;
@@ -285,6 +290,7 @@ async fn accept(
         );
         return None;
     }
+
     tracing::info!(
         epoch = state.statement.epoch,
         generation = state.statement.generation,
@@ -294,6 +300,7 @@ async fn accept(
     agent.set_health_rules(state.health.as_deref());
     agent.set_windows(state.windows.as_ref());
     listeners.supervisor.assign(&state);
+
     let mut named: BTreeSet<Digest> = state
         .entries
         .iter()
@@ -306,6 +313,7 @@ async fn accept(
     let accepted = AcceptedStatement { statement: state.statement, signature: state.signature };
     note_accepted(agent, &accepted);
     listeners.wanted.send_replace(state.agent);
+
     // A change that is about to begin may still be held by a window.
     if !agent.windows().is_empty() {
         named.extend(lock(&agent.running).values());

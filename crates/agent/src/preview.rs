@@ -67,11 +67,13 @@ async fn count_namespace(
             resources.extend(listable(name, version, &list));
         }
     }
+
     let counts: Vec<_> = resources
         .iter()
         .map(|resource| async move { (resource, count(kubernetes, account, &resource.collection(&object.name)).await) })
         .collect();
     let counts: Vec<_> = stream::iter(counts).buffer_unordered(PARALLEL).collect().await;
+
     let mut contents = Contents { object: object.clone(), counts: Vec::new(), unknown: 0 };
     for (resource, count) in counts {
         match count {
@@ -80,6 +82,7 @@ async fn count_namespace(
             Err(_) => contents.unknown += 1,
         }
     }
+
     contents.counts.sort_by(|a, b| b.count.cmp(&a.count).then_with(|| a.kind.cmp(&b.kind)));
     contents.counts.truncate(KINDS);
     Ok(contents)

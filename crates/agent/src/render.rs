@@ -69,6 +69,7 @@ impl Renderers {
         for path in [&work, &cache] {
             make_private(path).map_err(|source| RendererError::Folder { path: path.clone(), source })?;
         }
+
         let plugins = match &options.plugins {
             Some(path) => {
                 let text = std::fs::read_to_string(path);
@@ -77,6 +78,7 @@ impl Renderers {
             }
             None => Plugins::default(),
         };
+
         let limits = Limits::default().within(container_memory(), CHILDREN as u64, OWN_MEMORY);
         let command = options.renderer.as_deref().map(words).or_else(|| beside().map(|path| vec![path]));
         let program =
@@ -113,6 +115,7 @@ impl Renderers {
             Ok(found) => found,
             Err(error) => return nothing(&format!("ask which APIs the cluster has: {}", chain(&error))),
         };
+
         let input = Input {
             archive,
             path: &folder,
@@ -131,6 +134,7 @@ impl Renderers {
         for warning in &output.warnings {
             tracing::debug!(service = name, warning = handed.veil.conceal(warning), "rendered");
         }
+
         let away = (!unknown.is_empty() && may_ask_versions(archive)).then(|| explain_away(&unknown));
         let errors = output.errors.iter().map(|error| shorten(&handed.veil.conceal(&chain(error)))).chain(away);
         let objects = output.objects.into_iter();

@@ -129,6 +129,7 @@ impl Reports {
         let mut base = 0;
         let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
         lock(&self.state).everything = true;
+
         loop {
             self.changed.notified().await;
             tokio::time::sleep(DEBOUNCE).await;
@@ -180,6 +181,7 @@ impl Reports {
         if everything {
             state.changed = state.current.keys().cloned().collect();
         }
+
         let poked = std::mem::take(&mut state.poked);
         if state.changed.is_empty() && state.superseded.is_empty() && !poked {
             return None;
@@ -190,6 +192,7 @@ impl Reports {
         } else {
             std::mem::take(&mut state.superseded).into_iter().map(|(uid, report)| (uid, Some(report))).collect()
         };
+
         state.everything = false;
         Some(StatusReport {
             sequence,

@@ -176,6 +176,7 @@ impl Sealed {
             let mut named = documents.iter().filter(|document| Some(document.mac) == mac);
             named.find_map(|document| document.open(part, service, caller.identity))
         };
+
         let mut documents = pick(self.load(part, service), [last, mac]);
         let mut opened = open(&documents);
         let has_last = last.is_none_or(|last| documents.iter().any(|document| document.mac == last));
@@ -191,6 +192,7 @@ impl Sealed {
                 self.store(part, service, &documents)?;
             }
         }
+
         let Some(mac) = mac else { return Ok(None) };
         let (opened, is_former) = match (opened, shelf) {
             (Some(opened), _) => opened,

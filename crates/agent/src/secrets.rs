@@ -155,6 +155,7 @@ pub async fn ensure_ground(kubernetes: &Kubernetes) -> Result<(), ApiError> {
             }),
         ),
     ];
+
     for (collection, object) in objects {
         let name = object["metadata"]["name"].as_str().unwrap_or_default();
         match kubernetes.get(None, &format!("{collection}/{name}"), true).await {

@@ -246,6 +246,7 @@ impl ServiceTask {
         let known = self.attempted.as_ref().filter(|(digest, ..)| *digest == assignment.digest);
         let has_waited = known.is_some_and(|(_, outcome, _)| *outcome == Outcome::Superseded);
         let first = known.is_none() || (has_waited && closed.is_none());
+
         if first {
             self.find_predecessor().await;
             self.begin_rollout(assignment);
@@ -255,6 +256,7 @@ impl ServiceTask {
             let message = closed.as_ref().map(|closed| Note::waiting(&closed.to_string()).text);
             self.set_outcome(assignment.digest, outcome, message.unwrap_or_default());
         }
+
         let ended = self.act(assignment, closed.as_ref()).await;
         if !matches!(ended, Ended::Superseded) {
             // Objects that could not be read or looked up yet say nothing about other services' objects.

@@ -71,6 +71,7 @@ pub fn open(archive: Archive, identity: &Identity) -> Result<Opened, OpenError> 
             }
         }
     }
+
     if !contents.is_empty() {
         let replaced = opened.archive.replace(&BTreeSet::new(), &contents, &Limits::default());
         opened.archive = replaced.map_err(OpenError::Archive)?;

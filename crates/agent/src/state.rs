@@ -125,6 +125,7 @@ impl StateStore<'_> {
         {
             copies.push(("cluster", bytes));
         }
+
         let mut newest: Option<DesiredState> = None;
         for (place, bytes) in copies {
             let state = match serde_json::from_slice::<DesiredState>(&bytes) {

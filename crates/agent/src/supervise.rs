@@ -52,6 +52,7 @@ impl Supervisor {
         for uid in unlisted {
             self.drop_or_keep(&uid);
         }
+
         for (uid, entry) in &listed {
             // Announce all of them before starting any, so that none deletes what another one of this state takes over.
             let is_news =

@@ -179,6 +179,7 @@ impl Tombstones<'_> {
             bytes += json.len();
             objects.push(json);
         }
+
         if !objects.is_empty() {
             parts += 1;
             self.save(&name(parts), &array(objects)).await?;
@@ -192,6 +193,7 @@ impl Tombstones<'_> {
             approved_by: None,
             undone: None,
         };
+
         let head = Head { service: self.service.clone(), deletion: deletion.clone(), parts };
         let head = serde_json::to_vec(&head).map_err(|error| TombstoneError::Encode(error.into()))?;
         self.save(&name(0), &head).await?;

@@ -125,6 +125,7 @@ fn decide(
             () => Step::Wait(attempt.settings),
         };
     }
+
     let Some(wanted) = wanted else { return Step::Settled };
     let digest = wanted.digest();
     if seen.applied == Some(digest) {
@@ -133,6 +134,7 @@ fn decide(
     if let Some(refused) = seen.refused.as_ref().filter(|refused| refused.settings == digest) {
         return Step::Failed(refused.clone());
     }
+
     let next = seen.template.with(wanted);
     if repository(&next.image) != repository(&seen.template.image) {
         let reason = format!(
@@ -145,6 +147,7 @@ fn decide(
     if next == seen.template {
         return Step::Adopt(digest);
     }
+
     let deadline = now.saturating_add_unsigned(wanted.deadline_seconds.clamp(1, 24 * 3600));
     Step::Begin(next, Attempt { settings: digest, previous: seen.template.clone(), deadline, starts: 0 })
 }
@@ -182,6 +185,7 @@ impl Own {
             });
             return std::future::pending().await;
         };
+
         let path = deployments().path(AGENT_NAMESPACE, name);
         if let Err(error) = self.count_start(&agent.kubernetes, &path).await {
             tracing::warn!(
@@ -231,6 +235,7 @@ impl Own {
     ) -> Result<AgentReport, ApiError> {
         let kubernetes = &agent.kubernetes;
         let seen = read(kubernetes, path).await?;
+
         // The image of this process: during a change the old agent still runs the previous one.
         let running = match &seen.attempt {
             Some(attempt) if self.mine != Some(attempt.settings) => &attempt.previous.image,
@@ -242,6 +247,7 @@ impl Own {
             update,
             limits: Some(kubernetes.limits.describe()),
         };
+
         let step = decide(wanted, self.mine, &seen, agent.reports.is_delivered(), Timestamp::now().as_second());
         Ok(match step {
             Step::Settled => report(seen.applied, AgentUpdate::Settled),

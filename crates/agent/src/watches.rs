@@ -280,6 +280,7 @@ impl Watches {
                 wanted.insert(key(""));
             }
         }
+
         state.running.retain(|key, running| {
             let keep = wanted.contains(key);
             if !keep {
@@ -287,6 +288,7 @@ impl Watches {
             }
             keep
         });
+
         for key in wanted {
             if state.running.contains_key(&key) {
                 continue;
@@ -356,6 +358,7 @@ impl Watches {
                 mark.insert(Mark { version, list_at: Instant::now() + jitter(self.limits.unlisted, SPREAD) })
             }
         };
+
         let lease: WatchLease = self.kubernetes.lease_watch();
         let body = lease.open(Some(&key.account), &collection, SERVICE_LABEL, &mark.version).await?;
         *opened = Some(Instant::now());
@@ -393,6 +396,7 @@ impl Watches {
                 }
             })
             .await?;
+
         let interested: Vec<(String, Arc<Mailbox>)> = {
             let state = lock(&self.state);
             let wanting = state
@@ -432,6 +436,7 @@ impl Watches {
         if kind == "BOOKMARK" {
             return Ok(version);
         }
+
         let live = live_object(object);
         if let (Some(object_key), Some(label)) = (key.key_of(object), live.service_label.as_ref())
             && let Some(mailbox) = self.mailbox(label)

@@ -139,6 +139,7 @@ fn judge_service(service: &ServiceDeployment) -> (Mark, String) {
     let counts = counts.map(|counts| format!("{}/{} healthy", counts.healthy, counts.total));
     let message = ready.map(|c| text::short_commits(&c.message).into_owned()).filter(|message| !message.is_empty());
     let held = status.held_prune.as_ref().map(|held| format!("{} deletions wait for approval", held.count));
+
     let (mark, message) = if service.metadata.deletion_timestamp.is_some() {
         (Mark::new("⌫", "being deleted", Colour::Doubtful), message)
     } else {
@@ -152,6 +153,7 @@ fn judge_service(service: &ServiceDeployment) -> (Mark, String) {
             _ => (Mark::new("…", "Progressing", Colour::Doubtful), message),
         }
     };
+
     let pinned = service.spec.pin.as_ref().map(|_| "pinned".to_owned());
     // A suspension isn't listed: the message names one that is in force, and one that has ended doesn't matter any
     // more.

@@ -253,6 +253,7 @@ async fn follow(mut running: AttachedProcess, limit: u64, output: &mut (dyn io::
             None => String::new(),
         }
     });
+
     let Some(printed) = printed else { return Err(Problem::Broken) };
     let mut copying = pin!(hand_on(printed, limit, output));
     let mut status = pin!(async {
@@ -261,6 +262,7 @@ async fn follow(mut running: AttachedProcess, limit: u64, output: &mut (dyn io::
             None => None,
         }
     });
+
     // If the connection breaks, standard output never ends, but the status ends at once, without a value.
     let status = tokio::select! {
         copied = &mut copying => {
@@ -275,6 +277,7 @@ async fn follow(mut running: AttachedProcess, limit: u64, output: &mut (dyn io::
             status
         }
     };
+
     if status.is_none() {
         return Err(Problem::Broken);
     }

@@ -165,6 +165,7 @@ async fn discover(session: &Session) -> Result<Vec<Kind>> {
         session.bounded(attempt, session.client.list_core_api_versions_aggregated()),
         session.bounded(attempt, session.client.list_api_groups_aggregated()),
     )?;
+
     let mut kinds = Vec::new();
     for group in core.items.into_iter().chain(groups.items) {
         let name = group.metadata.and_then(|metadata| metadata.name).unwrap_or_default();

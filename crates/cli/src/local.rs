@@ -75,6 +75,7 @@ fn gather(folder: &Path, stated: &str, most: u64, reach: Reach) -> Result<(Vec<u
         let path = real.strip_prefix(root).unwrap_or(&real).to_string_lossy();
         RelPath::parse_folder(&path).map_err(|error| unusable(folder, &error))
     };
+
     let found = match real.ancestors().find(|above| above.join(".git").exists()) {
         Some(root) => find(Folders::at(root, &RelPath::root()), below(root)?),
         None => {
@@ -90,6 +91,7 @@ fn gather(folder: &Path, stated: &str, most: u64, reach: Reach) -> Result<(Vec<u
             found
         }
     };
+
     let (tree, needed, path) = found.map_err(|error| unusable(folder, &*error))?;
     let bytes = archive::pack(&tree, &needed, &limits).map_err(|error| unusable(folder, &error))?;
     Ok((bytes, path))
@@ -164,6 +166,7 @@ impl Folders {
             };
             entries.push(Entry { name: name.as_bytes().to_vec(), mode, id: self.add(node) });
         }
+
         entries.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(entries)
     }

@@ -71,6 +71,7 @@ impl Target {
                 .evidence(crate::failure::chain(&error))
                 .next("name it by KUBECONFIG, as for kubectl")
         })?;
+
         let known: Vec<String> = kubeconfig.contexts.iter().map(|context| context.name.clone()).collect();
         let name = match context.map(str::to_owned).or_else(|| kubeconfig.current_context.clone()) {
             Some(name) if known.contains(&name) => name,
@@ -79,6 +80,7 @@ impl Target {
                 return Err(Failure::usage("the kubeconfig has no current context").next("name one: --context NAME"));
             }
         };
+
         let options = KubeConfigOptions { context: Some(name.clone()), ..KubeConfigOptions::default() };
         let config = Config::from_custom_kubeconfig(kubeconfig, &options).await;
         Self::of(name.clone(), config.map_err(|error| unusable(&name, &error))?)

@@ -85,6 +85,7 @@ where
         .body(Vec::new())
         .map_err(|error| Interrupted::Fatal(Failure::usage("can't watch").evidence(error.to_string())))?;
     let body = session.client.request_stream(request).await.map_err(|error| classify(session, &error))?;
+
     // The hub answered, so the next interruption is a new one.
     *failing_since = None;
     let mut lines = body.lines();

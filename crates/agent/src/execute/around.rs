@@ -57,11 +57,13 @@ impl Executor<'_> {
             Err(gone) if gone.is_not_found() => return self.make_whole(path, object, error, dry_run).await,
             Err(error) => return Err(error),
         };
+
         let options = &object.options;
         let mut manifest = from_bytes(&object.body)?;
         if options.ignores() {
             leave_ignored(&mut manifest, &live, &options.ignore, &options.ignore_managers);
         }
+
         let Some(mut whole) = merge(&manifest, &live) else { return Ok(None) };
         let mut removed = Vec::new();
         let planned = loop {
@@ -80,6 +82,7 @@ impl Executor<'_> {
             }
             removed.extend(cleared);
         };
+
         let notice = Notice { whole: Some(explain(error, &removed)), ..Notice::default() };
         if dry_run {
             return Ok(Some((planned, notice)));

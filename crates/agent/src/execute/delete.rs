@@ -106,6 +106,7 @@ impl Executor<'_> {
             Served::As(resource) => resource,
         };
         let (path, key) = (resource.path_of(object), ObjectKey::from(object));
+
         // Delete only the planned object while it is ours and not protected, as just read: since the plan it may have
         // been handed over to another service under the same uid.
         let mut tries = 1;

@@ -63,6 +63,7 @@ impl Executor<'_> {
             return Rehearsed::Untried(Wait::Kind.to_string());
         };
         let path = resource.path_of(&object.object);
+
         if change.cause == Cause::AdoptUnchanged {
             match self.check_adoption(&path, object).await {
                 Ok(None) => {}
@@ -76,6 +77,7 @@ impl Executor<'_> {
             Err(error) if error.is_not_found() => None,
             Err(error) => return Rehearsed::Refused(format!("read what exists: {error}")),
         };
+
         let written = self.rehearse_write(&path, object, live.as_ref()).await;
         let tell = |fields: String| format!("takes fields of others: {}", add_time(&fields, live.as_ref()));
         let written = match written {

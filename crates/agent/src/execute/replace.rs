@@ -55,6 +55,7 @@ impl Executor<'_> {
         if replacements.is_empty() {
             return None;
         }
+
         let old: Vec<Candidate> = replacements.iter().map(|replacement| replacement.old.clone()).collect();
         let kept = self.tombstones.keep(self.account, digest_of(&old), &old, Series::Replaced).await;
         let deletion = match kept {
@@ -65,6 +66,7 @@ impl Executor<'_> {
                 return None;
             }
         };
+
         let asked: Vec<_> = replacements.iter().map(|replacement| self.replace_one(replacement)).collect();
         let ended: Vec<_> = stream::iter(asked).buffer_unordered(PARALLEL).collect().await;
         tombstones::collect(self.kubernetes).await;

@@ -35,6 +35,7 @@ impl Executor<'_> {
         {
             return Tried::Ended(unapplied(&error, format!("take over from client-side apply: {error}")));
         }
+
         let exists = !matches!(change.cause, Cause::Create | Cause::Restore);
         let mut sent = self.write(&path, object, exists).await;
         if let Err(error) = &sent
@@ -52,6 +53,7 @@ impl Executor<'_> {
                 }
             }
         }
+
         if let Err(error) = sent {
             sent = self.write_around(&path, (change, object), error, false).await;
         }

@@ -36,12 +36,14 @@ impl HubClient {
                     .body(Full::default())
             })
             .await?;
+
         let status = response.status();
         let accepted = response.headers().get(header::SEC_WEBSOCKET_ACCEPT);
         let accepted = accepted.is_some_and(|accepted| accepted == derive_accept_key(key.as_bytes()).as_str());
         if status != StatusCode::SWITCHING_PROTOCOLS || !accepted {
             return Err(HubError::NotSwitched { what, status });
         }
+
         let upgraded = timeout(PATIENCE, hyper::upgrade::on(response)).await.map_err(|e| unreachable(what, e))?;
         let upgraded = TokioIo::new(upgraded.map_err(|e| unreachable(what, e))?);
         let config = WebSocketConfig::default()

@@ -73,6 +73,7 @@ impl<'a> Teller<'a> {
             forgotten: count(plan.forgotten.len()),
             ..ServicePlan::default()
         };
+
         told.left_out.extend(self.tell_drifted(plan).await);
         let kept = plan.kept.iter().filter_map(|(key, keep)| {
             let object = inventory.entries.get(key)?.object.clone();
@@ -80,6 +81,7 @@ impl<'a> Teller<'a> {
         });
         told.left_out.extend(kept);
         told.hidden = told.changes.iter().map(|change| change.hidden).sum();
+
         let limit = |length: usize| count(length.saturating_sub(MAX_PLANNED_OBJECTS));
         let listed = [told.changes.len(), told.deletes.len(), told.hooks.len(), told.left_out.len()];
         told.unlisted = listed.into_iter().map(limit).sum();

@@ -45,6 +45,7 @@ impl ClusterAsker<'_> {
                 )));
             }
         };
+
         if question.name.is_empty() {
             let mut items = Vec::new();
             let mut too_many = false;
@@ -62,6 +63,7 @@ impl ClusterAsker<'_> {
                 json!({"apiVersion": question.api_version, "kind": format!("{}List", question.kind), "items": items});
             return Ok(Some(list));
         }
+
         let path = resource.path(&question.namespace, &question.name);
         match self.kubernetes.get(Some(self.account), &path, false).await {
             Ok(object) => Ok(Some(object)),

@@ -28,6 +28,7 @@ pub fn fit(mut report: ServiceReport) -> ServiceReport {
         add_note(&mut report, outputs);
         return report;
     }
+
     report.objects.sort_by_key(rank);
     report.objects.truncate(MAX_REPORTED_OBJECTS);
     let mut longest = MAX_MESSAGE;
@@ -42,6 +43,7 @@ pub fn fit(mut report: ServiceReport) -> ServiceReport {
     while json_bytes(&report) > MAX_SERVICE_BYTES && !report.objects.is_empty() {
         report.objects.truncate(report.objects.len() / 2);
     }
+
     let mut note = format!("this report is cut to {} of {stated} objects", report.objects.len());
     if longest < MAX_MESSAGE {
         note.push_str(&format!(" and to {longest} bytes of each message"));

@@ -47,6 +47,7 @@ impl ServiceTask {
             self.set_outcome(digest, Outcome::Failed, message);
             return Ended::Settled { retry: true };
         }
+
         let (resolved, errors) = match self.prepare(deployment).await {
             Ok(Some(prepared)) => prepared,
             Ok(None) => return Ended::Superseded,
@@ -57,6 +58,7 @@ impl ServiceTask {
                 return Ended::Settled { retry: true };
             }
         };
+
         (self.reads_cluster, self.veil) = (resolved.reads_cluster, resolved.veil.clone());
         let read = start.elapsed();
         self.step("download", begun, None);
@@ -67,6 +69,7 @@ impl ServiceTask {
             () = newer => return Ended::Superseded,
             () = self.look_up(deployment, &resolved) => {}
         }
+
         let looked_up = start.elapsed();
         let mut plan = self.make_plan(deployment, &resolved).await;
         self.declare(digest, &resolved, &plan);
@@ -80,6 +83,7 @@ impl ServiceTask {
         }
         tracing::debug!(service = %self.name(), ?read, ?looked_up, planned = ?start.elapsed(), "planned");
         self.step("plan", begun, None);
+
         let begun = SystemTime::now();
         match self.execute(deployment, &resolved, &plan).await {
             Ok(true) => self.step("apply", begun, None),
@@ -100,11 +104,13 @@ impl ServiceTask {
                 return Ended::Settled { retry: true };
             }
         }
+
         self.read_first_health().await;
         if let Err(Stopped(message)) = self.close_hooks(deployment, &resolved, &plan).await {
             self.set_outcome(digest, Outcome::Failed, message);
             return Ended::Settled { retry: true };
         }
+
         self.watch(deployment);
         let retry = self.conclude(digest, &resolved, &errors, note);
         let is_settled = self.settle_documents(deployment).await;
@@ -162,6 +168,7 @@ impl ServiceTask {
             self.begun = self.attempted.as_ref().map(|(digest, ..)| *digest);
             lock(&self.agent.running).insert(self.uid().to_owned(), deployment.bundle);
         }
+
         let (agent, service) = (self.agent.clone(), self.stored.service.clone());
         let basis = Basis { agent: &agent, service: &service };
         let account = &deployment.ceiling.service_account;
@@ -173,18 +180,21 @@ impl ServiceTask {
         {
             blocked = Some((namespace.as_str(), error.to_string()));
         }
+
         let objects: Objects<'_> = resolved.objects.iter().map(|o| (o.key(), o)).collect();
         self.unobserved = unobserved(resolved, plan);
         self.record_remarks(&objects, plan);
         self.record_unchanged(&objects, plan);
         self.record_drift(&executor, &objects, plan).await;
         self.record_skips(plan);
+
         let mut results = BTreeMap::new();
         let blocked = blocked.as_ref().map(|(namespace, error)| (*namespace, error.as_str()));
         let ahead = self.ahead_of_hooks(resolved, plan);
         let lost = executor.apply_stage(Stage::Namespaces, &ahead, &objects, blocked, &mut results).await;
         self.record_deletion(lost);
         self.record_results(&objects, &ahead, &results);
+
         self.barrier = self.open_hooks(&executor, deployment, resolved).await?;
         for wave in &plan.waves {
             if self.barrier.is_none() && wave.changes.iter().any(|change| !change.cause.is_repair()) {
@@ -202,6 +212,7 @@ impl ServiceTask {
             self.record_deletion(lost);
             self.record_results(&objects, &open, &results);
         }
+
         if self.barrier.is_none() {
             self.barrier = self.end_sync_hooks(&executor, deployment, (resolved, plan)).await?;
         }
@@ -215,6 +226,7 @@ impl ServiceTask {
             self.save_inventory().await?;
             return Ok(false);
         }
+
         let held = hold_reasons(&self.stored.inventory, Some(&origin(deployment)), deployment.hold_prune.as_deref());
         // A replacement must be in place before the replaced object is deleted.
         let leaving = if self.barrier.is_none() { plan.prune.candidates.clone() } else { Vec::new() };
@@ -223,6 +235,7 @@ impl ServiceTask {
         if !self.prune(&executor, plan, &prune, deployment.approved_prune, Purpose::Sync).await? {
             return Ok(false);
         }
+
         self.record_leaving(plan, &prune, resolved, deployment);
         // A deleted object no longer keeps objects of other services.
         self.announce(resolved.stated_keys(), false);
@@ -256,6 +269,7 @@ impl ServiceTask {
             // The source may state its kind in another version now.
             entry.object = (*object).clone();
         }
+
         // Includes objects that can't be applied now.
         for key in resolved.stated_keys() {
             self.stored.inventory.state_again(key);
@@ -263,6 +277,7 @@ impl ServiceTask {
         if self.stored.inventory.entries.is_empty() {
             return Ok(());
         }
+
         let kept = remembered(deployment);
         let unpruned = |d: &Deployment| Deployment { prune: false, hold_prune: None, ..d.clone() };
         let held = self.stored.deployment.as_ref().is_some_and(|stored| unpruned(stored) == kept);
@@ -342,10 +357,12 @@ impl ServiceTask {
             }
             deletes.extend(prune.candidates.iter().cloned());
         }
+
         if deletes.is_empty() {
             return Ok(true);
         }
         self.save_inventory().await?;
+
         let results = executor.delete(&deletes, &plan.going, purpose).await;
         for candidate in &deletes {
             let key = ObjectKey::from(&candidate.object);
@@ -376,6 +393,7 @@ impl ServiceTask {
                 Some(Deleted::Superseded) | None => {}
             }
         }
+
         if results.values().any(|deleted| matches!(deleted, Deleted::Superseded)) {
             self.spare(&deletes);
             self.save_inventory().await?;
@@ -424,6 +442,7 @@ impl ServiceTask {
             .map(|(_, s)| format!("{}: {}", s.object, s.message))
             .collect();
         let deleting = self.statuses.values().any(|s| s.health == Health::Terminating);
+
         let mut parts = Vec::new();
         if let Some(first) = errors.first() {
             let more = if errors.len() > 1 { format!(" (and {} more)", errors.len() - 1) } else { String::new() };
@@ -432,6 +451,7 @@ impl ServiceTask {
         if let Some(first) = unapplied.first() {
             parts.push(format!("{} of {} objects not applied: {first}", unapplied.len(), resolved.stated()));
         }
+
         let said = note.as_ref().map_or(Outcome::Applied, Note::outcome);
         let outcome = match &self.barrier {
             _ if !parts.is_empty() => Outcome::Failed,
@@ -440,6 +460,7 @@ impl ServiceTask {
         };
         parts.extend(self.barrier.as_ref().map(Barrier::explain));
         parts.extend(note.map(|note| note.text));
+
         self.set_outcome(digest, outcome, shorten(&parts.join("; ")));
         // An unreadable source stays the same, so only refusals by the cluster are worth a retry. What later waves wait
         // for is observed when it changes.

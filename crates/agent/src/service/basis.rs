@@ -130,6 +130,7 @@ impl Basis<'_> {
         let archive = agent.bundles.open(deployment, shelf, &agent.hub, &caller, &agent.kubernetes).await;
         let archive = archive.map_err(|e| Stopped(chain(&e)))?;
         let opened = crate::sops::open(archive, &identity).map_err(|e| Stopped(chain(&e)))?;
+
         let last = before.deployment;
         let access = Access { shelf, hub: &agent.hub, caller: &caller, kubernetes: &agent.kubernetes, last };
         let parameters = agent.sealed.open_parameters(&self.service.uid, deployment, access).await;
@@ -139,6 +140,7 @@ impl Basis<'_> {
             let filled = crate::cluster_secrets::fill(&agent.kubernetes, deployment, parameters).await;
             filled.map_err(|e| Stopped(chain(&e)))?;
         }
+
         let stated = (deployment.target_namespace.as_str(), &deployment.configuration);
         let mut handed = Handed::of(parameters, self.service, stated, &identity.cluster);
         handed.veil.join(&opened.veil);
@@ -147,6 +149,7 @@ impl Basis<'_> {
             kinds: &agent.kinds,
             account: &deployment.ceiling.service_account,
         };
+
         let of = (self.service.name.as_str(), occasion_of(deployment, before));
         let key = key_of(&opened.archive, deployment, handed.values());
         let explain = |error: ApiError| Stopped(format!("what its charts make up: {}", chain(&error)));
@@ -168,6 +171,7 @@ impl Basis<'_> {
             let keeping = agent.kept_renders.keep(&agent.kubernetes, &self.service.uid, key, &render);
             keeping.await.map_err(explain)?;
         }
+
         let veil = handed.veil.clone();
         let sees_occasion = !crate::render::is_always_the_same(&opened.archive, deployment);
         drop((opened, handed));
@@ -182,6 +186,7 @@ impl Basis<'_> {
             .await
             .map_err(|e| Stopped(format!("learn which kinds the cluster serves: {e}")))?;
         let scopes = agent.kinds.scopes(wanted);
+
         let terms = Terms {
             target_namespace: &deployment.target_namespace,
             ceiling: &deployment.ceiling,

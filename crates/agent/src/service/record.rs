@@ -213,11 +213,13 @@ impl ServiceTask {
             tracing::info!(service = %self.name(), object = %key, ?why, "no longer in the inventory");
             self.forget(key);
         }
+
         // Drop objects from the report that the source no longer states and the inventory never had.
         let stated: BTreeSet<&ObjectKey> = resolved.stated_keys().collect();
         let entries = &self.stored.inventory.entries;
         let skipped: BTreeSet<ObjectKey> = plan.skipped.iter().map(|s| ObjectKey::from(&s.object)).collect();
         self.statuses.retain(|key, _| stated.contains(key) || entries.contains_key(key) || skipped.contains(key));
+
         let leaving = entries.keys().any(|key| !stated.contains(key));
         let unfinished = self.statuses.values().any(|s| !matches!(s.sync, SyncState::Synced | SyncState::Drifted));
         if resolved.complete && !leaving && !unfinished {

@@ -26,11 +26,13 @@ impl ServiceTask {
         if self.superseded() {
             return Ended::Superseded;
         }
+
         self.agent.leaving.note_planned(self.uid(), digest);
         self.hear_others().await;
         if self.superseded() {
             return Ended::Superseded;
         }
+
         let transfers = self.transfers();
         let plan = plan_removal(self.uid(), &self.stored.inventory, &self.live, approved, &transfers);
         let (agent, service) = (self.agent.clone(), self.stored.service.clone());
@@ -50,6 +52,7 @@ impl ServiceTask {
                 return Ended::Settled { retry: true };
             }
         }
+
         self.record_removal(&plan);
         self.announce(std::iter::empty(), true);
         self.note_kept(&plan);
@@ -63,6 +66,7 @@ impl ServiceTask {
                 self.set_status(&candidate.object, SyncState::PruneHeld, Health::Unknown, message);
             }
         }
+
         if self.stored.inventory.entries.is_empty() {
             if let Some(ended) = self.run_hooks_of_removal(&executor, HookPhase::PostDelete, digest).await {
                 return ended;
@@ -74,6 +78,7 @@ impl ServiceTask {
             self.set_outcome(digest, Outcome::Failed, error.0);
             return Ended::Settled { retry: true };
         }
+
         let left = self.stored.inventory.entries.len();
         let failed = self.statuses.values().any(|s| s.sync == SyncState::Refused);
         let outcome = if failed { Outcome::Failed } else { Outcome::Applying };
@@ -103,6 +108,7 @@ impl ServiceTask {
         let Some(account) = self.account() else { return self.removed(digest).await };
         self.take_in_hooks();
         self.look_up_all(&account).await;
+
         // Stop watching, so that removing the marks doesn't count as drift.
         self.agent.watches.set_wants(&farwater_fleet::ownership::service_label(self.uid()), Default::default());
         let keys: Vec<ObjectKey> = self.stored.inventory.entries.keys().cloned().collect();
@@ -124,6 +130,7 @@ impl ServiceTask {
                 }
             }
         }
+
         if self.stored.inventory.entries.is_empty() {
             return self.removed(digest).await;
         }
@@ -154,11 +161,13 @@ impl ServiceTask {
         if live.owner.as_deref().and_then(|a| proven_owner(a, key)) != Some(self.uid()) {
             return Ok(false);
         }
+
         let Some(entry) = self.stored.inventory.entries.get(key) else { return Ok(false) };
         let gvk = GroupVersionKind::from(&entry.object);
         let Served::As(resource) = self.agent.kinds.find(&self.agent.kubernetes, &gvk).await? else {
             return Ok(false);
         };
+
         let patch = json!({"metadata": {
             "uid": live.uid,
             "labels": {SERVICE_LABEL: null},
@@ -226,6 +235,7 @@ impl ServiceTask {
         self.held = None;
         self.watch_nothing();
         let agent = self.agent.clone();
+
         if let Err(error) = self.stored.discard(&agent.kubernetes).await {
             self.set_outcome(digest, Outcome::Failed, crate::hub::chain(&error));
             return Ended::Settled { retry: true };
@@ -238,6 +248,7 @@ impl ServiceTask {
             self.set_outcome(digest, Outcome::Failed, crate::hub::chain(&error));
             return Ended::Settled { retry: true };
         }
+
         self.stored.deployment = None;
         self.stored.inventory = Default::default();
         tracing::info!(service = %self.name(), "removed");

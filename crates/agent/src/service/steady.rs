@@ -170,6 +170,7 @@ impl ServiceTask {
             // A waiting change may begin now.
             drifted |= self.look_at_window();
         }
+
         let mut left = Vec::new();
         self.hear_of_hooks(pending.events.keys());
         for listed in &pending.lists {
@@ -187,6 +188,7 @@ impl ServiceTask {
                 Event::Left => left.push(key),
             }
         }
+
         drifted |= self.look_again(left).await;
         if pending.poked || !drifted {
             self.send_report();
@@ -202,6 +204,7 @@ impl ServiceTask {
         {
             return false;
         }
+
         let Some(entry) = self.stored.inventory.entries.get(key) else { return false };
         let object = entry.object.clone();
         // A person excluded the object, or ended that.
@@ -209,6 +212,7 @@ impl ServiceTask {
             self.live.get(key),
             Some(Live::Present(known)) if known.uid == live.uid && known.protection.left != live.protection.left
         );
+
         let as_applied = entry.uid.as_ref() == Some(&live.uid) && entry.fields == live.fields && live.fields.is_some();
         let deleting = live.deleting;
         let sync = self.statuses.get(key).map(|s| s.sync);
@@ -220,6 +224,7 @@ impl ServiceTask {
             self.set_status(&object, sync, Health::Terminating, message);
             return false;
         }
+
         if self.may_change(&object.group, &object.kind) {
             // A Job may be deleted soon after its end.
             match (key.group(), key.kind()) {
@@ -249,11 +254,13 @@ impl ServiceTask {
             Some((key, GroupVersionKind::from(&entry.object)))
         };
         let left: Vec<_> = left.into_iter().filter_map(known).collect();
+
         let basis = Basis { agent: &agent, service: &service };
         let lookup = basis.lookup(&account);
         let looks: Vec<_> = left.iter().map(|(key, gvk)| lookup.find(gvk, key)).collect();
         let mut answers = stream::iter(looks).buffered(PARALLEL_READS);
         let newer = self.supersession();
+
         let mut drifted = false;
         for (key, _) in &left {
             let answer = tokio::select! {
@@ -315,6 +322,7 @@ impl ServiceTask {
             () = self.until_superseded() => None,
             answers = answers => Some(answers),
         };
+
         let now = Instant::now();
         let Some(answers) = answers else {
             self.health.due.extend(keys.into_iter().map(|key| (key, now)));
@@ -351,6 +359,7 @@ impl ServiceTask {
             }
             self.health.note(&key, now, changed);
         }
+
         // Save before the Job is deleted: nothing else shows that it has run.
         if done && let Err(error) = self.save_inventory().await {
             tracing::warn!(service = %self.name(), error = error.0, "what is done could not be remembered");

@@ -90,6 +90,7 @@ async fn approve_prune(args: ApproveArgs, session: &Session) -> Result<u8> {
             }
         }
     }
+
     let annotation = if args.propose { PROPOSE_PRUNE } else { APPROVE_PRUNE };
     let path = format!(
         "/apis/{GROUP}/{VERSION}/namespaces/{namespace}/servicedeployments/{name}?fieldManager=farwater-cli&fieldValidation=Strict"
@@ -97,6 +98,7 @@ async fn approve_prune(args: ApproveArgs, session: &Session) -> Result<u8> {
     let patch = json!({"metadata": {"annotations": {annotation: held.digest}}});
     let attempt = format!("approve the prune of {namespace}/{name}");
     session.ask(&attempt, Method::PATCH, &path, "application/json", Some(&patch)).await?;
+
     let told = match args.propose {
         true => format!(
             "proposed: within a day another person can give the same command without --propose, for {}",

@@ -177,6 +177,7 @@ async fn join(args: &JoinArgs, session: &Session, context: Option<&str>) -> Resu
         Some(context) => Some(Target::open(args.target.cluster_kubeconfig.as_deref(), Some(context)).await?),
         None => None,
     };
+
     let namespace = args.namespace.or_default(session);
     let name = &args.name;
     if !is_name(name) || !is_label(namespace) {
@@ -193,6 +194,7 @@ async fn join(args: &JoinArgs, session: &Session, context: Option<&str>) -> Resu
         ];
         target.prepare(&places.objects(), &further).await?;
     }
+
     let clusters = format!("/apis/{}/{}/namespaces/{namespace}/clusters", farwater_api::GROUP, farwater_api::VERSION);
     let existing = session.read(&format!("read Cluster {namespace}/{name}"), &format!("{clusters}/{name}")).await;
     let is_new = existing.as_ref().is_err_and(Failure::is_missing);
@@ -201,11 +203,13 @@ async fn join(args: &JoinArgs, session: &Session, context: Option<&str>) -> Resu
         Err(_) if is_new => create(args, session, namespace, &clusters).await?,
         Err(failure) => return Err(failure),
     }
+
     let attempt = format!("make a join token for {namespace}/{name}");
     let path = format!("{clusters}/{name}/join");
     let answer = session.ask(&attempt, Method::POST, &path, "application/json", Some(&json!({}))).await?;
     let text = |field: &str| answer[field].as_str().unwrap_or_default().to_owned();
     let agent = Agent { hub: text("hub"), ca_pin: text("caPin"), join_token: Some(text("token")), ..stated };
+
     if args.print {
         print(&format::yaml_documents(&agent.objects())?)?;
         return Ok(exit::YES);

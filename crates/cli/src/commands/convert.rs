@@ -228,11 +228,13 @@ impl Output {
                 return about(&format!("not converted: {why}"));
             }
         };
+
         converted.notes.iter().chain(&converted.losses).for_each(|note| about(note));
         let problems: Vec<String> = converted.objects.iter().flat_map(farwater_hub::apiserver::problems).collect();
         for problem in &problems {
             about(&format!("not converted: the hub would refuse {problem}"));
         }
+
         let loses = !converted.losses.is_empty() && !self.allow_losses;
         if loses {
             about("not converted: it would be something else; --allow-losses converts it all the same");
@@ -241,6 +243,7 @@ impl Output {
             self.is_whole = false;
             return;
         }
+
         // Several objects may need the same one.
         for one in converted.objects {
             if self.known.insert(one.to_string()) {

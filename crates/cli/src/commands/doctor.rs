@@ -140,6 +140,7 @@ pub async fn run(args: DoctorArgs, connect: &ConnectArgs, program: Program) -> R
         None => None,
     };
     let session = Session::open(&own, program).await;
+
     let mut found = Vec::new();
     let mut checks = Checks { limit, running: Vec::new() };
     match &session {
@@ -155,12 +156,14 @@ pub async fn run(args: DoctorArgs, connect: &ConnectArgs, program: Program) -> R
         Some(Err(failure)) => found.push(Check::new(Part::Cluster, "kubeconfig", failure.clone())),
         None => {}
     }
+
     found.extend(join_all(checks.running).await.into_iter().flatten());
     // Sort by part; within a part, keep the order of the checks.
     found.sort_by_key(|check| check.part);
     for remedy in found.iter_mut().filter_map(|check| check.finding.remedy.as_mut()) {
         *remedy = remedy.replace("{program}", program.name());
     }
+
     let worst = found.iter().map(|check| check.finding.grade).max().unwrap_or(Grade::Ok);
     let answer = serde_json::json!({"grade": worst, "checks": found});
     match args.output {

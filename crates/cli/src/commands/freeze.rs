@@ -156,6 +156,7 @@ fn spec(args: &FreezeArgs, now: Timestamp) -> Result<Value> {
     if end.is_some_and(|end| end <= begin) {
         return Err(Failure::usage("it would end before it begins"));
     }
+
     let mut spec = json!({"type": "Deny", "reason": args.reason.trim()});
     let mut set = |field: &str, value: Value| spec[field] = value;
     if let Some(from) = args.from {
@@ -235,12 +236,14 @@ async fn let_through(named: &str, args: &FreezeArgs, session: &Session) -> Resul
             ("servicedeployments", "servicedeployment", (namespace.to_owned(), name.to_owned()), standing)
         }
     };
+
     let reason = args.reason.trim();
     // A proposal counts from its time, so it is made again.
     if !args.propose && standing.as_deref() == Some(reason) {
         print(&format!("{singular}.{GROUP}/{name} unchanged: this counts already\n"))?;
         return Ok(exit::YES);
     }
+
     let path = format!("{}/{name}?fieldManager=farwater-cli&fieldValidation=Strict", path(&namespace, plural));
     let patch = json!({"metadata": {"annotations": {annotation: reason}}});
     let attempt = match args.propose {
@@ -248,6 +251,7 @@ async fn let_through(named: &str, args: &FreezeArgs, session: &Session) -> Resul
         false => format!("let changes of {namespace}/{name} begin"),
     };
     session.ask(&attempt, Method::PATCH, &path, "application/json", Some(&patch)).await?;
+
     let told = match args.propose {
         true => "proposed: within a day another person can give the same command without --propose",
         false => "overridden: its changes begin, for a day",

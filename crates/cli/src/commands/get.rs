@@ -89,6 +89,7 @@ pub async fn run(args: GetArgs, session: &Session) -> Result<u8> {
     };
     names.extend(args.names.iter().cloned());
     check(&args, &names)?;
+
     let namespace = args.scope.namespace(session);
     if let Some(bad) = namespace.filter(|namespace| !is_label(namespace)) {
         return Err(Failure::usage(format!("{bad:?} can't be a namespace")));
@@ -97,6 +98,7 @@ pub async fn run(args: GetArgs, session: &Session) -> Result<u8> {
     if args.watch && (kinds.len() > 1 || names.len() > 1) {
         return Err(Failure::usage("-w follows one kind, or one object"));
     }
+
     let qualified = kinds.len() > 1;
     let queries = kinds.into_iter().map(|kind| Query { kind, namespace, names: names.clone(), qualified, args: &args });
     let is_table = matches!(args.output, Output::Table | Output::Wide);
@@ -113,6 +115,7 @@ pub async fn run(args: GetArgs, session: &Session) -> Result<u8> {
         }
         return Ok(crate::exit::YES);
     }
+
     // One document for all kinds.
     let mut objects = Vec::new();
     for query in queries {
@@ -180,9 +183,11 @@ async fn show(session: &Session, query: &Query<'_>) -> Result<bool> {
             None
         }
     };
+
     if !watch {
         return Ok(true);
     }
+
     let mut seen = versions(&list);
     let version = list["metadata"]["resourceVersion"].as_str().unwrap_or_default().to_owned();
     let path = watch_path(query);
@@ -259,6 +264,7 @@ async fn fetch_unsorted(session: &Session, query: &Query<'_>) -> Result<Value> {
     if !query.names.is_empty() {
         return fetch_names(session, query, accept).await;
     }
+
     let attempt = format!("list {}", query.kind.plural);
     let mut whole: Option<Value> = None;
     let mut next = String::new();

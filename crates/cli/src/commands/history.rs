@@ -68,6 +68,7 @@ fn table(entries: &[HistoryEntry], service: &ServiceDeployment, now: Timestamp, 
     if wide {
         columns.insert(4, Column::fixed("Bundle"));
     }
+
     let mut table = Table::new(columns);
     let standing = service.status.as_ref().and_then(|status| status.bundle_digest);
     for (i, entry) in entries.iter().enumerate() {

@@ -49,6 +49,7 @@ pub async fn run(args: HooksArgs, session: &Session) -> Result<u8> {
     if args.log || args.junit {
         return print_output(&args, session, (namespace, name), &runs).await;
     }
+
     match args.output {
         Format::Json => print(&format::json(&runs)?)?,
         Format::Yaml => print(&format::yaml(&runs)?)?,
@@ -109,6 +110,7 @@ fn table(runs: &[HookRun]) -> Table {
         Column::fixed("Took"),
         Column::elastic("Message"),
     ]);
+
     let mut runs: Vec<&HookRun> = runs.iter().collect();
     runs.sort_by_key(|run| (std::cmp::Reverse(run.number), run.report.phase, &run.report.started));
     for run in runs {

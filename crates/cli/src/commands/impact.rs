@@ -174,6 +174,7 @@ fn render(impact: &Impact, terminal: Terminal) -> String {
     };
     let against = if impact.base.is_empty() { String::new() } else { format!(" against {}", short(&impact.base)) };
     let mut lines = format!("{}{against}: {paths}\n", short(&impact.revision));
+
     let Impact { changing, failing, standing, .. } = impact;
     lines += &format!("{} of {} services change, on {}\n", changing.services, impact.services, clusters(changing));
     if impact.uncompared > 0 {
@@ -188,6 +189,7 @@ fn render(impact: &Impact, terminal: Terminal) -> String {
     if impact.groups.is_empty() {
         return lines;
     }
+
     let mut table = Table::new(vec![
         Column::fixed("effect"),
         Column::fixed("set"),
@@ -201,6 +203,7 @@ fn render(impact: &Impact, terminal: Terminal) -> String {
     }
     lines += "\n";
     lines += &table.render(terminal);
+
     for group in impact.groups.iter().filter(|group| !group.message.is_empty()) {
         lines += &format!("\n{}: {}\n", text::plain(&group.path), text::plain(&group.message));
     }

@@ -81,6 +81,7 @@ fn table(objects: &[ObjectReport], wide: bool) -> Table {
     if wide {
         columns.insert(1, Column::fixed("API version"));
     }
+
     let mut table = Table::new(columns);
     for report in objects {
         let object = &report.object;

@@ -85,10 +85,12 @@ fn describe(stage: &StageStatus) -> Vec<String> {
         (None, None) => "-".to_owned(),
     }];
     lines.extend(texts(&stage.configuration).map(|texts| format!("with {texts}")));
+
     let refused = stage.refused.as_deref().map(|refused| text::short_commits(&text::plain(refused)).into_owned());
     lines.extend(refused.map(|refused| format!("went back from {refused}")));
     let coming = stage.candidate.as_ref().and_then(|candidate| texts(&candidate.configuration));
     lines.extend(coming.map(|texts| format!("next with {texts}")));
+
     for gate in stage.candidate.iter().flat_map(|candidate| &candidate.gates) {
         let mark = match (gate.holds, gate.failed) {
             (true, _) => "ok",

@@ -63,6 +63,7 @@ pub async fn run(args: PlanArgs, session: &Session) -> Result<u8> {
             Failure::usage("--file goes with a set").evidence("expected serviceset/NAME or managednamespace/NAME")
         );
     }
+
     let (namespace, name) = service_name(&args.service, args.namespace.or_default(session))?;
     let stated: ServiceDeployment = session.get(namespace, name).await?;
     let local = args.local.as_deref().map(|folder| read_files(folder, &stated.spec.path)).transpose()?;
@@ -73,6 +74,7 @@ pub async fn run(args: PlanArgs, session: &Session) -> Result<u8> {
         let service: ServiceDeployment = session.get(namespace, name).await?;
         planned.hold(why::refused(&service));
     }
+
     match args.output {
         Answer::Json => print(&format::json(&planned.document())?)?,
         Answer::Yaml => print(&format::yaml(&planned.document())?)?,

@@ -90,6 +90,7 @@ enum Form {
 pub async fn run(args: RenderArgs, connect: &ConnectArgs, program: OwnProgram) -> Result<u8> {
     let given: Map<String, Value> = args.parameters.as_deref().map(read_yaml).transpose()?.unwrap_or_default();
     let Stated { mut service, is_stated, files, cluster, answer } = stated::find(&args, connect, program).await?;
+
     if let Some(name) = &args.name {
         service.metadata.name = Some(name.clone());
     }
@@ -104,6 +105,7 @@ pub async fn run(args: RenderArgs, connect: &ConnectArgs, program: OwnProgram) -
         let names = text::plain(&stand_ins.join(", ")).into_owned();
         say(&format!("stand-ins are shown for {names}; --parameters gives the values"));
     }
+
     let (name, spec) = (service.name_any(), &service.spec);
     let version = cluster.and_then(|cluster| cluster.status?.kubernetes_version);
     let capabilities = Capabilities {
@@ -124,6 +126,7 @@ pub async fn run(args: RenderArgs, connect: &ConnectArgs, program: OwnProgram) -
         parameters: &parameters,
         secret: true,
     };
+
     let output = engine.render(&input, &Nobody).await;
     for warning in &output.warnings {
         say(&format!("warning: {}", text::plain(warning)));

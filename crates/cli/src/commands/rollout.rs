@@ -176,6 +176,7 @@ async fn give(args: OrderArgs, order: RolloutOrder, session: &Session) -> Result
             Failure::new(exit::CONFLICT, told).next(format!("{{program}} rollout status {argument} -n {namespace}"))
         );
     }
+
     if let Some(promote) = order.promote
         && let Some(why) = too_early(promote, &rollout, &members(session, (namespace, name)).await?)
     {
@@ -184,6 +185,7 @@ async fn give(args: OrderArgs, order: RolloutOrder, session: &Session) -> Result
             Failure::new(exit::CONFLICT, told).next(format!("{{program}} rollout status {argument} -n {namespace}"))
         );
     }
+
     let what = match (order.promote, order.abort) {
         (Some(_), _) => "promotion",
         (None, true) => "abort",
@@ -195,6 +197,7 @@ async fn give(args: OrderArgs, order: RolloutOrder, session: &Session) -> Result
         requested_at: Timestamp::now().to_string(),
         ..order
     };
+
     change(session, &named, json!({"rollout": {"order": whole(&order)?}})).await?;
     print(&format!("{}: {what} recorded for rollout {}\n", qualified(&named), rollout.number))?;
     say(&format!("next: {} rollout status {argument} -n {namespace} --watch", session.program.name()));
@@ -311,6 +314,7 @@ fn draw(
         let signed = crate::text::plain(&signed);
         text += &format!("pinned to version {}{signed}; rollback serviceset/{name} --clear unpins it\n", pin.version);
     }
+
     text += &format!("{} {} of {all} clusters\n", bar(rollout.updated, all), rollout.updated);
     for (count, what) in [
         (rollout.progressing, "on their way"),
@@ -330,6 +334,7 @@ fn draw(
             policy.pause_reason.as_ref().map(|reason| format!(": {}", crate::text::plain(reason))).unwrap_or_default();
         text += &format!("paused{why}; rollout resume goes on\n");
     }
+
     let mut shown: Vec<&Member> = members.iter().filter(|member| member.progress != Some(Progress::Done)).collect();
     shown.sort_by(|a, b| (&a.step, &a.cluster).cmp(&(&b.step, &b.cluster)));
     let more = shown.len().saturating_sub(SHOWN);

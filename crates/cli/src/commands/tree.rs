@@ -180,6 +180,7 @@ impl Loader<'_> {
                     .collect();
             }
         }
+
         self.add_referenced_clusters(&mut fleet).await?;
         self.add_objects(&mut fleet).await?;
         Ok(fleet)
@@ -221,6 +222,7 @@ impl Loader<'_> {
         if fleet.services.len() > OBJECTS_UP_TO && !self.always_objects {
             return Ok(());
         }
+
         let session = self.session;
         let known = &self.reports;
         let stale = fleet.services.iter().filter(|service| {
@@ -241,6 +243,7 @@ impl Loader<'_> {
             let version = service.resource_version().unwrap_or_default();
             self.reports.insert(service.uid().unwrap_or_default(), (version, report));
         }
+
         fleet.objects = fleet
             .services
             .iter()
@@ -266,6 +269,7 @@ async fn live(loader: &mut Loader<'_>, mut fleet: Fleet, terminal: Terminal) -> 
         }
         Target::Cluster { .. } => None,
     };
+
     let changes = stream::select(
         changes::<ServiceDeployment>(session, namespace.as_deref()),
         changes::<Cluster>(session, namespace.as_deref()),
@@ -276,6 +280,7 @@ async fn live(loader: &mut Loader<'_>, mut fleet: Fleet, terminal: Terminal) -> 
     if terminal.interactive() {
         print("\x1b[2J")?;
     }
+
     let mut drawn = String::new();
     let mut trouble: Option<String> = None;
     loop {

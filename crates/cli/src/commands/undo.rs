@@ -57,6 +57,7 @@ pub async fn run(args: UndoArgs, session: &Session) -> Result<u8> {
             "patch servicedeployment {name} -n {namespace} --type merge -p '{{\"spec\":{{\"suspend\":false}}}}'"
         ))));
     }
+
     let request = undo_request(&deletion.digest, &jiff::Timestamp::now().to_string());
     let api: Api<ServiceDeployment> = Api::namespaced(session.client.clone(), namespace);
     let patch = Patch::Merge(json!({"metadata": {"annotations": {UNDO: request}}}));

@@ -83,11 +83,13 @@ pub async fn fetch(hub: InstalledHub<'_>, file: &Path, force: bool) -> Result<()
         let there = ArchiveError::File(FileError::Exists { path: file.to_owned() });
         return Err(failed(ATTEMPT, &there).next("--force replaces it"));
     }
+
     hub.target.require(hub.rights_to_enter()).await?;
     hub.find().await?;
     let mut part = beside(file)?;
     let command = ["farwater", "admin", "backup", "--data-dir", names::DATA, "--with-keys", "-"];
     hub.run("make the backup in the hub's pod", &command, u64::MAX, part.as_file_mut()).await?;
+
     let verified = archive::verify(part.path()).and_then(|copied| Ok((copied, archive::enclosed(part.path())?)));
     let (copied, enclosed) = verified
         .map_err(|error| failed("take the backup from the hub's pod", &error).next("try again: nothing was written"))?;
@@ -96,6 +98,7 @@ pub async fn fetch(hub: InstalledHub<'_>, file: &Path, force: bool) -> Result<()
             .evidence("its image is older than this program")
             .next("make it with the program of the hub's version"));
     }
+
     let wrong = |error: &io::Error| Failure::file("write", file, error);
     if is_stream(file) {
         part.as_file_mut().rewind().map_err(|error| wrong(&error))?;
@@ -109,6 +112,7 @@ pub async fn fetch(hub: InstalledHub<'_>, file: &Path, force: bool) -> Result<()
     };
     let kept = kept.map_err(|error| wrong(&error.error))?;
     let bytes = kept.metadata().map_or(0, |file| file.len());
+
     print(&described(&copied))?;
     say(&format!("wrote {} ({:.1} MB); {KEYS_WARNING}", file.display(), bytes as f64 / 1e6));
     Ok(())

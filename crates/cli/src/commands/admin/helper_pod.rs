@@ -30,6 +30,7 @@ pub fn helper_pod(set: &StatefulSet, command: &[String], seconds: u64) -> Result
     if spec["persistentVolumeClaimRetentionPolicy"]["whenScaled"] == "Delete" {
         return Err(Unfit::LosesVolumes);
     }
+
     let mut pod = spec["template"]["spec"].clone();
     let containers = pod["containers"].as_array().cloned().unwrap_or_default();
     let hub = containers.into_iter().find(|container| container["name"] == names::CONTAINER);
@@ -47,6 +48,7 @@ pub fn helper_pod(set: &StatefulSet, command: &[String], seconds: u64) -> Result
     if let Some(fields) = pod.as_object_mut() {
         fields.remove("topologySpreadConstraints");
     }
+
     let mut volumes = pod["volumes"].as_array().cloned().unwrap_or_default();
     volumes.extend(spec["volumeClaimTemplates"].as_array().into_iter().flatten().map(|claim| volume(&set, claim)));
     pod["volumes"] = json!(volumes);

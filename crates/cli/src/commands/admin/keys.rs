@@ -240,6 +240,7 @@ async fn list(of: &LocalHub, output: Answer) -> Result<()> {
         Answer::Yaml => return print(&format::yaml(&listed)?),
         Answer::Text => {}
     }
+
     let (now, terminal) = (Timestamp::now(), Terminal::detect());
     let mut keys = Table::new(["kind", "id", "state", "age", "ends"].map(Column::fixed).to_vec());
     for row in &listed.keys {

@@ -124,6 +124,7 @@ async fn put(
         fits.map_err(|error| opening("restore the keys", &error))?;
         return take_place(staged);
     }
+
     let seal_key = match &staged {
         Some(staged) => *staged.seal_key().map_err(|error| keys(ATTEMPT, &error))?.bytes(),
         None => hub.seal_key().await?,
@@ -132,6 +133,7 @@ async fn put(
         args.seal_key.as_deref().map(read_seal_key_file).transpose()?.into_iter().collect();
     earlier.extend(staged.iter().flat_map(StagedKeys::seal_keys_of_backup).map(|key| *key.bytes()));
     let allow = Allow { replace: args.force, damage: args.accept_damage };
+
     let restored = archive::restore_from(file, &hub.location, &seal_key, &earlier, allow).await;
     let restored = restored.map_err(|error| failed(ATTEMPT, &error))?;
     if let Some(staged) = staged {

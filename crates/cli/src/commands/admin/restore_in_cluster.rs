@@ -63,10 +63,12 @@ pub async fn run(hub: InstalledHub<'_>, file: &Path, wanted: Wanted) -> Result<(
         let made = &*folder.insert(private_folder()?);
         spooled = Some(Spooled::read(made.path(), None)?);
     }
+
     let file = spooled.as_ref().map_or(file, Spooled::path);
     let copied = archive::verify(file).map_err(|error| failed(ATTEMPT, &error))?;
     let has_keys = !archive::enclosed(file).map_err(|error| failed(ATTEMPT, &error))?.is_empty();
     let size = std::fs::metadata(file).map_err(|error| Failure::file("read", file, &error))?.len();
+
     hub.target.require(hub.rights_to_replace()).await?;
     let set = hub.find().await?;
     let longest = wanted.longest.unwrap_or(LONGEST);
@@ -74,6 +76,7 @@ pub async fn run(hub: InstalledHub<'_>, file: &Path, wanted: Wanted) -> Result<(
         Failure::new(exit::CONFLICT, format!("can't {ATTEMPT}: its StatefulSet does not fit"))
             .evidence(error.to_string())
     })?;
+
     say(&description(&hub, file, &copied, has_keys, &wanted));
     if !wanted.is_agreed {
         ask()?;
@@ -169,11 +172,13 @@ impl Restore<'_> {
                 _ => Err(failure),
             },
         };
+
         let ended = ended.map_err(Broken::unknown)?;
         let said = self.log().await;
         if ended.exit_code == 0 {
             return Ok(said);
         }
+
         let reason = ended.reason.filter(|reason| reason != "Error").map(|reason| format!("{reason}: "));
         let failure = Failure::new(exit::NO, format!("can't {ATTEMPT}")).evidence(format!(
             "{}{}",

@@ -107,16 +107,19 @@ fn judge(figures: &Figures, whole: bool) -> Vec<Check> {
             push("secrets", Finding::warn(found, "docs/runbooks/secrets-stale.md"));
         }
     }
+
     let (stale, total) = (figures.count("farwater_sources_stale"), figures.total("farwater_sources"));
     // By their short names, so that the command fits into a line.
     let remedy = format!("{{program}} get fwgit,fwhelm,fwoci{all}; docs/runbooks/source-stale.md");
     let well = format!("{total}, all were asked");
     push("sources", trouble(stale, Grade::Warn, format!("{stale} of {total} can't be asked"), well, remedy));
+
     let failing = figures.count("farwater_services{state=\"failing\"}");
     let (ready, total) = (figures.count("farwater_services{state=\"ready\"}"), figures.total("farwater_services"));
     let remedy = format!("{{program}} get servicedeployments{all}; {{program}} why NAMESPACE/NAME");
     let well = format!("{ready} of {total} are ready, none is failing");
     push("services", trouble(failing, Grade::Fail, format!("{failing} of {total} are failing"), well, remedy));
+
     let held = figures.count("farwater_services_prune_held");
     let remedy = "{program} why NAMESPACE/NAME shows what would go; docs/runbooks/prune-held.md".to_owned();
     let found = format!("{held} services hold a prune that waits for an approval");

@@ -40,6 +40,7 @@ pub fn render(checks: &[Check], terminal: Terminal) -> String {
             lines.extend(marks.zip(remedy).map(|(mark, line)| format!("{:INDENT$}{mark}{line}\n", "")));
         }
     }
+
     lines + &summary(checks)
 }
 

@@ -75,6 +75,7 @@ fn draw(plan: &SetPlan, title: &str, terminal: Terminal) -> String {
         picture += &colour.map_or(line.clone(), |colour| terminal.paint(colour, &line));
         picture.push('\n');
     };
+
     line(None, title);
     let added = plan.added.iter().map(|cluster| format!("  + {cluster}"));
     let changed = plan.changed.iter().map(|one| format!("  ~ {}  {}", one.cluster, one.fields.join(", ")));

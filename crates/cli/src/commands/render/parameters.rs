@@ -64,6 +64,7 @@ fn own(known: &Known<'_>) -> Map<String, Value> {
             all.to_vec()
         }
     };
+
     let spec = ServiceDeploymentSpec {
         target_namespace: service.spec.target_namespace.clone(),
         configuration: service.spec.configuration.clone(),
@@ -88,6 +89,7 @@ fn own(known: &Known<'_>) -> Map<String, Value> {
         },
         objects: &Objects::default(),
     });
+
     let mut values = resolution.parameters.values;
     if cluster.is_none() {
         // Without a cluster, a template that uses it fails, instead of getting empty texts.

@@ -79,6 +79,7 @@ async fn of_service(args: &RenderArgs, session: &Session) -> Result<Stated> {
         name_cluster(&mut stated, cluster)?;
     }
     let cluster = find_cluster(session, &stated).await?;
+
     let answer = service::below(session, (namespace, name), "bundle", "").await;
     let mut answer = answer.map_err(|failure| match failure.is_missing() {
         // The service was read a moment ago, so it is the subresource that is missing.
@@ -94,6 +95,7 @@ async fn of_service(args: &RenderArgs, session: &Session) -> Result<Stated> {
         text::short_revision(&bundle.revision),
         cluster.name_any()
     ));
+
     let files = open(&bundle)?;
     let answer: ParametersAnswer = service::status(session, namespace, name, "parameters").await?;
     for problem in &answer.problems {

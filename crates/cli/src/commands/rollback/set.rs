@@ -18,6 +18,7 @@ pub async fn run((namespace, name): (&str, &str), args: &RollbackArgs, session: 
         return Err(Failure::usage("--wait goes with a service")
             .next(format!("{{program}} rollout status {name} -n {namespace} --watch")));
     }
+
     let set: ServiceSet = session.get(namespace, name).await?;
     let pinned = set.spec.pin.as_ref().map(|pin| pin.version);
     let told = match (args.clear, pinned) {
@@ -37,6 +38,7 @@ pub async fn run((namespace, name): (&str, &str), args: &RollbackArgs, session: 
             format!("rolls back to version {}: {}", target.number, target.revision)
         }
     };
+
     print(&format!("serviceset.farwater.dev/{name} {told}\n"))?;
     say(&format!("next: {} rollout status {name} -n {namespace} --watch", session.program.name()));
     Ok(exit::YES)
