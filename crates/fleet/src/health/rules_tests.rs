@@ -71,7 +71,7 @@ fn an_expression_without_a_value_says_nothing_and_is_never_healthy() {
     unknown("current: '1 / self.spec.zero == 1'", "spec: {zero: 0}", "current: it divides by zero");
     unknown("current: 'self.spec.most + 1 > 0'", "spec: {most: 9223372036854775807}", "current: a number is too large");
     unknown("current: 'int(self.spec.size) > 0'", "spec: {size: many}", "current: int() can't read what it is given");
-    // An error message holds no values.
+    // An error message contains no values.
     unknown(
         "current: 'self.spec.a < self.spec.b'",
         "spec: {a: hunter2, b: 1}",
@@ -101,7 +101,7 @@ fn a_services_own_rules_come_before_the_hubs_and_those_in_their_order() {
     assert_eq!(rules.evaluate(&boat), (InProgress, "1 > 2".to_owned()));
     assert_eq!(Rules::compile(&[rule("true")], Arc::clone(&hubs)).evaluate(&boat).0, Current);
     assert!(rules.cover("example.com", "Boat") && !rules.cover("", "Boat") && !rules.cover("example.com", "Ship"));
-    // Other kinds are judged as without rules.
+    // Other kinds are judged as if there were no rules.
     let pod = json!({"apiVersion": "v1", "kind": "Pod", "status": {"phase": "Pending"}});
     assert_eq!(rules.evaluate(&pod), evaluate(&pod));
     let broken = Arc::new(HubRules::compile(vec![named("broken", "self.x")]));
@@ -150,7 +150,7 @@ fn names_and_functions_that_there_are_not_are_refused_with_those_that_there_are(
     refused("self.a.all(x)", "knows no function \"all\" of 1 arguments");
     refused("size(self.a, self.b) > 1", "knows no function \"size\" of 2 arguments");
     refused("optional.of(self.a).hasValue()", "knows no");
-    // A loop's variable ends with it.
+    // The variable of a loop ends with the loop.
     refused("self.a.all(x, x > 1) && x > 1", "knows no \"x\"");
     for text in [
         "type(self.a) == string",
@@ -210,11 +210,11 @@ fn what_would_take_long_or_much_with_an_object_is_not_begun() {
     assert!(bearable(two, &numbers(100)) && !bearable(two, &numbers(1000)));
     let three = "self.a.all(a, self.a.all(b, self.a.all(c, a + b + c >= 0)))";
     assert!(bearable(three, &numbers(20)) && !bearable(three, &numbers(100)));
-    // In sequence their costs add up.
+    // The costs of loops in sequence add up.
     let many = vec![one; 40].join(" && ");
     assert!(bearable(&many, &numbers(100)) && !bearable(&many, &numbers(10_000)));
 
-    // The result of a loop may be as large as its square, and texts may grow by themselves.
+    // The result of a loop may have the square of its size, and texts may grow by concatenation.
     let long = json!({"a": vec!["x".repeat(1000); 300]});
     assert!(bearable("size(self.a.map(a, a)) > 0", &long));
     assert!(!bearable("size(self.a.map(a, self)) > 0", &long));
