@@ -2,8 +2,8 @@
 //! several replicas may share.
 //!
 //! One counter row orders all writes; its lock is held until the commit, so numbers become visible in order. In each
-//! process one write combiner owns the only writing connection. Everything that must be atomic goes through it: resource
-//! writes in batches, and closures by [`Store::transact`].
+//! process one write combiner owns the only writing connection. Everything that must be atomic goes through it:
+//! resource writes in batches, and closures by [`Store::transact`].
 //!
 //! ```text
 //!  write() ─┐                    ┌─ counter's lock, resources, changes, counter   (one durable transaction)

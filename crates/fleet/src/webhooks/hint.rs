@@ -1,8 +1,10 @@
 //! Hints: the repository and the reference that a delivery names, whichever host sent it.
 //!
-//! The fields are those that the hosts document for pushes: [GitHub](https://docs.github.com/webhooks/webhook-events-and-payloads#push),
-//! [GitLab](https://docs.gitlab.com/user/project/integrations/webhook_events/), [Gitea](https://docs.gitea.com/usage/webhooks).
-//! None of them uses a field with another meaning, so the sender of a payload doesn't matter.
+//! The fields are those that the hosts document for pushes:
+//! [GitHub](https://docs.github.com/webhooks/webhook-events-and-payloads#push),
+//! [GitLab](https://docs.gitlab.com/user/project/integrations/webhook_events/),
+//! [Gitea](https://docs.gitea.com/usage/webhooks). None of them uses a field with another meaning, so the sender of a
+//! payload doesn't matter.
 
 use std::{
     borrow::Cow,
