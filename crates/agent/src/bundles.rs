@@ -20,7 +20,7 @@ use crate::{
 const PURPOSE: &str = "bundle";
 /// Most bytes of the folder of bundles. The oldest bundles that no service names are deleted first.
 const MAX_FOLDER_BYTES: u64 = 1 << 30;
-/// Most bundles that are stored in the cluster beside the state directory.
+/// Most bundles that are stored in the cluster in addition to the state directory.
 const MAX_CLUSTER_COPIES: usize = 40;
 
 #[derive(Debug, thiserror::Error)]

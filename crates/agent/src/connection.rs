@@ -1,4 +1,4 @@
-//! A connection beside the polls, by which the hub says when to poll.
+//! A connection in addition to the polls, by which the hub says when to poll.
 //!
 //! Polls alone change anything: a hint that is lost, duplicated, late or forged only changes the time of the next poll.
 //! The hub invites to a connection in the answer to a poll, so an agent without a connection polls and is invited

@@ -272,7 +272,7 @@ impl HubClient {
         Ok(())
     }
 
-    /// Pins of authorities that the hub's certificate may have, beside those of a file.
+    /// Pins of authorities that the hub's certificate may have, besides those of a file.
     pub fn pins(&self) -> &Pins {
         &self.pins
     }

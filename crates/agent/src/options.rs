@@ -66,10 +66,10 @@ pub struct Options {
     pub agent_settings: Option<Digest>,
     #[arg(long, value_enum, default_value_t = LogFormat::Text)]
     pub log_format: LogFormat,
-    /// How long watches are believed: on no command line.
+    /// How long watches are trusted. Not set on the command line, but by tests.
     #[arg(skip)]
     pub watches: WatchLimits,
-    /// For how long what is not healthy is waited for: on no command line.
+    /// How long unhealthy objects are waited for. Not set on the command line, but by tests.
     #[arg(skip)]
     pub health: HealthLimits,
 }

@@ -357,7 +357,7 @@ async fn get<T: DeserializeOwned>(
     Ok((document, content))
 }
 
-/// The Secrets as objects of the service, beside those of its bundle.
+/// The Secrets as objects of the service, in addition to those of its bundle.
 pub fn render(secrets: Secrets, target_namespace: &str) -> impl Iterator<Item = RenderedObject> {
     let namespace = target_namespace.to_owned();
     secrets.0.into_iter().map(move |(name, value)| RenderedObject {

@@ -25,7 +25,7 @@ use crate::{
 };
 
 pub(crate) const BLOCK: usize = 512;
-/// Most bytes of an entry beside its content: a pax header, its data (path and target), a header, padding.
+/// Most bytes of an entry besides its content: a pax header, its data (path and target), a header, padding.
 const ENTRY_OVERHEAD: u64 = 6 * BLOCK as u64;
 /// Highest accepted compression ratio. Manifests reach about 100; a file of zeros 30,000.
 pub(crate) const MAX_RATIO: u64 = 1000;

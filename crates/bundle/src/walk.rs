@@ -19,7 +19,7 @@ pub(crate) trait Lookup {
     type Error;
     /// The entry at a path whose parent is a real folder.
     fn find(&mut self, path: &RelPath) -> Result<Option<Found>, Self::Error>;
-    /// Called for each path that the result depends on, beside its target and the target's folders.
+    /// Called for each path that the result depends on, besides its target and the target's folders.
     fn note(&mut self, _path: &RelPath) {}
 }
 

@@ -43,7 +43,7 @@ pub struct Candidate {
     /// Author of the commit, as the commit states it. Empty: it states none.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub author: String,
-    /// What of the commit was read beside its own files: `submodules`, `lfs`. Empty: nothing.
+    /// What was read of the commit besides its own files: `submodules`, `lfs`. Empty: nothing.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reads: String,
     /// Folders with a renderer of their own. The dependencies of their charts are in the bundle.

@@ -1,6 +1,6 @@
 //! Which hook runs next, and what is stored of those that have run.
 //!
-//! A version's hooks run once. The agent stores this in a [`Record`] in the cluster beside the inventory, so neither a
+//! A version's hooks run once. The agent stores this in a [`Record`] in the cluster with the inventory, so neither a
 //! restart nor a repair runs a hook again. The hooks' objects could not show it, because they are deleted when they
 //! have ended.
 

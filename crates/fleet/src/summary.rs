@@ -179,7 +179,7 @@ fn held_candidate<'a>(inputs: &Inputs<'a>) -> Option<&'a Candidate> {
     inputs.candidate.filter(|_| is_held).filter(news)
 }
 
-/// A condition beside `Ready`: a pinned service may be healthy.
+/// A condition in addition to `Ready`: a pinned service may be healthy.
 fn pin_verdict(inputs: &Inputs<'_>) -> Option<Verdict> {
     let pin = inputs.pin.filter(|_| !inputs.deleting)?;
     let (assigned, by) = (inputs.assigned.filter(|assigned| assigned.bundle == pin.bundle), &inputs.previous.pinned_by);
@@ -190,7 +190,7 @@ fn pin_verdict(inputs: &Inputs<'_>) -> Option<Verdict> {
     Some(Verdict::new("Pinned", Some(true), "Pinned", format!("pinned to {what}{by}{reason}{held}")))
 }
 
-/// A condition beside `Ready`: the version that it runs may be healthy.
+/// A condition in addition to `Ready`: the version that it runs may be healthy.
 fn frozen_verdict(inputs: &Inputs<'_>) -> Option<Verdict> {
     let Why::Frozen(closed) = inputs.why else { return None };
     (!inputs.deleting).then(|| Verdict::new(FROZEN, Some(true), "WindowClosed", closed.to_string()))

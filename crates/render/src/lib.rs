@@ -5,7 +5,7 @@
 //! contains only the libraries of those projects ([`helper`]), plugins are programs in the agent's configuration
 //! ([`plugin`]). The command line and the agent use the same code, so `farwater render` shows what a cluster gets.
 //!
-//! A failure is an error beside the objects, and never makes the set smaller silently.
+//! A failure is an error in addition to the objects, and never makes the set smaller silently.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod cache;

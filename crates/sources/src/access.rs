@@ -32,7 +32,7 @@ pub enum Login {
 #[derive(Clone, Default)]
 pub struct Access {
     pub(crate) login: Option<Login>,
-    /// Authorities in PEM, beside the machine's own.
+    /// Authorities in PEM, in addition to the machine's own.
     pub(crate) ca: Option<String>,
     pub(crate) identity: Option<Identity>,
 }
@@ -104,7 +104,7 @@ impl Access {
         Ok(Self { login: token.map(Login::Bearer), ..Self::read("", None, tls)? })
     }
 
-    /// No login, and an authority beside the machine's own.
+    /// No login, and an authority in addition to the machine's own.
     pub(crate) fn trusting(ca: Option<&str>) -> Self {
         Self { ca: ca.map(str::to_owned), ..Self::default() }
     }

@@ -46,7 +46,7 @@ use crate::{
 const TRACKED: &str = "refs/farwater/tracked";
 /// All references of a remote, fetched only if a server doesn't serve a commit by its id.
 const ALL: &str = "refs/farwater/all";
-/// The revision that was last looked up beside the followed one.
+/// The revision that was last looked up besides the followed one.
 const ASIDE: &str = "refs/farwater/aside";
 /// The name of a remote's default branch.
 const HEAD: &str = "HEAD";

@@ -1,4 +1,4 @@
-//! A commit with what belongs to it beside its own objects: the trees of its submodules at their paths, and the large
+//! A commit with what belongs to it besides its own objects: the trees of its submodules at their paths, and the large
 //! files of its pointers.
 
 use std::{cell::RefCell, collections::HashMap, path::PathBuf};
@@ -14,7 +14,7 @@ use crate::{
     modules::{self, MAX_DEPTH, MAX_MODULES},
 };
 
-/// What is read beside a commit's own objects.
+/// What is read besides a commit's own objects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Reads {
     #[serde(default)]

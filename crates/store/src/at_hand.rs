@@ -15,7 +15,7 @@ use crate::{Key, Resource};
 
 /// Most bytes of stored JSON in the cache.
 const BYTES: usize = 16 << 20;
-/// Bytes that an entry takes beside its object.
+/// Bytes that an entry takes besides its object.
 const ENTRY_BYTES: usize = 256;
 /// Most keys whose last commit is remembered. Beyond it no read that has begun is cached.
 const TOUCHED: usize = 16_384;

@@ -55,8 +55,8 @@ pub enum StoreError {
         #[source]
         source: Arc<sqlx::Error>,
     },
-    /// An SQL error that `?` converts inside a closure of [`transact`](crate::Store::transact) or beside it. `transact`
-    /// converts it to one of the variants above.
+    /// An SQL error that `?` converts inside a closure of [`transact`](crate::Store::transact) or outside of it.
+    /// `transact` converts it to one of the variants above.
     #[error("query the database")]
     Sql(#[source] Arc<sqlx::Error>),
     /// An unreadable row: sealed with another key, or not written by the store.

@@ -15,7 +15,7 @@ use super::{
 
 /// Most bytes of a token: no API server accepts a larger header.
 const MAX_TOKEN: u64 = 1 << 20;
-/// Characters that a header's name may contain beside letters and digits, without `%` (as in client-go).
+/// Characters that a header's name may contain besides letters and digits, without `%` (as in client-go).
 const NAME: &[u8] = b"!#$&'*+-.^_`|~";
 
 #[derive(Debug, thiserror::Error)]

@@ -2,7 +2,7 @@
 //! conflicting fields.
 //!
 //! Server-side apply keeps fields that no manager states any more: defaults of a branch that was left
-//! (`strategy.rollingUpdate` beside `type: Recreate`), and elements of lists whose key was changed (`ports`). If the
+//! (`strategy.rollingUpdate` with `type: Recreate`), and elements of lists whose key was changed (`ports`). If the
 //! result is not valid, the API server names the field, and [`clear`] removes it, unless the manifest states it.
 
 use farwater_api::FIELD_MANAGER;

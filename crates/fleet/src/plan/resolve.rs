@@ -88,7 +88,7 @@ impl ResolvedObject {
     }
 }
 
-/// What a service asks for beside its manifests, and what its grant allows.
+/// What a service asks for besides its manifests, and what its grant allows.
 #[derive(Clone, Copy, Debug)]
 pub struct Terms<'a> {
     pub target_namespace: &'a str,

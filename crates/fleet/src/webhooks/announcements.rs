@@ -105,7 +105,7 @@ impl Announcements {
         self.is_proven
     }
 
-    /// Interval of polls beside announced checks.
+    /// Interval of polls in addition to announced checks.
     pub fn stretch(&self, interval: Duration) -> Duration {
         let longer = interval.saturating_mul(STRETCH).min(LONGEST_INTERVAL);
         if self.is_proven { interval.max(longer) } else { interval }

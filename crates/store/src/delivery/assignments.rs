@@ -72,7 +72,7 @@ const OF_NAME: &str = "namespace = $1 AND name = $2";
 const OF_NAMESPACE: &str = "namespace = $1";
 const OF_CLUSTER: &str = "cluster_uid = $1";
 const OF_SOURCE: &str = "source_uid = $1";
-/// Services that use the source beside their own.
+/// Services that use the source in addition to their own.
 const OF_FURTHER_SOURCE: &str =
     "service_uid IN (SELECT service_uid FROM service_sources WHERE service_sources.source_uid = $1)";
 

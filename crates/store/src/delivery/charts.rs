@@ -1,4 +1,4 @@
-//! What services need beside one Git repository: further sources, charts, and recipes to rebuild their bundles.
+//! What services need besides one Git repository: further sources, charts, and recipes to rebuild their bundles.
 
 use farwater_api::Digest;
 

@@ -6,7 +6,7 @@ use crate::{Connection, Location, OpenError, StoreError, visit::Visit};
 const SELECT: &str =
     "SELECT cluster_uid, since, next_key, next_sealing_key, former_key, request, sequence, link FROM agent_keys";
 
-/// The keys of one cluster beside those in [`Agent`].
+/// The keys of one cluster besides those in [`Agent`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AgentKeys {
     pub cluster_uid: String,

@@ -35,7 +35,7 @@ impl<'a> Walk<'a> {
         }
         let depth = depth + 1;
         match &node.expr {
-            // The parser produces this only beside an error.
+            // The parser produces this only together with an error.
             Expr::Unspecified => {
                 Err(ExpressionError::Syntax { line: 1, column: 1, cause: "it can't be read".to_owned() })
             }
