@@ -55,7 +55,7 @@ pub struct GetArgs {
     watch: bool,
 }
 
-/// Columns in addition to those of the hub's table.
+/// Columns beside those of the hub's table.
 #[derive(Clone, Debug, Default, clap::Args)]
 struct ColumnArgs {
     /// Adds a column with all labels.
