@@ -1,4 +1,4 @@
-//! Bundles by digest: state directory, then cluster, then hub. What is read is verified every time.
+//! Bundles by digest: looked up in the state directory, then the cluster, then the hub. Every read is verified.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,9 +18,9 @@ use crate::{
 };
 
 const PURPOSE: &str = "bundle";
-/// Of the folder of bundles; the oldest that no service names go first.
+/// Most bytes of the folder of bundles. The oldest bundles that no service names are deleted first.
 const MAX_FOLDER_BYTES: u64 = 1 << 30;
-/// All bundles that are kept in the cluster beside the state directory.
+/// Most bundles that are stored in the cluster in addition to the state directory.
 const MAX_CLUSTER_COPIES: usize = 40;
 
 #[derive(Debug, thiserror::Error)]
@@ -37,20 +37,20 @@ pub enum BundleError {
     NotKept(Digest),
 }
 
-/// What becomes of what is got from the hub once it was read.
+/// Where a bundle from the hub is stored after it was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shelf {
-    /// It is kept, here and in the cluster.
+    /// Stored here and in the cluster.
     Kept,
-    /// It is for a question, and leaves nothing behind.
+    /// Read for a preview only, and not stored.
     Passing,
-    /// Nothing is got: what is kept already is read, or nothing.
+    /// Only stored bundles are read; none is downloaded.
     Nothing,
 }
 
 pub struct Bundles {
     folder: PathBuf,
-    /// One download of a bundle at a time, whichever services want it.
+    /// One download of a bundle at a time, however many services want it.
     downloads: Mutex<BTreeMap<Digest, Arc<tokio::sync::Mutex<()>>>>,
     cluster_copies: Mutex<BTreeSet<String>>,
 }
@@ -60,7 +60,7 @@ impl Bundles {
         Self { folder, downloads: Mutex::default(), cluster_copies: Mutex::default() }
     }
 
-    /// Finds out which bundles the cluster holds.
+    /// Lists the bundles that the cluster holds.
     pub async fn load_cluster_copies(&self, kubernetes: &Kubernetes) {
         match secrets::names(kubernetes, PURPOSE).await {
             Ok(names) => *lock(&self.cluster_copies) = names.into_iter().collect(),
@@ -115,6 +115,7 @@ impl Bundles {
                 }
             }
         }
+
         let name = secret_name(digest);
         if lock(&self.cluster_copies).contains(&name)
             && let Ok(Some(compressed)) = secrets::load(kubernetes, &name).await
@@ -126,6 +127,7 @@ impl Bundles {
         if shelf == Shelf::Nothing {
             return Err(BundleError::NotKept(digest));
         }
+
         let temporary = path.with_extension("part");
         // zstd never grows its input by more than this.
         let most = limits.total_bytes + (limits.total_bytes >> 8) + 1024;
@@ -136,6 +138,7 @@ impl Bundles {
             let _ = std::fs::remove_file(&temporary);
             BundleError::Content { digest, source }
         })?;
+
         if shelf == Shelf::Passing {
             let _ = std::fs::remove_file(&temporary);
             return Ok(archive);
@@ -158,7 +161,8 @@ impl Bundles {
         }
     }
 
-    /// Drops what no service names: all of it from the cluster, the oldest over the limit from the folder.
+    /// Deletes bundles that no service names: all of them from the cluster, and the oldest over the limit from the
+    /// folder.
     pub async fn collect(&self, named: &BTreeSet<Digest>, kubernetes: &Kubernetes) {
         let keep: BTreeSet<String> = named.iter().map(|d| secret_name(*d)).collect();
         let gone: Vec<String> = lock(&self.cluster_copies).difference(&keep).cloned().collect();
@@ -212,7 +216,7 @@ fn secret_name(digest: Digest) -> String {
     format!("farwater-bundle-{}", &digest.to_hex()[..40])
 }
 
-/// Marks as used, for the order in which bundles are dropped.
+/// Marks a bundle as used; bundles are deleted in this order.
 fn touch(path: &std::path::Path) {
     if let Ok(file) = std::fs::File::options().append(true).open(path) {
         let _ = file.set_modified(SystemTime::now());

@@ -1,4 +1,5 @@
-//! Why an object is not healthy, from what it owns: a few reads as the service's account, none of which may fail anything.
+//! Finds why an object is not healthy in the objects that it owns: a few reads as the service's account, none of which
+//! may fail anything.
 
 use std::time::Duration;
 
@@ -12,25 +13,25 @@ use tokio::time::timeout;
 
 use crate::kubernetes::{ApiError, Kubernetes, escape};
 
-/// Requests for one object. A custom resource takes the most: seven lists, and what of them is its own.
+/// Most requests for one object. A custom resource takes the most: seven lists, and its own objects among them.
 const REQUESTS: u32 = 20;
-/// Pods that are read of one list, each about 10 KB.
+/// Most pods that are read of one list, each about 10 KB.
 const PODS: usize = 50;
-/// Objects of other kinds, of which only metadata is read.
+/// Most objects of other kinds, of which only metadata is read.
 const OTHERS: usize = 250;
 const EVENTS: usize = 50;
 /// Children of one kind that are read whole.
 const CHOSEN: usize = 3;
-/// A custom resource, its Deployment, the ReplicaSet of that, a Pod.
+/// Most levels, e.g. a custom resource, its Deployment, its ReplicaSet, a Pod.
 const DEPTH: usize = 4;
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What was found.
+/// The result of a look.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Looked {
-    /// Empty where there is nothing to say.
+    /// Empty: there is nothing to say.
     pub text: String,
-    /// A claim that is bound by its first consumer: there is nothing to wait for.
+    /// A claim that is bound by its first consumer, so waiting for it makes no sense.
     pub waits_for_consumer: bool,
 }
 
@@ -39,11 +40,11 @@ struct Look<'a> {
     account: &'a ServiceAccount,
     rules: &'a Rules,
     requests_left: u32,
-    /// What the account may not read.
+    /// The first read that the account may not make.
     refused: Option<String>,
 }
 
-/// Looks for the reason that the object at this path is not healthy by these rules.
+/// Finds the reason why the object at this path is not healthy by these rules.
 pub async fn explain(
     kubernetes: &Kubernetes,
     account: &ServiceAccount,
@@ -64,22 +65,25 @@ impl Look<'_> {
         if rules.evaluate(&object).0 == Health::Current {
             return Ok(Looked::default());
         }
+
         let mut titles = Vec::new();
         let mut more = None;
         for _ in 0..DEPTH {
             let Some((child, others, kind)) = self.worst_child(&object).await? else { break };
             more = (others > 0).then(|| kind.count_more(others));
-            // What stands between a Deployment and its pods is nobody's word.
+            // A ReplicaSet between a Deployment and its pods is not worth naming.
             if child["kind"] != "ReplicaSet" || children::tells(rules, &child) {
                 titles.push(children::title(&child));
             }
             object = child;
         }
+
         let own = if titles.is_empty() { String::new() } else { rules.evaluate(&object).1 };
         let events = if children::tells(rules, &object) { Vec::new() } else { self.events(&object).await? };
         let waits_for_consumer = titles.is_empty() && children::waits_for_consumer(rules, &object, &events);
         let said = [Some(own).filter(|own| !own.is_empty()), children::explain_events(&object, &events), more];
         let said: Vec<String> = said.into_iter().flatten().collect();
+
         let mut parts = Vec::new();
         match (titles.is_empty(), said.is_empty()) {
             (true, true) => {}
@@ -91,7 +95,7 @@ impl Look<'_> {
         Ok(Looked { text: parts.join("; "), waits_for_consumer })
     }
 
-    /// The worst of what an object owns, and how many more of that kind are not ready.
+    /// The worst object that an object owns, and the number of others of its kind that are not ready.
     async fn worst_child(&mut self, owner: &Value) -> Result<Option<(Value, usize, &'static ChildKind)>, ApiError> {
         let metadata = &owner["metadata"];
         let uid = metadata["uid"].as_str().unwrap_or_default();
@@ -108,12 +112,13 @@ impl Look<'_> {
         Ok(found)
     }
 
-    /// Whole objects at a place that belong to the object of this uid.
+    /// Whole objects in a list that the object with this uid owns.
     async fn list_owned(&mut self, place: &Place, namespace: &str, uid: &str) -> Result<Vec<Value>, ApiError> {
         let whole = place.is_read_whole();
         let collection = format!("{}/namespaces/{}/{}", place.kind.root, escape(namespace), place.kind.plural);
         let limit = if whole { PODS } else { OTHERS };
         let path = format!("{collection}?limit={limit}&labelSelector={}", escape(&place.selector));
+
         let mut owned = Vec::new();
         self.list(&path, !whole, |mut child| {
             if children::is_owned_by(&child, uid) {
@@ -126,6 +131,7 @@ impl Look<'_> {
         if whole {
             return Ok(owned);
         }
+
         let mut read = Vec::new();
         for child in children::choose(place, owned, CHOSEN) {
             let name = child["metadata"]["name"].as_str().unwrap_or_default();
@@ -168,7 +174,7 @@ impl Look<'_> {
         left
     }
 
-    /// What the account may not read is said, and the rest is looked at.
+    /// Records a forbidden read, and continues without it.
     fn unless_forbidden<T>(&mut self, answer: Result<T, ApiError>) -> Result<Option<T>, ApiError> {
         match answer {
             Err(error) if error.is_forbidden() => {

@@ -1,7 +1,7 @@
-//! Time by the hub's clock. A cluster's clock may be wrong; the hub's answers say by how much.
+//! Time by the hub's clock. A cluster's clock may be wrong; the hub's answers show by how much.
 //!
-//! What the hub said goes on by the machine's monotonic clock, so that it stays right whatever happens to the other one, and a
-//! machine whose clock is set right later is seen to be right.
+//! Between answers the hub's time advances with the machine's monotonic clock, so it stays right when the machine's
+//! wall clock is changed, and the difference is right as soon as the wall clock is corrected.
 
 use std::{
     sync::Mutex,
@@ -10,19 +10,19 @@ use std::{
 
 use crate::sync::lock;
 
-/// A difference below this is the network's, not the clock's.
+/// Seconds of difference that network delay explains.
 const TOLERATED: i64 = 5;
-/// A difference below this harms nothing and is not worth a line.
+/// A smaller difference (seconds) does no harm and is not logged.
 const TOLD: i64 = 60;
 
 #[derive(Debug, Default)]
 pub struct Clock {
-    /// What the hub said last, and when that was.
+    /// The hub's last time, and when it was received.
     hub: Mutex<Option<(i64, Instant)>>,
 }
 
 impl Clock {
-    /// Seconds since 1970: the hub's, or this machine's before the hub was heard.
+    /// Seconds since 1970 by the hub, or by this machine before the hub was heard.
     pub fn now(&self) -> i64 {
         self.hub_now().unwrap_or_else(system_seconds)
     }
@@ -32,7 +32,7 @@ impl Clock {
         lock(&self.hub).is_some()
     }
 
-    /// By how many seconds this machine's clock is ahead of the hub's; none before the hub was heard.
+    /// Seconds by which this machine's clock is ahead of the hub's. None: the hub was not heard yet.
     pub fn ahead(&self) -> Option<i64> {
         self.hub_now().map(|hub| system_seconds().saturating_sub(hub))
     }
@@ -58,7 +58,7 @@ impl Clock {
     }
 }
 
-/// Seconds since 1970 as this machine has them.
+/// Seconds since 1970 by this machine's clock.
 pub fn system_seconds() -> i64 {
     match SystemTime::now().duration_since(UNIX_EPOCH) {
         Ok(since) => i64::try_from(since.as_secs()).unwrap_or(i64::MAX),

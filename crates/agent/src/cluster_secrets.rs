@@ -1,5 +1,5 @@
-//! Secrets of the cluster itself, for whoever is handed values of them: read as the service's account and in its target
-//! namespace, so that a service gets nothing that it could not mount.
+//! Secrets of the cluster itself, as parameters of a service: read as the service's account and in its target
+//! namespace, so that a service gets nothing that its pods could not mount.
 
 use std::collections::BTreeMap;
 
@@ -13,10 +13,10 @@ use zeroize::Zeroizing;
 
 use crate::kubernetes::{ApiError, Kubernetes, escape};
 
-/// By their keys, in order.
+/// Keys with their values, sorted.
 pub type Values = Vec<(String, Zeroizing<Vec<u8>>)>;
 
-/// Why a Secret gives nothing. No value is in it.
+/// Why a Secret can't be used. Contains no value.
 #[derive(Debug, thiserror::Error)]
 pub enum ClusterSecretError {
     #[error("Secret {name} does not exist in namespace {namespace} of the cluster")]
@@ -33,7 +33,7 @@ pub enum ClusterSecretError {
     Read { namespace: String, name: String, source: Box<ApiError> },
 }
 
-/// Puts what the cluster has to a service's parameters.
+/// Adds values from the cluster's Secrets to a service's parameters.
 pub async fn fill(
     kubernetes: &Kubernetes,
     deployment: &Deployment,
@@ -62,7 +62,7 @@ pub async fn fill(
     Ok(())
 }
 
-/// The values of `keys`; none named: of all that there are.
+/// The values of `keys`. No keys: all values.
 pub async fn read(
     kubernetes: &Kubernetes,
     account: &ServiceAccount,
@@ -83,7 +83,7 @@ pub async fn read(
     }
 }
 
-/// A key that is missing is an error, never a smaller set.
+/// Picks the keys. A missing key is an error, never a smaller set.
 fn pick(secret: &Value, name: &str, keys: &[String]) -> Result<Values, ClusterSecretError> {
     let data = secret["data"].as_object();
     let missing = keys.iter().find(|key| data.is_none_or(|data| !data.contains_key(*key)));

@@ -1,7 +1,8 @@
-//! A connection beside the polls, over which the hub says when to poll.
+//! A connection in addition to the polls, by which the hub says when to poll.
 //!
-//! Polls are the only way to anything: a hint that is lost, doubled, late or made up moves the next one, and changes nothing else.
-//! The hub invites to it with the answer to a poll, so whoever is connected no more polls, and is invited again.
+//! Polls alone change anything: a hint that is lost, duplicated, late or forged only changes the time of the next poll.
+//! The hub invites to a connection in the answer to a poll, so an agent without a connection polls and is invited
+//! again.
 
 use std::{convert::Infallible, time::Duration};
 
@@ -19,37 +20,37 @@ use crate::{
     sync::full_jitter,
 };
 
-/// Until the hub's first message: what is in between may have answered for it.
+/// Limit for the hub's first message: a proxy in between may have accepted the connection instead.
 const WELCOME: Duration = Duration::from_secs(15);
 /// How much later than promised a message may come.
 const LATENESS: Duration = Duration::from_secs(5);
-/// Most that is waited after a loss or in vain, before the next try: at first, and in the end.
+/// Longest pause after a lost or failed connection: at first, and finally.
 const FIRST_PAUSE: Duration = Duration::from_secs(5);
 const LONGEST_PAUSE: Duration = Duration::from_secs(600);
-/// A connection that held so long was a good one.
+/// A connection that held for this time counts as good.
 const STEADY: Duration = Duration::from_secs(60);
-/// Between what a hub may promise and what keeps it useful.
+/// Allowed ranges in seconds for what the hub announces.
 const KEEP_ALIVE: [f64; 2] = [0.2, 600.0];
 const POLL_EVERY: [f64; 2] = [0.2, 3600.0];
 const RETURN: [f64; 2] = [0.0, 600.0];
 
-/// What polls go by.
+/// The state of the connection, by which the agent polls.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Link {
-    /// How often to poll while the connection holds; none: there is no connection.
+    /// Interval of polls while the connection holds. None: there is no connection.
     pub poll_every: Option<Duration>,
-    /// After it was lost: within which time to poll.
+    /// Time within which to poll after the connection was lost.
     pub poll_within: Duration,
-    /// The newest desired state that the hub has spoken of over this connection.
+    /// Number of the newest desired state that the hub announced over this connection.
     pub newest: Option<Number>,
-    /// How often it has asked for a poll for another reason.
+    /// Number of polls that it requested for other reasons.
     pub asked: u64,
 }
 
 #[derive(Debug, Default)]
 pub struct Connection {
     link: watch::Sender<Link>,
-    /// Within which time to open one.
+    /// Time within which to open a connection.
     invitation: watch::Sender<Duration>,
 }
 
@@ -58,17 +59,17 @@ impl Connection {
         self.link.subscribe()
     }
 
-    /// The hub would keep a connection.
+    /// Records that the hub invites to a connection.
     pub fn invite(&self, within: Duration) {
         self.invitation.send_replace(within);
     }
 }
 
-/// Why there is no connection any more.
+/// Why a connection ended.
 enum Ended {
-    /// The hub has closed it, or what is in between.
+    /// Closed by the hub, or by a proxy in between.
     Closed(String),
-    /// The hub stops.
+    /// The hub is stopping.
     Return(Duration),
     Silent,
     Broken(String),
@@ -85,14 +86,15 @@ impl Ended {
     }
 }
 
-/// Keeps one open as long as the hub invites to it.
+/// Keeps a connection open as long as the hub invites to it.
 pub async fn run(agent: &Agent) -> Infallible {
     let connection = &agent.connection;
     let mut invitations = connection.invitation.subscribe();
     let (mut longest, mut told) = (FIRST_PAUSE, String::new());
+
     loop {
         if invitations.changed().await.is_err() {
-            // The agent itself holds the other end.
+            // Can't happen: the agent itself holds the other end.
             std::future::pending::<()>().await;
         }
         let within = *invitations.borrow_and_update();
@@ -123,7 +125,7 @@ pub async fn run(agent: &Agent) -> Infallible {
                 }
             }
         }
-        // An invitation that comes meanwhile is taken up then.
+        // An invitation that arrives meanwhile is used after the pause.
         sleep(full_jitter(longest)).await;
         longest = (longest * 2).min(LONGEST_PAUSE);
     }
@@ -139,6 +141,7 @@ async fn listen(agent: &Agent, socket: &mut Socket) -> Ended {
     link.send_modify(|link| link.newest = None);
     let mut patience = WELCOME;
     let mut back = None;
+
     loop {
         let message = match timeout(patience, socket.next()).await {
             Err(_) => return Ended::Silent,
@@ -170,13 +173,13 @@ async fn listen(agent: &Agent, socket: &mut Socket) -> Ended {
                 let reason = frame.map_or_else(String::new, |frame| frame.reason.chars().take(64).collect());
                 return back.map_or(Ended::Closed(reason), Ended::Return);
             }
-            // Pings are answered by the library with the next look.
+            // The library answers pings when the connection is next read.
             _ => {}
         }
     }
 }
 
 fn within(seconds: f64, [least, most]: [f64; 2]) -> Duration {
-    // Not a number is none of both.
+    // NaN is in no range.
     Duration::from_secs_f64(if seconds.is_nan() { most } else { seconds.clamp(least, most) })
 }

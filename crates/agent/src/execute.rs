@@ -1,4 +1,4 @@
-//! Carries a plan out. Decides nothing: what the plan doesn't say isn't done.
+//! Carries a plan out. It decides nothing: what the plan doesn't contain isn't done.
 
 mod around;
 mod delete;
@@ -31,12 +31,12 @@ use crate::{
     tombstones::Tombstones,
 };
 
-/// Deletions in flight, of one service.
+/// Deletions in flight for one service.
 const PARALLEL: usize = 64;
-/// How long a definition may take to be established and served.
+/// Time for a definition to be established and served.
 const ESTABLISH_PATIENCE: Duration = Duration::from_secs(30);
 
-/// What became of one change.
+/// The result of one change.
 #[derive(Clone, Debug)]
 pub enum Applied {
     Done {
@@ -46,28 +46,28 @@ pub enum Applied {
     },
     Refused(String),
     Waiting(String),
-    /// A newer assignment came first.
+    /// A newer assignment arrived before it.
     Superseded,
 }
 
-/// What came of sending an object once.
+/// The result of sending an object once.
 enum Tried {
     Ended(Applied),
-    /// It can't be changed, and the object with this uid may be deleted and recreated. `why`: what the API server said.
+    /// It can't be changed, and the object with this uid may be deleted and recreated. `why`: the API server's message.
     Immutable {
         uid: String,
         why: String,
     },
 }
 
-/// What is noticed of an object when it is applied, whatever its health is.
+/// Observations when an object is applied, whatever its health.
 #[derive(Clone, Debug, Default)]
 pub struct Notice {
-    /// Fields that it took from others, and from whom.
+    /// Fields that were taken over from other managers, with their managers.
     pub taken: Option<String>,
-    /// The reason for a write as a whole, and the fields of others that were left out.
+    /// Why it was written as a whole, and the conflicting fields that were left out.
     pub whole: Option<String>,
-    /// Fields that the API server keeps with another value than was sent.
+    /// Fields that the API server returned with other values than were sent.
     pub overruled: Vec<String>,
 }
 
@@ -75,14 +75,14 @@ pub struct Executor<'a> {
     pub kubernetes: &'a Kubernetes,
     pub kinds: &'a Kinds,
     pub account: &'a ServiceAccount,
-    /// The service's uid.
+    /// uid of the service.
     pub service: &'a str,
     pub tombstones: Tombstones<'a>,
-    /// By which what was applied is judged.
+    /// Rules by which applied objects are judged.
     pub rules: Arc<Rules>,
-    /// What other services of the cluster state, asked before a namespace or a definition is deleted.
+    /// Objects that other services state, checked before a namespace or a definition is deleted.
     pub leaving: &'a Leaving,
-    /// Asked at each safe point: between two requests, and in each wait.
+    /// Checked at each safe point: between two requests, and in each wait.
     pub superseded: Superseded,
 }
 
@@ -96,8 +96,9 @@ impl Executor<'_> {
         }
     }
 
-    /// Applies changes of one stage; `results` holds what was applied before and gets these. `blocked`: a namespace that could
-    /// not be made, and why. Gives the deletion whose objects could not be made anew.
+    /// Applies the changes of one stage and adds their results to `results`, which holds those of earlier stages.
+    /// `blocked`: a namespace that could not be created, and why. Returns the deletion of objects that could not be
+    /// recreated.
     pub async fn apply_stage(
         &self,
         stage: Stage,
@@ -106,13 +107,13 @@ impl Executor<'_> {
         blocked: Option<(&str, &str)>,
         results: &mut BTreeMap<ObjectKey, Applied>,
     ) -> Option<Deletion> {
-        // Begun one by one: a request that waits for its turn would take kilobytes, and a wave may hold thousands. By hand,
-        // because a lazily mapped stream of these futures is not Send to the compiler.
+        // Requests are begun one by one, because a waiting request takes kilobytes and a wave may hold thousands. The
+        // loop is explicit, because the compiler doesn't see that a lazily mapped stream of these futures is Send.
         let mut waiting = changes.iter().copied();
         let mut running = FuturesUnordered::new();
         let (mut done, mut immutable) = (Vec::new(), Vec::new());
         loop {
-            // One needs no turn: what the API server keeps others waiting for must not stop this service.
+            // One request needs no turn, so that this service continues even while the API server delays the others.
             let turn = if running.is_empty() {
                 None
             } else {
@@ -132,6 +133,7 @@ impl Executor<'_> {
             let apply = self.apply_change(change, objects, blocked, results);
             running.push(apply.inspect(move |_| drop(turn)));
         }
+
         drop(running);
         results.extend(done);
         let lost = self.replace(immutable, objects, results).await;
@@ -162,14 +164,15 @@ impl Executor<'_> {
         (change.object.clone(), Tried::Ended(applied))
     }
 
-    /// Repeats what the API server asked to be repeated.
+    /// Retries a request as long as the API server asks for that.
     async fn persist<T, F: Future<Output = Result<T, ApiError>>>(&self, send: impl Fn() -> F) -> Result<T, ApiError> {
         let mut tries = 1;
         loop {
             match send().await {
                 Err(error) if tries < TRIES && error.pause(tries).is_some() && !self.superseded.has_come() => {
                     self.pause(error.pause(tries).unwrap_or_default()).await;
-                    // The rest of the time that the API server asked for is still to be kept.
+                    // A newer assignment may have ended the pause early. Don't retry then, because the API server asked
+                    // for the whole pause.
                     if self.superseded.has_come() {
                         return Err(error);
                     }
@@ -180,13 +183,13 @@ impl Executor<'_> {
         }
     }
 
-    /// Ended early by a newer assignment.
+    /// Sleeps, until a newer assignment arrives at the latest.
     async fn pause(&self, time: Duration) {
         tokio::select! { () = tokio::time::sleep(time) => {} () = self.superseded.comes() => {} }
     }
 
-    /// Waits until definitions are established and their kinds served. Those that are not by then turn
-    /// into waiting ones, so that what needs them waits too.
+    /// Waits until definitions are established and their kinds served. Definitions that are not by then become waiting
+    /// ones, so that their resources wait too.
     async fn establish(
         &self,
         changes: &[&Change],
@@ -213,7 +216,7 @@ impl Executor<'_> {
                     }
                 }
             };
-            // What was noticed then is not seen again.
+            // The notice is from the apply and can't be observed again.
             let applied = match (applied, results.remove(&change.object)) {
                 (Applied::Done { live, health, .. }, Some(Applied::Done { notice, .. })) => {
                     Applied::Done { live, health, notice }
@@ -228,7 +231,8 @@ impl Executor<'_> {
         let gvk = GroupVersionKind::from(&object.object);
         let Some(resource) = self.kinds.get(&gvk) else { return Ok(None) };
         let live = self.kubernetes.get(Some(self.account), &resource.path_of(&object.object), false).await?;
-        // Whether its kinds are served is the API server's own word; rules say how well it does beside that.
+
+        // The API server decides whether the kinds are served; health rules only judge the definition besides.
         let (health, message) = health::evaluate(&live);
         if health == Health::Failed {
             return Ok(Some(Applied::Refused(message)));
@@ -236,6 +240,7 @@ impl Executor<'_> {
         if health != Health::Current {
             return Ok(None);
         }
+
         let spec = &live["spec"];
         let (Some(group), Some(kind)) = (spec["group"].as_str(), spec["names"]["kind"].as_str()) else {
             return Ok(None);
@@ -251,6 +256,7 @@ impl Executor<'_> {
                 return Ok(None);
             }
         }
+
         let health = judge(self.kinds, &self.rules, &gvk, &live);
         Ok(Some(Applied::Done { live: live_object(&live), health, notice: Box::default() }))
     }

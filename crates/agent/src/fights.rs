@@ -1,20 +1,20 @@
-//! Notices when somebody else keeps changing an object back, and slows down instead of fighting.
+//! Detects that another writer keeps changing an object back, and slows down instead of fighting.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use farwater_fleet::plan::{Cooling, ObjectKey, Writer};
 use tokio::time::Instant;
 
-/// The heat of a fight: one or two repairs are an accident or a person.
+/// Heat at which repairs count as a fight: one or two repairs are an accident or a person.
 const HOT: f64 = 5.0;
-/// Heat falls by a factor e in this time, so that somebody who writes every P gets to 1 / (1 - e^(-P / COOLS)) and no further. A
-/// writer of each second or of every 15 s, as an autoscaler is, is found at the sixth repair, one of every 60 s at the ninth, and
+/// Heat falls by a factor e in this time, so a writer with period P reaches 1 / (1 - e^(-P / COOLS)) at most. A writer
+/// of every second or every 15 s, like an autoscaler, is found at the sixth repair, one of every 60 s at the ninth, and
 /// one of more than 80 s never: each of its writes costs one repair, which is no load.
 const COOLS: Duration = Duration::from_secs(360);
 const FIRST_PAUSE: Duration = Duration::from_secs(30);
 const LONGEST_PAUSE: Duration = Duration::from_secs(600);
 
-/// Heat per object: each repair adds one, and it cools down all the time (as in Config Sync's detector).
+/// Heat per object: each repair adds one, and it cools down over time (as in Config Sync's detector).
 #[derive(Default)]
 pub struct Fights {
     objects: BTreeMap<ObjectKey, Heat>,
@@ -22,11 +22,11 @@ pub struct Fights {
 
 struct Heat {
     heat: f64,
-    /// From when it cools down.
+    /// Time from which it cools down.
     last: Instant,
     pause: Duration,
     until: Option<Instant>,
-    /// Who changed it last, where that is known.
+    /// The last other writer. None: unknown.
     writer: Option<Box<Writer>>,
 }
 
@@ -38,26 +38,26 @@ impl Fights {
         let cooled = now.duration_since(object.last).as_secs_f64() / COOLS.as_secs_f64();
         object.heat = object.heat * (-cooled).exp() + 1.0;
         object.last = now;
-        // By an apply of ours a writer's mark goes; who it was is known.
+        // Our apply removes the writer's entry, so keep the writer that was known.
         object.writer = writer.or(object.writer.take());
         if object.heat >= HOT && object.until.is_none_or(|until| until <= now) {
             let until = now + object.pause;
             object.until = Some(until);
             object.pause = (object.pause * 2).min(LONGEST_PAUSE);
-            // It stays hot through the pause: who changes it back after that is still at it.
+            // It stays hot through the pause: a writer that changes it back afterwards has not stopped.
             (object.heat, object.last) = (HOT, until);
         }
-        // Bounded: what has cooled down is forgotten.
+        // Bounded: objects that have cooled down are removed.
         self.objects.retain(|_, o| o.until.is_some_and(|u| u > now) || now.duration_since(o.last) < LONGEST_PAUSE * 2);
     }
 
-    /// Objects that are left alone for now, and who keeps changing them.
+    /// Objects that are left alone for now, with their writers.
     pub fn cooling(&self, now: Instant) -> Cooling {
         let hot = self.objects.iter().filter(|(_, o)| o.until.is_some_and(|until| until > now));
         hot.map(|(key, o)| (key.clone(), o.writer.clone())).collect()
     }
 
-    /// When the next object may be repaired again.
+    /// When the next object may be repaired again. None: all may be.
     pub fn next(&self, now: Instant) -> Option<Instant> {
         self.objects.values().filter_map(|o| o.until).filter(|until| *until > now).min()
     }
@@ -71,7 +71,7 @@ mod tests {
         ObjectKey::new("", "ConfigMap", "a", "b")
     }
 
-    /// The repair at which somebody is found who changes an object back every so many seconds, of 200.
+    /// The repair (of 200) at which a writer with this period in seconds is found.
     fn found_at(period: u64) -> Option<usize> {
         let mut fights = Fights::default();
         let mut now = Instant::now();
@@ -117,7 +117,7 @@ mod tests {
             now = until + Duration::from_secs(60);
             fights.note(&key(), now, None);
         }
-        // It has stopped: an accident later is repaired.
+        // The writer has stopped: a later accident is repaired.
         now = fights.next(now).unwrap() + Duration::from_secs(300);
         fights.note(&key(), now, None);
         assert!(fights.cooling(now).is_empty());

@@ -1,4 +1,4 @@
-//! What a service's templates see, and what of it is in nobody's output.
+//! The values that a service's templates see, and which of them are kept out of all output.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use farwater_fleet::{
 };
 use serde_json::{Map, Value};
 
-/// For one attempt.
+/// Values for one attempt.
 pub struct Handed {
     parameters: Parameters,
     pub veil: Veil,
@@ -21,7 +21,8 @@ pub struct Handed {
 }
 
 impl Handed {
-    /// Of a service without parameters: what the agent knows by itself, in the same form. What was promoted counts before both.
+    /// Without sealed parameters the agent fills in what it knows itself, in the same form. Promoted texts take
+    /// precedence over both.
     pub fn of(
         sealed: Option<Parameters>,
         service: &ServiceIdentity,
@@ -41,7 +42,7 @@ impl Handed {
         &self.parameters.values
     }
 
-    /// Whether the hub has sealed them, and so nobody may find them in the clear.
+    /// Whether the hub has sealed them, so that no person may see them in plain text.
     pub fn is_sealed(&self) -> bool {
         self.is_sealed
     }
@@ -68,7 +69,7 @@ fn own(service: &ServiceIdentity, target_namespace: &str, cluster: &ClusterIdent
     resolution.parameters
 }
 
-/// In each form that templates give it.
+/// Hides a value in each form that templates give it.
 fn hide(value: &Value, veil: &mut Veil) {
     match value {
         Value::String(text) => veil.add(text),

@@ -1,5 +1,5 @@
-//! What the agent's node asks it: whether it lives, whether its hub knows it, and what it has counted. Nothing else is told,
-//! and nothing is taken.
+//! Endpoints for the agent's node: whether the agent lives, whether its hub knows it, and its metrics. They accept no
+//! input and reveal nothing else.
 
 use std::{
     net::SocketAddr,
@@ -24,14 +24,14 @@ use tokio::{
 
 use crate::metrics::Metrics;
 
-/// A node asks on a new connection each time, and closes it.
+/// A node opens a new connection for each request and closes it.
 const CONNECTIONS: usize = 8;
 const PATIENCE: Duration = Duration::from_secs(5);
 const HEAD_BYTES: usize = 16 << 10;
 
 #[derive(Clone, Debug)]
 pub struct Health {
-    /// Set once the hub has known the agent: a new version that can't show that does not take an old one's place.
+    /// Set once the hub has recognized the agent: a new version that never gets there does not replace the old one.
     ready: Arc<AtomicBool>,
     metrics: Arc<Metrics>,
 }
@@ -57,7 +57,7 @@ impl Health {
         };
         match request.uri().path() {
             _ if request.method() != Method::GET => told(StatusCode::METHOD_NOT_ALLOWED, "GET only\n"),
-            // All of the agent is one thread: that this is answered says that nothing blocks it.
+            // The agent runs on one thread, so an answer shows that nothing blocks it.
             "/livez" => told(StatusCode::OK, "ok\n"),
             "/readyz" if self.is_ready() => told(StatusCode::OK, "ok\n"),
             "/readyz" => told(StatusCode::SERVICE_UNAVAILABLE, "the hub has not answered this agent yet\n"),
@@ -79,7 +79,7 @@ pub struct ListenError {
     source: std::io::Error,
 }
 
-/// Answers until dropped.
+/// Listens until dropped.
 pub async fn listen(address: SocketAddr) -> Result<TcpListener, ListenError> {
     TcpListener::bind(address).await.map_err(|source| ListenError { address, source })
 }
@@ -96,7 +96,7 @@ pub async fn serve(listener: TcpListener, health: Health) {
                     drop(place);
                 });
             }
-            // No file descriptors, mostly: accepting again at once would only burn the processor.
+            // Usually there are no file descriptors: retrying at once would only use the processor.
             Err(error) => {
                 tracing::debug!(%error, "a question about the agent's health could not be accepted");
                 tokio::time::sleep(PATIENCE).await;
@@ -115,7 +115,7 @@ async fn serve_connection(stream: TcpStream, health: Health) {
         .max_buf_size(HEAD_BYTES)
         .keep_alive(false)
         .serve_connection(TokioIo::new(stream), service);
-    // Whoever asks slowly, or not at all, takes nobody's place for long.
+    // A slow or silent client must not occupy a place for long.
     let _ = timeout(PATIENCE, connection).await;
 }
 

@@ -43,11 +43,11 @@ use crate::{
 
 pub use connect::Socket;
 
-/// Until the first byte of an answer, and between two parts of one: a hub that is slower is as good as away.
+/// Limit for the first byte of an answer, and between two parts: a slower hub counts as away.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Answers other than desired states and bundles are small.
+/// Largest answer other than desired states and bundles, which are larger.
 const MAX_ANSWER: usize = 64 << 10;
-/// Base64 takes a third more, and some fields stand beside it.
+/// Base64 adds a third, and there are some more fields.
 const MAX_SEALED: usize = MAX_SECRET_BYTES * 3 / 2;
 
 #[derive(Debug, thiserror::Error)]
@@ -87,7 +87,7 @@ pub enum HubError {
 }
 
 impl HubError {
-    /// How long the hub asked to be left alone.
+    /// The pause that the hub asked for. None: it asked for none.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Refused { retry_after, .. } => *retry_after,
@@ -99,7 +99,7 @@ impl HubError {
         matches!(self, Self::Refused { reason, .. } if reason == wanted)
     }
 
-    /// The whole chain in one line.
+    /// The error with its causes in one line.
     pub fn text(&self) -> String {
         chain(self)
     }
@@ -123,50 +123,50 @@ pub fn chain(error: &dyn std::error::Error) -> String {
 /// The answer to a poll.
 #[derive(Debug)]
 pub struct Poll {
-    /// When the hub wants the next one.
+    /// Interval until the next poll, as the hub wants it.
     pub interval: Option<Duration>,
-    /// `None`: nothing new.
+    /// None: nothing new.
     pub body: Option<Bytes>,
-    /// The hub's last succession, if it thinks that this agent has not followed it.
+    /// Number of the hub's last succession, if the hub believes that this agent has not followed it.
     pub succession: Option<u64>,
-    /// The hub wants this agent to have new keys.
+    /// The hub wants this agent to make new keys.
     pub renew_keys: bool,
-    /// The hub would keep a connection, to be opened within this time.
+    /// The hub invites to a connection, to be opened within this time.
     pub invited: Option<Duration>,
-    /// Somebody waits for a plan.
+    /// A plan is requested.
     pub plan: bool,
 }
 
 struct AccessToken {
     text: String,
-    /// Used until four fifths of its life are over.
+    /// Used until four fifths of its lifetime are over.
     refresh_at: Instant,
 }
 
 #[derive(Default)]
 struct TokenSlot {
     current: Option<AccessToken>,
-    /// How often the current one was forgotten: one that was asked for before that isn't used after it.
+    /// Number of times that the token was forgotten. A token that was requested before the last time isn't used.
     forgotten: u64,
 }
 
-/// A connection to the hub. Before the join it can only join.
+/// A client of the hub. Before the join it can only join.
 pub struct HubClient {
     base: String,
     http: Client<HttpsConnector<Connector>, Full<Bytes>>,
-    /// For requests that switch to another protocol, which HTTP/2 has no way for.
+    /// For requests that switch protocols, which HTTP/2 can't.
     switching: Client<HttpsConnector<Connector>, Full<Bytes>>,
     pub clock: Arc<Clock>,
     pins: Pins,
     token: Mutex<TokenSlot>,
-    /// Held while one is asked for: of two answers, the one that names less could come last.
+    /// Held while a token is requested, so that an older answer can't replace a newer one.
     asking: tokio::sync::Mutex<()>,
-    /// As the hub said last; 0: it has not.
+    /// The hub's protocol version, as last announced. 0: unknown.
     protocol: AtomicU32,
 }
 
 impl HubClient {
-    /// Through the proxy that the environment names for this URL, if any.
+    /// Uses the proxy that the environment names for this URL, if any.
     pub fn new(url: &str, trust: Trust) -> Result<Self, HubError> {
         let base = url.trim_end_matches('/').to_owned();
         let uri = base.parse::<http::Uri>().ok().filter(is_hub).ok_or_else(|| HubError::Url { url: url.to_owned() })?;
@@ -191,12 +191,12 @@ impl HubClient {
         Ok(Self { base, http, switching, clock, pins, token, asking, protocol })
     }
 
-    /// The hub's protocol, as it said last; 0: it has not.
+    /// The hub's protocol version, as last announced. 0: unknown.
     pub fn protocol(&self) -> u32 {
         self.protocol.load(Ordering::Relaxed)
     }
 
-    /// Whether the hub and this agent go together, as far as the hub has said.
+    /// Whether the versions of the hub and this agent fit, as far as the hub has announced its own.
     pub fn skew(&self) -> Skew {
         match self.protocol() {
             0 => Skew::default(),
@@ -218,7 +218,7 @@ impl HubClient {
         Ok(answer)
     }
 
-    /// Asks for the desired state unless it is still the one with `etag`.
+    /// Gets the desired state, unless it is still the one with `etag`.
     pub async fn poll(&self, who: &Caller<'_>, etag: Option<&str>) -> Result<Poll, HubError> {
         let what = "poll";
         let response = self
@@ -231,19 +231,21 @@ impl HubClient {
                 request.body(Full::default())
             })
             .await?;
-        // Between what a hub may ask for and what keeps the agent useful, whatever the headers say.
+
+        // Limited to a range that keeps the agent useful, whatever the headers say.
         let interval = read_seconds(&response, POLL_INTERVAL_HEADER, 0.2);
         let invited = read_seconds(&response, CONNECTION_HEADER, 0.0);
         let succession = response.headers().get(SUCCESSION_HEADER).and_then(|v| v.to_str().ok()?.parse().ok());
         let renew_keys = response.headers().contains_key(RENEW_KEYS_HEADER);
         let plan = response.headers().contains_key(PLAN_HEADER);
+
         if response.status() == StatusCode::NOT_MODIFIED {
             return Ok(Poll { interval, body: None, succession, renew_keys, invited, plan });
         }
         let compressed = response.headers().get(header::CONTENT_ENCODING).is_some_and(|coding| coding == "zstd");
         let mut body = read_body(what, response, MAX_DESIRED_BYTES).await?;
         if compressed {
-            // The bound is of the allocation: what expands further is refused.
+            // Limits the allocation: a body that expands further is refused.
             body = zstd::bulk::decompress(&body, MAX_DESIRED_BYTES)
                 .map_err(|_| HubError::TooLarge { what, limit: MAX_DESIRED_BYTES })?
                 .into();
@@ -263,19 +265,19 @@ impl HubClient {
         Ok(answer.successions)
     }
 
-    /// Tells the hub of new keys.
+    /// Announces new keys to the hub.
     pub async fn hand_over(&self, request: &KeysRequest) -> Result<(), HubError> {
         let answer: KeysAnswer = self.post("hand over to new keys", "/agent/v1/keys", None, request).await?;
         self.clock.correct(answer.hub_time);
         Ok(())
     }
 
-    /// The authorities that vouch for the hub beside those of a file.
+    /// Pins of authorities that the hub's certificate may have, besides those of a file.
     pub fn pins(&self) -> &Pins {
         &self.pins
     }
 
-    /// The next request asks for a new one.
+    /// Forgets the token, so that the next request gets a new one.
     pub fn forget_token(&self) {
         let mut slot = lock(&self.token);
         slot.current = None;
@@ -296,12 +298,12 @@ impl HubClient {
         self.read(what, &body)
     }
 
-    /// Asks for a service's Secrets. They come sealed to this agent.
+    /// Gets a service's Secrets, sealed to this agent.
     pub async fn secrets(&self, who: &Caller<'_>, service: &str, mac: Digest) -> Result<SealedSecrets, HubError> {
         self.sealed(who, "get Secrets", &format!("/agent/v1/secrets/{service}/{mac}")).await
     }
 
-    /// The same of its parameters.
+    /// Gets a service's parameters, sealed to this agent.
     pub async fn parameters(&self, who: &Caller<'_>, service: &str, mac: Digest) -> Result<SealedSecrets, HubError> {
         self.sealed(who, "get parameters", &format!("/agent/v1/parameters/{service}/{mac}")).await
     }
@@ -322,7 +324,7 @@ impl HubClient {
         let response = self
             .authorized(who, what, |token| self.request(Method::GET, &target, Some(token)).body(Full::default()))
             .await?;
-        // A bundle may hold Secrets.
+        // A bundle may contain Secrets, so only the owner may read the file.
         let mut options = tokio::fs::OpenOptions::new();
         options.write(true).create(true).truncate(true).mode(0o600);
         let mut file = options.open(path).await.map_err(HubError::Write)?;
@@ -338,17 +340,17 @@ impl HubClient {
             }
             file.write_all(&data).await.map_err(HubError::Write)?;
         }
-        // `sync_all` alone would pass over what went wrong with the last part.
+        // `sync_all` alone would hide an error of the last write.
         file.flush().await.map_err(HubError::Write)?;
         file.sync_all().await.map_err(HubError::Write)
     }
 
-    /// Whether the hub knows this agent: an access token was given or is still good.
+    /// Whether the hub knows this agent: it has an access token, or gets one.
     pub async fn authenticate(&self, who: &Caller<'_>) -> Result<(), HubError> {
         self.access_token(who).await.map(drop)
     }
 
-    /// Sends a request with the access token; a refused one is replaced once.
+    /// Sends a request with the access token. If it is refused, the token is replaced once.
     async fn authorized(
         &self,
         who: &Caller<'_>,
@@ -385,7 +387,7 @@ impl HubClient {
         slot.current.as_ref().filter(|token| token.refresh_at > Instant::now()).map(|token| token.text.clone())
     }
 
-    /// Shows possession of these keys; the token that comes is used from then on.
+    /// Proves possession of these keys, and uses the returned token from then on.
     pub async fn ask_token(&self, who: &Caller<'_>, keys: &Keys) -> Result<String, HubError> {
         let _turn = self.asking.lock().await;
         self.ask_in_turn(who, keys).await
@@ -398,7 +400,7 @@ impl HubClient {
         let answer: TokenAnswer = loop {
             let assertion = who.identity.assertion(keys, self.clock.now(), who.kubernetes_version, who.presence)?;
             match self.post(what, "/agent/v1/token", None, &assertion).await {
-                // `send` has taken the hub's time from the refusal: one more try with the right clock.
+                // `send` has read the hub's time from the refusal, so retry once with the corrected clock.
                 Err(e) if !corrected && e.is_reason(REASON_CLOCK_SKEW) => corrected = true,
                 other => break other?,
             }
@@ -441,7 +443,7 @@ impl HubClient {
         }
     }
 
-    /// Sends, and turns every answer but 2xx, 304 and 101 into an error.
+    /// Sends a request. Every answer except 2xx, 304 and 101 is an error.
     async fn send(&self, what: &'static str, request: Request<Full<Bytes>>) -> Result<Response<Incoming>, HubError> {
         let path = request.uri().path().to_owned();
         let client = if request.headers().contains_key(header::UPGRADE) { &self.switching } else { &self.http };
@@ -449,6 +451,7 @@ impl HubClient {
             .await
             .map_err(|e| unreachable(what, e))?
             .map_err(|e| unreachable(what, e))?;
+
         let said = response.headers().get(PROTOCOL_HEADER).and_then(|value| parse_protocol(value.to_str().ok()?));
         if let Some(hub) = said {
             self.protocol.store(hub, Ordering::Relaxed);
@@ -457,6 +460,7 @@ impl HubClient {
         if status.is_success() || matches!(status, StatusCode::NOT_MODIFIED | StatusCode::SWITCHING_PROTOCOLS) {
             return Ok(response);
         }
+
         let retry_after = response
             .headers()
             .get(header::RETRY_AFTER)
@@ -475,7 +479,7 @@ impl HubClient {
     }
 }
 
-/// Whose requests these are.
+/// The agent that makes requests.
 #[derive(Clone, Copy)]
 pub struct Caller<'a> {
     pub identity: &'a Identity,
@@ -489,7 +493,7 @@ impl HubError {
         matches!(self, Self::Refused { status: StatusCode::CONFLICT, .. }) || self.is_reason(REASON_BASE_UNKNOWN)
     }
 
-    /// The same request is refused each time: it is what it holds.
+    /// Whether the same request is refused each time because of its content.
     pub fn blames_content(&self) -> bool {
         let blaming = [StatusCode::BAD_REQUEST, StatusCode::PAYLOAD_TOO_LARGE, StatusCode::UNPROCESSABLE_ENTITY];
         matches!(self, Self::Refused { status, .. } if blaming.contains(status))
@@ -504,28 +508,28 @@ fn unreachable(what: &'static str, source: impl Into<Box<dyn std::error::Error +
     }
 }
 
-/// What was wrong with the hub's certificate, if that is why it can't be reached.
+/// What was wrong with the hub's certificate, if it could not be reached for that reason.
 fn certificate_error(error: &(dyn std::error::Error + 'static)) -> Option<String> {
     if error.is::<ProxyError>() {
-        // The proxy's own certificate: the network's matter, not the hub's.
+        // The proxy's own certificate is not the hub's problem.
         return None;
     }
     if let Some(rustls::Error::InvalidCertificate(problem)) = error.downcast_ref() {
         return Some(tls::explain(problem));
     }
-    // An io::Error gives the cause of what it holds, not that itself.
+    // An io::Error's source is the cause of the error it wraps, so look at the wrapped error first.
     let held = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
     let held = held.and_then(|held| certificate_error(held));
     held.or_else(|| certificate_error(error.source()?))
 }
 
-/// `https://HOST[:PORT]`, and nothing else.
+/// Whether the URL is `https://HOST[:PORT]`, and nothing else.
 fn is_hub(uri: &http::Uri) -> bool {
     let bare = uri.authority().is_some_and(|authority| !authority.as_str().contains('@'));
     bare && uri.scheme_str() == Some("https") && matches!(uri.path(), "" | "/") && uri.query().is_none()
 }
 
-/// How a proxy is spoken to. Only the authorities of a file can vouch for one that wants TLS.
+/// TLS settings for the proxy. A proxy with TLS can only be verified by the authorities of a file.
 fn proxy_tls(proxy: &Proxy, trust: &Trust, clock: &Arc<Clock>) -> Result<rustls::ClientConfig, HubError> {
     let others = match trust.of_others() {
         None if proxy.is_encrypted() => {

@@ -1,4 +1,4 @@
-//! Who this agent is: its keys, its cluster, its hub and the keys that the hub signs with.
+//! The agent's identity: its keys, its cluster, its hub and the hub's signing keys.
 
 use std::{collections::BTreeSet, fmt, path::Path};
 
@@ -29,11 +29,12 @@ use crate::clock::system_seconds;
 /// The most services that one cluster's desired state may hold.
 const MAX_SERVICES: usize = 10_000;
 
-/// Sealing keys of before that are kept. What the hub sealed to them is replaced when it is used next; what people have encrypted
-/// to them in Git stays so until somebody does it anew. Ten years of a new key each quarter, at 50 bytes each.
+/// Most former sealing keys that are kept. What the hub sealed to them is replaced at the next use; files that people
+/// encrypted to them in Git stay so until they are encrypted again. Ten years of a new key each quarter, at 50 bytes
+/// each.
 const MAX_FORMER_SEALING: usize = 40;
 
-/// Text that is never printed.
+/// A text that is never printed.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Secret(String);
@@ -44,23 +45,23 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// The agent's own keys, made before the join and never sent.
+/// The agent's own keys, generated before the join. The private parts are never sent.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Keys {
     /// Ed25519, PKCS#8, base64.
     signing: Secret,
-    /// X25519 scalar, base64: what secrets are sealed to.
+    /// X25519 scalar, base64. Secrets are sealed to it.
     sealing: Secret,
-    /// Those of before, the newest first: what is kept sealed to them must open while the hub is away.
+    /// Former sealing keys, newest first: documents sealed to them must open while the hub is away.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     former_sealing: Vec<Secret>,
 }
 
-/// What was sealed to us.
+/// A document that was sealed to this agent.
 pub struct Opened {
     pub plain: Zeroizing<Vec<u8>>,
-    /// Sealed to a key of before.
+    /// Sealed to a former key.
     pub is_former: bool,
 }
 
@@ -84,7 +85,7 @@ impl Keys {
         })
     }
 
-    /// These name the next ones, and those prove that they are ours.
+    /// A statement that names the next keys, signed by the present ones.
     fn hand_over(&self, next: &Self, installation: &str, cluster_uid: &str) -> Result<SignedHandover, KeyError> {
         let handover = Verbatim::from(Handover {
             installation: installation.to_owned(),
@@ -97,7 +98,7 @@ impl Keys {
         Ok(SignedHandover { handover, signature, proof })
     }
 
-    /// The next ones, which still open what is sealed to these.
+    /// The next keys, which also open what is sealed to the present ones.
     fn succeeded_by(&self, next: &Self) -> Self {
         let mut former = vec![self.sealing.clone()];
         former.extend(self.former_sealing.iter().cloned());
@@ -125,13 +126,13 @@ impl Keys {
         Ok(STANDARD.encode(key.compute_public_key().map_err(|_| damaged())?.as_ref()))
     }
 
-    /// The keys that open files of SOPS: today's and those of before.
+    /// The keys for SOPS files: present and former ones.
     fn sops_keys(&self) -> Result<Vec<farwater_sops::Identity>, KeyError> {
         let key = |key| farwater_sops::Identity::new(&scalar(key)?).map_err(|_| KeyError::Damaged("sealing"));
         std::iter::once(&self.sealing).chain(&self.former_sealing).map(key).collect()
     }
 
-    /// Opens what was sealed to this agent with exactly this `info`. `None`: it was not.
+    /// Opens a document that was sealed to this agent with exactly this `info`. None: it was not.
     pub fn open(&self, sealed: &SealedSecrets, info: &[u8]) -> Result<Option<Opened>, KeyError> {
         let decode = |text: &str| STANDARD.decode(text).ok();
         let (Some(encapsulated), Some(ciphertext)) = (decode(&sealed.encapsulated), decode(&sealed.ciphertext)) else {
@@ -153,14 +154,14 @@ fn scalar(key: &Secret) -> Result<Vec<u8>, KeyError> {
     STANDARD.decode(&key.0).map_err(|_| KeyError::Damaged("sealing"))
 }
 
-/// Which process of an agent asks, and as what.
+/// The process of an agent that makes requests.
 #[derive(Clone, Debug, Default)]
 pub struct Presence {
-    /// Made at its start; empty: the hub can't tell it from another.
+    /// Random id of the process. Empty: the hub can't tell it from another one.
     pub instance: String,
-    /// Where it runs, for people.
+    /// The host that it runs on, for people.
     pub host: String,
-    /// Another one acts.
+    /// Another agent acts, and this one stands by.
     pub standby: bool,
 }
 
@@ -168,40 +169,40 @@ impl Presence {
     pub fn of(host: &str, standby: bool) -> Result<Self, KeyError> {
         let mut instance = [0u8; 8];
         rand::fill(&mut instance).map_err(|_| KeyError::Generate)?;
-        // As much as the hub takes.
+        // As much as the hub accepts.
         let host = host.chars().filter(|c| !c.is_control()).take(100).collect();
         Ok(Self { instance: hex::encode(instance), host, standby })
     }
 }
 
-/// What a joined agent must remember.
+/// The state that a joined agent must keep.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Identity {
     pub hub: String,
-    /// As it was told to the agent. None: the hub is vouched for by the authorities of a file alone.
+    /// Pin of the hub's authority, as configured. None: only the authorities of a file vouch for the hub.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ca_pin: Option<Digest>,
-    /// The authorities that the hub has named since, which count instead of the pin.
+    /// Authorities that the hub has named since. They replace the pin.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub authorities: Vec<Digest>,
-    /// How far it has followed the hub's successions.
+    /// The last of the hub's successions that it has followed.
     #[serde(default, skip_serializing_if = "Position::is_first")]
     pub position: Position,
     pub cluster: ClusterIdentity,
     pub installation: String,
     pub signing_keys: Vec<SigningKey>,
-    /// The hub's key that has signed the last accepted state, if that is another: it counts for what is stored, and for nothing that
-    /// comes.
+    /// The hub's former key that signed the last accepted state, if the key has changed since. Valid only for the
+    /// stored state, not for new ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub former_key: Option<SigningKey>,
-    /// uid of `kube-system`: an identity used against another cluster is a mistake.
+    /// uid of `kube-system`. Using an identity for another cluster is a mistake.
     pub cluster_id: String,
     pub keys: Keys,
-    /// Its own next keys, from before the hub is told of them until it goes by them.
+    /// Its own next keys, from before they are announced to the hub until they are used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_keys: Option<Keys>,
-    /// From keys of before to the present ones: a hub that was restored may know an older one.
+    /// Handovers from former keys to the present ones, because a restored hub may know an older key.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub handovers: Vec<SignedHandover>,
 }
@@ -234,7 +235,7 @@ pub enum Untrusted {
 
 impl Identity {
     pub fn new(hub: &str, ca_pin: Option<Digest>, cluster_id: &str, keys: Keys, answer: JoinAnswer) -> Self {
-        // What the hub names was said under the authority that was told, where one was.
+        // Authorities that the hub names are valid only if the pinned authority vouched for the connection.
         let authorities = ca_pin.map(|_| answer.authorities).unwrap_or_default();
         Self {
             hub: hub.to_owned(),
@@ -252,7 +253,7 @@ impl Identity {
         }
     }
 
-    /// Digests of the authorities that vouch for the hub; none where those of a file alone do.
+    /// Digests of the authorities that vouch for the hub. Empty: only those of a file do.
     pub fn pins(&self) -> Vec<Digest> {
         match self.ca_pin {
             Some(_) if !self.authorities.is_empty() => self.authorities.clone(),
@@ -260,12 +261,12 @@ impl Identity {
         }
     }
 
-    /// Whether the hub is the one with this authority, of today or as it was once told.
+    /// Whether the hub has this authority, now or as once configured.
     pub fn is_of_authority(&self, pin: Digest) -> bool {
         self.ca_pin == Some(pin) || self.authorities.contains(&pin)
     }
 
-    /// Goes over to what the hub's successions name. `accepted`: the key that has signed the last accepted state.
+    /// Follows the hub's successions. `accepted`: the key that signed the last accepted state.
     pub fn follow(&self, successions: &[SignedSuccession], accepted: Option<&str>) -> Result<Self, Broken> {
         let Some(signing_key) = self.signing_keys.first().cloned() else { return Ok(self.clone()) };
         let trusted = Trusted { position: self.position, signing_key, authorities: self.pins() };
@@ -280,7 +281,7 @@ impl Identity {
         Ok(Self { position, signing_keys: vec![signing_key], authorities, former_key: former, ..self.clone() })
     }
 
-    /// With new keys of its own, which the hub is not told of yet.
+    /// Adds new keys of its own, which are not announced to the hub yet.
     pub fn prepare_keys(&self) -> Result<Self, KeyError> {
         let next_keys = match &self.next_keys {
             Some(present) => present.clone(),
@@ -289,7 +290,8 @@ impl Identity {
         Ok(Self { next_keys: Some(next_keys), ..self.clone() })
     }
 
-    /// The keys that open files of SOPS, today's first. The hub may show people the next one before the agent has gone over to it.
+    /// The keys for SOPS files, present ones first. The next ones are included, because the hub may show them to people
+    /// before the agent uses them.
     pub fn sops_keys(&self) -> Result<Vec<farwater_sops::Identity>, KeyError> {
         let mut keys = self.keys.sops_keys()?;
         if let Some(next) = &self.next_keys {
@@ -298,13 +300,13 @@ impl Identity {
         Ok(keys)
     }
 
-    /// What tells the hub of the next keys; none where there are none.
+    /// The statement that announces the next keys. None: there are none.
     pub fn handover(&self) -> Result<Option<SignedHandover>, KeyError> {
         let Some(next) = &self.next_keys else { return Ok(None) };
         self.keys.hand_over(next, &self.installation, &self.cluster.uid).map(Some)
     }
 
-    /// The hub goes by the next keys.
+    /// Makes the next keys the present ones, because the hub accepts them.
     pub fn promote_keys(&self) -> Result<Self, KeyError> {
         let (Some(handover), Some(next)) = (self.handover()?, &self.next_keys) else { return Ok(self.clone()) };
         let mut handovers = self.handovers.clone();
@@ -313,7 +315,7 @@ impl Identity {
         Ok(Self { keys: self.keys.succeeded_by(next), next_keys: None, handovers, ..self.clone() })
     }
 
-    /// Signed by `keys`: the present ones or the next.
+    /// An assertion signed by `keys`: the present or the next ones.
     pub fn assertion(
         &self,
         keys: &Keys,
@@ -357,7 +359,7 @@ impl Identity {
         if statement.entry == request.entry.digest() { Ok(()) } else { Err(Untrusted::Tag) }
     }
 
-    /// The same for one that was accepted before, perhaps when the hub had another key.
+    /// Like [`Self::verify`], for a state that was accepted before, perhaps when the hub had another key.
     pub fn verify_stored(&self, state: &DesiredState) -> Result<(), Untrusted> {
         let (statement, former) = (&state.statement, self.former_key.as_ref());
         self.verify_signature(&statement.key_id, &statement.message(), &state.signature, former)?;
@@ -421,7 +423,7 @@ impl Identity {
     }
 }
 
-/// Writes a file that only its owner may read, so that a crash leaves the old one or the new one.
+/// Writes a file that only its owner may read. A crash leaves the old or the new one.
 pub fn write_private(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     use std::{io::Write as _, os::unix::fs::OpenOptionsExt as _};
     let temporary = path.with_extension("tmp");

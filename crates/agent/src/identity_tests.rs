@@ -137,7 +137,7 @@ fn a_private_file_is_readable_by_its_owner_only() {
     assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
 }
 
-/// What a hub's keys sign next.
+/// The succession that a hub's keys sign next.
 fn succession(hub: &Ed25519KeyPair, at: &Identity, next: &Ed25519KeyPair, authority: &str) -> SignedSuccession {
     let succession = Verbatim::from(Succession {
         installation: "i".into(),
@@ -164,7 +164,8 @@ fn the_hubs_new_keys_count_and_what_the_old_one_signed_is_kept() {
     assert_eq!((at_two.position.sequence, at_two.pins()), (2, vec![Digest::of("ca 2")]));
     assert!(at_two.is_of_authority(Digest::of("ca")), "as it was told at the join");
 
-    // What comes is signed with the new key; what is stored may be of the old one, until something newer is accepted.
+    // A new state must be signed with the new key. The stored one may be signed with the old key until something newer
+    // is accepted.
     let unknown = at_two.verify(&accepted, None);
     assert!(matches!(unknown, Err(Untrusted::UnknownKey { sequence: 2, .. })), "{unknown:?}");
     assert_eq!(at_two.verify_stored(&accepted), Ok(()));
@@ -252,7 +253,7 @@ fn a_request_for_a_plan_is_taken_from_our_hub_for_our_cluster_alone() {
     check(request(&|_| {}, prefix), Ok(()));
     check(request(&|s| s.cluster_uid = "d".into(), prefix), Err(Untrusted::Cluster("d".into())));
     check(request(&|s| s.installation = "j".into(), prefix), Err(Untrusted::Installation("j".into())));
-    // What was signed for another purpose, and an entry that was not.
+    // A request that was signed for another purpose, and an entry that was not signed.
     check(request(&|_| {}, Statement::PREFIX), Err(Untrusted::Signature));
     let other = PlanRequest { entry: entry("b").into(), ..request(&|_| {}, prefix) };
     check(other, Err(Untrusted::Tag));

@@ -1,7 +1,7 @@
 //! A service's inventory in the cluster.
 //!
-//! It lies in Secrets of about 1,000 entries each. An entry never moves to another Secret: moving takes two writes, and
-//! a crash between them would lose it.
+//! It is stored in Secrets of about 1,000 entries each. An entry never moves to another Secret: moving takes two
+//! writes, and a crash between them would lose it.
 
 use std::collections::BTreeMap;
 
@@ -26,11 +26,11 @@ use crate::{
 };
 
 const PURPOSE: &str = "inventory";
-/// Some 70 bytes each when compressed, so that a Secret of these is far from its limit.
+/// Entries per Secret. Each takes some 70 bytes when compressed, so a Secret is far below its limit.
 const ENTRIES_PER_SECRET: usize = 1000;
 /// Secrets that are written at a time.
 const PARALLEL: usize = 4;
-/// Largest inventory Secret when decompressed.
+/// Largest inventory Secret in bytes when decompressed.
 const MAX_DECOMPRESSED: usize = 16 << 20;
 
 #[derive(Debug, thiserror::Error)]
@@ -47,39 +47,39 @@ pub enum InventoryError {
 #[serde(rename_all = "camelCase")]
 struct Chunk {
     service: ServiceIdentity,
-    /// Of the whole service, in its first chunk.
+    /// For the whole service; only in its first chunk.
     #[serde(default)]
     baseline: usize,
-    /// What the service was last asked to keep applied, in its first chunk: a held service is kept by it, a removed one
-    /// is removed as its account.
+    /// The deployment that the service was last asked to keep applied; only in its first chunk. A held service is kept
+    /// by it, and a removed one is removed as its account.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     deployment: Option<Deployment>,
-    /// Of the whole service, in its first chunk.
+    /// For the whole service; only in its first chunk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     origin: Option<Origin>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     deletion: Option<Deletion>,
-    /// Of the whole service, in its first chunk.
+    /// For the whole service; only in its first chunk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     approved: Option<ApprovedPrune>,
-    /// Of the whole service, in its first chunk.
+    /// For the whole service; only in its first chunk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     hooks: Option<Record>,
     entries: Vec<InventoryEntry>,
 }
 
-/// One service's inventory, and which Secret holds which entry.
+/// One service's inventory, and the Secret of each entry.
 #[derive(Clone, Debug)]
 pub struct Stored {
     pub service: ServiceIdentity,
     pub inventory: Inventory,
     pub deployment: Option<Deployment>,
-    /// What was deleted last. Its states are in [`tombstones`](crate::tombstones).
+    /// The last deletion. The deleted objects' states are in [`tombstones`](crate::tombstones).
     pub deletion: Option<Deletion>,
-    /// Which hooks have run; none where the service never had one, nor a chart.
+    /// The hooks that have run. None: the service never had a hook or a chart.
     pub hooks: Option<Record>,
     place: BTreeMap<ObjectKey, usize>,
-    /// Digest of each Secret's content as it was last read or written.
+    /// Digest of each Secret's content when it was last read or written.
     written: BTreeMap<usize, Digest>,
 }
 
@@ -96,7 +96,7 @@ impl Stored {
         }
     }
 
-    /// Writes what differs from what is stored.
+    /// Writes the Secrets that differ from the stored ones.
     pub async fn save(&mut self, kubernetes: &Kubernetes) -> Result<(), InventoryError> {
         self.assign_places();
         let mut chunks: BTreeMap<usize, Vec<InventoryEntry>> = self.written.keys().map(|n| (*n, Vec::new())).collect();
@@ -106,7 +106,9 @@ impl Stored {
                 chunks.entry(*place).or_default().push(entry.clone());
             }
         }
-        // The first one first, as it goes last: it says as whom the others are removed.
+
+        // The first Secret is written first and deleted last, because it names the account by which the objects are
+        // removed.
         if let Some((number, entries)) = chunks.pop_first() {
             let digest = self.save_chunk(kubernetes, number, entries).await?;
             self.written.insert(number, digest);
@@ -116,6 +118,7 @@ impl Stored {
             .map(async |(number, entries)| (number, self.save_chunk(kubernetes, number, entries).await))
             .collect();
         let saved: Vec<_> = stream::iter(saves).buffer_unordered(PARALLEL).collect().await;
+
         let mut failed = Ok(());
         for (number, saved) in saved {
             match saved {
@@ -126,7 +129,7 @@ impl Stored {
         failed
     }
 
-    /// Gives the digest of what is there then. Not written if it is there already.
+    /// Returns the digest of the written content. Not written if it is stored already.
     async fn save_chunk(
         &self,
         kubernetes: &Kubernetes,
@@ -142,6 +145,7 @@ impl Stored {
             chunk.deletion = self.deletion.clone();
             chunk.hooks = self.hooks.clone();
         }
+
         let bytes = encode(&chunk);
         let digest = Digest::of(&bytes);
         let held = match self.written.get(&number) {
@@ -149,6 +153,7 @@ impl Stored {
             Some(_) => Held::Already,
             None => Held::NotYet,
         };
+
         let name = self.name(number);
         let compressed = match secrets::compress(&bytes) {
             Ok(compressed) if compressed.len() > secrets::MAX_BYTES => {
@@ -161,9 +166,9 @@ impl Stored {
         Ok(digest)
     }
 
-    /// Removes all Secrets of this service. Only after its last object is gone or released.
+    /// Deletes all Secrets of this service. Call it only after its last object is gone or released.
     pub async fn discard(&mut self, kubernetes: &Kubernetes) -> Result<(), InventoryError> {
-        // The first one last: it says whose they are.
+        // The first Secret is deleted last, because it says which service the others belong to.
         while let Some((number, _)) = self.written.last_key_value() {
             let number = *number;
             secrets::remove(kubernetes, &self.name(number)).await?;
@@ -216,8 +221,8 @@ fn encode(chunk: &Chunk) -> Vec<u8> {
     serde_json::to_vec(chunk).expect("an inventory is plain JSON")
 }
 
-/// Every inventory of this cluster, by service uid. A damaged one is an error: without it, what a service owns is
-/// unknown.
+/// Every inventory of this cluster, by service uid. A damaged one is an error, because without it the objects of a
+/// service are unknown.
 pub async fn load_all(kubernetes: &Kubernetes) -> Result<BTreeMap<String, Stored>, InventoryError> {
     let mut all: BTreeMap<String, Stored> = BTreeMap::new();
     for (name, content) in secrets::load_all(kubernetes, PURPOSE).await? {

@@ -1,4 +1,4 @@
-//! From options to an identity: the stored one, or a new one by the one-time token; and to being the cluster's one agent.
+//! From options to an identity, stored or new by the one-time token, and to being the only acting agent of the cluster.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use crate::{
     tls::{Trust, TrustError},
 };
 
-/// Between two questions for the Lease.
+/// Pause between two attempts to get the Lease.
 const STAND_BY: Duration = Duration::from_secs(2);
 
 #[derive(Debug, thiserror::Error)]
@@ -61,7 +61,7 @@ pub struct Joined {
     pub kubernetes_version: String,
 }
 
-/// The cluster that the agent is in, and what it remembers of it.
+/// The cluster that the agent is in, and its stored identity.
 pub struct Ground {
     /// uid of `kube-system`.
     pub cluster_id: String,
@@ -70,7 +70,7 @@ pub struct Ground {
 }
 
 impl Ground {
-    /// Waits for the API server.
+    /// Reads the cluster's identity. Waits for the API server.
     pub async fn read(store: &StateStore<'_>, token: Option<&JoinToken>) -> Result<Self, JoinError> {
         let kubernetes = store.kubernetes;
         let cluster_id = crate::retry("read the cluster's identity", || async {
@@ -91,7 +91,8 @@ impl Ground {
     }
 }
 
-/// A damaged identity is no reason to wait: with a token the agent joins again, without one a person must act.
+/// Loads the identity. A damaged one is no reason to wait: with a token the agent joins again, without one a person
+/// must act.
 async fn load_identity(store: &StateStore<'_>, token: Option<&JoinToken>) -> Result<Option<Identity>, JoinError> {
     match store.load_identity().await {
         Err(error @ StateError::Damaged { .. }) if token.is_some() => {
@@ -105,8 +106,8 @@ async fn load_identity(store: &StateStore<'_>, token: Option<&JoinToken>) -> Res
     }
 }
 
-/// Waits until this process is the cluster's one agent. Meanwhile it shows that it could be: that it reaches the hub and is
-/// known there.
+/// Waits until this process is the only acting agent of the cluster. Meanwhile it shows that it could act: that it
+/// reaches the hub and is known there.
 pub async fn stand_by(
     options: &Options,
     store: &StateStore<'_>,
@@ -117,6 +118,7 @@ pub async fn stand_by(
     let token = options.token()?;
     let presence = Presence::of(lease.name(), true)?;
     let mut told = None;
+
     loop {
         match crate::retry("ask for the agents' Lease", || lease.ask(store.kubernetes)).await {
             Asked::Taken => break,
@@ -131,7 +133,8 @@ pub async fn stand_by(
         if let Some(identity) = ground.stored.as_ref().filter(|_| !health.is_ready()) {
             let caller = Caller { identity, kubernetes_version: &ground.kubernetes_version, presence: &presence };
             let trust = Trust::named(identity.pins(), options.ca_file.as_deref())?;
-            // Where it would go once it acts: a version that is told of a wrong address must not follow one that works.
+            // The hub that it will use once it acts: a new version with a wrong address must not replace one that
+            // works.
             let url = options.hub.as_ref().unwrap_or(&identity.hub);
             match HubClient::new(url, trust)?.authenticate(&caller).await {
                 Ok(()) => health.set_ready(),
@@ -141,13 +144,13 @@ pub async fn stand_by(
         tokio::time::sleep(STAND_BY).await;
     }
     if told.is_some() {
-        // Whoever acted until now may have joined, or joined anew.
+        // The agent that acted until now may have joined, or joined again.
         ground.stored = load_identity(store, token.as_ref()).await?;
     }
     Ok(())
 }
 
-/// Two hubs would undo each other's work in the cluster: the one whose agent acts there keeps it.
+/// Refuses another hub than that of the agent that acts in the cluster, because two hubs would undo each other's work.
 async fn refuse_other_hub(
     options: &Options,
     store: &StateStore<'_>,
@@ -158,7 +161,7 @@ async fn refuse_other_hub(
     let url = options.hub.as_ref().or(stored.map(|identity| &identity.hub));
     let is_other = |keeper: &Identity| match (pin, keeper.ca_pin) {
         (Some(asked), Some(_)) => !keeper.is_of_authority(asked),
-        // Without a pin on one of the sides the address is all that tells hubs apart.
+        // Without a pin on one of the sides, only the address distinguishes hubs.
         _ => url.is_some_and(|url| *url != keeper.hub),
     };
     let keeper = crate::retry("read the agent's identity", || store.load_cluster_identity()).await;
@@ -172,7 +175,7 @@ async fn refuse_other_hub(
     }
 }
 
-/// Finds or makes the identity. Waits for the hub only if there is none yet. `host`: where this process runs.
+/// Finds or creates the identity. Waits for the hub only if there is none yet. `host`: the host of this process.
 pub async fn join(options: &Options, store: &StateStore<'_>, ground: Ground, host: &str) -> Result<Joined, JoinError> {
     let token = options.token()?;
     let presence = Presence::of(host, false)?;
@@ -183,9 +186,10 @@ pub async fn join(options: &Options, store: &StateStore<'_>, ground: Ground, hos
         presence: presence.clone(),
         kubernetes_version: kubernetes_version.clone(),
     };
+
     let mut doubted = None;
     if let Some(mut identity) = stored {
-        // A state directory that was lost is filled again; a cluster that never had the copy gets it.
+        // Restores a lost state directory, and the copy of a cluster that never had it.
         crate::retry("store the agent's identity", || store.save_identity(&identity)).await;
         match reuse(options, &mut identity, &kubernetes_version, token.as_ref(), (store, &presence)).await? {
             Stored::Good(hub) => return Ok(joined(*hub, identity)),
@@ -194,6 +198,7 @@ pub async fn join(options: &Options, store: &StateStore<'_>, ground: Ground, hos
         }
         tracing::info!("the stored identity is of no use any more; joining with the token");
     }
+
     let (Some(url), Some(token)) = (&options.hub, token) else { return Err(JoinError::NotJoined) };
     let pin = options.ca_pin;
     let hub = HubClient::new(url, Trust::named(pin.into_iter().collect(), options.ca_file.as_deref())?)?;
@@ -207,7 +212,7 @@ pub async fn join(options: &Options, store: &StateStore<'_>, ground: Ground, hos
                 tracing::warn!(error = error.text(), "can't join yet; trying again");
                 tokio::time::sleep(error.retry_after().unwrap_or_else(|| backoff.advance())).await;
             }
-            // The token of long ago: what is stored is all there is, and what runs goes on running.
+            // The token is an old one. Only the stored identity is left, and running services continue.
             (Err(error), doubted @ Some(_)) => {
                 tracing::warn!(error = error.text(), "can't join again; keeping the identity that two agents use");
                 if let Some((hub, identity)) = doubted.take() {
@@ -217,20 +222,21 @@ pub async fn join(options: &Options, store: &StateStore<'_>, ground: Ground, hos
             (Err(error), None) => return Err(error.into()),
         }
     };
+
     let identity = Identity::new(url, pin, &cluster_id, keys, answer);
     hub.pins().set(identity.pins());
-    // The token is spent: without a stored identity a restart could not go on.
+    // The token is used up: without a stored identity a restart could not continue.
     crate::retry("store the agent's identity", || store.save_identity(&identity)).await;
     tracing::info!(cluster = format!("{}/{}", identity.cluster.namespace, identity.cluster.name), "joined");
     Ok(joined(hub, identity))
 }
 
-/// What a stored identity is worth.
+/// Whether a stored identity can be used.
 enum Stored {
     Good(Box<HubClient>),
-    /// Two agents use it: a token that still works makes this one the cluster's agent.
+    /// Two agents use it. A token that still works makes this one the cluster's agent.
     Doubted(Box<HubClient>),
-    /// Another hub's, or not known any more; there is a token.
+    /// It belongs to another hub, or is no longer known, and there is a token.
     Useless,
 }
 
@@ -251,11 +257,13 @@ async fn reuse(
         }
         _ => {}
     }
+
     if let Some(url) = options.hub.as_ref().filter(|url| **url != identity.hub) {
-        // The same authority at another address.
+        // The same authority has another address.
         identity.hub.clone_from(url);
         crate::retry("store the hub's address", || store.save_identity(identity)).await;
     }
+
     let trust = Trust::named(identity.pins(), options.ca_file.as_deref())?;
     let hub = Box::new(HubClient::new(&identity.hub, trust)?);
     if token.is_none() {
@@ -271,17 +279,17 @@ async fn reuse(
                     Stored::Good(hub)
                 }
                 Ok(None) => Stored::Useless,
-                // The hub has answered a moment ago; polls ask again.
+                // The hub has just answered; polls will retry.
                 Err(_) => Stored::Good(hub),
             }
         }
         Err(error) if error.is_reason(REASON_QUARANTINED) => Stored::Doubted(hub),
-        // Known, or the hub is away: then the last accepted state is kept meanwhile.
+        // The identity is known, or the hub is away; then the last accepted state is kept.
         _ => Stored::Good(hub),
     })
 }
 
-/// What a new agent with these keys asks for.
+/// The join request of a new agent with these keys.
 pub fn join_request(
     token: &JoinToken,
     keys: &Keys,

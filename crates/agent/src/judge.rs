@@ -1,4 +1,4 @@
-//! An object's health, with what only its cluster knows: whether its kind has a status, and how late it is.
+//! An object's health, including what only its cluster knows: whether its kind has a status, and how old the object is.
 
 use std::time::Duration;
 
@@ -16,14 +16,15 @@ use serde_json::Value;
 
 use crate::kinds::Kinds;
 
-/// For how long what is not healthy is waited for, and when it is asked why.
+/// How long unhealthy objects are waited for, and when the reason is looked up.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// How long controllers have to write the first status of an object, in whole seconds.
+    /// Time that controllers have to write the first status of an object, in whole seconds.
     pub unseen: Duration,
-    /// From when an object is not healthy to the first look at what it owns: what becomes ready as it should is not asked about.
+    /// Time that an object is unhealthy before the first look at its children, so that objects that become ready
+    /// normally cost no reads.
     pub first_look: Duration,
-    /// To the next look, doubled each time nothing has changed.
+    /// Time until the next look. It doubles each time nothing has changed.
     pub next_look: Duration,
 }
 
@@ -41,9 +42,9 @@ impl Default for Limits {
 pub struct Judgement {
     pub health: Health,
     pub message: String,
-    /// When time alone makes it another one.
+    /// Time after which the judgement changes by itself. None: it does not.
     pub again: Option<Duration>,
-    /// It is done, and goes by itself.
+    /// It is done, and its time to live may delete it.
     pub is_done: bool,
 }
 
@@ -51,11 +52,11 @@ pub struct Judgement {
 pub fn judge(kinds: &Kinds, rules: &Rules, gvk: &GroupVersionKind, object: &Value) -> Judgement {
     let (health, message) = rules.evaluate(object);
     let is_done = is_done(object);
-    // Whoever wrote a rule for the kind has said what counts.
+    // A rule for the kind says what counts.
     if rules.cover(&gvk.group, &gvk.kind) || health != Health::Current || !is_unseen(object, kinds.has_status(gvk)) {
         return Judgement { health, message, again: None, is_done };
     }
-    // By this machine's clock: it is nearer to the API server's than the hub's is.
+    // By this machine's clock, which is closer to the API server's than the hub's.
     match grace_left(object, kinds.grace_seconds(), Timestamp::now()) {
         Some(left) => {
             let again = Duration::from_secs(left.unsigned_abs() + 1);

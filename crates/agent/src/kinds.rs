@@ -1,7 +1,7 @@
-//! Which kinds the cluster serves, and under which names.
+//! The kinds that the cluster serves, and their names in the API.
 //!
-//! Asked per group and version that a service uses: the whole discovery of a cluster with hundreds of definitions is
-//! megabytes that nobody here needs.
+//! Discovery is requested per group and version that a service uses: the whole discovery of a cluster with hundreds of
+//! definitions is megabytes that the agent doesn't need.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,16 +19,16 @@ use crate::{
 
 type GroupVersion = (String, String);
 
-/// A cache of discovery. Kinds are only added to it: one that vanished answers 404 when used, and is forgotten then.
+/// A cache of discovery. Kinds are only added. A kind that vanished answers 404 when used, and is removed then.
 pub struct Kinds {
     known: Mutex<BTreeMap<GroupVersionKind, Resource>>,
-    /// Those whose objects have a status that is written by itself.
+    /// Kinds with a status subresource.
     with_status: Mutex<BTreeSet<GroupVersionKind>>,
     grace_seconds: i64,
 }
 
 impl Kinds {
-    /// `grace`: how long their controllers have to write the first status of an object.
+    /// `grace`: time that controllers have to write the first status of an object.
     pub fn new(grace: Duration) -> Self {
         let grace_seconds = i64::try_from(grace.as_secs()).unwrap_or(i64::MAX);
         Self { known: Mutex::default(), with_status: Mutex::default(), grace_seconds }
@@ -38,7 +38,7 @@ impl Kinds {
         self.grace_seconds
     }
 
-    /// Learns the kinds that are not known yet. An error means that nothing is known about a kind, not that it is
+    /// Discovers kinds that are not known yet. An error means that nothing is known about a kind, not that it is
     /// missing.
     pub async fn learn(
         &self,
@@ -91,12 +91,12 @@ impl Kinds {
         lock(&self.known).get(gvk).cloned()
     }
 
-    /// Forgets a kind that answered 404 as a whole.
+    /// Removes a kind whose collection answered 404.
     pub fn forget(&self, gvk: &GroupVersionKind) {
         lock(&self.known).remove(gvk);
     }
 
-    /// Whether somebody may write a status of such objects.
+    /// Whether such objects have a status that a controller may write.
     pub fn has_status(&self, gvk: &GroupVersionKind) -> bool {
         lock(&self.with_status).contains(gvk)
     }
@@ -107,16 +107,16 @@ impl Kinds {
     }
 }
 
-/// Where the objects of a kind are, whichever version serves it now.
+/// How the objects of a kind are served now, in whichever version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Served {
     As(Resource),
-    /// The API server answered, and knows no such kind: there can be no such object.
+    /// The API server answered, and has no such kind: there can be no such object.
     No,
 }
 
 impl Kinds {
-    /// Finds a kind in its own version, else in any other of its group.
+    /// Finds a kind in its own version, otherwise in any other of its group.
     pub async fn find(&self, kubernetes: &Kubernetes, gvk: &GroupVersionKind) -> Result<Served, ApiError> {
         self.learn(kubernetes, [gvk.clone()]).await?;
         if let Some(resource) = self.get(gvk) {

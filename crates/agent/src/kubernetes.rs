@@ -1,9 +1,9 @@
 //! Requests to the cluster's API server.
 //!
-//! Over HTTP/2 all requests share one connection. Watches have connections of their own, so that they can't use up the streams that
-//! requests need.
+//! Over HTTP/2 all requests share one connection. Watches have connections of their own, so that they can't use up the
+//! streams that requests need.
 //!
-//! None of it is kube's client: what that links for credentials that programs give is a megabyte, most of it always in memory.
+//! kube's client is not used: what it links for credentials from programs is a megabyte, most of it always in memory.
 
 mod client;
 mod credentials;
@@ -47,23 +47,23 @@ use crate::{
     sync::lock,
 };
 
-/// A bare client gains nothing beyond them, and each takes 15 KB here, which stay with the process.
+/// Applies at a time. More gain nothing, and each takes 15 KB here, which stay with the process.
 const APPLIES: usize = 64;
 /// Longest that one request other than a watch may take: webhooks may need 30 s.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Tries of one request that the API server asked to be repeated.
+/// Most attempts of a request that the API server asks to be retried.
 pub const TRIES: u32 = 4;
-/// Asked to wait longer, the attempt ends and comes again when that is over.
+/// If the API server asks for a longer pause, the attempt ends and is repeated after it.
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 /// Largest answer that is read: a page of 500 objects' metadata, or one object.
 const MAX_ANSWER: usize = 32 << 20;
 /// Streams per connection that watches use. API servers allow 100 or more.
 const WATCHES_PER_CONNECTION: usize = 80;
-/// How long a watch waits for one that is being opened on the same connection.
+/// How long opening a watch waits for another one that is being opened on the same connection.
 const TURN: Duration = Duration::from_secs(5);
 /// Objects per page of a list of metadata.
 pub const PAGE: usize = 500;
-/// Of a list of whole objects: one may have a MiB.
+/// Objects per page of a list of whole objects: one may have a MiB.
 const WHOLE_PAGE: usize = 20;
 
 pub const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
@@ -91,51 +91,52 @@ pub enum ConnectError {
     Credentials(#[from] CredentialsError),
 }
 
-/// A request that failed. The text is fit for a report: no values of fields.
+/// A failed request. The text may be reported, because it holds no values of fields.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ApiError {
     #[error("{message}")]
     Status { code: u16, reason: String, message: String, retry_after: Option<Duration>, fault: Fault },
-    /// Before there was an answer, or in the middle of it. What was sent may have been done.
+    /// The connection failed before or during the answer. The request may have been carried out.
     #[error("the API server can't be reached: {0}")]
     Lost(String),
     #[error("the API server gave no answer within {} s", .0.as_secs())]
     Silent(Duration),
-    /// What was sent or received is not what it should be.
+    /// The request or the answer is invalid.
     #[error("{0}")]
     Unusable(String),
 }
 
-/// What of a refusal is decided upon, beside its code.
+/// The kind of a refusal, for decisions that depend on more than its code.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Fault {
     #[default]
     Other,
-    /// Other field managers own fields with other values: which, and who. Empty where none but we ourselves own them.
+    /// Other field managers own fields with other values. Lists the fields and managers; empty if only we own them
+    /// ourselves.
     FieldConflicts(String),
-    /// What was applied or written before counts as of a version of the kind that lacks a field, see [`crate::live::versions`].
+    /// Earlier applies or writes count as of a version of the kind that lacks a field, see [`crate::live::versions`].
     OtherVersion,
-    /// Nothing but fields that can't be changed while the object exists.
+    /// Only fields that can't be changed while the object exists.
     Immutable,
-    /// What is applied and what exists are not valid together, or the manifest can't be merged at all; with the fields that the API server
-    /// names. Another way to write the same may be taken.
+    /// The merge of manifest and live object is invalid, or the manifest can't be merged at all. Holds the fields that
+    /// the API server names. Another way of writing may work.
     Unmergeable(Vec<String>),
 }
 
 /// How a manifest is applied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ApplyMode {
-    /// Takes over fields of others.
+    /// Take over fields of other managers.
     pub force: bool,
     pub dry_run: bool,
 }
 
-/// When what an object owns is deleted with it.
+/// When the objects that an object owns are deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 pub enum Propagation {
-    /// After it.
+    /// After the owner.
     Background,
-    /// Before it: the object stays until all that it owns is gone.
+    /// Before the owner: it stays until all of them are gone.
     Foreground,
 }
 
@@ -154,7 +155,7 @@ impl ApiError {
         }
     }
 
-    /// How long to wait before what may be repeated is: never less than the API server asked for. `None`: not by this attempt.
+    /// Pause before a retry, never less than the API server asked for. None: don't retry in this attempt.
     pub fn pause(&self, tried: u32) -> Option<Duration> {
         let usual = Duration::from_millis(200) * tried;
         let wait = match self {
@@ -166,7 +167,7 @@ impl ApiError {
         (wait <= LONGEST_PAUSE).then(|| a_little_more(wait))
     }
 
-    /// Whether it says nothing about what was sent: the same may succeed in a while.
+    /// Whether the error says nothing about the request: the same may succeed later.
     pub fn is_passing(&self) -> bool {
         match self {
             Self::Status { code, retry_after, .. } => {
@@ -177,7 +178,7 @@ impl ApiError {
         }
     }
 
-    /// How long the API server asked to be left alone.
+    /// The pause that the API server asked for. None: it asked for none.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Status { retry_after, .. } => *retry_after,
@@ -185,11 +186,11 @@ impl ApiError {
         }
     }
 
-    /// Whether it may be the schema of its kind that the object breaks.
+    /// Whether the object may break the schema of its kind.
     pub fn is_about_schema(&self) -> bool {
         match self {
             Self::Status { code: 400 | 422, .. } => true,
-            // Of applies that break it API servers give no reason.
+            // For applies that break the schema, API servers give no reason.
             Self::Status { code: 500, reason, .. } => reason.is_empty(),
             _ => false,
         }
@@ -203,16 +204,16 @@ impl ApiError {
         self.code() == 403
     }
 
-    /// Whether the same request may succeed without anybody changing anything.
+    /// Whether the same request may succeed without any change by a person.
     pub fn is_transient(&self) -> bool {
         matches!(self.code(), 0 | 408 | 409 | 429 | 500..=599)
     }
 }
 
-/// Who a request is made as: the agent itself, or a service's account.
+/// The user of a request: the agent itself (none), or a service's account.
 pub type As<'a> = Option<&'a ServiceAccount>;
 
-/// Where the objects of a kind are.
+/// How the objects of a kind are served.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Resource {
     pub group: String,
@@ -231,7 +232,7 @@ impl Resource {
         GroupVersionKind { group: self.group.clone(), version: self.version.clone(), kind: self.kind.clone() }
     }
 
-    /// Path of the collection; an empty namespace is all of them.
+    /// Path of the collection. An empty namespace means all namespaces.
     pub fn collection(&self, namespace: &str) -> String {
         let root = if self.group.is_empty() {
             format!("/api/{}", self.version)
@@ -255,14 +256,14 @@ impl Resource {
     }
 }
 
-/// Percent-encodes everything that a name of a Kubernetes object can hold and a path segment can't.
+/// Percent-encodes all characters that a Kubernetes name can contain and a path segment can't.
 pub fn escape(text: &str) -> String {
     let out = percent_encode(text, b"-._~:");
     // A segment of dots would be another path.
     if out == "." || out == ".." { out.replace('.', "%2E") } else { out }
 }
 
-/// Letters, digits and what is `kept` stay as they are.
+/// Keeps letters, digits and the bytes in `kept`.
 fn percent_encode(text: &str, kept: &[u8]) -> String {
     use std::fmt::Write as _;
     let mut out = String::with_capacity(text.len());
@@ -281,9 +282,9 @@ pub struct Kubernetes {
     pub limits: Arc<Limits>,
     requests: Client,
     watches: Mutex<Vec<(Client, Arc<()>)>>,
-    /// Turns of applies, for all services together but for one that each may always have in flight.
+    /// Limits applies of all services together; in addition each service may always have one in flight.
     pub applies: Semaphore,
-    /// When all that the API server asked to be left alone for is over.
+    /// The latest time until which the API server asked for a pause.
     left_alone_until: Mutex<Option<Instant>>,
 }
 
@@ -294,13 +295,13 @@ pub struct WatchLease {
 }
 
 impl Kubernetes {
-    /// Without limits of the agent's own.
+    /// Connects without the agent's own limits.
     #[cfg(test)]
     pub fn connect(kubeconfig: Option<&Path>) -> Result<Self, ConnectError> {
         Self::connect_within(kubeconfig, Arc::default())
     }
 
-    /// All that is done for services keeps to these limits.
+    /// Connects with limits for all requests that are made for services.
     pub fn connect_within(kubeconfig: Option<&Path>, limits: Arc<Limits>) -> Result<Self, ConnectError> {
         let access = match kubeconfig {
             Some(path) => kubeconfig::read(path)?,
@@ -327,7 +328,7 @@ impl Kubernetes {
         parse(&self.call(who, Method::GET, path, accept, None).await?)
     }
 
-    /// Whether the API server has all that it serves: an error while it starts or stops. Who may not ask takes it for ready.
+    /// Whether the API server is ready. An account that may not ask assumes that it is.
     pub async fn check_ready(&self) -> Result<(), ApiError> {
         match self.call(None, Method::GET, "/readyz", JSON, None).await {
             Ok(_) => Ok(()),
@@ -337,7 +338,7 @@ impl Kubernetes {
         }
     }
 
-    /// What is served below `/api` or `/apis`, as an APIGroupDiscoveryList.
+    /// Discovery below `/api` or `/apis`, as an APIGroupDiscoveryList.
     pub async fn discover(&self, path: &str) -> Result<Value, ApiError> {
         let found: Value = parse(&self.call(None, Method::GET, path, DISCOVERY, None).await?)?;
         match found["kind"].as_str() {
@@ -346,7 +347,8 @@ impl Kubernetes {
         }
     }
 
-    /// All pages of a list of metadata or of whole objects, one item at a time; gives the list's resourceVersion.
+    /// Reads all pages of a list of metadata or of whole objects, one item at a time. Returns the list's
+    /// resourceVersion.
     pub async fn list(
         &self,
         who: As<'_>,
@@ -382,14 +384,15 @@ impl Kubernetes {
         parse(&self.call(who, Method::PUT, &path, JSON, Some((JSON, to_bytes(object)?))).await?)
     }
 
-    /// A merge patch (an object) or a JSON patch (an array); answers with metadata.
+    /// Sends a merge patch (an object) or a JSON patch (an array). Returns metadata.
     pub async fn patch(&self, who: As<'_>, path: &str, patch: &Value) -> Result<Value, ApiError> {
         let kind = if patch.is_array() { "application/json-patch+json" } else { "application/merge-patch+json" };
         let path = format!("{path}?fieldManager={FIELD_MANAGER}");
         parse(&self.call(who, Method::PATCH, &path, METADATA, Some((kind, to_bytes(patch)?))).await?)
     }
 
-    /// A strategic merge patch of an object of a built-in kind: elements of its lists by their merge keys.
+    /// Sends a strategic merge patch of an object of a built-in kind, whose list elements are found by their merge
+    /// keys.
     pub async fn patch_strategic(&self, path: &str, patch: &Value) -> Result<Value, ApiError> {
         let kind = "application/strategic-merge-patch+json";
         let path = format!("{path}?fieldManager={FIELD_MANAGER}");
@@ -400,14 +403,14 @@ impl Kubernetes {
         self.make(who, collection, object, false).await
     }
 
-    /// Makes an object; with `dry_run` it only asks what that would do.
+    /// Creates an object. With `dry_run` the API server only checks it.
     pub async fn make(&self, who: As<'_>, collection: &str, object: &Value, dry_run: bool) -> Result<Value, ApiError> {
         let dry_run = if dry_run { "&dryRun=All" } else { "" };
         let path = format!("{collection}?fieldManager={FIELD_MANAGER}{dry_run}");
         parse(&self.call(who, Method::POST, &path, JSON, Some((JSON, to_bytes(object)?))).await?)
     }
 
-    /// Deletes the object with this uid and resourceVersion and no other. `true`: it is gone; `false`: finalizers hold it.
+    /// Deletes the object with exactly this uid and resourceVersion. True: it is gone. False: finalizers delay it.
     pub async fn delete(
         &self,
         who: As<'_>,
@@ -427,8 +430,8 @@ impl Kubernetes {
         }
     }
 
-    /// What only reads, and what is the agent's own, is repeated where the API server asks for that. A service's writes are repeated by
-    /// its task, which may have been given something newer meanwhile.
+    /// Sends a request. Reads, and writes of the agent itself, are retried as the API server asks. A service's task
+    /// retries its own writes, because it may have got a newer assignment meanwhile.
     async fn call(
         &self,
         who: As<'_>,
@@ -448,7 +451,7 @@ impl Kubernetes {
             tried += 1;
             match error.pause(tried) {
                 None if error.code() == 401 && tried == 1 && self.server.log_in_again() => {}
-                // Done twice, a write may be refused by what its first time has left.
+                // A write whose answer was lost may have succeeded, and its repetition would be refused for that.
                 Some(pause) if tried < tries && (method == Method::GET || !matches!(error, ApiError::Lost(_))) => {
                     tokio::time::sleep(pause).await;
                 }
@@ -482,8 +485,8 @@ impl Kubernetes {
         timeout(PATIENCE, answer).await.map_err(|_| ApiError::Silent(PATIENCE))?
     }
 
-    /// How long until nothing that was refused was to be left alone for longer: what comes again without a reason
-    /// of its own waits as long.
+    /// Time until the longest pause that the API server asked for is over. Retries without a deadline of their own wait
+    /// as long.
     pub fn asked_pause(&self) -> Duration {
         let until = *lock(&self.left_alone_until);
         let left = until.map_or(Duration::ZERO, |until| until.saturating_duration_since(Instant::now()));
@@ -509,7 +512,7 @@ impl Kubernetes {
 }
 
 impl WatchLease {
-    /// Opens a watch of metadata; the body is one JSON event per line. The server ends it after 30 to 60 minutes.
+    /// Opens a watch of metadata. The body has one JSON event per line. The server ends it after 30 to 60 minutes.
     pub async fn open(&self, who: As<'_>, collection: &str, selector: &str, from: &str) -> Result<Incoming, ApiError> {
         let path = format!(
             "{collection}?watch=1&allowWatchBookmarks=true&labelSelector={}&resourceVersion={}",
@@ -517,7 +520,8 @@ impl WatchLease {
             escape(from)
         );
         let answer = async {
-            // The first opens the connection that the others use. One that is slow holds up nobody for long.
+            // The first watch opens the connection that the others use. A slow one delays the others only for a limited
+            // time.
             let turn = timeout(TURN, self.client.opening.acquire()).await;
             let response = self.client.send(who, Method::GET, &path, METADATA, None).await?;
             drop(turn);
@@ -533,7 +537,7 @@ impl WatchLease {
     }
 }
 
-/// Never less than was asked for, and not with all others that were asked.
+/// Adds a random part, so that retries don't all come at the same time, and never before the requested time.
 fn a_little_more(wait: Duration) -> Duration {
     wait.mul_f64(rand::random_range(1.05..=1.3))
 }
@@ -544,7 +548,7 @@ fn is_about_secret(path: &str) -> bool {
     path.contains("/secrets/") || path.ends_with("/secrets")
 }
 
-/// What keeps an answer from being read to its end.
+/// Why an answer could not be read to its end.
 fn broken_off(error: &(dyn std::error::Error + 'static), largest: usize) -> ApiError {
     if error.is::<LengthLimitError>() {
         return ApiError::Unusable(format!("the API server's answer has over {} MiB", largest >> 20));

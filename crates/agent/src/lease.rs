@@ -1,9 +1,9 @@
-//! One agent at a time: whoever holds the Lease acts, others stand by. So a new version can show that it works while the old one
-//! still does, and two agents of one cluster never undo each other's work.
+//! One acting agent at a time: the holder of the Lease acts, others stand by. So a new version can show that it works
+//! while the old one still does, and two agents of one cluster never undo each other's work.
 //!
-//! A `coordination.k8s.io/v1` Lease by the rules of client-go's leader election: a candidate takes it when it is free, or when
-//! nobody renewed it for as long as it says, by the candidate's own clock. A holder that can't reach the API server goes on: it
-//! can't change anything there either, and finds out who holds the Lease with its first request.
+//! A `coordination.k8s.io/v1` Lease by the rules of client-go's leader election: a candidate takes it when it is free,
+//! or when it was not renewed for its duration by the candidate's own clock. A holder that can't reach the API server
+//! continues: it can't change anything there either, and its first request shows who holds the Lease.
 
 use std::{path::Path, sync::Mutex, time::Duration};
 
@@ -20,7 +20,7 @@ use crate::{
 const NAME: &str = "farwater-agent";
 /// A pod whose node has died is replaced after five minutes; one more does not matter.
 const DURATION: Duration = Duration::from_secs(60);
-/// Three requests a minute, and two of them may fail.
+/// Three requests a minute, of which two may fail.
 const RENEW: Duration = Duration::from_secs(20);
 
 fn resource() -> Resource {
@@ -33,14 +33,14 @@ fn resource() -> Resource {
     }
 }
 
-/// What came of asking for the Lease.
+/// The result of asking for the Lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Asked {
     Taken,
     HeldBy(String),
 }
 
-/// The Lease, asked for or held by this process.
+/// The Lease that this process asks for or holds.
 pub struct Lease {
     holder: String,
     state: Mutex<State>,
@@ -48,12 +48,12 @@ pub struct Lease {
 
 #[derive(Default)]
 struct State {
-    /// The version of the Lease that was seen last, and since when.
+    /// The last observed version of the Lease, and since when.
     seen: Option<(String, Instant)>,
     held: bool,
 }
 
-/// Another agent took the Lease: what this one knows may be out of date.
+/// Another agent took the Lease, so this one's knowledge may be stale.
 #[derive(Debug, thiserror::Error)]
 #[error("{holder} has taken the Lease {AGENT_NAMESPACE}/{NAME}: another agent acts in this cluster now")]
 pub struct Lost {
@@ -65,7 +65,8 @@ impl Lease {
         Self { holder, state: Mutex::default() }
     }
 
-    /// The same after a restart in the same pod or with the same state directory, so that nobody waits for himself.
+    /// Holder name. It is the same after a restart in the same pod or with the same state directory, so that an agent
+    /// never waits for itself.
     pub fn holder(in_pod: bool, state_dir: &Path) -> String {
         let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         let host = host.trim();
@@ -76,7 +77,7 @@ impl Lease {
         format!("{host}:{}", dir.display())
     }
 
-    /// Where this process runs.
+    /// Name of this process' host.
     pub fn name(&self) -> &str {
         &self.holder
     }
@@ -103,7 +104,7 @@ impl Lease {
                 lock(&self.state).held = true;
                 Ok(Asked::Taken)
             }
-            // Somebody was faster; who, the next question says.
+            // Another candidate was faster; the next request shows which.
             Err(error) if error.code() == 409 => Ok(Asked::HeldBy("another candidate".to_owned())),
             Err(error) => Err(error),
         }
@@ -133,7 +134,7 @@ impl Lease {
         })
     }
 
-    /// Renews it for ever; ends when somebody else holds it.
+    /// Renews it for ever. Returns when another agent holds it.
     pub async fn keep(&self, kubernetes: &Kubernetes) -> Lost {
         loop {
             sleep(RENEW).await;
@@ -157,7 +158,7 @@ impl Lease {
         let spec = json!({"holderIdentity": self.holder, "renewTime": format!("{:.6}", Timestamp::now())});
         match self.write(kubernetes, &version, spec).await {
             Ok(()) => Ok(()),
-            // Changed or deleted by somebody: ours still, unless another holds it.
+            // The Lease was changed or deleted. It is still ours, unless another agent holds it.
             Err(error) if error.code() == 409 || error.is_not_found() => match self.ask(kubernetes).await? {
                 Asked::Taken => Ok(()),
                 Asked::HeldBy(holder) => Err(RenewError::Lost(Lost { holder })),
@@ -166,7 +167,7 @@ impl Lease {
         }
     }
 
-    /// Lets the next one have it at once, if it is ours.
+    /// Releases the Lease if it is ours, so that the next agent can take it at once.
     pub async fn release(&self, kubernetes: &Kubernetes) {
         let version = {
             let state = lock(&self.state);
@@ -181,7 +182,7 @@ impl Lease {
         }
     }
 
-    /// Changes the Lease if nobody else has since `version`.
+    /// Changes the Lease if it is still at `version`.
     async fn write(&self, kubernetes: &Kubernetes, version: &str, spec: Value) -> Result<(), ApiError> {
         let patch = json!({"metadata": {"resourceVersion": version}, "spec": spec});
         let written = kubernetes.patch(None, &resource().path(AGENT_NAMESPACE, NAME), &patch).await?;
@@ -189,7 +190,7 @@ impl Lease {
         Ok(())
     }
 
-    /// Since when this version of the Lease has been seen.
+    /// Since when this version of the Lease has been observed.
     fn watch(&self, version: &str) -> Instant {
         let mut state = lock(&self.state);
         match &state.seen {
@@ -218,7 +219,7 @@ fn text(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
 }
 
-/// Who has it, unless it is `me`, nobody, or somebody who has not renewed it for as long as it says.
+/// The holder of the Lease. None: it is `me`, there is none, or it was not renewed for its duration.
 fn held_by(lease: &Value, me: &str, unchanged_for: Duration) -> Option<String> {
     let spec = &lease["spec"];
     let holder = spec["holderIdentity"].as_str().filter(|holder| !holder.is_empty() && *holder != me)?;

@@ -70,7 +70,7 @@ pub use judge::Limits as HealthLimits;
 pub use options::{JoinToken, LogFormat, Options};
 pub use watches::Limits as WatchLimits;
 
-/// An agent's side of the protocol without the agent: for load on a hub.
+/// An agent's side of the protocol without the agent, for load tests of a hub.
 pub mod wire {
     pub use crate::{
         hub::{Caller, HubClient, HubError, Poll, Socket},
@@ -105,10 +105,11 @@ use crate::{
 /// The agent's version, as it reports it.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// Looks at what objects own: however many services are not well, the API server is asked for little at a time.
+/// Most concurrent looks at the children of objects: however many services are unhealthy, the API server gets few of
+/// these requests.
 const LOOKS: usize = 4;
 
-/// What all tasks share.
+/// State shared by all tasks.
 pub(crate) struct Agent {
     kubernetes: Arc<Kubernetes>,
     kubernetes_version: String,
@@ -131,15 +132,15 @@ pub(crate) struct Agent {
     leaving: Leaving,
     plans: Plans,
     listed_tombstones: tombstones::Listed,
-    /// The hub's rules of health.
+    /// The hub's health rules.
     health_rules: RwLock<Arc<HubRules>>,
-    /// When changes may begin, with the digest of what was handed over.
+    /// The change windows, with the digest of the received document.
     windows: RwLock<(Option<Digest>, Arc<Handed>)>,
-    /// The bundle of what was begun last, by service uid.
+    /// The bundle of the last begun version, by service uid.
     running: Mutex<BTreeMap<String, Digest>>,
-    /// Objects at which is looked closer, at one time.
+    /// Limits the concurrent looks at objects.
     looks: Semaphore,
-    /// Services that live on this cluster: uid → `namespace/name`.
+    /// Services on this cluster: uid → `namespace/name`.
     services: Mutex<BTreeMap<String, String>>,
 }
 
@@ -156,7 +157,7 @@ impl Agent {
         Arc::clone(&self.health_rules.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Those of a newly accepted state. Services judge anew where theirs have changed.
+    /// Sets the health rules of a newly accepted state. Services whose rules have changed judge their objects again.
     fn set_health_rules(&self, rules: Option<&HealthRules>) {
         let rules = rules.map(|rules| rules.rules.clone()).unwrap_or_default();
         if self.health_rules().named == rules {
@@ -174,7 +175,7 @@ impl Agent {
         Arc::clone(&self.windows.read().unwrap_or_else(PoisonError::into_inner).1)
     }
 
-    /// Those of a newly accepted state. Whoever waits for one looks again.
+    /// Sets the windows of a newly accepted state, and wakes services that wait for one.
     fn set_windows(&self, windows: Option<&Verbatim<Windows>>) {
         let digest = windows.map(Verbatim::digest);
         if self.windows.read().unwrap_or_else(PoisonError::into_inner).0 == digest {
@@ -187,7 +188,7 @@ impl Agent {
         }
     }
 
-    /// By the hub's clock, as far as it was heard.
+    /// By the hub's clock once it was heard, otherwise by this machine's.
     fn now(&self) -> jiff::Timestamp {
         jiff::Timestamp::from_second(self.hub.clock.now()).unwrap_or_default()
     }
@@ -200,7 +201,7 @@ impl Agent {
         lock(&self.services).clone()
     }
 
-    /// Has services look again at what they keep.
+    /// Requeues services.
     fn retry(&self, uids: &BTreeSet<String>) {
         for uid in uids {
             if let Some(mailbox) = self.watches.mailbox(&farwater_fleet::ownership::service_label(uid)) {
@@ -218,7 +219,7 @@ impl Agent {
     }
 }
 
-/// Why the agent can't run. While it runs, nothing but a signal ends it.
+/// Why the agent can't start. Once it runs, only a signal ends it.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     #[error(transparent)]
@@ -240,16 +241,16 @@ pub enum RunError {
 }
 
 impl RunError {
-    /// The error with its causes, in one line.
+    /// The error with its causes in one line.
     pub fn text(&self) -> String {
         hub::chain(self)
     }
 }
 
-/// How long the API server gets to take the Lease back: a pod has 30 s to end.
+/// Time for the API server to release the Lease: a pod has 30 s to end.
 const RELEASE: Duration = Duration::from_secs(3);
 
-/// Runs until `shutdown`. Stopping at any moment is safe: what was begun is finished after the next start.
+/// Runs until `shutdown`. Stopping at any moment is safe: what was begun is completed after the next start.
 pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), RunError> {
     let kubernetes = Arc::new(Kubernetes::connect_within(options.kubeconfig.as_deref(), Arc::new(options.limits()))?);
     let lease = Lease::new(Lease::holder(options.kubeconfig.is_none(), &options.state_dir));
@@ -258,7 +259,7 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Ru
         () = shutdown.cancelled() => Ok(()),
         result = start(&options, &kubernetes, &lease) => result.map(|never| match never {}),
     };
-    // A new version that stands by needn't wait until the Lease has run out.
+    // A new version that stands by needn't wait until the Lease expires.
     let _ = tokio::time::timeout(RELEASE, lease.release(&kubernetes)).await;
     result
 }
@@ -283,13 +284,13 @@ async fn start(
     }
 }
 
-/// What the node is told.
+/// Data for the node's requests.
 struct Told<'a> {
     health: &'a Health,
     metrics: Arc<Metrics>,
 }
 
-/// As the cluster's one agent.
+/// Runs as the acting agent of the cluster.
 async fn act(
     options: &Options,
     kubernetes: &Arc<Kubernetes>,
@@ -304,12 +305,14 @@ async fn act(
     let inventories = retry("read inventories", || inventory::load_all(kubernetes)).await;
     let bundles = Bundles::new(options.state_dir.join("bundles"));
     bundles.load_cluster_copies(kubernetes).await;
+
     tracing::info!(
         cluster = format!("{}/{}", identity.cluster.namespace, identity.cluster.name),
         kubernetes = kubernetes_version,
         services = accepted.as_ref().map_or(0, |s| s.entries.len()),
         "started"
     );
+
     let renderers = Renderers::new(options)?;
     let reports = Arc::new(Reports::default());
     metrics.follow(&reports);
@@ -340,6 +343,7 @@ async fn act(
         looks: Semaphore::new(LOOKS),
         services: Mutex::default(),
     });
+
     let mut supervisor = Supervisor::new(agent.clone(), inventories);
     if let Some(state) = &accepted {
         agent.set_health_rules(state.health.as_deref());
@@ -349,6 +353,7 @@ async fn act(
     let own = update::Own::new(options);
     let (wanted, settings) = watch::channel(accepted.as_ref().and_then(|state| state.agent.clone()));
     let accepted = accepted.map(|state| AcceptedStatement { statement: state.statement, signature: state.signature });
+
     tokio::join!(
         poll::run(&agent, store, accepted, poll::Listeners { supervisor: &mut supervisor, health, wanted }),
         connection::run(&agent),
@@ -359,7 +364,7 @@ async fn act(
     unreachable!("polling never ends")
 }
 
-/// Repeats what the start can't do without, until it works.
+/// Retries what the start depends on, until it succeeds.
 async fn retry<T, E: std::error::Error, F: Future<Output = Result<T, E>>>(what: &str, act: impl Fn() -> F) -> T {
     let mut backoff = sync::Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
     loop {

@@ -1,6 +1,6 @@
-//! Limits of the agent's own: they are set at installation, and no hub can widen them.
+//! Limits of the agent itself: they are set at installation, and no hub can widen them.
 //!
-//! They are checked at one place, through which each request for a service goes to the API server.
+//! They are checked in one place that every request for a service passes.
 
 use std::{
     fmt,
@@ -17,13 +17,13 @@ use crate::{
     sync::lock,
 };
 
-/// Namespaces of the cluster itself: only their own names allow them, and no pattern.
+/// Namespaces of the cluster itself: only their exact names allow them, no pattern does.
 const PROTECTED: [&str; 3] = ["kube-system", "kube-public", "kube-node-lease"];
-/// Default for the objects that are deleted per minute. A larger prune continues in the next minute.
+/// Default for deletions per minute. A larger prune continues in the next minute.
 pub const DELETIONS_PER_MINUTE: u32 = 1000;
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// A name of Kubernetes' in which `*` stands for anything.
+/// A Kubernetes name in which `*` matches anything.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pattern(String);
 
@@ -64,27 +64,27 @@ impl Pattern {
         if PROTECTED.contains(&namespace) { self.0 == namespace } else { self.matches(namespace) }
     }
 
-    /// `NAMESPACE/NAME`.
+    /// Whether a pattern `NAMESPACE/NAME` matches.
     fn allows_account(&self, account: &ServiceAccount) -> bool {
         let Some((namespace, name)) = self.0.split_once('/') else { return false };
         let [namespace, name] = [namespace, name].map(|part| Self(part.to_owned()));
         namespace.allows_namespace(&account.namespace) && name.matches(&account.name)
     }
 
-    /// `RESOURCE[.GROUP]`.
+    /// Whether a pattern `RESOURCE[.GROUP]` matches.
     fn is_resource(&self, resource: &str, group: &str) -> bool {
         self.matches(&if group.is_empty() { resource.to_owned() } else { format!("{resource}.{group}") })
     }
 }
 
-/// Accounts and namespaces are allowed by a pattern, kinds are denied by one.
+/// Patterns that allow accounts and namespaces, and patterns that deny kinds.
 #[derive(Debug)]
 pub struct Limits {
     accounts: Vec<Pattern>,
     namespaces: Vec<Pattern>,
     denied_kinds: Vec<Pattern>,
     deletions_per_minute: u32,
-    /// Deletions that are left of the present minute, and when it began.
+    /// Deletions left in the present minute, and when it began.
     left: Mutex<(u32, Instant)>,
 }
 
@@ -102,7 +102,7 @@ struct Subject<'a> {
 }
 
 impl<'a> Subject<'a> {
-    /// None: no resource.
+    /// None: the path names no resource.
     fn of(path: &'a str) -> Option<Self> {
         let path = path.split('?').next().unwrap_or_default();
         let mut segments = path.trim_matches('/').split('/');
@@ -117,7 +117,7 @@ impl<'a> Subject<'a> {
             ["namespaces", namespace, resource, ..] if !matches!(resource, "status" | "finalize") => {
                 Self { namespace, group, resource }
             }
-            // A namespace lies in itself.
+            // A Namespace counts as being in itself.
             ["namespaces", namespace, ..] => Self { namespace, group, resource: "namespaces" },
             [resource, ..] => Self { namespace: "", group, resource },
             [] => return None,
@@ -126,7 +126,7 @@ impl<'a> Subject<'a> {
 }
 
 impl Limits {
-    /// Without accounts or namespaces all are allowed but those of the cluster itself.
+    /// If no accounts or namespaces are given, all are allowed except those of the cluster itself.
     pub fn new(
         accounts: Vec<Pattern>,
         namespaces: Vec<Pattern>,
@@ -145,7 +145,7 @@ impl Limits {
         }
     }
 
-    /// As the hub shows it.
+    /// The limits as the hub shows them.
     pub fn describe(&self) -> AgentLimits {
         let texts = |patterns: &[Pattern]| patterns.iter().map(ToString::to_string).collect();
         AgentLimits {
@@ -156,11 +156,11 @@ impl Limits {
         }
     }
 
-    /// Whether a request may be sent as an account.
+    /// Checks a request as an account.
     ///
     /// # Errors
     ///
-    /// As the API server would refuse it: 403, or 429 with the time after which a deletion may come again.
+    /// As the API server would refuse it: 403, or 429 with the time after which a deletion is allowed again.
     pub fn check(&self, account: &ServiceAccount, method: &Method, path: &str) -> Result<(), ApiError> {
         if !self.accounts.iter().any(|pattern| pattern.allows_account(account)) {
             let ServiceAccount { namespace, name } = account;
@@ -170,7 +170,7 @@ impl Limits {
             ));
         }
         let Some(Subject { namespace, group, resource }) = Subject::of(path) else { return Ok(()) };
-        // The limits stand in the agent's own Deployment.
+        // The limits are in the agent's own Deployment.
         if namespace == AGENT_NAMESPACE {
             return Err(forbidden(&format!("touch its own namespace {namespace} for a service"), "none allows it"));
         }

@@ -6,7 +6,7 @@ use farwater_api::{FIELD_MANAGER, OWNER_ANNOTATION, SERVICE_LABEL};
 use farwater_fleet::plan::{Ending, LiveObject, Writer, around::without, options, owned_fields};
 use serde_json::{Map, Value, json};
 
-/// Managers of tools that apply on the client side: what they wrote becomes ours when a service adopts the object.
+/// Managers of client-side tools: their fields become ours when a service adopts the object.
 const CLIENT_SIDE: [&str; 4] = ["kubectl-client-side-apply", "kubectl", "argocd-controller", "helm"];
 
 const STRING_DATA: &str = "f:stringData";
@@ -36,7 +36,8 @@ pub fn live_object(object: &Value) -> LiveObject {
     }
 }
 
-/// Whether fields of an entry are to become those of our applies, or are twice ours. `applied`: those of our applies.
+/// Whether an entry's fields are to be moved to our apply manager, or are ours twice. `applied`: the fields of our
+/// applies.
 fn moves(entry: &Value, applied: &Value) -> bool {
     let fields = &entry["fieldsV1"];
     let is_twice_ours = is_our_update(entry) && without(fields, applied) != *fields;
@@ -47,7 +48,7 @@ fn is_our_apply(entry: &Value) -> bool {
     entry["manager"] == FIELD_MANAGER && entry["operation"] == "Apply" && entry["subresource"].is_null()
 }
 
-/// An entry of our writes that were no applies, with the fields that an admission added to them.
+/// Whether the entry is from our writes that were no applies. It includes fields that admission added to them.
 fn is_our_update(entry: &Value) -> bool {
     entry["manager"] == FIELD_MANAGER && entry["operation"] == "Update" && entry["subresource"].is_null()
 }
@@ -58,13 +59,15 @@ fn is_client_side(entry: &Value) -> bool {
         && entry["manager"].as_str().is_some_and(|m| CLIENT_SIDE.contains(&m))
 }
 
-/// Who wrote an object last and is not us: whoever takes a field from us writes after us, and takes none by writing the status. `None`
-/// also for who only removes fields, which `managedFields` don't tell. Not kept with every object: it is told of those that drift.
+/// The last other writer of an object: a writer that takes over one of our fields writes after us, and not by writing
+/// the status. None: unknown, e.g. because it only removed fields, which leaves no entry. Only computed for objects
+/// that drift.
 pub fn last_writer(metadata: &Value) -> Option<Box<Writer>> {
     let entries = metadata["managedFields"].as_array()?;
     let ours = |entry: &&Value| entry["manager"] == FIELD_MANAGER;
     let since = entries.iter().filter(ours).filter_map(time_of).max();
-    // Entries of `scale` have no time: who has one takes part, and whoever certainly wrote after us comes before.
+    // Entries of `scale` have no time. They are candidates too, but a writer that certainly wrote after us takes
+    // precedence.
     let others = entries.iter().filter(|entry| !ours(entry) && entry["subresource"] != "status");
     let after_us = others.filter(|entry| time_of(entry).is_none_or(|time| Some(time) >= since));
     let last = after_us.max_by(|a, b| time_of(a).cmp(&time_of(b)))?;
@@ -77,7 +80,7 @@ pub fn last_writer(metadata: &Value) -> Option<Box<Writer>> {
     }))
 }
 
-/// A text about fields of others, each with its manager in parentheses, and when one of these managers wrote the object last.
+/// Adds to a text about fields of others (managers in parentheses) when one of these managers last wrote the object.
 pub fn add_time(fields: &str, object: Option<&Value>) -> String {
     let entries = object.and_then(|object| object["metadata"]["managedFields"].as_array()).into_iter().flatten();
     let is_named = |entry: &&Value| {
@@ -90,14 +93,15 @@ pub fn add_time(fields: &str, object: Option<&Value>) -> String {
     }
 }
 
-/// API servers write times in UTC and all alike, so that they are ordered as texts.
+/// API servers write times in UTC in one format, so texts compare like times.
 fn time_of(entry: &Value) -> Option<&str> {
     entry["time"].as_str()
 }
 
-/// A JSON patch that hands the fields of client-side tools to our applies, as `k8s.io/client-go/util/csaupgrade` does it, and ends what is ours
-/// twice; bound to the object's version. Earlier agents applied `stringData`, whose values live in `data`. `with_updates`: all that we wrote
-/// otherwise counts as applied, because it can't be.
+/// A JSON patch, bound to the object's version, that moves the fields of client-side tools to our applies like
+/// `k8s.io/client-go/util/csaupgrade`, and removes duplicates of ours. Earlier agents applied `stringData`, whose
+/// values are stored in `data`. `with_updates`: everything that we wrote by other means counts as applied too, because
+/// it can't be applied.
 pub fn migration(object: &Value, with_updates: bool) -> Option<Value> {
     let metadata = &object["metadata"];
     let entries = metadata["managedFields"].as_array()?;
@@ -114,6 +118,7 @@ pub fn migration(object: &Value, with_updates: bool) -> Option<Value> {
     if let Some(texts) = fields.as_object_mut().and_then(|fields| fields.remove(STRING_DATA)) {
         merge(&mut fields["f:data"], &texts);
     }
+
     let mut rest = Vec::new();
     for entry in entries.iter().filter(|entry| !is_taken(entry)) {
         let mut entry = entry.clone();
@@ -134,7 +139,7 @@ pub fn migration(object: &Value, with_updates: bool) -> Option<Value> {
     Some(replace_entries(metadata, rest))
 }
 
-/// A JSON patch, bound to the object's version.
+/// A JSON patch that replaces the entries, bound to the object's version.
 fn replace_entries(metadata: &Value, entries: Vec<Value>) -> Value {
     json!([
         {"op": "replace", "path": "/metadata/managedFields", "value": entries},
@@ -185,7 +190,7 @@ mod tests {
         check(&[ours, ("hpa", "scale", 12), ("edit", "", 11), ("kcm", "status", 30)], Some("hpa (scale) at 12Z"));
         // In the same second.
         check(&[ours, ("kubectl-edit", "", 10)], Some("kubectl-edit at 10Z"));
-        // Who wrote before us is not who changed it since: that one has left no entry.
+        // A writer from before our apply did not change it since; the one that did has left no entry.
         check(&[ours, ("helm", "", 9), ("kcm", "status", 30)], None);
         check(&[("helm", "", 9)], Some("helm at 09Z"));
         check(&[ours], None);
@@ -239,7 +244,7 @@ mod tests {
         };
         let applied = of_us("Apply", json!({"f:data": {"f:a": {}, "f:b": {}}}));
         assert_eq!(moved(std::slice::from_ref(&applied), false), None);
-        // Fields that an admission added stay in an entry of their own: an apply would remove them.
+        // Fields that admission added stay in an entry of their own, because an apply would remove them.
         let update = of_us("Update", json!({"f:data": {"f:b": {}}, "f:metadata": {"f:finalizers": {}}}));
         let both = [update.clone(), applied];
         let expected = ["Update {\"f:metadata\":{\"f:finalizers\":{}}}", "Apply {\"f:data\":{\"f:a\":{},\"f:b\":{}}}"];

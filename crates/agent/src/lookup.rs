@@ -1,4 +1,4 @@
-//! What the cluster holds under the names that a plan is about.
+//! Looks up the objects that a plan is about.
 
 use std::collections::BTreeMap;
 
@@ -15,16 +15,16 @@ use crate::{
     live::{last_writer, live_object},
 };
 
-/// Up to this many names of one kind and namespace are asked for one by one; more are found in one list.
+/// Up to this many names of one kind and namespace are read one by one; more are found in one list.
 const SINGLY: usize = 8;
 const PARALLEL: usize = 16;
 
-/// One name to look up.
+/// An object to look up.
 #[derive(Clone, Debug)]
 pub struct Query {
     pub key: ObjectKey,
     pub version: String,
-    /// It bears our label if it is there at all, so that a list by label finds it.
+    /// If it exists it has our label, so a list by label finds it.
     pub labelled: bool,
 }
 
@@ -36,7 +36,7 @@ pub struct Lookup<'a> {
 }
 
 impl Lookup<'_> {
-    /// Looks up all of them, in as few requests as that takes.
+    /// Looks up all of them, in as few requests as possible.
     pub async fn run(&self, queries: Vec<Query>) -> BTreeMap<ObjectKey, Live> {
         let mut found = BTreeMap::new();
         let mut groups: BTreeMap<(Resource, String, bool), Vec<ObjectKey>> = BTreeMap::new();
@@ -59,6 +59,7 @@ impl Lookup<'_> {
                 }
             }
         }
+
         let mut singly = Vec::new();
         for ((resource, namespace, labelled), keys) in groups {
             let mut rest = keys;
@@ -78,7 +79,7 @@ impl Lookup<'_> {
         (key, live)
     }
 
-    /// What is there of a kind that may not be served any more, and who wrote it last where that was not us.
+    /// Reads an object of a kind that may no longer be served, and its last writer if that was not us.
     pub async fn find(&self, gvk: &GroupVersionKind, key: &ObjectKey) -> (Live, Option<Box<Writer>>) {
         match self.kinds.find(self.kubernetes, gvk).await {
             Ok(Served::As(resource)) => self.get(&resource, key).await,
@@ -87,7 +88,7 @@ impl Lookup<'_> {
         }
     }
 
-    /// What is there, and who wrote it last where that was not us.
+    /// Reads an object, and its last writer if that was not us.
     pub async fn get(&self, resource: &Resource, key: &ObjectKey) -> (Live, Option<Box<Writer>>) {
         let path = resource.path(key.namespace(), key.name());
         match self.kubernetes.get(Some(self.account), &path, true).await {
@@ -96,8 +97,8 @@ impl Lookup<'_> {
         }
     }
 
-    /// One list; gives the names that it leaves open. A list without labels proves absence, one by label doesn't: the
-    /// label may have been taken off.
+    /// Reads one list. Returns the names that it leaves open. A list without a label selector proves absence; one by
+    /// label doesn't, because the label may have been removed.
     async fn find_in_list(
         &self,
         resource: &Resource,
@@ -121,7 +122,8 @@ impl Lookup<'_> {
             })
             .await;
         let complete = result.is_ok() && !labelled;
-        // An API server that has too much to do for a list has none of its objects asked for one by one.
+
+        // If the API server is too busy for a list, its objects are not read one by one either.
         let passing = result.err().filter(ApiError::is_passing);
         let mut open = Vec::new();
         for key in keys {

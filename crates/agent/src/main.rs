@@ -28,12 +28,14 @@ async fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
+
     let shutdown = CancellationToken::new();
     let stop = shutdown.clone();
     tokio::spawn(async move {
         wait_for_signal().await;
         stop.cancel();
     });
+
     let code = match run(options, shutdown).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -47,7 +49,7 @@ async fn main() -> ExitCode {
     code
 }
 
-/// On standard error, and over OTLP where that is set up.
+/// Logs to standard error, and over OTLP if that is configured.
 fn start_log(format: LogFormat, otlp: Option<&Otlp>) {
     let wanted = env::var("FARWATER_LOG").map(|text| text.parse::<Targets>());
     let filter = match &wanted {

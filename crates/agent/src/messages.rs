@@ -1,7 +1,7 @@
-//! What leaves the agent as text: short, and without the values of anybody's fields.
+//! Texts that leave the agent: short, and without values of fields.
 //!
 //! An API server quotes the values that it refuses. A field's value may be a password (an environment variable, a
-//! Secret's data), so of an error only its reason, the fields and the rule that they broke are kept.
+//! Secret's data), so an error is reduced to its reason, the fields and the rules that they broke.
 
 use farwater_api::FIELD_MANAGER;
 use serde_json::Value;
@@ -24,8 +24,8 @@ pub fn shorten(text: &str) -> String {
     out
 }
 
-/// A `metav1.Status` of a failure in one line: the reason, the webhook if one refused or can't be asked, then each field with the rule that
-/// it broke, no values.
+/// A `metav1.Status` of a failure in one line: the reason, the webhook if one refused or failed, then each field with
+/// the rule that it broke, without values.
 pub fn explain_status(status: &Value, about_secret: bool) -> String {
     let reason = status["reason"].as_str().filter(|r| !r.is_empty()).unwrap_or("Error");
     let message = status["message"].as_str().unwrap_or_default();
@@ -37,15 +37,17 @@ pub fn explain_status(status: &Value, about_secret: bool) -> String {
         let webhook = webhook.map_or_else(String::new, |(webhook, _)| format!("{webhook}: "));
         return shorten(&format!("{reason}: {webhook}{causes}"));
     }
+
     if let Some((webhook, rest)) = webhook {
-        // Whose words the rest is nobody knows: harmless sentences are the API server's own.
+        // The rest may be the webhook's own words; only known sentences of the API server are harmless.
         let rest = if about_secret { "" } else { rest.split(", got ").next().unwrap_or_default() };
         return shorten(&format!("{reason}: {webhook}{}", without_quotes(rest, false)));
     }
     if let Some(fields) = mistyped_fields(message) {
         return shorten(&format!("{reason}: {fields}"));
     }
-    // The sentence of the authorizer names who may not do what, no values.
+
+    // The authorizer's sentence names the user and the action, but no values.
     let names_fields = message.contains("strict decoding error") && !message.contains(" value");
     let harmless = message.contains("is forbidden: User ")
         || names_fields
@@ -56,7 +58,8 @@ pub fn explain_status(status: &Value, about_secret: bool) -> String {
     shorten(&format!("{reason}: {}", without_quotes(message, harmless)))
 }
 
-/// How API servers begin to tell of a webhook, whose name comes next (`k8s.io/apiserver`: `webhook/errors/statuserror.go`, `util/webhook/error.go`).
+/// Beginnings of API servers' sentences about a webhook; the webhook's name follows (`k8s.io/apiserver`:
+/// `webhook/errors/statuserror.go`, `util/webhook/error.go`).
 const ABOUT_WEBHOOK: [&str; 4] = [
     "admission webhook \"",
     "failed calling webhook \"",
@@ -64,7 +67,7 @@ const ABOUT_WEBHOOK: [&str; 4] = [
     "Internal error occurred: failed calling webhook \"",
 ];
 
-/// A sentence about a webhook, parted after its name; none where that is not what the sentence begins with.
+/// Splits a sentence about a webhook after the webhook's name. None: the sentence doesn't begin with one.
 fn split_webhook(message: &str) -> Option<(&str, &str)> {
     let start = ABOUT_WEBHOOK.iter().find(|begin| message.starts_with(**begin))?.len();
     let end = start + message[start..].find('"')?;
@@ -76,7 +79,7 @@ fn explain_cause(cause: &Value, about_secret: bool) -> String {
     let field = cause["field"].as_str().unwrap_or_default();
     let kind = cause["reason"].as_str().unwrap_or("FieldValueInvalid");
     let message = cause["message"].as_str().unwrap_or_default();
-    // `Invalid value: "x": must be …`: what follows the value is the rule.
+    // `Invalid value: "x": must be …`: the rule follows the value.
     let rule = rule_of(message);
     if rule.is_empty() || about_secret { format!("{field} ({kind})") } else { format!("{field}: {rule}") }
 }
@@ -92,8 +95,8 @@ fn causes(status: &Value) -> impl Iterator<Item = &Value> {
     status["details"]["causes"].as_array().into_iter().flatten()
 }
 
-/// The fields that other managers own with other values, each with its manager: empty where there are none but what we own ourselves by
-/// another operation than applies. None where that is not what was refused.
+/// The fields that other managers own with other values, each with its manager. Empty: only fields that we own
+/// ourselves by other operations than applies. None: the refusal is not about conflicts.
 pub fn field_conflicts(status: &Value) -> Option<String> {
     let conflicts = causes(status).filter(|cause| cause["reason"] == "FieldManagerConflict");
     let conflicts: Vec<(&str, &str)> = conflicts
@@ -111,8 +114,9 @@ pub fn field_conflicts(status: &Value) -> Option<String> {
     Some(shorten(&named.join(", ")))
 }
 
-/// Whether an apply was read by the schema of an older version of its kind, in which something was applied or written before and which
-/// lacks a field. What the manifest itself has in vain is told of the «typed patch object».
+/// Whether an apply was read by the schema of an older version of its kind, in which fields were applied or written
+/// before, and which lacks a field. An unknown field of the manifest itself is reported for the "typed patch object"
+/// instead.
 pub fn is_of_other_version(status: &Value) -> bool {
     let message = status["message"].as_str().unwrap_or_default();
     status["code"] == 500
@@ -120,7 +124,7 @@ pub fn is_of_other_version(status: &Value) -> bool {
         && !message.starts_with("failed to create typed ")
 }
 
-/// Whether an apply failed because it was merged: what came of that is not valid, or a list of the manifest has an element twice.
+/// Whether an apply failed because of the merge: the result is invalid, or a list of the manifest has an element twice.
 pub fn is_unmergeable(status: &Value) -> bool {
     let message = status["message"].as_str().unwrap_or_default();
     (status["code"] == 422 && causes(status).any(|cause| cause["field"].as_str().is_some_and(|f| !f.is_empty())))
@@ -132,11 +136,11 @@ pub fn fields_of(status: &Value) -> Vec<String> {
     causes(status).filter_map(|cause| cause["field"].as_str().map(str::to_owned)).collect()
 }
 
-/// How API servers say that a field can't be changed once the object exists.
+/// Phrases of API servers for a field that can't be changed once the object exists.
 const IMMUTABLE: [&str; 5] =
     ["immutable", "updates to statefulset spec", "may not change once set", "cannot change", "can not be changed"];
 
-/// Whether nothing but immutable fields was wrong: an object that is made anew from this manifest is not refused for more.
+/// Whether only immutable fields were wrong, so that an object recreated from this manifest would be accepted.
 pub fn is_immutable(status: &Value) -> bool {
     let is_rule = |cause: &Value| {
         let rule = rule_of(cause["message"].as_str().unwrap_or_default());
@@ -145,7 +149,7 @@ pub fn is_immutable(status: &Value) -> bool {
     status["code"] == 422 && causes(status).next().is_some() && causes(status).all(is_rule)
 }
 
-/// The first of them, and how many more there are; none where there is none.
+/// The first texts, and the number of the others. None: there are none.
 fn list(texts: impl Iterator<Item = String>) -> Option<String> {
     let texts: Vec<String> = texts.collect();
     let more = texts.len().saturating_sub(MAX_CAUSES);
@@ -157,8 +161,8 @@ fn list(texts: impl Iterator<Item = String>) -> Option<String> {
     }
 }
 
-/// `… (…; v1, Kind=Secret): .data.a: expected string, got &value.valueUnstructured{Value:5}`, or `errors:` and one such line for each field:
-/// the fields and what was expected.
+/// Parses `… (…; v1, Kind=Secret): .data.a: expected string, got &value.valueUnstructured{Value:5}`, or `errors:` and
+/// one such line for each field. Returns the fields with the expected types. None: the message has another form.
 fn mistyped_fields(message: &str) -> Option<String> {
     if !message.contains(", got ") {
         return None;
@@ -172,8 +176,8 @@ fn mistyped_fields(message: &str) -> Option<String> {
     list(fields)
 }
 
-/// Replaces quoted text, which may be a value, unless the sentence is known to quote names only. The keys of a list's elements are names:
-/// `env[name="A"]`.
+/// Replaces quoted text, which may be a value, unless the sentence is known to quote only names. The keys of a list's
+/// elements are names: `env[name="A"]`.
 fn without_quotes(message: &str, harmless: bool) -> String {
     if harmless {
         return message.to_owned();
@@ -193,7 +197,7 @@ fn without_quotes(message: &str, harmless: bool) -> String {
     out + rest
 }
 
-/// Where a text ends that began behind a quote.
+/// The end of a quoted text.
 fn end_of_quote(text: &str) -> usize {
     let mut escaped = false;
     for (at, c) in text.char_indices() {
@@ -207,7 +211,8 @@ fn end_of_quote(text: &str) -> usize {
     text.len()
 }
 
-/// Whether what comes before a quote is the key of a list's element: `[name=`, `[containerPort=80,protocol=`, or `,protocol=` behind one.
+/// Whether the text before a quote is the key of a list's element: `[name=`, `[containerPort=80,protocol=`, or
+/// `,protocol=` after one.
 fn is_of_key(before: &str, follows_key: bool) -> bool {
     let Some(before) = before.strip_suffix('=') else { return false };
     let keys = match before.rsplit_once('[') {
@@ -215,7 +220,7 @@ fn is_of_key(before: &str, follows_key: bool) -> bool {
         None if follows_key => before.trim_start_matches(','),
         None => return false,
     };
-    // Those of built-in kinds.
+    // Merge keys of built-in kinds.
     const KEYS: [&str; 12] = [
         "name",
         "containerPort",

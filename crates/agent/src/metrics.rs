@@ -1,5 +1,5 @@
-//! What the agent counts, for its node's scraper: a few families, each with a fixed set of series. Counters are numbers in
-//! memory; services are counted when somebody asks.
+//! The agent's metrics for its node's scraper: a few families, each with a fixed set of series. Counters are numbers in
+//! memory; services are counted on each scrape.
 
 use std::{
     sync::{
@@ -41,15 +41,15 @@ pub struct Metrics {
     epoch: AtomicU64,
     generation: AtomicU64,
     polls: [AtomicU64; 3],
-    /// Seconds since 1970; 0: none yet.
+    /// Seconds since 1970. 0: none yet.
     last_poll: AtomicU64,
     applies: [AtomicU64; 3],
-    /// Connections that were opened, and attempts in vain.
+    /// Opened connections, and failed attempts.
     connections: [AtomicU64; 2],
-    /// 1 while there is one.
+    /// 1 while there is a connection, otherwise 0.
     connected: AtomicU64,
     hints: AtomicU64,
-    /// There once the agent has joined.
+    /// Set once the agent has joined.
     reports: OnceLock<Arc<Reports>>,
 }
 
@@ -66,7 +66,7 @@ impl Metrics {
     }
 
     pub fn follow(&self, reports: &Arc<Reports>) {
-        // A second time there is nothing else to follow.
+        // A second call changes nothing.
         let _ = self.reports.set(Arc::clone(reports));
     }
 
@@ -107,10 +107,12 @@ impl Metrics {
         text.one("farwater_agent_accepted_epoch", Kind::Gauge, help, read(&self.epoch));
         let help = "Generation, within its epoch, of the desired state that was accepted last.";
         text.one("farwater_agent_accepted_generation", Kind::Gauge, help, read(&self.generation));
+
         let polls = POLLS.into_iter().zip(self.polls.iter().map(read));
         text.many("farwater_agent_polls_total", Kind::Counter, "Polls, by what came of them.", "result", polls);
         let help = "When the hub last answered a poll; 0 if it has not since the start.";
         text.one("farwater_agent_last_poll_timestamp_seconds", Kind::Gauge, help, read(&self.last_poll));
+
         let help = "1 while the hub tells of changes over a connection.";
         text.one("farwater_agent_connected", Kind::Gauge, help, read(&self.connected));
         let connections = CONNECTIONS.into_iter().zip(self.connections.iter().map(read));
@@ -118,6 +120,7 @@ impl Metrics {
         text.many("farwater_agent_connections_total", Kind::Counter, help, "result", connections);
         let help = "How often the hub has hinted at something to poll for.";
         text.one("farwater_agent_hints_total", Kind::Counter, help, read(&self.hints));
+
         let applies = APPLIES.into_iter().zip(self.applies.iter().map(read));
         let help = "Attempts to apply a service, by how they ended.";
         text.many("farwater_agent_applies_total", Kind::Counter, help, "result", applies);
@@ -130,6 +133,7 @@ impl Metrics {
             let help = "Services with a prune that waits for an approval.";
             text.one("farwater_agent_prunes_held", Kind::Gauge, help, counts.held);
         }
+
         text.one("process_start_time_seconds", Kind::Gauge, "Start time of the process.", read(&self.started));
         if let Some(usage) = Usage::read() {
             let help = "Processor time, user and system.";
@@ -154,7 +158,7 @@ impl Counts {
             Outcome::Failed => 2,
             Outcome::Superseded => 3,
             Outcome::Removed => 4,
-            // Nothing that an agent says of itself.
+            // An agent never reports this about itself.
             Outcome::Unknown => return,
         };
         self.outcomes[place] += 1;

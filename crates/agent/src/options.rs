@@ -66,10 +66,10 @@ pub struct Options {
     pub agent_settings: Option<Digest>,
     #[arg(long, value_enum, default_value_t = LogFormat::Text)]
     pub log_format: LogFormat,
-    /// How long watches are believed: on no command line.
+    /// How long watches are trusted. Not set on the command line, but by tests.
     #[arg(skip)]
     pub watches: WatchLimits,
-    /// For how long what is not healthy is waited for: on no command line.
+    /// How long unhealthy objects are waited for. Not set on the command line, but by tests.
     #[arg(skip)]
     pub health: HealthLimits,
 }
@@ -80,7 +80,7 @@ pub enum LogFormat {
     Json,
 }
 
-/// A one-time token: never printed.
+/// A one-time token. Never printed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct JoinToken(String);
 
@@ -116,7 +116,7 @@ impl Options {
         Limits::new(allow_accounts.clone(), allow_namespaces.clone(), deny_kinds.clone(), *max_deletions)
     }
 
-    /// The token of whichever source was given.
+    /// The token, from its option or file. None: none was given.
     pub fn token(&self) -> Result<Option<JoinToken>, TokenFileError> {
         let Some(path) = &self.join_token_file else { return Ok(self.join_token.clone()) };
         let error = |source| TokenFileError { path: path.clone(), source };

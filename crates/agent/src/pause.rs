@@ -1,4 +1,4 @@
-//! How long until the next poll.
+//! The time until the next poll.
 
 use std::time::Duration;
 
@@ -10,29 +10,30 @@ use tokio::{
 
 use crate::{connection::Link, sync::full_jitter};
 
-/// Hints that come faster make one poll: a hub that can't stop hinting is asked twenty times a second at most.
+/// Shortest time between polls, so that faster hints cause only one: a hub that never stops hinting gets twenty polls a
+/// second.
 const GAP: Duration = Duration::from_millis(50);
 
-/// What the last poll has come to.
+/// The result of the last poll.
 #[derive(Clone, Copy, Debug)]
 pub struct Pause {
-    /// Until the next one, without a connection.
+    /// Time until the next poll without a connection.
     pub usual: Duration,
-    /// It was answered and nothing is left to try again: a connection that holds may make that longer.
+    /// The poll was answered and nothing is left to retry, so a connection may make the pause longer.
     pub settled: bool,
-    /// The hub has asked to be left alone: no hint makes that shorter.
+    /// The hub asked for a pause, which no hint may shorten.
     pub hold: bool,
-    /// The desired state that this agent has.
+    /// Number of the agent's desired state.
     pub accepted: Option<Number>,
 }
 
 impl Pause {
-    /// Waits. `known` is what was known of the connection when the last poll began.
+    /// Waits. `known`: the state of the connection when the last poll began.
     pub async fn wait(self, link: &mut watch::Receiver<Link>, known: Link) {
         let begun = Instant::now();
         let mut before = known;
         let mut due = begun + self.length(&before);
-        // What a lost connection would have told: another one, opened meanwhile, makes it no less needed.
+        // A poll that is due because the connection was lost. It stays due if another connection is opened meanwhile.
         let mut owed = None;
         loop {
             let now = *link.borrow_and_update();
@@ -56,7 +57,7 @@ impl Pause {
     }
 
     fn length(&self, link: &Link) -> Duration {
-        // A state that was announced and has not come: a replica that lags has answered, or a cache.
+        // A newer state was announced but the poll didn't return it: a lagging replica or a cache answered.
         let behind = link.newest > self.accepted;
         match link.poll_every {
             Some(every) if self.settled && !behind => every.max(self.usual),
@@ -68,7 +69,7 @@ impl Pause {
         now.asked != before.asked || now.newest > before.newest && now.newest > self.accepted
     }
 
-    /// All agents lose their connections at the same time, and none of them has polled lately.
+    /// Spreads the polls after a loss: all agents lose their connections at the same time, and none has polled lately.
     fn after_loss(&self, begun: Instant, within: Duration) -> Instant {
         let now = Instant::now();
         let soon = now + full_jitter(within.min(self.usual));
@@ -97,7 +98,7 @@ mod tests {
         Link { poll_every: Some(EVERY), newest: number(5), ..Link::default() }
     }
 
-    /// How long it waits while these come, each a second after the one before.
+    /// The time that a pause takes while the connection changes every second.
     async fn waited(pause: Pause, known: Link, changes: &[Link]) -> Duration {
         let (sender, mut receiver) = watch::channel(known);
         let begun = Instant::now();
@@ -127,7 +128,7 @@ mod tests {
         about(waited(pause(), Link::default(), &[connected()]).await, EVERY);
         about(waited(pause(), connected(), &[Link { newest: number(6), ..connected() }]).await, SECOND);
         about(waited(pause(), connected(), &[Link { asked: 1, ..connected() }]).await, SECOND);
-        // Doubled, or of a state that is there already, or older.
+        // Duplicate hints, or hints about the present or an older state.
         let old = Link { newest: number(4), ..connected() };
         about(waited(pause(), old, &[connected(), connected()]).await, EVERY);
     }

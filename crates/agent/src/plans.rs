@@ -1,7 +1,7 @@
-//! Plans that somebody asks for: made as an attempt makes them, told, and not carried out.
+//! Requested plans: made like in an attempt, reported, and not carried out.
 //!
-//! What the service's task knows is asked of the task, which answers between two attempts; all the rest goes on beside it. So a
-//! plan waits for an apply that is under way, and holds none up.
+//! The state of a service's task comes from the task itself, which answers between two attempts; everything else runs
+//! beside it. So a plan waits for a running apply, and delays none.
 
 pub(crate) mod redact;
 mod tell;
@@ -36,9 +36,9 @@ use crate::{
 use redact::Redactor;
 use tell::Teller;
 
-/// Longest that one plan may take: whoever asked waits about as long.
+/// Limit for one plan: the requester waits about as long.
 const PATIENCE: Duration = Duration::from_secs(90);
-/// Longest that an apply which is under way is waited for.
+/// Limit for waiting for a running apply.
 const BUSY: Duration = Duration::from_secs(45);
 
 #[derive(Default)]
@@ -48,18 +48,18 @@ pub struct Plans {
 }
 
 impl Plans {
-    /// The hub says that somebody waits for a plan.
+    /// Records that a plan is requested.
     pub fn hear(&self) {
         self.heard.notify_one();
     }
 }
 
-/// Makes plans for ever, one at a time: many that ask are no more load on the API server than one.
+/// Makes plans for ever, one at a time, so that many requests put no more load on the API server than one.
 pub async fn run(agent: &Arc<Agent>) -> Infallible {
     loop {
         agent.plans.heard.notified().await;
         if let Err(error) = answer_all(agent).await {
-            // Whoever asked is told so by the hub.
+            // The hub tells the requester.
             tracing::warn!(error = error.text(), "can't answer a request for a plan");
         }
     }
@@ -70,7 +70,7 @@ async fn answer_all(agent: &Arc<Agent>) -> Result<(), HubError> {
         let identity = agent.identity();
         let Some(request) = agent.hub.next_plan(&agent.caller(&identity)).await? else { return Ok(()) };
         let id = request.statement.id.clone();
-        // In a task of its own: it may be much work, and polls go on.
+        // In a task of its own, because it may be much work and polls must continue.
         let made = tokio::spawn(answer(Arc::clone(agent), request)).await;
         let report = made.unwrap_or_else(|_| PlanReport::Failed("making the plan has failed in the agent".to_owned()));
         let identity = agent.identity();
@@ -93,12 +93,14 @@ async fn make(agent: &Agent, request: &PlanRequest) -> Result<ServicePlan, Stopp
     let service = &request.entry.service;
     let basis = Basis { agent, service };
     let mut snapshot = ask_task(agent, &service.uid).await?;
+
     if let (Action::Remove { .. }, Some(record)) = (&request.entry.action, &mut snapshot.hooks) {
         snapshot.inventory.take_in(record.take_objects());
     }
     if let Action::Apply(deployment) = &request.entry.action {
         spare_begun(&mut snapshot.inventory, snapshot.deployment.as_ref(), deployment);
     }
+
     let work = Work { basis, snapshot: &snapshot, request };
     match &request.entry.action {
         Action::Apply(deployment) => work.plan_deployment(deployment, None).await,
@@ -122,7 +124,7 @@ async fn make(agent: &Agent, request: &PlanRequest) -> Result<ServicePlan, Stopp
     }
 }
 
-/// What the service's task knows; of a service that has none, nothing was applied.
+/// The state of the service's task. A service without a task has applied nothing.
 async fn ask_task(agent: &Agent, uid: &str) -> Result<Snapshot, Stopped> {
     let Some(mailbox) = agent.watches.mailbox(&service_label(uid)) else { return Ok(Snapshot::default()) };
     match timeout(BUSY, mailbox.ask()).await {
@@ -132,7 +134,7 @@ async fn ask_task(agent: &Agent, uid: &str) -> Result<Snapshot, Stopped> {
     }
 }
 
-/// One request, and what its service's task knows.
+/// One request, and the state of the service's task.
 struct Work<'a> {
     basis: Basis<'a>,
     snapshot: &'a Snapshot,
@@ -140,7 +142,7 @@ struct Work<'a> {
 }
 
 impl Work<'_> {
-    /// Goes on keeping what was applied last, as a service's task does.
+    /// Plans a hold: the last applied deployment is kept, as the service's task does.
     async fn plan_hold(&self, reason: String) -> Result<ServicePlan, Stopped> {
         let reason = shorten(&reason);
         match &self.snapshot.deployment {
@@ -178,7 +180,7 @@ impl Work<'_> {
             Some(resolved) => self.last_applied(deployment, resolved, plan).await,
             None => Default::default(),
         };
-        // Nothing comes that would be newer than this request.
+        // No assignment can be newer than this request.
         let entry = self.request.entry.clone();
         let assignment = Assignment { digest: entry.digest(), entry: entry.into_value(), unlisted: false };
         let (_newest, assignments) = watch::channel(assignment);
@@ -189,8 +191,8 @@ impl Work<'_> {
         teller.tell(plan, &self.snapshot.inventory, hooks).await
     }
 
-    /// The manifests that were applied last, of the objects that change: where the inventory knows their hash, and they can be had.
-    /// And what nobody may see of them and of those that are to be applied.
+    /// The last applied manifests of the objects that change, if they can be obtained and have the hash in the
+    /// inventory. Also the secret values in them and in the planned manifests.
     async fn last_applied(
         &self,
         deployment: &Deployment,

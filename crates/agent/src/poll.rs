@@ -1,4 +1,4 @@
-//! One conditional request per interval.
+//! Polls: one conditional request per interval.
 
 use std::{
     collections::BTreeSet,
@@ -28,27 +28,27 @@ use crate::{
     sync::{Backoff, jitter, lock},
 };
 
-/// Until the hub says otherwise.
+/// Interval until the hub sets another one.
 const DEFAULT_INTERVAL: Duration = Duration::from_secs(30);
-/// The whole state is fetched without a condition this often, so that no error in a cache lasts.
+/// Interval of fetching the whole state unconditionally, so that an error in a cache can't last.
 const FULL_INTERVAL: Duration = Duration::from_secs(2 * 3600);
 
-/// Between two attempts to change keys.
+/// Pause between two attempts to change keys.
 const KEYS_BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(600));
 
-/// Seconds. Less is what clocks do by themselves.
+/// Seconds. Smaller differences arise by normal drift of clocks.
 const CLOCK_CHANGED: u64 = 60;
 
-/// Whom polls concern.
+/// The receivers of poll results.
 pub struct Listeners<'a> {
     pub supervisor: &'a mut Supervisor,
     pub health: &'a Health,
-    /// What the agent itself shall be.
+    /// The settings that the agent itself should have.
     pub wanted: watch::Sender<Option<Verbatim<AgentSettings>>>,
 }
 
-/// A state that was verified, and the bytes that it came as: those are kept, so that a version that understands more of them
-/// finds all of it.
+/// A verified state, and the bytes it arrived as. The bytes are stored, so that an agent version that knows more fields
+/// finds all of them.
 struct Received {
     state: DesiredState,
     body: Bytes,
@@ -69,7 +69,7 @@ enum PollError {
     Malformed(#[from] serde_json::Error),
 }
 
-/// Polls for ever. While the hub is away everything goes on from the last accepted state.
+/// Polls for ever. While the hub is away, everything continues from the last accepted state.
 pub async fn run(
     agent: &Agent,
     store: &StateStore<'_>,
@@ -78,11 +78,12 @@ pub async fn run(
 ) {
     let mut interval = DEFAULT_INTERVAL;
     let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(120));
-    // After a start too: a cache's error must not outlive it.
+    // Also unconditional after a start, so that an error in a cache can't outlast it.
     let mut full_at = Instant::now();
     let (mut ahead, mut skew, mut away) = (None, Skew::default(), false);
     let mut keys = KeyChanges::default();
     let mut link = agent.connection.follow();
+
     if let Some(accepted) = &accepted {
         note_accepted(agent, accepted);
     }
@@ -126,7 +127,7 @@ pub async fn run(
                     find_keys(agent, store).await;
                 }
                 let wait = match &error {
-                    // Never later than without the error: a hub that is back sees no more polls than it always does.
+                    // Never later than without the error, so that a hub that comes back gets no more polls than usual.
                     PollError::Hub(hub) => {
                         hold = hub.retry_after().is_some();
                         hub.retry_after().unwrap_or_else(|| backoff.advance().min(jitter(interval, 0.1)))
@@ -160,6 +161,7 @@ async fn poll(
     let etag = accepted.filter(|_| !full).map(|accepted| accepted.statement.etag());
     let identity = agent.identity();
     let answer = agent.hub.poll(&agent.caller(&identity), etag.as_deref()).await?;
+
     if let Some(asked) = answer.interval {
         *interval = asked;
     }
@@ -170,36 +172,39 @@ async fn poll(
         agent.plans.hear();
     }
     keys.change(agent, store, &answer, accepted).await;
+
     let Some(body) = answer.body else { return Ok(Polled::Unchanged) };
     let state: DesiredState = serde_json::from_slice(&body)?;
     let accepted_statement = accepted.map(|accepted| &*accepted.statement);
     match identity.verify(&state, accepted_statement) {
-        // Signed with the key that was followed to a moment ago.
+        // Signed with a key that the agent has just followed to.
         Err(Untrusted::UnknownKey { .. }) => agent.identity().verify(&state, accepted_statement)?,
         other => other?,
     }
-    // What was signed is all of it.
+    // Everything in a state is covered by its statement, so equal statements mean equal states.
     if accepted.is_some_and(|accepted| accepted.statement == state.statement) {
         return Ok(Polled::Unchanged);
     }
     Ok(Polled::New(Box::new(Received { state, body })))
 }
 
-/// Changes of keys that the hub's answers ask for. One that fails stops nothing else: what the present keys vouch for goes on.
+/// Key changes that the hub's answers ask for. A failed one stops nothing else: states signed with the present keys are
+/// still accepted.
 #[derive(Default)]
 struct KeyChanges {
-    /// What went wrong last, told once.
+    /// The last error, which is logged once.
     told: String,
-    /// A change that failed is not tried with every poll, nor is the hub told again with every poll what it seems not to hear.
+    /// Pause after a failed change or an announcement that the hub seems to have missed, so that neither is repeated
+    /// with every poll.
     pause: Option<(Instant, Backoff)>,
-    /// The hub has been told how far this agent has followed since it showed an unknown key.
+    /// The agent has told the hub its position in the successions since the hub used an unknown key.
     told_position: bool,
-    /// The hub's last answer asked for one: what comes of it, it learns by the next poll.
+    /// The hub's last answer asked for a change; it learns the result with the next poll.
     asked: bool,
 }
 
 impl KeyChanges {
-    /// A key that this agent doesn't go by: the hub learns of that from the next request for a token.
+    /// Makes the next request for a token tell the hub that the agent doesn't know its key.
     fn tell(&mut self, agent: &Agent, refused: &Untrusted) {
         if matches!(refused, Untrusted::UnknownKey { .. }) && !std::mem::replace(&mut self.told_position, true) {
             agent.hub.forget_token();
@@ -219,6 +224,7 @@ impl KeyChanges {
         if self.pause.as_ref().is_some_and(|(until, _)| *until > Instant::now()) {
             return;
         }
+
         let mut result = Ok(());
         if succession {
             let key = accepted.map(|accepted| &*accepted.statement.key_id);
@@ -227,12 +233,13 @@ impl KeyChanges {
         if answer.renew_keys && result.is_ok() {
             result = succeed::renew_keys(agent, store).await;
         }
-        // It has missed how far this agent has followed, as when a request of before was the last to arrive: the next token tells.
+        // The hub has missed the agent's position, e.g. because an older request arrived last. The next token tells it.
         if result.is_ok() && !succession && answer.succession.is_some() {
             agent.hub.forget_token();
             self.postpone();
             return;
         }
+
         let Err(error) = result else {
             (self.told, self.pause) = (String::new(), None);
             return;
@@ -251,7 +258,7 @@ impl KeyChanges {
     }
 }
 
-/// After the hub has refused the present keys.
+/// Finds keys that the hub accepts, after it has refused the present ones.
 async fn find_keys(agent: &Agent, store: &StateStore<'_>) {
     let process = Process { kubernetes_version: &agent.kubernetes_version, presence: &agent.presence };
     match succeed::find_keys(&agent.hub, store, &agent.identity(), &process).await {
@@ -266,9 +273,10 @@ async fn find_keys(agent: &Agent, store: &StateStore<'_>) {
     }
 }
 
-/// Stores first, in the state directory, the cluster, or both, so that after a crash no older state is accepted than was
-/// acted upon. `None`: neither took it, so it is not acted upon and comes again with the next poll. Little is lost by
-/// that: a cluster that takes no Secret takes no inventory either, and nothing is created without one.
+/// Accepts a state. It is stored first, in the state directory, the cluster or both, so that after a crash no state is
+/// accepted that is older than the one acted upon. None: it could not be stored, so it is not acted upon and comes
+/// again with the next poll. Little is lost by that: a cluster that refuses Secrets refuses inventories too, and
+/// nothing is created without one.
 async fn accept(
     agent: &Agent,
     store: &StateStore<'_>,
@@ -282,6 +290,7 @@ async fn accept(
         );
         return None;
     }
+
     tracing::info!(
         epoch = state.statement.epoch,
         generation = state.statement.generation,
@@ -291,6 +300,7 @@ async fn accept(
     agent.set_health_rules(state.health.as_deref());
     agent.set_windows(state.windows.as_ref());
     listeners.supervisor.assign(&state);
+
     let mut named: BTreeSet<Digest> = state
         .entries
         .iter()
@@ -303,18 +313,19 @@ async fn accept(
     let accepted = AcceptedStatement { statement: state.statement, signature: state.signature };
     note_accepted(agent, &accepted);
     listeners.wanted.send_replace(state.agent);
-    // What is about to change may be held by a window before it does.
+
+    // A change that is about to begin may still be held by a window.
     if !agent.windows().is_empty() {
         named.extend(lock(&agent.running).values());
     }
-    // A held service goes on with a bundle that no entry names.
+    // A held service uses a bundle that no entry names.
     if !holds {
         agent.bundles.collect(&named, &agent.kubernetes).await;
     }
     Some(accepted)
 }
 
-/// Says what to do when hub and agent don't go together, once.
+/// Logs once what to do if the versions of hub and agent don't fit.
 fn tell_of_skew(agent: &Agent, told: &mut Skew) {
     let skew = agent.hub.skew();
     if std::mem::replace(told, skew) == skew {
@@ -327,7 +338,8 @@ fn tell_of_skew(agent: &Agent, told: &mut Skew) {
     }
 }
 
-/// Reports when the machine's clock was changed: what the hub shows of it came with the last token, up to an hour ago.
+/// Sends a report if the machine's clock was changed, because the hub's figure is from the last token, up to an hour
+/// ago.
 fn tell_of_clock(agent: &Agent, told: &mut Option<i64>) {
     let Some(ahead) = agent.hub.clock.ahead() else { return };
     if told.is_some_and(|told| ahead.abs_diff(told) < CLOCK_CHANGED) {

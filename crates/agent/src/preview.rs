@@ -1,4 +1,4 @@
-//! What goes with a namespace or a definition when it is deleted: counted before anybody approves that.
+//! Counts the objects that would be deleted with a namespace or a definition, for the approver.
 
 use farwater_api::{
     objects::ObjectRef,
@@ -11,12 +11,12 @@ use serde_json::Value;
 
 use crate::kubernetes::{ApiError, Kubernetes, Resource, escape};
 
-/// Objects whose contents are counted.
+/// Namespaces and definitions whose contents are counted.
 const COUNTED: usize = 3;
-/// Kinds that are listed of one of them.
+/// Kinds that are listed for each of them.
 const KINDS: usize = 8;
 const PARALLEL: usize = 8;
-/// Kinds that come and go by themselves.
+/// Kinds whose objects come and go by themselves.
 const NOISE: [&str; 2] = ["Event", "Lease"];
 
 /// The contents of the first namespaces and definitions of a delete set, as the service's account sees them.
@@ -62,16 +62,18 @@ async fn count_namespace(
             continue;
         };
         let path = format!("/apis/{}/{}", escape(name), escape(version));
-        // An aggregated API that is away hides its kinds; the rest is worth knowing.
+        // If an aggregated API is away its kinds are missing; the others are still worth counting.
         if let Ok(list) = kubernetes.get(None, &path, false).await {
             resources.extend(listable(name, version, &list));
         }
     }
+
     let counts: Vec<_> = resources
         .iter()
         .map(|resource| async move { (resource, count(kubernetes, account, &resource.collection(&object.name)).await) })
         .collect();
     let counts: Vec<_> = stream::iter(counts).buffer_unordered(PARALLEL).collect().await;
+
     let mut contents = Contents { object: object.clone(), counts: Vec::new(), unknown: 0 };
     for (resource, count) in counts {
         match count {
@@ -80,6 +82,7 @@ async fn count_namespace(
             Err(_) => contents.unknown += 1,
         }
     }
+
     contents.counts.sort_by(|a, b| b.count.cmp(&a.count).then_with(|| a.kind.cmp(&b.kind)));
     contents.counts.truncate(KINDS);
     Ok(contents)
@@ -139,7 +142,7 @@ fn kind_name(group: &str, kind: &str) -> String {
     if group.is_empty() { kind.to_owned() } else { format!("{kind}.{group}") }
 }
 
-/// One object is asked for; the API server says how many more there are.
+/// Counts by requesting one object: the API server returns the number of the others.
 async fn count(kubernetes: &Kubernetes, account: &ServiceAccount, collection: &str) -> Result<u32, ApiError> {
     let list = kubernetes.get(Some(account), &format!("{collection}?limit=1"), false).await?;
     let first = list["items"].as_array().map_or(0, Vec::len);

@@ -1,7 +1,7 @@
-//! The way to a server: straight, or through the HTTP proxy that the environment or a kubeconfig names.
+//! Connections to a server: direct, or through the HTTP proxy that the environment or a kubeconfig names.
 //!
-//! hyper-util's own tunnel tells only "unsuccessful"; what a proxy says besides is what people need, so `CONNECT` is sent with
-//! hyper here. Which hosts are reached without the proxy, hyper-util decides.
+//! hyper-util's own tunnel only reports "unsuccessful", but people need the proxy's message, so `CONNECT` is sent with
+//! hyper here. hyper-util decides which hosts are reached without the proxy.
 
 use std::{
     fmt,
@@ -40,7 +40,7 @@ const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
 const PROXY_PATIENCE: Duration = Duration::from_secs(25);
 const HEAD_BYTES: usize = 16 << 10;
 
-/// A proxy as it was configured. Printed without its credentials.
+/// A configured proxy. Printed without its credentials.
 #[derive(Clone)]
 pub struct Proxy {
     uri: Uri,
@@ -62,7 +62,7 @@ impl fmt::Debug for Proxy {
     }
 }
 
-/// A value that can't be used. It may hold a password, so it is not repeated.
+/// An invalid value. It is not repeated, because it may contain a password.
 #[derive(Debug, thiserror::Error)]
 #[error("read {named_by}: {problem}; want http://[USER:PASSWORD@]HOST:PORT")]
 pub struct SettingError {
@@ -95,8 +95,9 @@ pub enum ProxyError {
 }
 
 impl Proxy {
-    /// The proxy for requests to `target`, by the rules that Go programs and curl share: `HTTPS_PROXY` or `https_proxy`, unless
-    /// `NO_PROXY` or `no_proxy` names the host; never for this machine itself.
+    /// The proxy for requests to `target`, by the rules that Go programs and curl share: `HTTPS_PROXY` or
+    /// `https_proxy`, unless `NO_PROXY` or `no_proxy` names the host; never for this machine itself. None: connect
+    /// directly.
     pub fn of_environment(
         target: &Uri,
         variable: impl Fn(&str) -> Option<String>,
@@ -127,18 +128,18 @@ impl Proxy {
         if given.host() != Some(place) && given.port_u16().is_none() {
             return Err(wrong("its port is no number"));
         }
-        // Takes credentials apart from the address, and the escapes out of them.
+        // Splits credentials from the address, and decodes them.
         let intercept = Matcher::builder().all(text).build().intercept(&Uri::from_static("https://hub"));
         let intercept = intercept.ok_or_else(|| wrong("it is no URL"))?;
         Ok(Self { uri: intercept.uri().clone(), authorization: intercept.basic_auth().cloned(), named_by })
     }
 
-    /// Whether the proxy itself is spoken to with TLS.
+    /// Whether the connection to the proxy itself uses TLS.
     pub fn is_encrypted(&self) -> bool {
         self.uri.scheme() == Some(&Scheme::HTTPS)
     }
 
-    /// For a proxy that can't be used here.
+    /// The error for a proxy that can't be used here.
     pub fn unsupported(&self, problem: &'static str) -> SettingError {
         SettingError { named_by: self.named_by, problem }
     }
@@ -147,7 +148,7 @@ impl Proxy {
 fn goes_straight(target: &Uri, exceptions: &str) -> bool {
     let host = target.host().unwrap_or_default();
     let address: Option<IpAddr> = host.trim_matches(['[', ']']).parse().ok();
-    // As in Go: a proxy elsewhere could only reach itself there.
+    // As in Go: a proxy on another host would reach itself at these addresses.
     if host == "localhost" || address.is_some_and(|address| address.is_loopback()) {
         return true;
     }
@@ -156,11 +157,11 @@ fn goes_straight(target: &Uri, exceptions: &str) -> bool {
     Matcher::builder().all("http://proxy").no(list.join(",")).build().intercept(target).is_none()
 }
 
-/// An entry of `NO_PROXY` for requests to this port, in the form that hyper-util knows; none if it is for another port.
+/// An entry of `NO_PROXY` for requests to this port, in hyper-util's form. None: it is for another port.
 fn without_port(entry: &str, port: u16) -> Option<String> {
     let (host, of_port) = match entry.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
         Some((address, rest)) => (address, rest.strip_prefix(':')),
-        // Several colons are an IPv6 address or network.
+        // More than one colon is an IPv6 address or network.
         None if entry.matches(':').count() == 1 => entry.split_once(':').map(|(host, port)| (host, Some(port)))?,
         None => (entry, None),
     };
@@ -178,11 +179,11 @@ pub struct Connector {
 }
 
 impl Connector {
-    /// `tls` is for the proxy alone, where that is spoken to with TLS.
+    /// `tls` is used only for a proxy that is reached by TLS.
     pub fn new(proxy: Option<(Proxy, ClientConfig)>) -> Self {
         let mut tcp = HttpConnector::new();
         tcp.enforce_http(false);
-        // Many small requests share a connection.
+        // Many small requests share a connection, so don't delay them.
         tcp.set_nodelay(true);
         tcp.set_connect_timeout(Some(CONNECT_PATIENCE));
         let proxy = proxy.map(|(proxy, tls)| {
@@ -199,7 +200,7 @@ impl Service<Uri> for Connector {
     type Future = BoxFuture<'static, Result<Stream, BoxError>>;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
-        // The way to a proxy is made of the same.
+        // The connection to a proxy uses the same connector.
         self.tcp.poll_ready(context).map_err(Into::into)
     }
 
@@ -222,7 +223,7 @@ impl Service<Uri> for Connector {
     }
 }
 
-/// `CONNECT`, RFC 9110 section 9.3.6.
+/// Sends `CONNECT`, RFC 9110 section 9.3.6.
 async fn open_tunnel(
     stream: MaybeHttpsStream<TokioIo<TcpStream>>,
     target: &Uri,
@@ -238,7 +239,7 @@ async fn open_tunnel(
     let request = request.body(Empty::<Bytes>::new()).expect("host and port of a URL are a request's target");
     let (mut sender, connection) =
         http1::Builder::new().max_buf_size(HEAD_BYTES).handshake(stream).await.map_err(broken)?;
-    // Ends with the upgrade, or when it is given up.
+    // Ends with the upgrade, or when this future is dropped.
     let _connection = AbortOnDropHandle::new(tokio::spawn(connection.with_upgrades()));
     let answer = timeout(PROXY_PATIENCE, sender.send_request(request)).await;
     let answer = answer.map_err(|_| ProxyError::Silent(proxy.clone()))?.map_err(broken)?;

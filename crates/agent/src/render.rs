@@ -1,4 +1,4 @@
-//! From a bundle to the objects that a service states.
+//! Renders a bundle into the objects that a service states.
 
 mod capabilities;
 pub mod kept;
@@ -34,16 +34,16 @@ use crate::{
     sync::lock,
 };
 
-/// What is beside this program in its image.
+/// The renderer program, which is beside this program in its image.
 const RENDERER: &str = "farwater-render";
-/// Of its container the agent itself needs this much.
+/// Memory of the container that the agent itself needs.
 const OWN_MEMORY: u64 = 64 << 20;
 /// Children that render at one time.
 const CHILDREN: usize = 2;
-/// How long what the API server serves is taken for known. Services that come together ask once.
+/// How long discovered APIs count as current. Services that render at the same time ask once.
 const KNOWN_FOR: Duration = Duration::from_secs(30);
 
-/// Renderers can't be set up.
+/// Why renderers can't be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum RendererError {
     #[error("make {}", path.display())]
@@ -54,7 +54,7 @@ pub enum RendererError {
     Plugins { path: PathBuf, source: PluginsError },
 }
 
-/// What services are rendered with.
+/// The renderers of all services.
 pub struct Renderers {
     engine: Engine,
     known: Mutex<Option<(Instant, Found)>>,
@@ -64,11 +64,12 @@ pub struct Renderers {
 impl Renderers {
     pub fn new(options: &Options) -> Result<Self, RendererError> {
         let (work, cache) = (options.state_dir.join("work"), options.state_dir.join("rendered"));
-        // What a killed agent's plugins have left behind.
+        // Left behind by plugins of a killed agent.
         let _ = std::fs::remove_dir_all(&work);
         for path in [&work, &cache] {
             make_private(path).map_err(|source| RendererError::Folder { path: path.clone(), source })?;
         }
+
         let plugins = match &options.plugins {
             Some(path) => {
                 let text = std::fs::read_to_string(path);
@@ -77,6 +78,7 @@ impl Renderers {
             }
             None => Plugins::default(),
         };
+
         let limits = Limits::default().within(container_memory(), CHILDREN as u64, OWN_MEMORY);
         let command = options.renderer.as_deref().map(words).or_else(|| beside().map(|path| vec![path]));
         let program =
@@ -94,8 +96,8 @@ impl Renderers {
         })
     }
 
-    /// Renders the service's files with what its templates see. What can't be rendered makes the render incomplete, never smaller
-    /// in silence; its errors hold nothing that is secret.
+    /// Renders the service's files with its templates' values. Files that can't be rendered make the render incomplete,
+    /// which is reported as an error; errors contain nothing secret.
     pub async fn render(
         &self,
         opened: &Opened,
@@ -113,6 +115,7 @@ impl Renderers {
             Ok(found) => found,
             Err(error) => return nothing(&format!("ask which APIs the cluster has: {}", chain(&error))),
         };
+
         let input = Input {
             archive,
             path: &folder,
@@ -131,6 +134,7 @@ impl Renderers {
         for warning in &output.warnings {
             tracing::debug!(service = name, warning = handed.veil.conceal(warning), "rendered");
         }
+
         let away = (!unknown.is_empty() && may_ask_versions(archive)).then(|| explain_away(&unknown));
         let errors = output.errors.iter().map(|error| shorten(&handed.veil.conceal(&chain(error)))).chain(away);
         let objects = output.objects.into_iter();
@@ -138,7 +142,7 @@ impl Renderers {
         Render { objects: objects.collect(), errors: errors.collect() }
     }
 
-    /// Raw manifests alone ask for nothing.
+    /// Cluster capabilities for the render. Raw manifests need none.
     async fn find(
         &self,
         archive: &Archive,
@@ -160,7 +164,7 @@ impl Renderers {
     }
 }
 
-/// Whether a chart may look at the API versions of the cluster. Packed charts in it are not read for that.
+/// Whether a chart may use the API versions of the cluster. Packed charts are not searched for that.
 fn may_ask_versions(archive: &Archive) -> bool {
     const NAME: &[u8] = b"APIVersions";
     archive
@@ -168,7 +172,7 @@ fn may_ask_versions(archive: &Archive) -> bool {
         .any(|(path, bytes)| path.as_str().ends_with(".tgz") || bytes.windows(NAME.len()).any(|window| window == NAME))
 }
 
-/// An error of a render. The render may lack objects, and proves nothing about those that are missing.
+/// The error of a render that may lack objects, so that it proves nothing about missing ones.
 fn explain_away(unknown: &[String]) -> String {
     let message = format!(
         "the API server of {} does not answer, so that it isn't known which kinds it has, and a template asks for .Capabilities.APIVersions: \
@@ -178,12 +182,12 @@ fn explain_away(unknown: &[String]) -> String {
     shorten(&message)
 }
 
-/// Whether a deployment's objects can't depend on whether it is the first one.
+/// Whether a deployment's objects are the same at a first install and at an upgrade.
 pub fn is_always_the_same(archive: &Archive, deployment: &Deployment) -> bool {
     RelPath::parse_folder(&deployment.path).map_or(true, |folder| is_raw(archive, &folder, deployment))
 }
 
-/// Whether all of a folder is manifests as they are.
+/// Whether a folder contains only raw manifests.
 fn is_raw(archive: &Archive, folder: &RelPath, deployment: &Deployment) -> bool {
     use farwater_api::renderer::RendererType::{Auto, Raw};
     let is_detected = |path: &str| {
@@ -219,15 +223,15 @@ fn make_private(path: &Path) -> std::io::Result<()> {
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
 
-/// The limit of this process's own container, where it has one.
+/// The memory limit of this process' container. None: there is none.
 fn container_memory() -> Option<u64> {
     let read = |path| std::fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
-    // Version 1 writes «no limit» as nearly 2^63.
+    // cgroup version 1 writes "no limit" as nearly 2^63.
     let limit = read("/sys/fs/cgroup/memory.max").or_else(|| read("/sys/fs/cgroup/memory/memory.limit_in_bytes"));
     limit.filter(|bytes| *bytes < 1 << 50)
 }
 
-/// The kinds that a render uses.
+/// The kinds of a render's objects.
 pub fn kinds(render: &Render) -> BTreeSet<GroupVersionKind> {
     let kind = |object: &RenderedObject| {
         let api_version = object.manifest["apiVersion"].as_str()?;

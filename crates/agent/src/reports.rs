@@ -1,4 +1,4 @@
-//! Status on its way to the hub: what changed, when it changed.
+//! Status reports to the hub: changes are sent when they happen.
 
 mod conceal;
 mod fit;
@@ -23,11 +23,11 @@ use crate::{
     sync::{Backoff, lock},
 };
 
-/// Changes within this time travel together.
+/// Changes within this time are sent together.
 const DEBOUNCE: Duration = Duration::from_millis(200);
-/// Of one request; the rest follows in the next. Far enough below the limit for the envelope.
+/// Most bytes of one request; the rest follows in the next. Leaves enough room for the envelope.
 const MAX_BYTES: usize = MAX_STATUS_BYTES - (1 << 20);
-/// Refusals after which a service's report travels alone, and without its objects.
+/// Refusals after which a service's report is sent alone, and then without its objects.
 const ALONE: u32 = 1;
 const WITHOUT_OBJECTS: u32 = 2;
 
@@ -35,7 +35,7 @@ const WITHOUT_OBJECTS: u32 = 2;
 pub struct Reports {
     state: Mutex<State>,
     changed: Notify,
-    /// A poll went well after some that didn't.
+    /// Notified when a poll succeeds after failures.
     back: Notify,
 }
 
@@ -43,14 +43,15 @@ pub struct Reports {
 struct State {
     current: BTreeMap<String, ServiceReport>,
     changed: BTreeSet<String>,
-    /// Ended attempts that a newer one follows at once: sent first, or nobody would ever see them.
+    /// Reports of attempts that a newer one follows at once. They are sent first, because otherwise they would be
+    /// replaced unseen.
     superseded: BTreeMap<String, ServiceReport>,
-    /// How often the hub refused a request for what it holds, by the services that were in it. After the first refusal
-    /// a service travels alone, after the second without its objects.
+    /// Number of refusals because of content, by the services in the refused requests. After the first refusal a
+    /// service is sent alone, after the second without its objects.
     refusals: BTreeMap<String, u32>,
     accepted: Option<AcceptedStatement>,
     agent: Option<AgentReport>,
-    /// Whether the hub has taken a report since the start.
+    /// Whether the hub has accepted a report since the start.
     delivered: bool,
     /// The hub lacks the report that the next one would build on.
     everything: bool,
@@ -63,7 +64,7 @@ impl Reports {
         if state.current.get(service_uid) != Some(&report) {
             state.current.insert(service_uid.to_owned(), report);
             state.changed.insert(service_uid.to_owned());
-            // What the hub refused was another report.
+            // The hub refused an earlier report of this service.
             if let Some(refusals) = state.refusals.get_mut(service_uid) {
                 *refusals = 1;
             }
@@ -76,7 +77,7 @@ impl Reports {
         self.changed.notify_one();
     }
 
-    /// The hub doesn't list the service any more.
+    /// Forgets a service that the hub no longer lists.
     pub fn forget(&self, service_uid: &str) {
         let mut state = lock(&self.state);
         state.current.remove(service_uid);
@@ -85,7 +86,7 @@ impl Reports {
         self.changed.notify_one();
     }
 
-    /// What the agent says of itself.
+    /// Sets the agent's report about itself.
     pub fn set_agent(&self, report: AgentReport) {
         let mut state = lock(&self.state);
         if state.agent.as_ref() != Some(&report) {
@@ -108,14 +109,14 @@ impl Reports {
         lock(&self.state).accepted = Some(accepted);
     }
 
-    /// Sends a report even if nothing changed: the hub showed a state older than the accepted one, and the signed
+    /// Sends a report even if nothing changed: the hub returned a state older than the accepted one, and the signed
     /// statement in the report proves that to it.
     pub fn poke(&self) {
         lock(&self.state).poked = true;
         self.changed.notify_one();
     }
 
-    /// A poll went well after some that didn't: what could not be sent is tried at once.
+    /// Retries at once what could not be sent, because a poll has succeeded after failures.
     pub fn hub_is_back(&self) {
         self.back.notify_waiters();
     }
@@ -123,11 +124,12 @@ impl Reports {
     /// Sends reports for ever.
     pub async fn run(&self, agent: &Agent) {
         let hub = &agent.hub;
-        // Grows over restarts too, so that a report of an earlier life is never taken for a newer one.
+        // Numbers grow across restarts too, so that a report from an earlier run is never taken for a newer one.
         let mut sequence = u64::try_from(hub.clock.now()).unwrap_or(1) * 1000;
         let mut base = 0;
         let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
         lock(&self.state).everything = true;
+
         loop {
             self.changed.notified().await;
             tokio::time::sleep(DEBOUNCE).await;
@@ -144,7 +146,7 @@ impl Reports {
                         lock(&self.state).delivered = true;
                         self.trust_again(&report);
                         if !is_part {
-                            // What has changed meanwhile travels together again.
+                            // Changes that happened meanwhile are sent together again.
                             break;
                         }
                     }
@@ -166,19 +168,20 @@ impl Reports {
         }
     }
 
-    /// Whether not all of what is to be sent was in the report that was taken last.
+    /// Whether something is left that was not in the last report.
     fn has_more(&self) -> bool {
         let state = lock(&self.state);
         !state.changed.is_empty() || !state.superseded.is_empty()
     }
 
-    /// Takes what is to be sent next, up to the limit.
+    /// Takes the next report, up to the limit.
     fn next_report(&self, sequence: u64, base: u64, kubernetes_version: &str) -> Option<StatusReport> {
         let mut state = lock(&self.state);
         let everything = state.everything;
         if everything {
             state.changed = state.current.keys().cloned().collect();
         }
+
         let poked = std::mem::take(&mut state.poked);
         if state.changed.is_empty() && state.superseded.is_empty() && !poked {
             return None;
@@ -189,6 +192,7 @@ impl Reports {
         } else {
             std::mem::take(&mut state.superseded).into_iter().map(|(uid, report)| (uid, Some(report))).collect()
         };
+
         state.everything = false;
         Some(StatusReport {
             sequence,
@@ -202,7 +206,7 @@ impl Reports {
         })
     }
 
-    /// After a failure: whatever was in it is sent again, as it is by then.
+    /// Marks the content of a failed report to be sent again, in its then current form.
     fn put_back(&self, report: StatusReport) {
         let mut state = lock(&self.state);
         state.everything |= report.base == 0;
@@ -210,8 +214,9 @@ impl Reports {
         state.changed.extend(report.services.into_keys());
     }
 
-    /// After the hub refused a request for what it holds: those that were in it travel alone from now on, so that the
-    /// others get through; one that was alone travels without its objects. `false`: that was all that can be done.
+    /// Isolates services after the hub refused a request because of its content: from now on they are sent alone, so
+    /// that the others get through, and a service that was alone is sent without its objects. False: nothing else can
+    /// be done.
     fn isolate(&self, report: &StatusReport, why: &str) -> bool {
         let mut state = lock(&self.state);
         let together = report.services.len() > 1;
@@ -231,7 +236,7 @@ impl Reports {
         helped
     }
 
-    /// After a success: what was alone only because of its company was not the reason.
+    /// After a success: services that were isolated only because of others are sent together again.
     fn trust_again(&self, report: &StatusReport) {
         let mut state = lock(&self.state);
         for uid in report.services.keys() {
@@ -243,8 +248,8 @@ impl Reports {
 }
 
 impl State {
-    /// Everything that changed, up to the limit of a request. What the hub has refused before comes after all others,
-    /// one service at a time, the least often refused first.
+    /// All changes, up to the limit of a request. Services that were refused before come last, one at a time, the least
+    /// often refused first.
     fn take_changed(&mut self) -> BTreeMap<String, Option<ServiceReport>> {
         let mut services = BTreeMap::new();
         let mut bytes = 0;
@@ -310,7 +315,7 @@ mod tests {
         }
     }
 
-    /// A hub that refuses every request with an object whose message is "poison". What it got, in order.
+    /// Delivers to a hub that refuses every request with a message "poison". Returns what it got, in order.
     fn deliver(reports: &Reports) -> Vec<(String, Option<ServiceReport>)> {
         let mut got = Vec::new();
         for _ in 0..20 {
@@ -340,7 +345,7 @@ mod tests {
         assert_eq!((cut.entry, cut.outcome, cut.objects.len()), (report("poison").entry, Outcome::Applied, 0));
         assert!(cut.message.contains("refused"), "{}", cut.message);
 
-        // The others travel together again, and a report that the hub takes is sent whole.
+        // The others are sent together again, and an accepted report is sent whole.
         reports.set("a", report("finer"));
         reports.set("c", report("finer"));
         assert_eq!(reports.next_report(1, 0, "v1.36.3").unwrap().services.len(), 2);
@@ -366,7 +371,7 @@ mod tests {
         let reports = Reports::default();
         let uids = ["a", "b", "c"];
         for round in 0..1001 {
-            // Sent in vain.
+            // A failed delivery.
             if round % 10 == 0
                 && let Some(request) = reports.next_report(1, 7, "v1.36.3")
             {

@@ -1,11 +1,11 @@
-//! What a service gets from the hub sealed, its Secrets and its parameters: state directory, then cluster, then hub, sealed in each
-//! of them.
+//! A service's sealed documents from the hub, its Secrets and its parameters. They are looked up in the state
+//! directory, then the cluster, then the hub, and are sealed in each of them.
 //!
-//! They are opened for an attempt and forgotten after it. What is kept for the time that the hub is away is the ciphertext, which
+//! They are opened for an attempt and dropped after it. For times when the hub is away the ciphertext is stored, which
 //! only this agent's key opens.
 //!
-//! Two documents are kept at most: the one that the remembered deployment names, which a held service goes on with, and the one that
-//! was got for a newer entry. The first goes when the newer entry is remembered.
+//! At most two documents are stored: the one that the remembered deployment names, with which a held service continues,
+//! and the one that was fetched for a newer entry. The first is deleted when the newer entry is remembered.
 
 use std::{fmt, path::PathBuf};
 
@@ -28,7 +28,7 @@ use crate::{
 
 const PURPOSE: &str = "sealed";
 
-/// What is sealed of a service, each by itself.
+/// The kinds of documents of a service, each sealed by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     Secrets,
@@ -54,7 +54,7 @@ impl Part {
         }
     }
 
-    /// Of the Secret in the agent's namespace.
+    /// Name of the Secret in the agent's namespace.
     fn secret_name(self, service: &str) -> String {
         match self {
             Self::Secrets => format!("farwater-sealed-{}", service_label(service)),
@@ -100,33 +100,33 @@ pub enum SealedError {
     Remove(Part, #[source] ApiError),
 }
 
-/// One document, as it came.
+/// One document, as received.
 #[derive(Clone, Serialize, Deserialize)]
 struct Document {
     mac: Digest,
     sealed: SealedSecrets,
 }
 
-/// How the documents of one service are written down, in a file and in a Secret: both in one, so that no crash leaves half of a
+/// The stored form of a service's documents, in a file and in a Secret. Both are in one, so that a crash leaves no half
 /// change.
 #[derive(Serialize, Deserialize)]
 struct Kept {
-    /// Where there are two, the one that the remembered deployment names. An agent that knows of no other reads this one alone, and
-    /// gets the next one again.
+    /// If there are two, the one that the remembered deployment names. An older agent reads only this one, and fetches
+    /// the other again.
     #[serde(flatten)]
     first: Document,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     next: Option<Document>,
 }
 
-/// Where it may be had from, and what becomes of it.
+/// Where a document may be fetched from, and whether it is stored.
 #[derive(Clone, Copy)]
 pub struct Access<'a> {
     pub shelf: Shelf,
     pub hub: &'a HubClient,
     pub caller: &'a Caller<'a>,
     pub kubernetes: &'a Kubernetes,
-    /// The deployment that is remembered: what it names is not given up for what another one names.
+    /// The remembered deployment. Its document is not deleted in favour of another one's.
     pub last: Option<&'a Deployment>,
 }
 
@@ -135,12 +135,12 @@ pub struct Sealed {
 }
 
 impl Sealed {
-    /// `folder` exists and only its owner may read it.
+    /// `folder` must exist and be readable only by its owner.
     pub fn new(folder: PathBuf) -> Self {
         Self { folder }
     }
 
-    /// The Secrets that a deployment names.
+    /// Opens the Secrets that a deployment names.
     pub async fn open(
         &self,
         service: &str,
@@ -151,7 +151,7 @@ impl Sealed {
         Ok(opened.unwrap_or_default())
     }
 
-    /// The parameters that a deployment names; none where it names none.
+    /// Opens the parameters that a deployment names. None: it names none.
     pub async fn open_parameters(
         &self,
         service: &str,
@@ -169,13 +169,14 @@ impl Sealed {
         access: Access<'_>,
     ) -> Result<Option<T>, SealedError> {
         let Access { shelf, caller, kubernetes, last, .. } = access;
-        // Who only asks gives nothing up.
+        // A preview deletes nothing.
         let last = last.filter(|_| shelf == Shelf::Kept).and_then(|last| part.named_by(last));
         let mac = part.named_by(deployment);
         let open = |documents: &[Document]| {
             let mut named = documents.iter().filter(|document| Some(document.mac) == mac);
             named.find_map(|document| document.open(part, service, caller.identity))
         };
+
         let mut documents = pick(self.load(part, service), [last, mac]);
         let mut opened = open(&documents);
         let has_last = last.is_none_or(|last| documents.iter().any(|document| document.mac == last));
@@ -191,6 +192,7 @@ impl Sealed {
                 self.store(part, service, &documents)?;
             }
         }
+
         let Some(mac) = mac else { return Ok(None) };
         let (opened, is_former) = match (opened, shelf) {
             (Some(opened), _) => opened,
@@ -199,7 +201,7 @@ impl Sealed {
             (None, Shelf::Nothing) => return Err(SealedError::NotKept(part)),
         };
         if is_former && shelf == Shelf::Kept {
-            // Sealed to a key of before: replaced as soon as the hub answers, and good until then.
+            // Sealed to a former key: replaced as soon as the hub answers, and valid until then.
             if let Err(error) = self.fetch::<T>(part, service, mac, (documents, last), access).await {
                 tracing::debug!(error = chain(&error), service, "can't get {part} sealed to the new key yet");
             }
@@ -207,7 +209,7 @@ impl Sealed {
         Ok(Some(opened))
     }
 
-    /// From the hub, and kept beside the document that is named `last`.
+    /// Fetches a document from the hub, and stores it beside the one named `last`.
     async fn fetch<T: DeserializeOwned>(
         &self,
         part: Part,
@@ -220,13 +222,13 @@ impl Sealed {
         documents.insert(0, document);
         let bytes = self.store(part, service, &pick(documents, [last, Some(mac)]))?;
         if let Err(error) = save_copy(part, service, &bytes, access.kubernetes).await {
-            // What is there stays: the older one, at least.
+            // The stored copy stays, even if it is an older one.
             tracing::warn!(error = chain(&error), service, "can't keep a service's sealed {part} in the cluster");
         }
         Ok(opened)
     }
 
-    /// Gives up what none of these deployments names: the remembered one, and the one at hand.
+    /// Deletes documents that neither of these deployments names: the remembered one, and the present one.
     pub async fn settle(
         &self,
         service: &str,
@@ -245,7 +247,7 @@ impl Sealed {
             let count = documents.len();
             let left = pick(documents, named);
             if !left.is_empty() && left.len() < count {
-                // The file last: as long as it holds both, this is tried again.
+                // The file is written last: as long as it has both, this is retried.
                 save_copy(part, service, &encode(part, &left)?, kubernetes).await?;
                 self.store(part, service, &left)?;
             }
@@ -253,7 +255,7 @@ impl Sealed {
         Ok(())
     }
 
-    /// Of a service that is gone.
+    /// Deletes the documents of a service that is gone.
     pub async fn discard(&self, service: &str, kubernetes: &Kubernetes) -> Result<(), SealedError> {
         for part in Part::ALL {
             self.discard_part(part, service, kubernetes).await?;
@@ -261,7 +263,7 @@ impl Sealed {
         Ok(())
     }
 
-    /// The file last: it says that there may be a Secret.
+    /// The file is deleted last, because it shows that there may be a Secret.
     async fn discard_part(&self, part: Part, service: &str, kubernetes: &Kubernetes) -> Result<(), SealedError> {
         match secrets::remove(kubernetes, &part.secret_name(service)).await {
             Err(error) if !error.is_not_found() => return Err(SealedError::Remove(part, error)),
@@ -277,7 +279,7 @@ impl Sealed {
         std::fs::read(self.path(part, service)).map(|bytes| decode(&bytes)).unwrap_or_default()
     }
 
-    /// Gives what was written.
+    /// Stores documents. Returns the written bytes.
     fn store(&self, part: Part, service: &str, documents: &[Document]) -> Result<Vec<u8>, SealedError> {
         let bytes = encode(part, documents)?;
         write_private(&self.path(part, service), &bytes).map_err(|error| SealedError::Store(part, error))?;
@@ -290,14 +292,15 @@ impl Sealed {
 }
 
 impl Document {
-    /// And whether it is sealed to a key of before. `None`: damaged, or sealed to a key that is gone; there is a better copy elsewhere.
+    /// The content, and whether it is sealed to a former key. None: damaged, or sealed to a key that is gone; another
+    /// copy may be better.
     fn open<T: DeserializeOwned>(&self, part: Part, service: &str, identity: &Identity) -> Option<(T, bool)> {
         let opened = identity.keys.open(&self.sealed, &part.info(identity, service, self.mac)).ok()??;
         Some((serde_json::from_slice(&opened.plain).ok()?, opened.is_former))
     }
 }
 
-/// One for each MAC that is named, in that order.
+/// One document for each named MAC, in that order.
 fn pick(mut documents: Vec<Document>, named: [Option<Digest>; 2]) -> Vec<Document> {
     let [first, second] = named;
     let distinct = [first, second.filter(|_| second != first)];
@@ -308,7 +311,7 @@ fn pick(mut documents: Vec<Document>, named: [Option<Digest>; 2]) -> Vec<Documen
     places.collect()
 }
 
-/// None where it is damaged: there is a better copy elsewhere.
+/// The stored documents. Empty: they are damaged; another copy may be better.
 fn decode(bytes: &[u8]) -> Vec<Document> {
     let kept: Option<Kept> = serde_json::from_slice(bytes).ok();
     kept.into_iter().flat_map(|kept| [Some(kept.first), kept.next]).flatten().collect()
@@ -325,7 +328,7 @@ async fn load_copy(part: Part, service: &str, kubernetes: &Kubernetes) -> Result
         Ok(bytes) => Ok(bytes.map(|bytes| decode(&bytes)).unwrap_or_default()),
         // Damaged, as above.
         Err(ApiError::Unusable(_)) => Ok(Vec::new()),
-        // What can't be read may be what must not be lost.
+        // An unreadable copy may be the one that must not be lost.
         Err(error) => Err(SealedError::Look(part, error)),
     }
 }
@@ -335,7 +338,7 @@ async fn save_copy(part: Part, service: &str, bytes: &[u8], kubernetes: &Kuberne
     saved.map_err(|error| SealedError::Copy(part, error))
 }
 
-/// From the hub, sealed and opened.
+/// Fetches a document from the hub. Returns it sealed and opened.
 async fn get<T: DeserializeOwned>(
     part: Part,
     service: &str,
@@ -354,7 +357,7 @@ async fn get<T: DeserializeOwned>(
     Ok((document, content))
 }
 
-/// The Secrets as the service's objects, beside those of its bundle.
+/// The Secrets as objects of the service, in addition to those of its bundle.
 pub fn render(secrets: Secrets, target_namespace: &str) -> impl Iterator<Item = RenderedObject> {
     let namespace = target_namespace.to_owned();
     secrets.0.into_iter().map(move |(name, value)| RenderedObject {

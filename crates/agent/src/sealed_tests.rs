@@ -40,15 +40,15 @@ use crate::{
 
 const SERVICE: &str = "uid-web";
 
-/// A hub and an API server, as far as sealed documents need them.
+/// The parts of a hub and an API server that serve sealed documents.
 #[derive(Default)]
 struct Servers {
-    /// What the hub gives out; all else it refuses, as where no entry names it.
+    /// Documents that the hub gives out. It refuses others, as if no entry named them.
     given: BTreeSet<&'static str>,
     sealing_key: String,
-    /// The agent's own, by name.
+    /// The agent's own Secrets, by name.
     secrets: BTreeMap<String, Value>,
-    /// Methods that the API server fails at.
+    /// Methods that the API server fails.
     failing: Vec<Method>,
 }
 
@@ -125,7 +125,7 @@ async fn serve(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, ser
     let _ = auto::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), service).await;
 }
 
-/// An agent's documents between the two servers.
+/// An agent's documents with the two servers.
 struct Ground {
     servers: Arc<Mutex<Servers>>,
     hub: HubClient,
@@ -200,7 +200,7 @@ impl Ground {
         self.make_folder();
     }
 
-    /// The hub gives out these and no others.
+    /// Lets the hub give out these documents and no others.
     fn give(&self, texts: &[&'static str]) {
         lock(&self.servers).given = texts.iter().copied().collect();
     }
@@ -209,7 +209,7 @@ impl Ground {
         lock(&self.servers).failing = methods.to_vec();
     }
 
-    /// What an attempt at `text` sees while `last` is remembered.
+    /// Opens the document of `text` as an attempt does while `last` is remembered.
     async fn try_open(&self, text: &str, last: &str, shelf: Shelf) -> Result<String, SealedError> {
         let caller = Caller { identity: &self.identity, kubernetes_version: "v1", presence: &self.presence };
         let (deployment, last) = (deployment(text), deployment(last));
@@ -233,7 +233,7 @@ impl Ground {
         self.sealed.settle(SERVICE, [Some(&last), Some(&deployment)], &self.kubernetes).await
     }
 
-    /// Exactly these are kept here, and in the cluster.
+    /// Checks that exactly these documents are kept on the disk and in the cluster.
     #[track_caller]
     fn check(&self, here: &[&str], there: &[&str]) {
         let macs = |texts: &[&str]| texts.iter().map(|text| mac_of(text)).collect::<Vec<_>>();
@@ -257,7 +257,7 @@ async fn listen() -> TcpListener {
     TcpListener::bind("127.0.0.1:0").await.unwrap()
 }
 
-/// One that is handed this text; none: it names neither Secrets nor parameters.
+/// A deployment that names the document of this text. Empty: it names neither Secrets nor parameters.
 fn deployment(text: &str) -> Deployment {
     let mac = (!text.is_empty()).then(|| mac_of(text));
     let deployment = json!({
@@ -275,12 +275,12 @@ async fn what_is_got_for_a_newer_entry_leaves_what_the_remembered_one_names() {
     ground.check(&["one"], &["one"]);
     ground.open("two", "one").await;
     ground.check(&["one", "two"], &["one", "two"]);
-    // Held, and both again with the hub away: as after a restart, for nothing is known but what lies there.
+    // The hub gives out nothing, as after a restart while it is away: both are opened from what was kept.
     ground.give(&[]);
     ground.open("one", "one").await;
     ground.open("two", "one").await;
     ground.check(&["one", "two"], &["one", "two"]);
-    // A third takes the place of the second.
+    // A third document replaces the second.
     ground.give(&["three"]);
     ground.open("three", "one").await;
     ground.check(&["one", "three"], &["one", "three"]);
@@ -292,16 +292,16 @@ async fn what_nobody_names_any_more_is_given_up_here_and_in_the_cluster() {
     ground.give(&["one", "two", "three"]);
     ground.open("one", "").await;
     ground.open("two", "one").await;
-    // Of a service with nothing applied the older one stays remembered.
+    // The older document is kept while the service has nothing newer applied.
     ground.settle("two", "one").await.unwrap();
     ground.check(&["one", "two"], &["one", "two"]);
     ground.settle("two", "two").await.unwrap();
     ground.check(&["two"], &["two"]);
-    // What was got for an entry that is none any more, as where the service is held.
+    // A document of an entry that is no longer in effect is dropped, as when the service is held.
     ground.open("three", "two").await;
     ground.settle("two", "two").await.unwrap();
     ground.check(&["two"], &["two"]);
-    // An entry that names none says nothing of the remembered one before it takes its place.
+    // An entry without a document leaves the remembered one in place until it is applied itself.
     ground.open("", "two").await;
     ground.settle("", "two").await.unwrap();
     ground.check(&["two"], &["two"]);
@@ -323,7 +323,7 @@ async fn a_lost_folder_loses_neither_document() {
     ground.lose_folder();
     ground.open("two", "one").await;
     ground.check(&["one", "two"], &["one", "two"]);
-    // An entry that names none finds in the cluster what there is to give up.
+    // An entry without a document finds in the cluster which documents to drop.
     ground.settle("two", "two").await.unwrap();
     ground.lose_folder();
     ground.open("", "two").await;
@@ -381,7 +381,7 @@ async fn a_plan_gets_what_it_needs_and_changes_nothing_that_is_kept() {
 
 #[tokio::test]
 async fn agents_of_before_and_this_one_read_what_the_other_has_kept() {
-    /// As it was written and read while one document was kept.
+    /// The format from when only one document was kept.
     #[derive(Serialize, Deserialize)]
     struct Former {
         mac: Digest,
@@ -416,7 +416,7 @@ async fn what_is_sealed_to_a_key_of_before_is_replaced_where_it_lies() {
     ground.check(&["one"], &["one"]);
     let replaced = fs::read(ground.sealed.path(Part::Secrets, SERVICE)).unwrap();
     assert_ne!(decode(&replaced)[0].sealed, decode(&former)[0].sealed);
-    // Damaged, it is got again.
+    // A damaged file is downloaded again.
     fs::write(ground.sealed.path(Part::Secrets, SERVICE), "{").unwrap();
     lock(&ground.servers).secrets.clear();
     ground.open("one", "one").await;

@@ -1,4 +1,4 @@
-//! The agent's own Secrets in its namespace: what must survive a lost state directory.
+//! The agent's own Secrets in its namespace, for data that must survive a lost state directory.
 
 use std::{collections::BTreeMap, io};
 
@@ -11,12 +11,12 @@ use crate::kubernetes::{ApiError, Kubernetes, Propagation, Resource, TRIES};
 
 /// A Secret holds at most 1 MiB; base64 and metadata need room.
 pub const MAX_BYTES: usize = 700 << 10;
-/// What a Secret of ours is: `identity`, `state`, `inventory`, `bundle`, `sealed`, `tombstone`, `rendered`.
+/// Label with the purpose of a Secret: `identity`, `state`, `inventory`, `bundle`, `sealed`, `tombstone`, `rendered`.
 pub const PURPOSE_LABEL: &str = "farwater.dev/agent";
 
 const ZSTD_LEVEL: i32 = 3;
-/// 16 KiB: the compressor's own memory follows from it, 0.6 MB at the level's usual window, which would be the largest
-/// piece of the agent's peak. What is compressed here repeats itself every few hundred bytes.
+/// 16 KiB. It determines the compressor's memory: 0.6 MB at the level's usual window, which would be the largest part
+/// of the agent's peak. The documents repeat themselves every few hundred bytes.
 const ZSTD_WINDOW_LOG: u32 = 14;
 
 /// Makes the agent's own documents small enough for a Secret.
@@ -36,7 +36,7 @@ fn resource() -> Resource {
     }
 }
 
-/// Reads one; `None` if there is none.
+/// Reads a Secret. None: it does not exist.
 pub async fn load(kubernetes: &Kubernetes, name: &str) -> Result<Option<Vec<u8>>, ApiError> {
     match kubernetes.get(None, &resource().path(AGENT_NAMESPACE, name), false).await {
         Ok(secret) => content(&secret).map(Some),
@@ -45,7 +45,7 @@ pub async fn load(kubernetes: &Kubernetes, name: &str) -> Result<Option<Vec<u8>>
     }
 }
 
-/// All of one purpose, by name, with their labels.
+/// All Secrets of one purpose, by name.
 pub async fn load_all(
     kubernetes: &Kubernetes,
     purpose: &str,
@@ -62,7 +62,7 @@ pub async fn load_all(
     Ok(found)
 }
 
-/// The names of all of one purpose.
+/// The names of all Secrets of one purpose.
 pub async fn names(kubernetes: &Kubernetes, purpose: &str) -> Result<Vec<String>, ApiError> {
     let mut found = Vec::new();
     let selector = format!("{PURPOSE_LABEL}={purpose}");
@@ -74,14 +74,15 @@ pub async fn names(kubernetes: &Kubernetes, purpose: &str) -> Result<Vec<String>
     Ok(found)
 }
 
-/// What is believed of a Secret that is to be saved. Wrong, it costs another request.
+/// Whether a Secret to be saved is believed to exist. A wrong guess costs another request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Held {
     Already,
     NotYet,
 }
 
-/// Creates or changes one. Not by an apply: the API server reads those as YAML, which takes it several times as long.
+/// Creates or updates a Secret. Not by an apply, because the API server reads those as YAML, which takes several times
+/// as long.
 pub async fn save(
     kubernetes: &Kubernetes,
     purpose: &str,
@@ -126,11 +127,10 @@ fn content(secret: &Value) -> Result<Vec<u8>, ApiError> {
     STANDARD.decode(secret["data"][SECRET_CONTENT].as_str().ok_or_else(damaged)?).map_err(|_| damaged())
 }
 
-/// Makes what the agent needs, each only if it is missing: its namespace, and the account that the administrators'
-/// services are applied as.
+/// Creates what the agent needs, if missing: its namespace, and the account for the administrators' services.
 pub async fn ensure_ground(kubernetes: &Kubernetes) -> Result<(), ApiError> {
     let binding = "farwater-administrator";
-    // `join` and `leave` take what bears it for theirs.
+    // `join` and `leave` treat objects with this label as theirs.
     let ours = json!({"app.kubernetes.io/part-of": "farwater"});
     let objects = [
         (
@@ -155,12 +155,13 @@ pub async fn ensure_ground(kubernetes: &Kubernetes) -> Result<(), ApiError> {
             }),
         ),
     ];
+
     for (collection, object) in objects {
         let name = object["metadata"]["name"].as_str().unwrap_or_default();
         match kubernetes.get(None, &format!("{collection}/{name}"), true).await {
             Ok(_) => continue,
             Err(e) if e.is_not_found() => {}
-            // In a pod the agent has no rights on these: whatever made the pod has made them too.
+            // In a pod the agent has no rights on these objects: whatever created the pod has created them too.
             Err(e) if e.is_forbidden() => continue,
             Err(e) => return Err(e),
         }

@@ -1,5 +1,5 @@
-//! One task per service, level-triggered: it knows the newest assignment only, and a newer one ends what it does at the
-//! next safe point.
+//! One task per service, level-triggered: it knows only the newest assignment, and a newer one ends the present attempt
+//! at its next safe point.
 
 mod apply;
 mod barrier;
@@ -47,16 +47,16 @@ use crate::{
     watches::Mailbox,
 };
 
-/// What a service is to be, by the newest accepted desired state.
+/// What the newest accepted desired state says about a service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Assignment {
     pub entry: Entry,
     pub digest: Digest,
-    /// The newest state doesn't list the service any more, without having asked to remove it. It is kept.
+    /// The newest state no longer lists the service, although the hub did not ask to remove it. It is kept.
     pub unlisted: bool,
 }
 
-/// Tells whether an assignment has come that is newer than the one which is acted upon.
+/// Shows whether an assignment has arrived that is newer than the one being acted upon.
 #[derive(Clone, Debug)]
 pub struct Superseded(watch::Receiver<Assignment>);
 
@@ -66,7 +66,7 @@ impl Superseded {
     }
 
     pub fn has_come(&self) -> bool {
-        // A sender that is gone is a newer assignment too: the process ends.
+        // If the sender is gone the process ends, which also ends the attempt.
         self.0.has_changed().unwrap_or(true)
     }
 
@@ -75,10 +75,10 @@ impl Superseded {
     }
 }
 
-/// How an attempt ended.
+/// The end of an attempt.
 enum Ended {
     Superseded,
-    /// In sync, or as near as it gets for now: try again at this time.
+    /// In sync, or as close as possible for now. `retry`: another attempt may get further.
     Settled {
         retry: bool,
     },
@@ -86,7 +86,7 @@ enum Ended {
     Removed,
 }
 
-/// What the report of an attempt says beside how it went.
+/// Text for an attempt's report, and its outcome.
 struct Note {
     text: String,
     outcome: Outcome,
@@ -97,12 +97,12 @@ impl Note {
         Self { text: shorten(&format!("held: {reason}")), outcome: Outcome::Applied }
     }
 
-    /// What was asked for is not what was done.
+    /// The request failed; something else was done instead.
     fn failed(reason: &str) -> Self {
         Self { outcome: Outcome::Failed, ..Self::held(reason) }
     }
 
-    /// Nothing of what was asked for has begun.
+    /// Nothing of the request has begun.
     fn waiting(reason: &str) -> Self {
         Self { outcome: Outcome::Superseded, ..Self::held(reason) }
     }
@@ -112,14 +112,14 @@ impl Note {
     }
 }
 
-/// What the report says of one object.
+/// The report of one object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Status {
     object: ObjectRef,
     sync: SyncState,
     health: Health,
     message: String,
-    /// What was noticed when it was applied, whatever its health is.
+    /// Observations when it was applied, whatever its health.
     note: String,
     waits_for: Option<Box<ObjectRef>>,
 }
@@ -129,40 +129,40 @@ pub struct ServiceTask {
     assignments: watch::Receiver<Assignment>,
     mailbox: Arc<Mailbox>,
     stored: Stored,
-    /// What the cluster is known to hold, kept up to date by watches.
+    /// The known live objects, kept up to date by watches.
     live: BTreeMap<ObjectKey, Live>,
     statuses: BTreeMap<ObjectKey, Status>,
     held: Option<HeldPrune>,
-    /// The contents of what is held, and the plan that they were counted for.
+    /// The contents of held namespaces and definitions, and the plan that they were counted for.
     previewed: Option<(Digest, Vec<Contents>)>,
-    /// The entry that was attempted last, and how that ended.
+    /// The last attempted entry, with outcome and message.
     attempted: Option<(Digest, Outcome, String)>,
     fights: Fights,
     backoff: Backoff,
     health: steady::HealthQueue,
     causes: causes::Causes,
     judges: judges::Judges,
-    /// Of the newest entry, until it is healthy.
+    /// Trace of the newest entry, until it is healthy.
     rollout: Option<Rollout>,
-    /// Whether all of the entry that was attempted last has been healthy.
+    /// Whether everything of the last attempted entry has been healthy.
     arrived: bool,
-    /// Where the last attempt stopped for now: later waves wait.
+    /// Where the last attempt stopped: later waves wait. None: it did not stop.
     barrier: Option<Barrier>,
-    /// Objects whose drift nobody wants to hear of.
+    /// Objects whose drift is ignored.
     unobserved: BTreeSet<ObjectKey>,
-    /// What their annotations say that has no other trace.
+    /// Notes from annotations that appear in no other status field.
     remarks: BTreeMap<ObjectKey, String>,
-    /// What a removal has left in the cluster.
+    /// Objects that a removal has left in the cluster.
     left_behind: BTreeSet<ObjectRef>,
-    /// Values of the cluster stand in what was applied last.
+    /// The last applied objects contain values from the cluster's Secrets.
     reads_cluster: bool,
-    /// Secret values that stand in what was applied last.
+    /// Secret values in the last applied objects.
     veil: Veil,
     undoing: Option<undo::Undoing>,
     hooks: hooks::HookQueue,
-    /// The entry that was begun last: no window stops it any more.
+    /// The last begun entry: no window stops it any more.
     begun: Option<Digest>,
-    /// When to look again whether what waits for a window may begin.
+    /// When to check again whether a change that waits for a window may begin.
     window_at: Option<Instant>,
 }
 
@@ -203,7 +203,7 @@ impl ServiceTask {
         }
     }
 
-    /// Runs until the service is gone and its assignment with it.
+    /// Runs until the service and its assignment are gone.
     pub async fn run(mut self) {
         loop {
             let assignment = self.assignments.borrow_and_update().clone();
@@ -215,7 +215,7 @@ impl ServiceTask {
                     continue;
                 }
                 Ended::Removed => {
-                    // The hub takes it off the list once it has read the report.
+                    // The hub removes it from the list once it has read the report.
                     if self.assignments.changed().await.is_err() {
                         return;
                     }
@@ -246,6 +246,7 @@ impl ServiceTask {
         let known = self.attempted.as_ref().filter(|(digest, ..)| *digest == assignment.digest);
         let has_waited = known.is_some_and(|(_, outcome, _)| *outcome == Outcome::Superseded);
         let first = known.is_none() || (has_waited && closed.is_none());
+
         if first {
             self.find_predecessor().await;
             self.begin_rollout(assignment);
@@ -255,16 +256,16 @@ impl ServiceTask {
             let message = closed.as_ref().map(|closed| Note::waiting(&closed.to_string()).text);
             self.set_outcome(assignment.digest, outcome, message.unwrap_or_default());
         }
+
         let ended = self.act(assignment, closed.as_ref()).await;
         if !matches!(ended, Ended::Superseded) {
-            // What could not be read or looked up by now says nothing about others' objects.
+            // Objects that could not be read or looked up yet say nothing about other services' objects.
             self.agent.leaving.note_planned(self.uid(), assignment.digest);
         }
         if let (Ended::Settled { .. }, Some((_, outcome, _))) = (&ended, &self.attempted) {
             match outcome {
                 Outcome::Applied => self.agent.metrics.count_apply(ApplyResult::Applied),
-                // It goes on when what later waves wait for is healthy.
-                // Or with a window.
+                // It continues when what later waves wait for is healthy, or with a window.
                 Outcome::Applying | Outcome::Superseded => {}
                 _ => self.agent.metrics.count_apply(ApplyResult::Failed),
             }
@@ -283,14 +284,14 @@ impl ServiceTask {
         }
     }
 
-    /// Notes when all that was applied has become healthy, and ends its trace.
+    /// Records when everything that was applied has become healthy, and ends the trace.
     fn follow_health(&mut self) {
         if !matches!(self.attempted, Some((_, Outcome::Applied, _))) {
             return;
         }
         let may_be_well = |status: &Status| match status.health {
             Health::Current => true,
-            // Of what is kept though it left the source nothing is known, and nothing waited for; what a rule can't judge is waited for.
+            // An object that is kept though it left the source is not waited for. One that a rule can't judge is.
             Health::Unknown => !self.judges.rules.cover(&status.object.group, &status.object.kind),
             Health::Failed | Health::InProgress | Health::Terminating => false,
         };
@@ -305,7 +306,7 @@ impl ServiceTask {
         }
     }
 
-    /// Whether a newer assignment has come before `old` was healthy. One that failed has had its end.
+    /// Whether a newer assignment arrived before `old` was healthy. A failed one has already ended.
     fn is_overtaken(&self, old: &Assignment) -> bool {
         let under_way =
             matches!(self.attempted, Some((digest, Outcome::Applying | Outcome::Applied, _)) if digest == old.digest);
@@ -331,7 +332,7 @@ impl ServiceTask {
         }
     }
 
-    /// Goes on keeping what was applied last, changes nothing, prunes nothing.
+    /// Keeps the last applied deployment. Applies no other change and prunes nothing.
     async fn hold(&mut self, digest: Digest, note: Note) -> Ended {
         match self.stored.deployment.clone() {
             Some(mut deployment) => {
@@ -358,13 +359,13 @@ impl ServiceTask {
         Superseded(self.assignments.clone())
     }
 
-    /// Ends with the newer assignment, for waits that are safe to leave.
+    /// Ends when a newer assignment arrives; for waits that may be interrupted.
     fn until_superseded(&self) -> impl Future<Output = ()> + use<> {
         let supersession = self.supersession();
         async move { supersession.comes().await }
     }
 
-    /// The account of the last deployment: what looks after the objects that exist.
+    /// The account of the last deployment, by which the existing objects are managed.
     fn account(&self) -> Option<ServiceAccount> {
         self.stored.deployment.as_ref().map(|d| d.ceiling.service_account.clone())
     }
@@ -374,7 +375,7 @@ impl ServiceTask {
         self.send_report();
     }
 
-    /// Tells what is known; the reporter drops what it has told already.
+    /// Reports the present state; the reporter drops what it has already sent.
     fn send_report(&self) {
         if let Some((digest, outcome, message)) = &self.attempted {
             self.agent.reports.set(self.uid(), self.report(*digest, *outcome, message));
@@ -421,13 +422,13 @@ impl ServiceTask {
     }
 
     fn set_status(&mut self, object: &ObjectRef, sync: SyncState, health: Health, message: impl Into<String>) {
-        // Before it is cut: half of a value is one too.
+        // Conceal before cutting: half of a secret value must not show either.
         let message = shorten(&self.veil.conceal(&message.into()));
         let status = Status { object: object.clone(), sync, health, message, note: String::new(), waits_for: None };
         self.statuses.insert(ObjectKey::from(object), status);
     }
 
-    /// It waits until another object is there, gone or healthy.
+    /// Records that an object waits until another one exists, is gone or is healthy.
     fn set_waiting(&mut self, object: &ObjectRef, on: &ObjectRef, message: impl Into<String>) {
         self.set_status(object, SyncState::Waiting, Health::Unknown, message);
         if let Some(status) = self.statuses.get_mut(&ObjectKey::from(object)) {
@@ -442,7 +443,7 @@ impl ServiceTask {
         self.health.remove(key);
     }
 
-    /// Tells other services' tasks which of their objects this one states too.
+    /// Tells other services' tasks which of their objects this service states too.
     fn set_claims(&self, claims: BTreeMap<String, BTreeSet<ObjectKey>>) {
         let changed = self.agent.set_claims(self.uid(), &self.name(), claims);
         for owner in changed {
@@ -456,17 +457,17 @@ impl ServiceTask {
     }
 }
 
-/// Owner uid → object → contender uid → contender's name.
+/// Owner uid → object → claimant uid → claimant's name.
 type ClaimsByOwner = BTreeMap<String, BTreeMap<ObjectKey, BTreeMap<String, String>>>;
 
-/// Services that state objects of others.
+/// Objects that services state although others own them.
 #[derive(Default)]
 pub struct Claims {
     by_owner: std::sync::Mutex<ClaimsByOwner>,
 }
 
 impl Claims {
-    /// Replaces what one service claims; gives the owners for whom something changed.
+    /// Replaces the claims of one service. Returns the owners whose objects are concerned.
     pub fn set(&self, uid: &str, name: &str, claims: BTreeMap<String, BTreeSet<ObjectKey>>) -> Vec<String> {
         let mut by_owner = lock(&self.by_owner);
         let before = Self::owners_of(&by_owner, uid);
@@ -498,7 +499,7 @@ impl Claims {
         owners
     }
 
-    /// Objects of a service that another one states too, with one contender's name each.
+    /// Objects of a service that another one states too, each with one claimant's name.
     pub fn on(&self, owner: &str) -> BTreeMap<ObjectKey, String> {
         let by_owner = lock(&self.by_owner);
         let objects = by_owner.get(owner).into_iter().flatten();

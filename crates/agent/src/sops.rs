@@ -1,7 +1,9 @@
-//! Files of a bundle that are encrypted with SOPS, opened with the agent's own keys before anything else reads the bundle.
+//! Files of a bundle that are encrypted with SOPS, decrypted with the agent's own keys before anything else reads the
+//! bundle.
 //!
-//! What can't be opened stays as it is, and nothing that is made of it is applied. A file that is for other clusters is no error by
-//! itself: a repository may hold one for each, and say elsewhere which is whose.
+//! A file that can't be decrypted stays as it is, and nothing made from it is applied. A file that is encrypted for
+//! other clusters is no error by itself: a repository may contain one for each, and state elsewhere which belongs to
+//! which.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,7 +21,7 @@ use crate::{
 /// `ENC[AES256_GCM,` in base64, as a Secret's data would hold it.
 const ENCRYPTED_BASE64: &str = "RU5DW0FFUzI1Nl9HQ00s";
 
-/// A bundle's files can't be opened.
+/// Why a bundle's files can't be decrypted.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     #[error(transparent)]
@@ -28,20 +30,20 @@ pub enum OpenError {
     Archive(#[source] ArchiveError),
 }
 
-/// A bundle in the clear.
+/// A decrypted bundle.
 pub struct Opened {
     pub archive: Archive,
     /// Whether any of its files was encrypted.
     pub is_decrypted: bool,
-    /// What was encrypted in it.
+    /// The decrypted values.
     pub veil: Veil,
-    /// Why some of it is not in the clear; the service's error.
+    /// Why some files are not decrypted; the service's errors.
     pub errors: Vec<String>,
-    /// Files that stay encrypted, with the reason: those of the errors, and those for others.
+    /// Files that stay encrypted, with the reason: those in `errors`, and those for other clusters.
     closed: BTreeMap<RelPath, String>,
 }
 
-/// Opens what is for this cluster.
+/// Decrypts the files for this cluster.
 pub fn open(archive: Archive, identity: &Identity) -> Result<Opened, OpenError> {
     let mut opened =
         Opened { archive, is_decrypted: false, veil: Veil::default(), errors: Vec::new(), closed: BTreeMap::new() };
@@ -69,6 +71,7 @@ pub fn open(archive: Archive, identity: &Identity) -> Result<Opened, OpenError> 
             }
         }
     }
+
     if !contents.is_empty() {
         let replaced = opened.archive.replace(&BTreeSet::new(), &contents, &Limits::default());
         opened.archive = replaced.map_err(OpenError::Archive)?;
@@ -78,7 +81,8 @@ pub fn open(archive: Archive, identity: &Identity) -> Result<Opened, OpenError> 
 }
 
 impl Opened {
-    /// Takes out of a render what holds a value that is still encrypted, and says why: applied, it would be taken for a password.
+    /// Removes objects that contain an encrypted value from a render, with an error: applied, the ciphertext would be
+    /// used as a password.
     pub fn check(&self, render: &mut Render) {
         render.errors.extend(self.errors.iter().cloned());
         let mut told = Vec::new();
@@ -119,7 +123,7 @@ fn is_kept(manifest: &Value) -> bool {
     manifest["metadata"]["annotations"][KEEP_ANNOTATION] == KEEP
 }
 
-/// Where the first such value stands, alone or in a text that was made of it.
+/// Path of the first encrypted value, alone or inside a text.
 fn find_encrypted(value: &Value) -> Option<String> {
     match value {
         Value::String(text) => (holds_encrypted(text) || text.starts_with(ENCRYPTED_BASE64)).then(String::new),
@@ -131,13 +135,13 @@ fn find_encrypted(value: &Value) -> Option<String> {
     }
 }
 
-/// A value, or a text with all parts of one: what only speaks of them is none.
+/// Whether a text is an encrypted value, or contains all parts of one. A text that only mentions one does not.
 fn holds_encrypted(text: &str) -> bool {
     let within = || text.find(ENCRYPTED).map(|at| &text[at..]);
     text.starts_with(ENCRYPTED) || within().is_some_and(|rest| rest.contains(",iv:") && rest.contains(",tag:"))
 }
 
-/// The same in a Secret's data, where a whole file may stand, as generators put it there.
+/// The same for a Secret's data, which may contain whole files, as generators put them there.
 fn find_in_data(manifest: &Value) -> Option<String> {
     let data = manifest["data"].as_object().filter(|_| manifest["kind"] == "Secret")?;
     let is_encrypted = |value: &Value| {

@@ -25,7 +25,7 @@ fn recipient(identity: &Identity) -> String {
     identity.sops_keys().unwrap()[0].recipient().to_owned()
 }
 
-/// As SOPS encrypts it.
+/// Encrypts a file with SOPS.
 fn encrypt(name: &str, plain: &str, recipient: &str, arguments: &[&str]) -> String {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join(Path::new(name).file_name().unwrap());
@@ -45,7 +45,7 @@ fn bundle(files: &[(&str, &str)]) -> Archive {
     Archive::read(archive::pack(&tree, &found, &limits).unwrap(), &limits).unwrap()
 }
 
-/// What is applied of a bundle, and its errors.
+/// The objects of a bundle that are applied, the errors, and the veil.
 fn read(archive: Archive, identity: &Identity) -> (Vec<Value>, Vec<String>, Veil) {
     let opened = open(archive, identity).unwrap();
     let manifests = farwater_bundle::manifests::read(&opened.archive, &RelPath::root(), "web");
@@ -104,17 +104,17 @@ fn what_does_not_open_is_named_and_never_applied() {
         1,
         &["db.yaml is encrypted with SOPS: its MAC is not that of its values"],
     );
-    // For others: an error where its objects would be applied, and none where nobody reads it.
+    // A file for other keys is an error if its objects would be applied, and none if nothing reads it.
     check(&[("db.yaml", &foreign), ("plain.yaml", PLAIN)], 1, &["and to no key of this cluster"]);
     check(
         &[("values-other.env", &encrypt("a.env", "A=hunter2\n", &recipient(&other), &[])), ("plain.yaml", PLAIN)],
         1,
         &[],
     );
-    // What somebody has taken the metadata from.
+    // A file from which somebody removed the metadata.
     let bare = good.split("sops:").next().unwrap();
     check(&[("db.yaml", bare)], 0, &["db.yaml:1 (document 1): .stringData.password is still encrypted by SOPS"]);
-    // In what a template, and what a generator makes of it.
+    // Encrypted values in the output of a template and of a generator.
     let url = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata: {url: 'db://ENC[AES256_GCM,data:x,iv:y,tag:z,type:str]@db'}\n";
     check(&[("a.yaml", url)], 0, &["a.yaml:1 (document 1): .data.url is still encrypted by SOPS"]);
     let told = url.replace(",iv:y,tag:z,type:str", ",…");
@@ -122,7 +122,7 @@ fn what_does_not_open_is_named_and_never_applied() {
     let encoded = STANDARD.encode(&foreign);
     let whole = format!("apiVersion: v1\nkind: Secret\nmetadata: {{name: a}}\ndata: {{file: {encoded}}}\n");
     check(&[("a.yaml", &whole)], 0, &["a.yaml:1 (document 1): .data.file is still encrypted by SOPS"]);
-    // What another program of the cluster decrypts.
+    // A file that another program in the cluster decrypts.
     let kept = SECRET.replace("{name: db}", "{name: db, annotations: {farwater.dev/sops: Keep}}");
     check(&[("db.yaml", &encrypt("db.yaml", &kept, &recipient(&other), &ARGUMENTS))], 1, &[]);
 }

@@ -1,4 +1,4 @@
-//! The last accepted desired state, kept where a restart finds it: in the state directory and in the cluster.
+//! The last accepted desired state, stored for a restart in the state directory and in the cluster.
 
 use std::{
     fs::{self, File, TryLockError},
@@ -46,8 +46,8 @@ pub struct StateStore<'a> {
 }
 
 impl StateStore<'_> {
-    /// Makes what is missing. Bundles may hold Secrets: nobody else on the node may read them. Nor may another agent write
-    /// there while the answer lives.
+    /// Creates what is missing. Only the owner may read the folders, because bundles may contain Secrets. No other
+    /// agent may write there as long as the returned file is open.
     pub fn prepare(&self) -> Result<File, StateError> {
         make_private_folder(self.dir)?;
         make_private_folder(&self.dir.join("bundles"))?;
@@ -62,7 +62,7 @@ impl StateStore<'_> {
         }
     }
 
-    /// The identity: from the state directory, else from the cluster.
+    /// Loads the identity from the state directory, otherwise from the cluster.
     pub async fn load_identity(&self) -> Result<Option<Identity>, StateError> {
         let path = self.dir.join(IDENTITY_FILE);
         let bytes = match read_file(&path)? {
@@ -73,15 +73,15 @@ impl StateStore<'_> {
         serde_json::from_slice(&bytes).map(Some).map_err(|source| StateError::Damaged { place, source })
     }
 
-    /// The identity of whoever joined last in this cluster, whatever the state directory says.
+    /// The identity of the agent that last joined in this cluster, whatever the state directory says.
     pub async fn load_cluster_identity(&self) -> Result<Option<Identity>, StateError> {
         let Some(bytes) = self.load_secret(IDENTITY_SECRET).await? else { return Ok(None) };
         let place = format!("Secret {IDENTITY_SECRET}");
         serde_json::from_slice(&bytes).map(Some).map_err(|source| StateError::Damaged { place, source })
     }
 
-    /// Fills whichever of the two places lacks it. One of them is enough to go on after a restart, so a full disk or a refused
-    /// Secret is a warning; an error means that neither holds it.
+    /// Writes the identity to both places. One of them is enough to continue after a restart, so a full disk or a
+    /// refused Secret is a warning; an error means that neither has it.
     pub async fn save_identity(&self, identity: &Identity) -> Result<(), StateError> {
         let bytes = serde_json::to_vec_pretty(identity).expect("an identity is plain JSON");
         let folder = self.save_identity_file(&bytes);
@@ -89,10 +89,10 @@ impl StateStore<'_> {
         one_of("identity", folder, cluster)
     }
 
-    /// In both places, or it is an error: keys that the hub will ask for must not be lost with one of them.
+    /// Writes it to both places, or fails: keys that the hub will ask for must not be lost with one of them.
     pub async fn save_identity_twice(&self, identity: &Identity) -> Result<(), StateError> {
         let bytes = serde_json::to_vec_pretty(identity).expect("an identity is plain JSON");
-        // The file last: where it can't be written it is removed, and the Secret must hold by then.
+        // The file is written last: if that fails the file is removed, so the Secret must be written by then.
         self.save_identity_secret(&bytes).await?;
         self.save_identity_file(&bytes)
     }
@@ -102,7 +102,7 @@ impl StateStore<'_> {
         if read_file(&path)?.as_deref() == Some(bytes) {
             return Ok(());
         }
-        // An older one that can't be replaced would be taken for the right one: the Secret is asked where there is no file.
+        // A stale file would be used as the right one; without a file the Secret is read.
         write_file(&path, bytes).inspect_err(|_| drop(fs::remove_file(&path)))
     }
 
@@ -113,8 +113,8 @@ impl StateStore<'_> {
         self.save_secret("identity", IDENTITY_SECRET, bytes).await
     }
 
-    /// The newest desired state of both places that is signed for us. A damaged copy is no reason to stop: the other
-    /// one or the hub has it.
+    /// The newest desired state in both places that is signed for this agent. A damaged copy is ignored, because the
+    /// other place or the hub has one.
     pub async fn load_desired(&self, identity: &Identity) -> Result<Option<DesiredState>, StateError> {
         let mut copies = Vec::new();
         if let Some(bytes) = read_file(&self.dir.join(STATE_FILE))? {
@@ -125,6 +125,7 @@ impl StateStore<'_> {
         {
             copies.push(("cluster", bytes));
         }
+
         let mut newest: Option<DesiredState> = None;
         for (place, bytes) in copies {
             let state = match serde_json::from_slice::<DesiredState>(&bytes) {
@@ -147,8 +148,8 @@ impl StateStore<'_> {
         Ok(newest)
     }
 
-    /// Stores an accepted state, as it was received, in both places. One of them is enough to know after a restart that an
-    /// older state is old, so a full disk or a refused Secret is a warning; an error means that neither holds it.
+    /// Stores an accepted state, as received, in both places. One of them is enough to recognize an older state after a
+    /// restart, so a full disk or a refused Secret is a warning; an error means that neither has it.
     pub async fn save_desired(&self, bytes: &[u8]) -> Result<(), StateError> {
         let folder = write_file(&self.dir.join(STATE_FILE), bytes);
         let cluster = self.save_desired_secret(bytes).await;
@@ -174,7 +175,7 @@ impl StateStore<'_> {
     }
 }
 
-/// Of what is kept in the state directory and in the cluster, one must hold.
+/// One of both places must have it.
 fn one_of(what: &str, folder: Result<(), StateError>, cluster: Result<(), StateError>) -> Result<(), StateError> {
     match (folder, cluster) {
         (Ok(()), Ok(())) => Ok(()),
@@ -189,7 +190,7 @@ fn one_of(what: &str, folder: Result<(), StateError>, cluster: Result<(), StateE
     }
 }
 
-/// Creates a folder of mode 0700, or takes group's and others' rights from the one that is there.
+/// Creates a folder with mode 0700, or removes the rights of group and others from an existing one.
 fn make_private_folder(path: &Path) -> Result<(), StateError> {
     let error = |what| move |source| StateError::File { what, path: path.to_owned(), source };
     fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(error("make folder"))?;
@@ -198,7 +199,7 @@ fn make_private_folder(path: &Path) -> Result<(), StateError> {
         return Ok(());
     }
     match fs::set_permissions(path, fs::Permissions::from_mode(0o700)) {
-        // A volume that the node made for us. What we put into it is private in itself.
+        // A volume that the node created for us. The files that we put into it are private themselves.
         Err(refused) if refused.kind() == io::ErrorKind::PermissionDenied => Ok(()),
         other => other.map_err(error("set the mode of")),
     }

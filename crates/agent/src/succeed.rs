@@ -1,6 +1,6 @@
-//! Keys that change: the agent follows the hub's successions, and goes over to new keys of its own.
+//! Changes of keys: the agent follows the hub's successions, and replaces its own keys.
 //!
-//! Whatever is to be remembered is stored before it is acted upon, so that the agent may be killed at any point.
+//! Everything is stored before it is acted upon, so the agent may be killed at any point.
 
 use farwater_api::{
     protocol::{REASON_IDENTITY_UNKNOWN, REASON_KEYS_EARLY},
@@ -14,7 +14,7 @@ use crate::{
     state::{StateError, StateStore},
 };
 
-/// Answers with successions that are asked for in a row.
+/// Most answers with successions that are requested in a row.
 const MAX_ANSWERS: usize = 64;
 
 #[derive(Debug, thiserror::Error)]
@@ -29,7 +29,7 @@ pub enum SuccessionError {
     Key(#[from] KeyError),
 }
 
-/// Goes over to the keys that the hub has now. `accepted`: the key that has signed the last accepted state.
+/// Follows the hub to its present keys. `accepted`: the key that signed the last accepted state.
 pub async fn follow_hub(agent: &Agent, store: &StateStore<'_>, accepted: Option<&str>) -> Result<(), SuccessionError> {
     for _ in 0..MAX_ANSWERS {
         let identity = agent.identity();
@@ -39,24 +39,24 @@ pub async fn follow_hub(agent: &Agent, store: &StateStore<'_>, accepted: Option<
         if next.position == identity.position {
             break;
         }
-        // Before it counts: what the new key signs is stored from here on, and a restart must know that key.
+        // Store it first: states signed with the new key are stored from here on, and a restart must know that key.
         store.save_identity(&next).await?;
         let (position, key) = (next.position.sequence, next.signing_keys.first().map(|key| key.id.clone()));
         agent.hub.pins().set(next.pins());
         agent.set_identity(next);
         tracing::info!(succession = position, signing_key = key, "followed the hub to its new keys");
     }
-    // The next one is asked for with the new position.
+    // The next token is requested with the new position.
     agent.hub.forget_token();
     Ok(())
 }
 
-/// Makes new keys of the agent's own, has the hub take them, and goes by them. What was begun is gone on with.
+/// Generates new keys, hands them over to the hub, and uses them. Continues what was begun.
 pub async fn renew_keys(agent: &Agent, store: &StateStore<'_>) -> Result<(), SuccessionError> {
     let begun = agent.identity().next_keys.is_some();
     let identity = agent.identity().prepare_keys()?;
     if !begun {
-        // In both places before the hub may ask for them: one of them may be lost.
+        // In both places before the hub may ask for them, because one of the places may be lost.
         store.save_identity_twice(&identity).await?;
         agent.set_identity(identity.clone());
     }
@@ -70,19 +70,19 @@ pub async fn renew_keys(agent: &Agent, store: &StateStore<'_>) -> Result<(), Suc
             agent.set_identity(promoted);
             Ok(())
         }
-        // Until then the present ones are good.
+        // The present keys stay valid until then.
         None => Ok(()),
     }
 }
 
-/// Which process of the agent asks.
+/// The agent's process that makes requests.
 pub struct Process<'a> {
     pub kubernetes_version: &'a str,
     pub presence: &'a Presence,
 }
 
-/// The hub doesn't know the present keys. Perhaps it goes by the next ones, and its answer was lost; or it was restored and knows
-/// older ones, which have handed over to these. None: neither.
+/// Finds keys that the hub accepts, because it doesn't know the present ones. Either it uses the next ones and its
+/// answer was lost, or it was restored and knows older ones, which have handed over to these. None: neither.
 pub async fn find_keys(
     hub: &HubClient,
     store: &StateStore<'_>,
@@ -111,8 +111,8 @@ pub async fn find_keys(
     }
 }
 
-/// Asks for a token with the next keys; from the hub's answer on only those count. None: the hub has not heard this process for long
-/// enough.
+/// Requests a token with the next keys. From the hub's answer on, only they are valid. None: the hub has not heard this
+/// process for long enough.
 async fn try_next(
     hub: &HubClient,
     identity: &Identity,
@@ -130,7 +130,8 @@ async fn try_next(
     Ok(Some(identity.promote_keys()?))
 }
 
-/// What is stored still holds the keys as the next ones, so this may fail: after a restart they are found again.
+/// Stores the promoted keys. This may fail: the stored identity still has them as the next ones, so a restart finds
+/// them again.
 async fn save_promoted(store: &StateStore<'_>, identity: &Identity) {
     if let Err(error) = store.save_identity(identity).await {
         tracing::warn!(error = crate::hub::chain(&error), "can't store that the new keys are in use");

@@ -1,4 +1,4 @@
-//! Starts a task per service and hands it its newest assignment.
+//! Starts a task per service and passes it its newest assignment.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -25,7 +25,7 @@ struct Service {
 pub struct Supervisor {
     agent: Arc<Agent>,
     services: BTreeMap<String, Service>,
-    /// Of services without a task yet.
+    /// Inventories of services without a task yet.
     inventories: BTreeMap<String, Stored>,
 }
 
@@ -41,8 +41,8 @@ impl Supervisor {
         Self { agent, services: BTreeMap::new(), inventories }
     }
 
-    /// Hands out a new state. Absence deletes nothing: a service that is not listed any more is kept as it is, unless
-    /// the hub had asked to remove it before and it is gone.
+    /// Passes on a new state. Absence deletes nothing: a service that is no longer listed is kept as it is, unless the
+    /// hub had asked to remove it and it is gone.
     pub fn assign(&mut self, state: &DesiredState) {
         let listed: BTreeMap<&str, &Verbatim<Entry>> =
             state.entries.iter().map(|e| (e.service.uid.as_str(), e)).collect();
@@ -52,8 +52,9 @@ impl Supervisor {
         for uid in unlisted {
             self.drop_or_keep(&uid);
         }
+
         for (uid, entry) in &listed {
-            // All of them before any: none deletes what another one of this state takes over.
+            // Announce all of them before starting any, so that none deletes what another one of this state takes over.
             let is_news =
                 self.services.get(*uid).is_none_or(|service| service.assignment.borrow().digest != entry.digest());
             if is_news {
@@ -92,7 +93,8 @@ impl Supervisor {
         }
     }
 
-    /// Owners that count when two services state one object: those that are listed, and those that have objects.
+    /// Names of services that count as owners when two state one object: those that are listed, and those that have
+    /// objects.
     fn name_services(&self, listed: &BTreeMap<&str, &Verbatim<Entry>>) {
         let mut names = lock(&self.agent.services);
         names.retain(|uid, _| listed.contains_key(uid.as_str()) || self.services.contains_key(uid));
@@ -125,7 +127,7 @@ impl Supervisor {
         let identity = assignment.entry.service.clone();
         let uid = identity.uid.clone();
         let mut stored = self.inventories.remove(&uid).unwrap_or_else(|| Stored::new(identity.clone()));
-        // It may have been renamed at the hub's side; the uid is what counts.
+        // The hub may have renamed it; the uid identifies it.
         stored.service = identity;
         let mailbox = Arc::new(Mailbox::default());
         self.agent.watches.register(&service_label(&uid), mailbox.clone());

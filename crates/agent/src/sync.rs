@@ -5,17 +5,17 @@ use std::{
     time::Duration,
 };
 
-/// Locks; a panic elsewhere leaves the data usable.
+/// Locks. A panic elsewhere leaves the data usable.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// `duration` give or take `share` of it, so that a fleet doesn't act in step.
+/// `duration` plus or minus `share` of it, so that a fleet doesn't act in step.
 pub fn jitter(duration: Duration, share: f64) -> Duration {
     duration.mul_f64(rand::random_range(1.0 - share..=1.0 + share))
 }
 
-/// Any time up to `longest`: what many were made to do at once is spread over all of it.
+/// Any time up to `longest`, to spread what many would do at the same time.
 pub fn full_jitter(longest: Duration) -> Duration {
     longest.mul_f64(rand::random_range(0.0..=1.0))
 }

@@ -1,4 +1,4 @@
-//! Trust in the hub: the authorities that were named, by digest or in a file, and never the system's.
+//! Verification of the hub: by the authorities that were named by digest or in a file, never by the system's.
 
 use std::{
     io::Read as _,
@@ -20,11 +20,11 @@ use rustls_pki_types::{CertificateDer, ServerName, UnixTime, pem::PemObject as _
 
 use crate::{clock::Clock, sync::lock};
 
-/// All public authorities together are a quarter of this.
+/// Most bytes of a file. All public authorities together have a quarter of this.
 const MAX_FILE_BYTES: u64 = 1 << 20;
-/// How long ago a certificate may have ended while nobody knows whether this machine's clock is right. See ADR 9.
+/// How long ago a certificate may have expired while this machine's clock is unconfirmed. See ADR 9.
 const EXPIRED_TOLERANCE: Duration = Duration::from_secs(48 * 3600);
-/// Certificates in a chain that may each not have begun yet.
+/// Most certificates of a chain that may each not be valid yet.
 const LONGEST_CHAIN: usize = 5;
 
 #[derive(Debug, thiserror::Error)]
@@ -40,7 +40,7 @@ pub enum TrustError {
     Content { path: PathBuf, problem: &'static str },
 }
 
-/// Digests of authorities. The hub may name others while connections are made.
+/// Digests of authorities. The hub may change them while connections are made.
 #[derive(Clone, Debug, Default)]
 pub struct Pins(Arc<RwLock<Vec<Digest>>>);
 
@@ -54,7 +54,7 @@ impl Pins {
     }
 }
 
-/// Who may vouch for the hub: the authorities with the pinned digests, and those of a file.
+/// Authorities that may vouch for the hub: those with the pinned digests, and those of a file.
 #[derive(Clone, Debug, Default)]
 pub struct Trust {
     pub pins: Pins,
@@ -62,7 +62,7 @@ pub struct Trust {
 }
 
 impl Trust {
-    /// The authority with this digest alone.
+    /// Trusts only the authority with this digest.
     pub fn pinned(pin: Digest) -> Self {
         let trust = Self::default();
         trust.pins.set(vec![pin]);
@@ -79,7 +79,7 @@ impl Trust {
         Ok(trust)
     }
 
-    /// The authorities of the file alone: for a proxy, which the hub's pin says nothing of. None without a file.
+    /// Only the authorities of the file, for a proxy, which the hub's pin does not cover. None: there is no file.
     pub fn of_others(&self) -> Option<Self> {
         (!self.authorities.is_empty()).then(|| Self { pins: Pins::default(), authorities: self.authorities.clone() })
     }
@@ -98,7 +98,7 @@ pub fn read_authorities(path: &Path) -> Result<Vec<CertificateDer<'static>>, Tru
     parse_authorities(&bytes).map_err(wrong)
 }
 
-/// The certificates in a text, of which there must be one; or what is wrong with it.
+/// Parses the certificates in a text. Err: there is none, or what is wrong.
 pub fn parse_authorities(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, &'static str> {
     let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     match certificates {
@@ -114,9 +114,9 @@ struct NamedAuthorities {
     trust: Trust,
     clock: Arc<Clock>,
     provider: Arc<CryptoProvider>,
-    /// Of the pinned authorities, which are known once a server has presented them.
+    /// Verifiers of pinned authorities, which are known once a server has presented them.
     pinned: Mutex<Vec<(Digest, Arc<WebPkiServerVerifier>)>>,
-    /// Of the file's.
+    /// Verifier of the file's authorities.
     listed: Option<Arc<WebPkiServerVerifier>>,
 }
 
@@ -129,7 +129,7 @@ impl NamedAuthorities {
         Ok(Self { trust, clock, provider, pinned: Mutex::default(), listed })
     }
 
-    /// Those of the pinned authorities that are known by now. What isn't pinned any more is forgotten.
+    /// The verifiers of pinned authorities known so far. Authorities that are no longer pinned are removed.
     fn pinned(&self, chain: &[CertificateDer<'_>], pins: &[Digest]) -> Result<Vec<Arc<WebPkiServerVerifier>>, Error> {
         let mut known = lock(&self.pinned);
         known.retain(|(digest, _)| pins.contains(digest));
@@ -184,7 +184,7 @@ struct PinMissing {
     presented: Option<Digest>,
 }
 
-/// What is wrong with a certificate, for people.
+/// Explains a problem of a certificate to people.
 pub fn explain(problem: &CertificateError) -> String {
     match problem {
         CertificateError::Other(other) => other.to_string(),
@@ -198,7 +198,7 @@ pub fn verifier_of(
     provider: &Arc<CryptoProvider>,
 ) -> Result<Arc<WebPkiServerVerifier>, Error> {
     let mut roots = RootCertStore::empty();
-    // One that can't be read vouches for nothing; the others do.
+    // An unreadable authority vouches for nothing; the others do.
     for authority in authorities {
         if let Err(error) = roots.add(authority.clone().into_owned()) {
             if authorities.len() == 1 {
@@ -212,8 +212,8 @@ pub fn verifier_of(
         .map_err(|e| Error::General(e.to_string()))
 }
 
-/// Verifies at `now`. A certificate that has not begun yet is taken at its beginning: issued later than now, it shows that the
-/// clock is behind. One that ended a short while ago is taken only as long as nobody has confirmed the clock.
+/// Verifies at `now`. A certificate that is not valid yet is accepted from its start, because it shows that the clock
+/// is behind. One that has just expired is accepted only while the clock is unconfirmed.
 fn verify_in_time<T>(verify: impl Fn(UnixTime) -> Result<T, Error>, now: i64, is_confirmed: bool) -> Result<T, Error> {
     let mut time = UnixTime::since_unix_epoch(Duration::from_secs(u64::try_from(now).unwrap_or(0)));
     let mut result = verify(time);
@@ -235,7 +235,7 @@ fn verify_in_time<T>(verify: impl Fn(UnixTime) -> Result<T, Error>, now: i64, is
 }
 
 impl ServerCertVerifier for NamedAuthorities {
-    /// The time is our own clock's: rustls only knows the machine's.
+    /// Uses our own clock, because rustls only knows the machine's.
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,
@@ -246,7 +246,7 @@ impl ServerCertVerifier for NamedAuthorities {
     ) -> Result<ServerCertVerified, Error> {
         let is_pinned = self.trust.pins.get().contains(&Digest::of(end_entity.as_ref()));
         if is_pinned || self.trust.authorities.contains(end_entity) {
-            // What is named is an authority. A leaf that is its own root would skip the checks of a chain.
+            // Only authorities are named. A leaf that is its own root would bypass the checks of a chain.
             return Err(CertificateError::UnknownIssuer.into());
         }
         self.verify(end_entity, intermediates, server_name, ocsp)

@@ -6,7 +6,7 @@ fn seconds(time: i64) -> UnixTime {
     UnixTime::since_unix_epoch(Duration::from_secs(time.unsigned_abs()))
 }
 
-/// What webpki would say of certificates with these times, one inside the other.
+/// What webpki answers for nested certificates with these validity times.
 fn verify(validity: &[(i64, i64)]) -> impl Fn(UnixTime) -> Result<UnixTime, Error> {
     move |time| {
         for (from, to) in validity {
@@ -95,7 +95,7 @@ fn only_named_authorities_are_trusted_and_a_leaf_is_none() {
     check(&both, &hub, true, true);
     check(&both, &company, false, true);
     check(&both, &stranger, true, false);
-    // The pinned authority in the chain of another's certificate proves nothing.
+    // The pinned authority proves nothing in the chain of somebody else's certificate.
     let lent = trusts(&pin, &stranger.leaf, std::slice::from_ref(&hub.authority), "hub");
     assert!(matches!(lent, Err(Error::InvalidCertificate(_))), "{lent:?}");
     for leaf_as_root in [
@@ -132,7 +132,7 @@ fn a_file_of_authorities_must_hold_some() {
     assert!(matches!(Trust::named(Vec::new(), None), Err(TrustError::Nobody)));
 }
 
-/// An authority that others may vouch for.
+/// An authority whose certificate another one can issue.
 struct Ca {
     issuer: rcgen::Issuer<'static, rcgen::KeyPair>,
     params: rcgen::CertificateParams,
@@ -153,7 +153,7 @@ impl Ca {
         Digest::of(&self.root)
     }
 
-    /// The next one's certificate, issued by this one.
+    /// Issues a certificate of this authority for the next one.
     fn vouch_for(&self, next: &Self, ends: i32) -> CertificateDer<'static> {
         let mut params = next.params.clone();
         params.not_after = rcgen::date_time_ymd(ends, 1, 1);
@@ -182,7 +182,7 @@ fn an_authority_of_before_leads_to_the_one_of_today() {
         assert!(trusts(&Trust::pinned(ca.pin()), &leaf, &chain, "hub").is_ok());
         assert!(trusts(&Trust::pinned(ca.pin()), &leaf, &chain, "other").is_err());
     }
-    // Nobody else is vouched for: neither by a chain with a gap, nor by one that only shows the pinned authority.
+    // No other authority is trusted: neither by a chain with a gap, nor by one that only contains the pinned authority.
     let pin = Trust::pinned(first.pin());
     assert!(trusts(&pin, &leaf, &[chain[0].clone(), first.root.clone()], "hub").is_err());
     let stranger = Ca::new("3");

@@ -1,7 +1,7 @@
-//! The last states of what was deleted, in Secrets of the agent's namespace: nothing of them leaves the cluster.
+//! The last states of deleted objects, in Secrets of the agent's namespace. They never leave the cluster.
 //!
-//! They are written before the first delete. What can't be read or written is not deleted either; what is too large to be kept
-//! is, and is counted.
+//! They are written before the first delete. If an object's state can't be read or written, it is not deleted. An
+//! object that is too large to be stored is deleted, and counted.
 
 use std::{
     collections::BTreeMap,
@@ -27,14 +27,14 @@ use crate::{
 
 const PURPOSE: &str = "tombstone";
 const PREFIX: &str = "farwater-tombstone-";
-/// Deletions that are kept of one service: the last one is undone, and a large one must not push it out by its remainder.
+/// Deletions stored for one service: the last one can be undone, and the remainder of a large one must not push it out.
 const PER_SERVICE: usize = 3;
-/// Secrets of all services together: at most 45 MB of the cluster's database, and in practice a few hundred kilobytes.
+/// Most Secrets of all services: at most 45 MB of the cluster's database, in practice a few hundred kilobytes.
 const PER_CLUSTER: usize = 64;
 const KEPT_FOR: Duration = Duration::from_secs(30 * 24 * 3600);
-/// Objects' JSON in one Secret: whatever it is, compressed it fits.
+/// Bytes of objects' JSON in one Secret. They fit compressed, whatever they contain.
 const PART_BYTES: usize = 600 << 10;
-/// Of one deletion: some 10 MB of JSON, which is some thousands of objects.
+/// Most parts of one deletion: some 10 MB of JSON, i.e. some thousands of objects.
 const PARTS: usize = 16;
 const PARALLEL: usize = 16;
 const MAX_DECOMPRESSED: usize = 16 << 20;
@@ -51,14 +51,14 @@ pub enum TombstoneError {
     Damaged(String),
 }
 
-/// An object as it was.
+/// The last state of an object.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct State {
     pub object: ObjectRef,
     pub state: Value,
 }
 
-/// Part 0: which deletion it is. Written last.
+/// Part 0 describes the deletion. It is written last.
 #[derive(Serialize, Deserialize)]
 struct Head {
     service: ServiceIdentity,
@@ -66,28 +66,29 @@ struct Head {
     parts: usize,
 }
 
-/// Deletions of a service are bounded by number in each series: what was replaced at once pushes nothing out that is gone.
+/// The number of stored deletions is limited in each series, so that recreated objects don't push out deletions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Series {
     Deleted,
     Replaced,
 }
 
-/// The names of all that is kept, as they were listed last: of a thousand new services each may have had a predecessor, and one
-/// list answers for all of them.
+/// The names of all tombstones, as last listed: each of a thousand new services may have had a predecessor, and one
+/// list serves them all.
 #[derive(Debug, Default)]
 pub struct Listed(tokio::sync::Mutex<Option<(Instant, Answer)>>);
 
 type Answer = Result<Vec<Name>, ApiError>;
 
 impl Listed {
-    /// For this long: another agent may have kept something before this one took over.
+    /// How long a list is used: another agent may have written tombstones before this one took over.
     const LASTS: Duration = Duration::from_secs(10);
-    /// A failure is for those who have waited for the same list: they must not wait for one after the other.
+    /// How long a failure is used: for the services that waited for the same list, so that they don't wait one after
+    /// the other.
     const FAILURE_LASTS: Duration = Duration::from_secs(1);
 
     async fn names(&self, kubernetes: &Kubernetes) -> Result<Vec<Name>, ApiError> {
-        // Held meanwhile: what is kept later is not missing in what was listed before.
+        // Locked during the list, so that a tombstone that is written later is not missing from it.
         let mut listed = self.0.lock().await;
         if let Some((when, known)) = &*listed
             && when.elapsed() < if known.is_ok() { Self::LASTS } else { Self::FAILURE_LASTS }
@@ -108,12 +109,12 @@ pub struct Tombstones<'a> {
     pub kubernetes: &'a Kubernetes,
     pub kinds: &'a Kinds,
     pub listed: &'a Listed,
-    /// Of the hub: what another one's services left is not this one's to bring back.
+    /// The hub's installation: tombstones of another hub's services are not restored.
     pub installation: String,
     pub service: &'a ServiceIdentity,
 }
 
-/// The name of a Secret: whose, when and which part.
+/// The name of a Secret: service, time and part.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Name {
     label: String,
@@ -139,7 +140,8 @@ fn now_ms() -> u64 {
 }
 
 impl Tombstones<'_> {
-    /// Of the service's name: one that is made again under it can bring back what the former one's deletion took.
+    /// Label of the service's name, so that a recreated service of that name can restore what the former one's deletion
+    /// took.
     fn label(&self, series: Series) -> String {
         let name = format!("{}/{}/{}", self.installation, self.service.namespace, self.service.name);
         match series {
@@ -148,7 +150,7 @@ impl Tombstones<'_> {
         }
     }
 
-    /// Keeps the states of what a plan is about to delete.
+    /// Stores the states of the objects that a plan is about to delete.
     pub async fn keep(
         &self,
         account: &ServiceAccount,
@@ -162,7 +164,7 @@ impl Tombstones<'_> {
         let reads: Vec<_> = candidates.iter().map(|candidate| self.read(account, candidate)).collect();
         let mut states = stream::iter(reads).buffered(PARALLEL);
         while let Some(state) = states.next().await {
-            // Gone, or another object by now: nothing of ours will be deleted.
+            // Gone, or another object has its name: ours need not be deleted.
             let Some(state) = state? else { continue };
             let json = serde_json::to_vec(&state).map_err(|error| TombstoneError::Encode(error.into()))?;
             if bytes > 0 && bytes + json.len() > PART_BYTES {
@@ -177,6 +179,7 @@ impl Tombstones<'_> {
             bytes += json.len();
             objects.push(json);
         }
+
         if !objects.is_empty() {
             parts += 1;
             self.save(&name(parts), &array(objects)).await?;
@@ -190,6 +193,7 @@ impl Tombstones<'_> {
             approved_by: None,
             undone: None,
         };
+
         let head = Head { service: self.service.clone(), deletion: deletion.clone(), parts };
         let head = serde_json::to_vec(&head).map_err(|error| TombstoneError::Encode(error.into()))?;
         self.save(&name(0), &head).await?;
@@ -197,7 +201,7 @@ impl Tombstones<'_> {
         Ok(deletion)
     }
 
-    /// The last deletion of a service of this name.
+    /// The last deletion of a service of this name. None: there is none.
     pub async fn newest(&self) -> Result<Option<Deletion>, TombstoneError> {
         let all = self.listed.names(self.kubernetes).await.map_err(TombstoneError::Store)?;
         match self.heads(all, &[Series::Deleted]).first() {
@@ -206,7 +210,7 @@ impl Tombstones<'_> {
         }
     }
 
-    /// The newest of a series first.
+    /// The deletions of these series, newest first.
     fn heads(&self, all: Vec<Name>, series: &[Series]) -> Vec<Name> {
         let labels: Vec<String> = series.iter().map(|series| self.label(*series)).collect();
         all.into_iter().rev().filter(|name| labels.contains(&name.label) && name.part == 0).collect()
@@ -234,7 +238,7 @@ impl Tombstones<'_> {
             .map_err(TombstoneError::Store)
     }
 
-    /// The states that one deletion took; none where they are kept no more.
+    /// The states that one deletion took. None: they are no longer stored.
     pub async fn load(&self, digest: Digest) -> Result<Option<Vec<State>>, TombstoneError> {
         let all = names(self.kubernetes).await.map_err(TombstoneError::Store)?;
         for head in self.heads(all, &[Series::Deleted, Series::Replaced]) {
@@ -264,7 +268,7 @@ impl Tombstones<'_> {
     }
 }
 
-/// Values that are JSON already, as an array.
+/// Joins values that are JSON already into an array.
 fn array(values: Vec<Vec<u8>>) -> Vec<u8> {
     let mut out = b"[".to_vec();
     for (n, value) in values.into_iter().enumerate() {
@@ -277,7 +281,7 @@ fn array(values: Vec<Vec<u8>>) -> Vec<u8> {
     out
 }
 
-/// All of the cluster's, the oldest of a service first.
+/// All names in the cluster, the oldest of each service first.
 async fn names(kubernetes: &Kubernetes) -> Result<Vec<Name>, ApiError> {
     let mut names: Vec<Name> =
         secrets::names(kubernetes, PURPOSE).await?.iter().filter_map(|name| Name::parse(name)).collect();
@@ -285,7 +289,7 @@ async fn names(kubernetes: &Kubernetes) -> Result<Vec<Name>, ApiError> {
     Ok(names)
 }
 
-/// Removes what is over the bounds. A failure costs nothing but room.
+/// Deletes what exceeds the limits. A failure only costs space.
 pub async fn collect(kubernetes: &Kubernetes) {
     let now = now_ms();
     let found = match names(kubernetes).await {
@@ -299,7 +303,8 @@ pub async fn collect(kubernetes: &Kubernetes) {
     }
 }
 
-/// What goes: deletions that are too old, of a service that has newer ones, or the oldest where there are too many of all.
+/// The surplus: deletions that are too old, deletions of a service with enough newer ones, or the oldest if there are
+/// too many in all.
 fn surplus(names: Vec<Name>, now: u64) -> Vec<Name> {
     let mut deletions: BTreeMap<(u64, String), Vec<Name>> = BTreeMap::new();
     for name in names {

@@ -1,4 +1,5 @@
-//! The agent's own version and settings: from the signed desired state to its Deployment, and back where that does not work.
+//! The agent's own version and settings: from the signed desired state to its Deployment, and back if the new version
+//! doesn't work.
 //!
 //! ```text
 //! old agent:  change the Deployment ─► go on working, and watch ── too late ──► change it back
@@ -6,7 +7,7 @@
 //!                                                                           └─ too late, or started too often ─► change it back
 //! ```
 //!
-//! What is under way is written into the Deployment, so that whichever agent starts next knows of it.
+//! A change in progress is written into the Deployment, so that the agent that starts next knows of it.
 
 use std::{sync::Arc, time::Duration};
 
@@ -26,23 +27,23 @@ use crate::{
     options::Options,
 };
 
-/// Digest of the settings that are in force.
+/// Digest of the settings in force.
 const APPLIED: &str = "farwater.dev/agent-settings";
-/// The change that is under way.
+/// The change in progress.
 const ATTEMPT: &str = "farwater.dev/agent-update";
-/// The change that did not work last.
+/// The last change that did not work.
 const REFUSED: &str = "farwater.dev/agent-refused";
-/// The container of the agent in its pod.
+/// Name of the agent's container in its pod.
 const CONTAINER: &str = "agent";
-/// Tells a new agent which settings it is the first to run with.
+/// Tells a new agent with which settings it is the first to run.
 const SETTINGS_VARIABLE: &str = "FARWATER_AGENT_SETTINGS";
 const LOG_VARIABLE: &str = "FARWATER_LOG";
-/// How often a new version may start without ever reporting.
+/// Number of starts that a new version may need without ever reporting.
 const STARTS: u32 = 3;
-/// Between two looks at a change that is under way.
+/// Pause between two looks at a change in progress.
 const LOOK: Duration = Duration::from_secs(3);
 
-/// What settings are about, of a Deployment.
+/// The parts of a Deployment that settings change.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Template {
@@ -70,7 +71,7 @@ struct Attempt {
     previous: Template,
     /// Seconds since 1970.
     deadline: i64,
-    /// Of the new version.
+    /// Starts of the new version.
     starts: u32,
 }
 
@@ -80,7 +81,7 @@ struct Refused {
     reason: String,
 }
 
-/// The agent's Deployment, as far as it matters here.
+/// The parts of the agent's Deployment that matter here.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Seen {
     version: String,
@@ -93,7 +94,7 @@ struct Seen {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Step {
     Settled,
-    /// These settings are what the Deployment says already.
+    /// The Deployment already has these settings.
     Adopt(Digest),
     Begin(Template, Attempt),
     Wait(Digest),
@@ -102,7 +103,7 @@ enum Step {
     Failed(Refused),
 }
 
-/// Pure. `mine`: the settings that this process is the first to run with; `confirmed`: it has reported.
+/// Pure. `mine`: the settings that this process is the first to run with. `confirmed`: it has reported.
 fn decide(
     wanted: Option<&Verbatim<AgentSettings>>,
     mine: Option<Digest>,
@@ -124,6 +125,7 @@ fn decide(
             () => Step::Wait(attempt.settings),
         };
     }
+
     let Some(wanted) = wanted else { return Step::Settled };
     let digest = wanted.digest();
     if seen.applied == Some(digest) {
@@ -132,6 +134,7 @@ fn decide(
     if let Some(refused) = seen.refused.as_ref().filter(|refused| refused.settings == digest) {
         return Step::Failed(refused.clone());
     }
+
     let next = seen.template.with(wanted);
     if repository(&next.image) != repository(&seen.template.image) {
         let reason = format!(
@@ -144,6 +147,7 @@ fn decide(
     if next == seen.template {
         return Step::Adopt(digest);
     }
+
     let deadline = now.saturating_add_unsigned(wanted.deadline_seconds.clamp(1, 24 * 3600));
     Step::Begin(next, Attempt { settings: digest, previous: seen.template.clone(), deadline, starts: 0 })
 }
@@ -152,13 +156,13 @@ fn decide(
 fn repository(image: &str) -> &str {
     let name = image.split('@').next().unwrap_or(image);
     match name.rfind(':') {
-        // Not the port of a registry.
+        // The colon is not before the port of a registry.
         Some(colon) if !name[colon..].contains('/') => &name[..colon],
         _ => name,
     }
 }
 
-/// The Deployment that starts this agent; none where it was started by hand.
+/// The Deployment that starts this agent. None: it was started by hand.
 pub struct Own {
     deployment: Option<String>,
     mine: Option<Digest>,
@@ -169,7 +173,7 @@ impl Own {
         Self { deployment: options.deployment.clone(), mine: options.agent_settings }
     }
 
-    /// Keeps the agent as the desired state says, for ever.
+    /// Keeps the agent at the settings of the desired state, for ever.
     pub async fn run(&self, agent: &Arc<Agent>, mut wanted: watch::Receiver<Option<Verbatim<AgentSettings>>>) {
         let Some(name) = &self.deployment else {
             let reason = "it was not started by a Deployment of ours (FARWATER_DEPLOYMENT is not set)".to_owned();
@@ -181,6 +185,7 @@ impl Own {
             });
             return std::future::pending().await;
         };
+
         let path = deployments().path(AGENT_NAMESPACE, name);
         if let Err(error) = self.count_start(&agent.kubernetes, &path).await {
             tracing::warn!(
@@ -230,7 +235,8 @@ impl Own {
     ) -> Result<AgentReport, ApiError> {
         let kubernetes = &agent.kubernetes;
         let seen = read(kubernetes, path).await?;
-        // Of this process: the old one goes on as it was.
+
+        // The image of this process: during a change the old agent still runs the previous one.
         let running = match &seen.attempt {
             Some(attempt) if self.mine != Some(attempt.settings) => &attempt.previous.image,
             _ => &seen.template.image,
@@ -241,6 +247,7 @@ impl Own {
             update,
             limits: Some(kubernetes.limits.describe()),
         };
+
         let step = decide(wanted, self.mine, &seen, agent.reports.is_delivered(), Timestamp::now().as_second());
         Ok(match step {
             Step::Settled => report(seen.applied, AgentUpdate::Settled),
@@ -295,7 +302,7 @@ async fn read(kubernetes: &Kubernetes, path: &str) -> Result<Seen, ApiError> {
     parse(&kubernetes.get(None, path, false).await?)
 }
 
-/// An annotation that can't be read was written by somebody else: it says nothing.
+/// An unreadable annotation is not ours, and is ignored.
 fn parse(deployment: &Value) -> Result<Seen, ApiError> {
     let containers = deployment["spec"]["template"]["spec"]["containers"].as_array().into_iter().flatten();
     let container = containers.into_iter().find(|container| container["name"] == CONTAINER);
@@ -322,7 +329,8 @@ fn from_text<T: DeserializeOwned>(value: &Value) -> Option<T> {
     serde_json::from_str(value.as_str()?).ok()
 }
 
-/// Writes if nobody else has since `seen`. `template`: with the settings that its process is the first to run with.
+/// Writes if the Deployment is unchanged since `seen`. `template`: with the settings that its process is the first to
+/// run with.
 async fn write(
     kubernetes: &Kubernetes,
     path: &str,
@@ -351,7 +359,7 @@ async fn write(
     kubernetes.patch_strategic(path, &patch).await.map(drop)
 }
 
-/// What pods of the agent that are not ready say of themselves. Without the right to ask, nothing.
+/// The messages of the agent's pods that are not ready. Empty if the agent may not read pods.
 async fn describe_pods(kubernetes: &Kubernetes) -> String {
     let mut found = String::new();
     let collection = format!("/api/v1/namespaces/{AGENT_NAMESPACE}/pods");
@@ -434,7 +442,7 @@ mod tests {
         let mut crashing = attempted(NEW);
         crashing.attempt.as_mut().unwrap().starts = STARTS + 1;
         assert!(matches!(decide(Some(&wanted), Some(wanted.digest()), &crashing, false, NOW), Step::GoBack(..)));
-        // The old one isn't what crashes.
+        // The old agent is not the one that crashes.
         assert_eq!(decide(Some(&wanted), None, &crashing, true, NOW), Step::Wait(wanted.digest()));
     }
 

@@ -1,10 +1,10 @@
 //! Watches of metadata, one per kind and account, shared by all services that use them.
 //!
-//! The selector is our label; an event is delivered to the service that the label names, which decides by its own
+//! The selector is our label. An event is delivered to the service that the label names, which checks in its own
 //! inventory whether the object is its own.
 //!
-//! No watch is believed for ever. One that says nothing, not even a bookmark, is opened again where it was and counts for nothing
-//! until it is heard; and now and then a list tells what no event did.
+//! No watch is trusted for ever. A watch that receives nothing, not even a bookmark, is reopened where it was and
+//! covers nothing until it receives something. Now and then a list finds what no event reported.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -34,22 +34,23 @@ use crate::{
     sync::{Backoff, jitter, lock},
 };
 
-/// Longest event: an object's metadata is at most 1.5 MiB in etcd.
+/// Most bytes of an event: an object's metadata has at most 1.5 MiB in etcd.
 const MAX_EVENT: usize = 4 << 20;
-/// What a watch at rest holds for the next one: there is one for each kind.
+/// Buffer of an idle watch: there is one for each kind.
 const LINE: usize = 512;
-/// Between two attempts at a watch, growing; none but the first is longer than the watch before it held.
+/// Pause between two attempts to open a watch. It grows, and except for the first is never longer than the last watch
+/// lasted.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(120);
-/// By this share of the time without a list watches differ, so that neither kinds nor agents list at once.
+/// Random share of the time without a list, so that neither kinds nor agents list at the same time.
 const SPREAD: f64 = 0.5;
 
-/// How long watches are believed.
+/// How long watches are trusted.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Longest that nothing may come: API servers send a bookmark about once a minute.
+    /// Longest time without any message: API servers send a bookmark about once a minute.
     pub silence: Duration,
-    /// About how long events are gone by without a list.
+    /// Approximate time after which a list checks the events.
     pub unlisted: Duration,
 }
 
@@ -59,16 +60,16 @@ impl Default for Limits {
     }
 }
 
-/// What a service wants to be told of.
+/// The objects that a service wants events of.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Want {
     pub account: ServiceAccount,
     pub resource: Resource,
-    /// Where the service has objects of this kind.
+    /// Namespaces in which the service has objects of this kind.
     pub namespaces: BTreeSet<String>,
 }
 
-/// One watch. An empty namespace is all of them.
+/// One watch. An empty namespace means all namespaces.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct WatchKey {
     account: ServiceAccount,
@@ -90,25 +91,25 @@ impl WatchKey {
 
 #[derive(Clone, Debug)]
 pub enum Event {
-    /// As it is, and who wrote it last where that was not us.
+    /// The present state, and the last other writer.
     Seen(LiveObject, Option<Box<Writer>>),
-    /// Deleted, or the label went: only a GET tells.
+    /// Deleted, or the label was removed: only a GET shows which.
     Left,
 }
 
-/// What happened since the service last looked; several events of one object are one.
+/// Events since the service last looked; several events of one object count as one.
 #[derive(Debug, Default)]
 pub struct Pending {
     pub events: BTreeMap<ObjectKey, Event>,
-    /// Complete lists: an object of the kind and place that is not in it has left.
+    /// Complete lists: an object of the kind and place that is not in the list has left.
     pub lists: Vec<Listed>,
-    /// Something else changed that belongs in the report.
+    /// Something else in the report has changed.
     pub poked: bool,
-    /// Another attempt is asked for.
+    /// Another attempt is requested.
     pub retry: bool,
-    /// Objects may be judged otherwise now.
+    /// The health rules have changed, so objects may be judged differently.
     pub rules: bool,
-    /// Who wants to know what the service's task knows.
+    /// Requests for a snapshot of the service's task.
     pub askers: Vec<oneshot::Sender<Snapshot>>,
 }
 
@@ -116,10 +117,10 @@ pub struct Pending {
 pub struct Listed {
     pub group: String,
     pub kind: String,
-    /// Empty: of all namespaces.
+    /// Empty: all namespaces.
     pub namespace: String,
     pub present: BTreeSet<ObjectKey>,
-    /// Its resourceVersion: what was written since may be missing and there.
+    /// The list's resourceVersion: objects written later may be missing.
     pub version: String,
 }
 
@@ -153,7 +154,7 @@ impl Mailbox {
         self.arrived.notify_one();
     }
 
-    /// What the service's task knows, once no attempt is under way.
+    /// Requests a snapshot of the service's task, which it sends once no attempt is running.
     pub fn ask(&self) -> oneshot::Receiver<Snapshot> {
         let (asker, answer) = oneshot::channel();
         lock(&self.pending).askers.push(asker);
@@ -172,7 +173,7 @@ impl Mailbox {
     }
 }
 
-/// When a watch was heard last: a list, an event or a bookmark. None: it knows nothing of its objects.
+/// When a watch last received a list, an event or a bookmark. None: it knows nothing of its objects.
 #[derive(Debug, Default)]
 struct Heard(Mutex<Option<Instant>>);
 
@@ -190,10 +191,10 @@ impl Heard {
     }
 }
 
-/// Where a watch goes on.
+/// Where a watch continues.
 struct Mark {
     version: String,
-    /// From then on it goes on with a list.
+    /// From this time on it continues with a list.
     list_at: Instant,
 }
 
@@ -204,11 +205,11 @@ struct Running {
 
 #[derive(Default)]
 struct State {
-    /// By label value: the service's mailbox and its account.
+    /// Mailbox of each service, by label value.
     mailboxes: BTreeMap<String, Arc<Mailbox>>,
     wants: BTreeMap<String, BTreeSet<Want>>,
     running: BTreeMap<WatchKey, Running>,
-    /// Accounts that may not watch a kind in all namespaces: they get one watch per namespace.
+    /// Accounts that may not watch a kind in all namespaces; they get one watch per namespace.
     denied: BTreeSet<(ServiceAccount, Resource)>,
 }
 
@@ -244,7 +245,7 @@ impl Watches {
         self.balance();
     }
 
-    /// Starts what the service newly wants and stops what nobody wants any more.
+    /// Starts watches that the service newly wants, and stops those that no service wants.
     pub fn set_wants(self: &Arc<Self>, label: &str, wants: BTreeSet<Want>) {
         {
             let mut state = lock(&self.state);
@@ -256,7 +257,7 @@ impl Watches {
         self.balance();
     }
 
-    /// Whether changes of such objects are being seen: not by a watch that has said nothing for too long.
+    /// Whether changes of such objects are observed. A watch that has received nothing for too long does not count.
     pub fn covers(&self, account: &ServiceAccount, resource: &Resource, namespace: &str) -> bool {
         lock(&self.state).running.iter().any(|(key, running)| {
             key.account == *account && key.covers(resource, namespace) && running.heard.is_within(self.limits.silence)
@@ -279,6 +280,7 @@ impl Watches {
                 wanted.insert(key(""));
             }
         }
+
         state.running.retain(|key, running| {
             let keep = wanted.contains(key);
             if !keep {
@@ -286,6 +288,7 @@ impl Watches {
             }
             keep
         });
+
         for key in wanted {
             if state.running.contains_key(&key) {
                 continue;
@@ -303,14 +306,14 @@ impl Watches {
         loop {
             let mut opened = None;
             let ended = self.watch_once(&key, &heard, &mut mark, &mut opened).await;
-            // What cuts watches off after a while must not have most of the time pass without one.
+            // If watches are cut off after a while, the pauses must stay short compared with the time that they last.
             let lasted = opened.map(|opened: Instant| opened.elapsed());
             if lasted.is_some_and(|lasted| lasted >= paused * 4) {
                 backoff.reset();
             }
             let longest = lasted.map_or(LONGEST_PAUSE, |lasted| lasted.max(FIRST_PAUSE));
             match ended {
-                // The server ends watches after a while: go on where it ended.
+                // The server ends watches after a while: continue where it ended.
                 Ok(()) => backoff.reset(),
                 Err(error) if error.is_forbidden() && key.namespace.is_empty() && key.resource.namespaced => {
                     lock(&self.state).denied.insert((key.account.clone(), key.resource.clone()));
@@ -324,18 +327,18 @@ impl Watches {
                         heard.forget();
                         tracing::warn!(kind = key.resource.kind, %error, "can't watch; drift is not seen at once");
                     }
-                    // Asked to wait longer, it does.
+                    // A longer pause that the API server asked for is kept.
                     paused = backoff.advance().min(longest).max(error.retry_after().unwrap_or_default());
                     tokio::time::sleep(paused).await;
                     continue;
                 }
             }
-            // A server that ends each watch at once must not make this spin.
+            // A server that ends each watch at once must not make this loop spin.
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }
 
-    /// One stream, until it ends, is silent for too long, or a list is due. `opened`: since when there is one.
+    /// Reads one stream until it ends, is silent for too long, or a list is due. `opened`: set once it is open.
     async fn watch_once(
         &self,
         key: &WatchKey,
@@ -355,6 +358,7 @@ impl Watches {
                 mark.insert(Mark { version, list_at: Instant::now() + jitter(self.limits.unlisted, SPREAD) })
             }
         };
+
         let lease: WatchLease = self.kubernetes.lease_watch();
         let body = lease.open(Some(&key.account), &collection, SERVICE_LABEL, &mark.version).await?;
         *opened = Some(Instant::now());
@@ -373,7 +377,7 @@ impl Watches {
         Ok(())
     }
 
-    /// Until when the next line is waited for.
+    /// Deadline for the next line.
     fn patience(&self, mark: &Mark) -> Instant {
         mark.list_at.min(Instant::now() + self.limits.silence)
     }
@@ -392,6 +396,7 @@ impl Watches {
                 }
             })
             .await?;
+
         let interested: Vec<(String, Arc<Mailbox>)> = {
             let state = lock(&self.state);
             let wanting = state
@@ -412,7 +417,7 @@ impl Watches {
         Ok(version)
     }
 
-    /// Hands an event to its service; gives the version to go on from.
+    /// Delivers an event to its service. Returns the version to continue from.
     fn deliver(&self, key: &WatchKey, event: &Value) -> Result<Option<String>, ApiError> {
         let object = &event["object"];
         let kind = event["type"].as_str().unwrap_or_default();
@@ -431,6 +436,7 @@ impl Watches {
         if kind == "BOOKMARK" {
             return Ok(version);
         }
+
         let live = live_object(object);
         if let (Some(object_key), Some(label)) = (key.key_of(object), live.service_label.as_ref())
             && let Some(mailbox) = self.mailbox(label)
@@ -460,7 +466,7 @@ mod tests {
 
     use super::*;
 
-    /// Long enough that a busy machine hears what was just written.
+    /// Long enough that a busy machine receives what was just written.
     const SILENCE: Duration = Duration::from_secs(3);
     const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -474,7 +480,7 @@ mod tests {
         bindings.create(&PostParams::default(), &serde_json::from_value(binding).unwrap()).await.unwrap();
     }
 
-    /// Writes an object that the watch tells of.
+    /// Writes an object that the watch reports.
     async fn touch(maps: &Api<ConfigMap>) -> anyhow::Result<()> {
         let map = json!({
             "apiVersion": "v1",

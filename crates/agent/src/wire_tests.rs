@@ -1,4 +1,4 @@
-//! What hubs of every kept version answered, and what one of a newer version might, read by this agent.
+//! This agent reads what hubs of every kept version answered, and what one of a newer version might answer.
 
 use std::{
     convert::Infallible,
@@ -49,7 +49,7 @@ struct Script {
     asked: Option<Asked>,
 }
 
-/// Answers what was recorded, over TLS: tokens always, and anything else with the answer of the moment.
+/// Answers over TLS with what was recorded: a token request always, and any other one with the current answer.
 #[derive(Clone)]
 struct Recorded {
     url: String,
@@ -118,7 +118,7 @@ impl Recorded {
         respond(&answer)
     }
 
-    /// A new agent asks, and gets this answer.
+    /// A client for one exchange, whose recorded answer is given next.
     fn client(&self, exchange: &Exchange) -> HubClient {
         let mut script = self.script.lock().unwrap();
         script.answer = Some(exchange.answer.clone());
@@ -139,7 +139,7 @@ impl Recorded {
     }
 }
 
-/// As it travelled.
+/// The answer in the form in which it was sent.
 fn respond(answer: &Answer) -> Response<Full<Bytes>> {
     let mut bytes = answer.body.as_ref().map(wire::Body::bytes).unwrap_or_default();
     let mut response = Response::builder().status(answer.status);
@@ -153,7 +153,7 @@ fn respond(answer: &Answer) -> Response<Full<Bytes>> {
     response.body(Full::new(bytes.into())).unwrap()
 }
 
-/// Every member that this agent says of what an older one said.
+/// Checks that this agent sends every member that an older one sent.
 #[track_caller]
 fn assert_says_all(said: &Value, recorded: Value, what: &str) {
     let missing: Vec<String> =
@@ -166,7 +166,7 @@ fn assertion(signed: &Value) -> Value {
     serde_json::from_slice(&STANDARD.decode(text).unwrap()).unwrap()
 }
 
-/// One recorded version's hub, and an agent that joined it.
+/// The hub of one recorded version, and an agent that joined it.
 struct Replay<'a> {
     trace: &'a Trace,
     server: Recorded,
@@ -176,7 +176,7 @@ struct Replay<'a> {
 
 impl<'a> Replay<'a> {
     async fn start(trace: &'a Trace) -> Self {
-        // What the older version's state directory held is what an upgraded agent finds.
+        // An upgraded agent finds the state directory of the older version.
         let identity = serde_json::from_value(trace.identity.clone()).unwrap();
         Self { trace, server: Recorded::start(trace).await, identity, accepted: None }
     }
@@ -220,7 +220,7 @@ impl<'a> Replay<'a> {
         self.check_asked(&asked, exchange, &what);
     }
 
-    /// The older hub would understand what this agent asks.
+    /// Checks that the older hub would understand this agent's request.
     fn check_asked(&self, asked: &Asked, exchange: &Exchange, what: &str) {
         if !exchange.request.path.starts_with("/agent/v1/") {
             return;
@@ -250,7 +250,7 @@ impl<'a> Replay<'a> {
         Ok(())
     }
 
-    /// Verified by the recorded hub's key, and all of it read.
+    /// Checks that the state is verified by the recorded hub's key, and that all of it is read.
     fn polled(&mut self, body: Option<Bytes>, exchange: &Exchange, what: &str) {
         let Some(body) = body else {
             assert_eq!(exchange.answer.status, 304);
@@ -308,7 +308,7 @@ fn check_refusal(error: &HubError, exchange: &Exchange, what: &str) {
     }
 }
 
-/// All members of a desired state are read; an error names the one that is not.
+/// Checks that all members of a desired state are read. An error names the one that is not.
 fn check_read(state: &Value, what: &str) {
     let read =
         |part: &str, found: anyhow::Result<()>| found.unwrap_or_else(|error| panic!("{what}, {part}: {error:#}"));
@@ -329,7 +329,7 @@ async fn hubs_of_every_kept_version_are_understood() {
             replay.play(exchange).await;
         }
         assert!(replay.accepted.is_some_and(|statement| statement.generation > 1), "{}", trace.version);
-        // What it had stored is still for it.
+        // The stored state of the older version is valid for this one.
         check_read(&trace.state, &format!("the stored state of {}", trace.version));
         let stored: DesiredState = serde_json::from_value(trace.state.clone()).unwrap();
         assert_eq!(replay.identity.verify(&stored, None), Ok(()), "{}", trace.version);
@@ -342,7 +342,7 @@ fn everything_that_hubs_of_kept_versions_answer_is_read() {
         let answer = exchange.answered();
         let what = format!("{} of {version}", exchange.name);
         understand::<T>(&answer).unwrap_or_else(|error| panic!("{what}: {error:#}"));
-        // And as a newer hub might say it.
+        // The same answer with members that a newer hub might add.
         for (at, newer) in with_unknown_members(&answer, &[]) {
             let read: T = serde_json::from_value(newer).unwrap_or_else(|error| panic!("{what}, {at}: {error}"));
             assert_eq!(serde_json::to_value(read).unwrap(), answer, "{what}, {at}");
@@ -368,7 +368,7 @@ fn everything_that_hubs_of_kept_versions_answer_is_read() {
     }
 }
 
-/// A hub of a newer version, which signs what it says.
+/// A hub of a newer version, which signs its states.
 struct NewerHub {
     key: Ed25519KeyPair,
     identity: Identity,
@@ -384,7 +384,7 @@ impl NewerHub {
         Self { key, identity }
     }
 
-    /// As the protocol says: digests of what is there, whatever it is.
+    /// Signs as the protocol requires: digests of the JSON as it is, with unknown members.
     fn sign(&self, state: &mut Value) {
         let entries = state["entries"].as_array().unwrap();
         let line =
@@ -403,7 +403,7 @@ impl NewerHub {
         self.sign(&mut state);
         let read: DesiredState = serde_json::from_value(state).unwrap_or_else(|error| panic!("{at}: {error}"));
         assert_eq!(self.identity.verify(&read, None), Ok(()), "{at}");
-        // What is kept is what came: the version after it understands more.
+        // The state is kept as it came, because a later version understands more of it.
         let kept: DesiredState = serde_json::from_value(serde_json::to_value(&read).unwrap()).unwrap();
         assert_eq!(self.identity.verify(&kept, None), Ok(()), "{at}");
         read

@@ -1,9 +1,9 @@
-//! The canonical archive: one way to write a set of files, so that equal content has an equal digest everywhere.
+//! The canonical archive: there is one way to write a set of files, so equal content has an equal digest everywhere.
 //!
-//! A POSIX tar (ustar, with pax records where ustar has no room) of regular files and symlinks by repository path in
-//! byte order; no folders, times or owners; of the mode only the executable bit. Why each of these:
-//! `docs/adr/0003-canonical-archive.md`. The digest is the sha256 of these bytes, uncompressed; how they are
-//! compressed on the way is nobody's business. The reader takes exactly what the writer writes.
+//! A POSIX tar (ustar, with pax records where ustar has no room) of regular files and symlinks by repository path, in
+//! byte order. It has no folders, times or owners, and of the mode only the executable bit.
+//! `docs/adr/0003-canonical-archive.md` gives the reasons. The digest is the SHA-256 of the uncompressed bytes and does
+//! not depend on the compression. The reader accepts exactly what the writer writes.
 
 mod header;
 
@@ -25,13 +25,13 @@ use crate::{
 };
 
 pub(crate) const BLOCK: usize = 512;
-/// What an entry may cost beside its bytes: a pax header, its data (path and target), a header, padding.
+/// Most bytes of an entry besides its content: a pax header, its data (path and target), a header, padding.
 const ENTRY_OVERHEAD: u64 = 6 * BLOCK as u64;
-/// Highest compression ratio taken. Manifests reach some 100; a file of zeros 30,000.
+/// Highest accepted compression ratio. Manifests reach about 100; a file of zeros 30,000.
 pub(crate) const MAX_RATIO: u64 = 1000;
-/// Below this size the ratio says nothing.
+/// Below this size in bytes the ratio is not checked.
 const RATIO_FREE: u64 = 1 << 20;
-/// Window that a decoder may be made to allocate: 2^24 bytes. Ours needs 2^21.
+/// Largest window that a decoder may allocate: 2^24 bytes. Ours needs 2^21.
 pub(crate) const MAX_WINDOW_LOG: u32 = 24;
 const ZSTD_LEVEL: i32 = 3;
 
@@ -48,7 +48,7 @@ pub(crate) enum Item {
     Link { target: String },
 }
 
-/// A file was not put into an archive.
+/// Why files could not be packed.
 #[derive(Debug, thiserror::Error)]
 pub enum PackError {
     #[error("{path}: {source}")]
@@ -65,7 +65,7 @@ pub enum PackError {
     Compress { source: io::Error },
 }
 
-/// Bytes are not the archive that they should be.
+/// Why bytes are not a valid archive.
 #[derive(Debug, thiserror::Error)]
 pub enum ArchiveError {
     #[error("the archive's digest is {found}, not {wanted}")]
@@ -109,7 +109,7 @@ pub fn pack<T: Tree>(tree: &T, closure: &Closure, limits: &Limits) -> Result<Vec
     Ok(writer.finish())
 }
 
-/// Writes an archive; the caller gives each path once and in order.
+/// Writes an archive. The caller passes each path once and in order.
 #[derive(Default)]
 pub(crate) struct Writer(Vec<u8>);
 
@@ -132,14 +132,14 @@ impl Writer {
 
 pub fn compress(archive: &[u8]) -> Result<Vec<u8>, PackError> {
     let compressed = zstd::bulk::compress(archive, ZSTD_LEVEL).map_err(|source| PackError::Compress { source })?;
-    // What a reader would refuse must not be made.
+    // Readers would refuse it, so don't write it.
     if exceeds_ratio(archive.len() as u64, compressed.len() as u64) {
         return Err(PackError::Ratio);
     }
     Ok(compressed)
 }
 
-/// Decompresses and verifies. Nothing of it is looked at before the digest of all of it is right.
+/// Decompresses and verifies. Nothing is parsed before the digest of the whole archive is verified.
 pub fn decompress(compressed: &[u8], digest: &Digest, limits: &Limits) -> Result<Vec<u8>, ArchiveError> {
     let fail = |source| ArchiveError::Decompress { source };
     let limit = archive_limit(limits);
@@ -181,7 +181,7 @@ impl Archive {
         Self::read(decompress(compressed, digest, limits)?, limits)
     }
 
-    /// Reads an uncompressed archive. Its digest is the caller's to verify.
+    /// Reads an uncompressed archive. The caller must have verified its digest.
     pub fn read(bytes: Vec<u8>, limits: &Limits) -> Result<Self, ArchiveError> {
         if bytes.len() as u64 > archive_limit(limits) {
             return Err(ArchiveError::TooLarge { limit: archive_limit(limits) });
@@ -212,12 +212,13 @@ impl Archive {
             }
             at = next;
         }
+
         let mut archive = Self { bytes, entries };
         archive.check_shape()?;
         Ok(archive)
     }
 
-    /// No path is a file and a folder; every symlink leads to something inside.
+    /// Checks that no path is both a file and a folder, and that every symlink leads to something inside.
     fn check_shape(&mut self) -> Result<(), ArchiveError> {
         for path in self.entries.keys() {
             let mut above = path.parent();
@@ -236,12 +237,12 @@ impl Archive {
         Ok(())
     }
 
-    /// Its name.
+    /// The digest, which is its name.
     pub fn digest(&self) -> Digest {
         Digest::of(&self.bytes)
     }
 
-    /// The same without some entries, and with these files. One that was there before stays executable if it was.
+    /// A copy without some entries, and with these files. A replaced file keeps its executable bit.
     pub fn replace(
         &self,
         without: &BTreeSet<RelPath>,

@@ -1,7 +1,7 @@
-//! Remote bases: folders of other Git repositories, and files on web servers, that a kustomization names by their address.
+//! Remote bases: folders of other Git repositories, and files on web servers, that a kustomization names by address.
 //!
-//! Kustomize fetches them when it builds. Here each lies at a place that follows from its address alone, so that the hub, which
-//! fetches it, and whoever renders find it without telling one another. The addresses are read as kustomize reads them
+//! Kustomize fetches them when it builds. Here each has a place that follows from its address alone, so the hub, which
+//! fetches it, and the renderer find it without communicating. Addresses are parsed like kustomize parses them
 //! (`api/internal/git/repospec.go`).
 
 use std::fmt;
@@ -18,10 +18,10 @@ pub const BASES: &str = ".farwater-bases";
 
 const SCHEMES: [&str; 4] = ["https://", "http://", "ssh://", "file://"];
 
-/// A folder of a repository at a branch, a tag or a commit; or a file.
+/// A folder of a repository at a branch, a tag or a commit; or a single file.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Base {
-    /// As git takes it; or the file's.
+    /// Address for git; or the URL of the file.
     pub address: String,
     /// Empty: the default branch.
     pub reference: String,
@@ -33,7 +33,7 @@ pub struct Base {
 }
 
 impl Base {
-    /// `None` where this is neither.
+    /// None: the text is neither a repository nor a file.
     pub fn parse(text: &str) -> Option<Self> {
         Self::parse_repository(text).or_else(|| Self::parse_file(text))
     }
@@ -49,7 +49,7 @@ impl Base {
         let within = RelPath::parse_folder(folder.trim_matches('/')).ok()?;
         let shown = path.trim_matches('/');
         let shown = shown.strip_suffix(".git").unwrap_or(shown).replace('/', "~");
-        // No reference holds a `~`, and a name holds no slash.
+        // No reference contains a `~`, and a name contains no slash.
         let at = if reference.is_empty() { "HEAD".to_owned() } else { reference.replace('/', "~") };
         let name = format!("{}~{shown}@{at}", host.name);
         let is_whole = !shown.is_empty() && RelPath::root().join_name(name.as_bytes()).is_ok();
@@ -69,18 +69,18 @@ impl Base {
         Some(Self { address: text.to_owned(), reference: String::new(), path, is_file: true, name })
     }
 
-    /// Where the repository lies among a service's files, or the folder of the file.
+    /// Where the repository is mounted among a service's files, or the folder of the file.
     pub fn mount(&self) -> RelPath {
         let bases = RelPath::root().join_name(BASES.as_bytes()).unwrap_or_default();
         bases.join_name(self.name.as_bytes()).unwrap_or(bases)
     }
 
-    /// Where the kustomization or the file does. `None` if that is too deep.
+    /// Where the kustomization or the file is. None: that is too deep.
     pub fn place(&self) -> Option<RelPath> {
         self.mount().join_clean(self.path.as_str()).ok()
     }
 
-    /// Where it comes from and what of it is followed, in one text.
+    /// Address and reference as one text.
     pub fn link(&self) -> String {
         match self.is_file {
             true => write_file_link(&self.address),
@@ -99,23 +99,23 @@ impl fmt::Display for Base {
     }
 }
 
-/// `ref`, or else the older `version`.
+/// The reference in a query: `ref`, otherwise the older `version`.
 fn reference_of(query: &str) -> Option<String> {
     let value = |name: &str| {
         let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
         pairs.find(|(key, value)| *key == name && !value.is_empty()).map(|(_, value)| value)
     };
     let text = value("ref").or_else(|| value("version")).unwrap_or_default();
-    // What is written in another way than it reads is rare, and left to be refused.
+    // Escaped references are rare, and are refused.
     let is_plain = !text.contains(|c: char| c == '%' || c == '+' || c == '~' || c.is_whitespace() || c.is_control());
     is_plain.then(|| text.to_owned())
 }
 
-/// What of an address says where the repository's host is.
+/// The part of an address that names the repository's host.
 struct Host<'a> {
-    /// With what git needs in front and behind.
+    /// With prefix and suffix as git needs them.
     text: String,
-    /// For the name of a folder.
+    /// Form for the name of a folder.
     name: String,
     rest: &'a str,
     /// `git@host:path`
@@ -130,6 +130,7 @@ impl<'a> Host<'a> {
         if scheme == "file://" {
             return None;
         }
+
         let (user, rest) = rest.split_once('@').filter(|(user, _)| is_user(user)).unwrap_or(("", rest));
         let is_github = ["github.com/", "github.com:"].iter().any(|host| without_prefix(rest, host).is_some());
         let may_be_scp = scheme.is_empty() && (!user.is_empty() || is_github);
@@ -141,11 +142,12 @@ impl<'a> Host<'a> {
         if host.is_empty() {
             return None;
         }
+
         let lower = host.to_ascii_lowercase();
         let is_ssh = scheme == "ssh://" || !user.is_empty();
         let user = if user.is_empty() { String::new() } else { format!("{user}@") };
         if is_github {
-            // Kustomize knows two ways to it, however they are written.
+            // Kustomize has two forms of GitHub addresses, however they are written.
             return Some(match is_ssh {
                 true => {
                     Self { text: format!("{user}github.com:"), name: format!("ssh-{user}{lower}"), rest, is_scp: true }
@@ -153,11 +155,12 @@ impl<'a> Host<'a> {
                 false => Self { text: "https://github.com/".to_owned(), name: lower, rest, is_scp: false },
             });
         }
+
         let (text, is_scp) = match scheme {
             "" => (format!("{user}{host}{separator}"), true),
             scheme => (format!("{scheme}{user}{host}/"), false),
         };
-        // Over another protocol it may be another server.
+        // Another protocol may lead to another server.
         let protocol = match scheme {
             "https://" if user.is_empty() => "",
             "http://" => "http-",
@@ -196,7 +199,7 @@ fn split_path(text: &str) -> Option<(&str, &str)> {
     (!path.trim_matches('/').is_empty()).then_some((path, folder))
 }
 
-/// Kustomize asks for a file first, and clones what is none. Here the name decides.
+/// Whether it is a file. Kustomize tries to read a file first and clones otherwise; here the name decides.
 fn is_file(path: &str, folder: &str) -> bool {
     let last = if folder.trim_matches('/').is_empty() { path } else { folder };
     [".yaml", ".yml", ".json"].iter().any(|end| last.ends_with(end))

@@ -1,4 +1,4 @@
-//! What differs between two trees, as far as it decides about closures.
+//! The differences between two trees that may change closures.
 
 use std::collections::HashMap;
 
@@ -8,12 +8,12 @@ use crate::{
     tree::{Entry, Mode, ObjectId, Tree, TreeError},
 };
 
-/// Folders in folders that are compared; a path holds no more names.
+/// Most nested folders that are compared; a path contains no more names.
 const MAX_DEPTH: usize = 256;
 
-/// The paths at which two trees differ: files, and folders that only one of them has. A file that says which others are read
-/// ([`IGNORE_FILE`]) stands for its folder. Folders that are equal in both are not read. `None`: more than `most` of them, or some whose name
-/// can't be read; then anything may differ.
+/// The paths at which two trees differ: files, and folders that only one of them has. A file that decides which others
+/// are read ([`IGNORE_FILE`]) counts as its folder. Folders that are equal in both are not read. None: there are more
+/// than `most`, or some with unreadable names; then anything may differ.
 pub fn changed_paths<T: Tree>(
     tree: &T,
     before: &ObjectId,
@@ -31,7 +31,7 @@ pub fn changed_paths<T: Tree>(
         }
         let (was, now) = (tree.entries(&before)?, tree.entries(&after)?);
         let mut old: HashMap<&[u8], &Entry> = was.iter().map(|entry| (entry.name.as_slice(), entry)).collect();
-        // Of two entries of one name nobody knows which one counts.
+        // With two entries of one name it is unknown which one counts.
         if old.len() != was.len() {
             return Ok(None);
         }
@@ -59,10 +59,11 @@ pub fn changed_paths<T: Tree>(
             changed.push(path);
         }
     }
+
     Ok(Some(changed))
 }
 
-/// Whether a change at a path may concern what was found, or looked for, at another: it lies in it, or around it.
+/// Whether a change at a path may concern what was found or looked for at another: one of them contains the other.
 pub fn concerns(changed: &RelPath, root: &RelPath) -> bool {
     changed.is_within(root) || root.is_within(changed)
 }
@@ -110,13 +111,13 @@ mod tests {
         let (before, after) = (tree.add_files([("a", "1"), ("b", "1")]), tree.add_files([("a", "2"), ("b", "2")]));
         assert!(changed_paths(&tree, &before, &after, 1).unwrap().is_none());
         assert_eq!(changed_paths(&tree, &before, &after, 2).unwrap().unwrap().len(), 2);
-        // Names that no path can hold.
+        // Names that no path may contain.
         let blob = tree.add_blob(b"x");
         let hostile = tree.add_tree(vec![Entry { name: b"..".to_vec(), mode: Mode::File, id: blob }]);
         assert!(changed_paths(&tree, &before, &hostile, 100).unwrap().is_none());
     }
 
-    /// Few names and few texts, so that files lie in each other's way and references lead somewhere.
+    /// Few names and texts, so that files collide and references lead somewhere.
     fn repository() -> impl Strategy<Value = BTreeMap<String, String>> {
         let name = prop::sample::select(vec!["a", "b", "kustomization.yaml", "Chart.yaml", IGNORE_FILE]);
         let path = prop::collection::vec(name, 1..4).prop_map(|names| names.join("/"));
@@ -133,7 +134,7 @@ mod tests {
             "dependencies: [{name: x, version: 1, repository: 'file://../a'}]",
         ]);
         prop::collection::btree_map(path, text.prop_map(str::to_owned), 0..10).prop_map(|mut files| {
-            // What is a file is no folder.
+            // A path can't be a file and a folder.
             let folders: Vec<String> =
                 files.keys().flat_map(|path| path.match_indices('/').map(|(at, _)| path[..at].to_owned())).collect();
             files.retain(|path, _| !folders.contains(path));
@@ -147,7 +148,7 @@ mod tests {
         fn a_change_that_concerns_none_of_its_roots_leaves_a_closure_as_it_was(
             before in repository(), after in repository(), keep in prop::collection::vec(any::<bool>(), 10),
         ) {
-            // Most files of a commit are as they were.
+            // Most files of a commit are unchanged.
             let mut next = before.clone();
             for ((path, text), keep) in after.iter().zip(keep) {
                 match keep {
@@ -163,7 +164,7 @@ mod tests {
                 tree.add_files(files.iter().map(|(path, text)| (path.as_str(), text.as_str())))
             };
             let (old, new) = (add(&before), add(&next));
-            // None: of the root's ignore file, which concerns everybody.
+            // None: the ignore file of the root changed, which concerns everything.
             let changed = changed_paths(&tree, &old, &new, 1000).unwrap().unwrap_or(vec![RelPath::root()]);
             for path in ["a", "b", "a/b"] {
                 let path = RelPath::parse_folder(path).unwrap();

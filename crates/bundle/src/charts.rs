@@ -1,7 +1,7 @@
-//! What a chart says of itself, and which of its dependencies it lacks.
+//! A chart's metadata, and the dependencies that it lacks.
 //!
-//! Helm looks for dependencies by name in `charts/`, where `helm dependency build` puts them; nobody commits those. Here they
-//! are found, so that the files of a service can be completed and rendering needs no network.
+//! Helm looks for dependencies by name in `charts/`, where `helm dependency build` puts them, but usually they are not
+//! committed. They are found here, so that the files of a service can be completed and rendering needs no network.
 
 use crate::{
     limits::Limits,
@@ -11,15 +11,15 @@ use crate::{
     yaml::{self, Budget, Node, NodeValue, Scalar, YamlError},
 };
 
-/// Dependencies of one chart; the largest umbrella charts have some dozens.
+/// Most dependencies of one chart; the largest umbrella charts have some dozens.
 pub const MAX_DEPENDENCIES: usize = 128;
 const CHART: &str = "Chart.yaml";
 const REQUIREMENTS: &str = "requirements.yaml";
-/// Of charts of Helm 3 and of Helm 2.
+/// Lock files of Helm 3 and of Helm 2.
 const LOCKS: [&str; 2] = ["Chart.lock", "requirements.lock"];
 const CHARTS: &str = "charts";
 
-/// What a chart is called.
+/// Name and version of a chart.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chart {
     pub name: String,
@@ -30,11 +30,11 @@ pub struct Chart {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Missing {
     pub name: String,
-    /// A version or a range; what the lock says, where there is one.
+    /// A version or a range. If there is a lock, the locked version.
     pub version: String,
-    /// Whether `version` is of the lock.
+    /// Whether `version` is from the lock.
     pub locked: bool,
-    /// What is stated beside a lock: the locked version must lie in it.
+    /// The range stated beside a lock; the locked version must be in it.
     pub range: String,
     /// `https://…`, `oci://…`, `file://…`, or a repository's name as `@name` or `alias:name`.
     pub repository: String,
@@ -81,7 +81,7 @@ pub fn read_chart(tree: &Overlay, root: &ObjectId, folder: &RelPath, limits: &Li
     Ok(Chart { name: text("name")?, version: text("version")? })
 }
 
-/// What the chart in a folder depends on and does not hold, in the order in which it says so.
+/// The dependencies of the chart in a folder that it does not contain, in the stated order.
 pub fn missing_dependencies(
     tree: &Overlay,
     root: &ObjectId,
@@ -89,7 +89,7 @@ pub fn missing_dependencies(
     limits: &Limits,
 ) -> Result<Vec<Missing>, ChartError> {
     let file = Reader { tree, root, folder, limits };
-    // As Helm has it: the older file replaces what the newer one says.
+    // As in Helm, the older file replaces the dependencies in the newer one.
     let (name, document) = match file.read(REQUIREMENTS)? {
         Some(document) => (REQUIREMENTS, document),
         None => match file.read(CHART)? {
@@ -97,6 +97,7 @@ pub fn missing_dependencies(
             None => return Ok(Vec::new()),
         },
     };
+
     let stated = document.get("dependencies").map(Node::items).unwrap_or_default();
     if stated.is_empty() {
         return Ok(Vec::new());
@@ -104,6 +105,7 @@ pub fn missing_dependencies(
     if stated.len() > MAX_DEPENDENCIES {
         return Err(file.fail(name, None, ChartReason::TooMany));
     }
+
     let held = held_charts(&file)?;
     let lock = read_lock(&file)?;
     let mut missing = Vec::new();
@@ -118,7 +120,7 @@ pub fn missing_dependencies(
         }
         let Stated { name, version: range, repository } = dependency;
         let locked = match &lock {
-            // Of what lies in the same repository the files themselves are the lock.
+            // For dependencies in the same repository, the files themselves are the lock.
             Some(lock) if !repository.starts_with("file://") => Some(lock.version(&file, &name, &repository)?),
             _ => None,
         };
@@ -129,7 +131,7 @@ pub fn missing_dependencies(
             repository,
             name,
         };
-        // One that is used under two aliases is needed once.
+        // A dependency under two aliases is needed once.
         if !missing.contains(&next) {
             missing.push(next);
         }
@@ -137,7 +139,7 @@ pub fn missing_dependencies(
     Ok(missing)
 }
 
-/// Where a dependency goes: `charts/NAME` of its chart.
+/// Place of a dependency: `charts/NAME` of its chart.
 pub fn place_of(folder: &RelPath, directory: &str) -> Option<RelPath> {
     folder.join_name(CHARTS.as_bytes()).ok()?.join_name(directory.as_bytes()).ok()
 }
@@ -170,9 +172,9 @@ impl Stated {
 
 /// A chart in `charts/`.
 enum Held {
-    /// By the name that it says.
+    /// Its stated name.
     Folder(String),
-    /// `NAME-VERSION.tgz`, not looked into.
+    /// `NAME-VERSION.tgz`, not opened.
     Archive(String),
 }
 
@@ -196,7 +198,7 @@ fn held_charts(file: &Reader<'_>) -> Result<Vec<Held>, ChartError> {
     let mut held = Vec::new();
     for entry in file.tree.entries(&id).map_err(fail)? {
         let Ok(name) = String::from_utf8(entry.name) else { continue };
-        // Helm looks at none of these.
+        // Helm ignores these.
         if name.starts_with(['_', '.']) {
             continue;
         }
@@ -206,7 +208,7 @@ fn held_charts(file: &Reader<'_>) -> Result<Vec<Held>, ChartError> {
             match read_chart(file.tree, file.root, &inside, file.limits) {
                 Ok(chart) => held.push(Held::Folder(chart.name)),
                 Err(error @ ChartError { reason: ChartReason::Tree(_), .. }) => return Err(error),
-                // What can't be read is no chart; whoever renders it says so.
+                // An unreadable folder is no chart; the renderer reports it.
                 Err(_) => {}
             }
         } else if let Some(stem) = name.strip_suffix(".tgz") {
@@ -258,7 +260,7 @@ impl Reader<'_> {
         ChartError { file, line, reason }
     }
 
-    /// The first document of a file of the chart; none where there is no such file.
+    /// The first document of a file of the chart. None: the file does not exist.
     fn read(&self, name: &'static str) -> Result<Option<Node>, ChartError> {
         let fail = |reason| self.fail(name, None, reason);
         let Ok(path) = self.folder.join_name(name.as_bytes()) else { return Ok(None) };
@@ -269,14 +271,14 @@ impl Reader<'_> {
         let bytes =
             self.tree.blob(&entry.id, self.limits.file_bytes).map_err(|error| fail(ChartReason::Tree(error)))?;
         let text = String::from_utf8(bytes).map_err(|_| fail(ChartReason::NotText))?;
-        // As Helm: of a key that is given twice the last one counts.
+        // As in Helm, the last of duplicate keys counts.
         let (documents, _) = yaml::parse_last(&text, &Budget::default())
             .map_err(|error| self.fail(name, Some(error.line), ChartReason::Yaml(error)))?;
         Ok(documents.into_iter().next())
     }
 }
 
-/// Go refuses numbers there, and `1.10` read as one would be another version.
+/// Go refuses numbers here, and `1.10` read as a number would be another version.
 fn text_of(node: &Node) -> Option<String> {
     match &node.value {
         NodeValue::Scalar(Scalar::String(text)) => Some(text.clone()),

@@ -1,13 +1,13 @@
-//! The closure of a path: the files that a folder needs to be rendered, wherever in the repository they lie.
+//! The closure of a path: the files that a folder needs to be rendered, wherever in the repository they are.
 //!
-//! A folder's own tree id covers neither `../../base` of an overlay nor a symlink's target nor a chart's
-//! `file://../lib`. What leads out of the folder is followed here, over trees and blobs alone. A commit that touches
-//! nothing of the closure leaves its content id as it was.
+//! A folder's own tree id covers neither `../../base` of an overlay, nor a symlink's target, nor a chart's
+//! `file://../lib`. References out of the folder are followed here, using only trees and blobs. A commit that touches
+//! nothing of the closure does not change its content id.
 //!
-//! A reference *out of the repository* is always an error. One to something that isn't there, and a kustomization
-//! that can't be read, are errors where the walk was led on purpose (`spec.path` and what is referenced from there).
-//! Elsewhere in a folder that is included whole, they are left to whoever renders that file: nothing is missing
-//! from the bundle because of them, and the content id changes with the file.
+//! A reference *out of the repository* is always an error. A missing target and an unreadable kustomization are errors
+//! where the walk was led on purpose (`spec.path` and references from there). Elsewhere in a folder that is included
+//! whole, they are left to the renderer of that file: nothing is missing from the bundle because of them, and the
+//! content id changes with the file.
 
 mod reference;
 
@@ -27,39 +27,39 @@ use crate::{
     yaml::YamlReason,
 };
 
-/// Part of every content id; changed when the same inputs must make a different archive.
+/// Part of every content id. Change it when the same inputs must give a different archive.
 const FORMAT: &str = "farwater-content-v1\n";
 
-/// What the names of templates end in; each becomes the file without it before anything is rendered.
+/// Suffix of templates. Each becomes the file without the suffix before anything is rendered.
 pub const TEMPLATE_SUFFIX: &str = ".liquid";
 
 /// The files of a bundle, and the id of their content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Closure {
-    /// Covers every path, mode and byte of the closure and nothing else.
+    /// Covers every path, mode and byte of the closure, and nothing else.
     pub content_id: Digest,
     /// Files and symlinks by repository path.
     pub files: BTreeMap<RelPath, FileEntry>,
-    /// Folders of the charts that the walk was led to on purpose.
+    /// Folders of charts that the walk was led to on purpose.
     pub charts: BTreeSet<RelPath>,
-    /// Folders of other repositories that kustomizations name which the walk was led to, and that are not laid in.
+    /// Remote bases of kustomizations that the walk was led to, if they are not mounted.
     pub bases: BTreeSet<Base>,
-    /// Charts that such kustomizations inflate, and that are not where kustomize looks for them.
+    /// Charts that such kustomizations inflate and that are not where kustomize looks for them.
     pub inflated: BTreeSet<InflatedChart>,
-    /// Where a tree must differ for its closure to differ: see [`concerns`](crate::changes::concerns).
+    /// Where a tree must differ so that its closure differs: see [`concerns`](crate::changes::concerns).
     pub roots: BTreeSet<RelPath>,
 }
 
-/// A chart that a kustomization has pulled from a repository.
+/// A chart that a kustomization pulls from a repository.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct InflatedChart {
-    /// The kustomization.
+    /// Path of the kustomization.
     pub file: RelPath,
     pub name: String,
     pub repository: String,
-    /// A version, or a range.
+    /// A version or a range.
     pub version: String,
-    /// Where it is looked for.
+    /// Where kustomize looks for it.
     pub place: RelPath,
 }
 
@@ -73,14 +73,14 @@ pub struct FileEntry {
 #[derive(Debug, thiserror::Error)]
 #[error("{file}{}: {reason}", line.map(|l| format!(":{l}")).unwrap_or_default())]
 pub struct ClosureError {
-    /// Repository path, fit for printing.
+    /// Repository path, in printable form.
     pub file: String,
     pub line: Option<u32>,
     pub reason: ClosureReason,
 }
 
 impl ClosureError {
-    /// Whether something leads out of the tree that was given: in a tree around that one it may lead to something.
+    /// Whether a reference leads out of the given tree. In a larger tree it may have a target.
     pub fn leads_out(&self) -> bool {
         match &self.reason {
             ClosureReason::Reference { lost: Lost::Path(error), .. }
@@ -118,7 +118,7 @@ pub enum ClosureReason {
     Tree(#[source] TreeError),
 }
 
-/// The remote bases that a kustomization names, each with the words that it names it by. Of one that can't be read there are none.
+/// The remote bases that a kustomization names, each with its text. Empty if the kustomization is unreadable.
 pub fn bases_of(kustomization: &str) -> Vec<(String, Base)> {
     let named = reference::read("kustomization.yaml", kustomization).unwrap_or_default();
     let remote = named.references.into_iter().filter(|one| one.may_be_base && reference::looks_remote(&one.text));
@@ -150,10 +150,10 @@ pub fn closure_of<T: Tree>(
     Ok(walk.finish())
 }
 
-/// Something met on the way whose references are still to be followed.
+/// A found file whose references are still to be followed.
 enum Task {
     Symlink(RelPath),
-    /// A kustomization or chart; `wanted` if the walk was led to its folder on purpose.
+    /// A kustomization or chart. `wanted`: the walk was led to its folder on purpose.
     Build {
         file: RelPath,
         wanted: bool,
@@ -164,7 +164,7 @@ struct Walk<'t, T> {
     objects: Objects<'t, T>,
     limits: &'t Limits,
     files: BTreeMap<RelPath, FileEntry>,
-    /// Folders that are included whole, by tree id.
+    /// Folders that are included whole, with their tree ids.
     folders: BTreeMap<RelPath, ObjectId>,
     builds: BTreeSet<(RelPath, bool)>,
     charts: BTreeSet<RelPath>,
@@ -205,15 +205,15 @@ impl<'t, T: Tree> Walk<'t, T> {
         }
     }
 
-    /// The ignore files of the folders around a folder. Which change of them matters, [`changed_paths`](crate::changed_paths)
-    /// knows without a note of where they were looked for.
+    /// Includes the ignore files of the folders above a folder. [`changed_paths`](crate::changed_paths) knows which of
+    /// their changes matter without recording where they were looked for.
     fn include_ignore_files(&mut self, folder: &RelPath) -> Result<(), Box<ClosureError>> {
         for above in std::iter::successors(folder.parent(), RelPath::parent) {
             let Ok(file) = above.join_name(IGNORE_FILE.as_bytes()) else { continue };
             let entry = self.objects.entry(&file).map_err(|e| tree_error(&file, e))?;
             match entry {
                 Some(entry) if matches!(entry.mode, Mode::File | Mode::Executable) => self.add_entry(file, &entry)?,
-                // Which changes of its target matter would not be known.
+                // It would be unknown which changes of its target matter.
                 Some(entry) if entry.mode == Mode::Symlink => {
                     let reason = ClosureReason::IgnoreSymlink;
                     return Err(ClosureError { file: file.to_string(), line: None, reason }.into());
@@ -262,14 +262,14 @@ impl<'t, T: Tree> Walk<'t, T> {
         }
     }
 
-    /// The outer error is the object database's, the inner one the file's.
+    /// The outer error is from the object database, the inner one from the file.
     fn read_references(
         &mut self,
         file: &RelPath,
     ) -> Result<Result<reference::Named, Box<ClosureError>>, Box<ClosureError>> {
         let fail = |line, reason| Box::new(ClosureError { file: file.to_string(), line, reason });
         let Some(entry) = self.files.get(file) else { return Ok(Ok(reference::Named::default())) };
-        // A symlinked kustomization is read where it leads; kustomize resolves its references beside the link.
+        // A symlinked kustomization is read at its target, but kustomize resolves its references beside the link.
         let id = match entry.mode {
             Mode::Symlink => {
                 let folder = file.parent().unwrap_or_default();
@@ -301,16 +301,17 @@ impl<'t, T: Tree> Walk<'t, T> {
         wanted: bool,
     ) -> Result<(), Box<ClosureError>> {
         let reference::Reference { line, text, may_be_remote, may_be_base, optional } = reference;
-        // kustomize joins by text first, so `link/../x` is `x` whatever `link` is.
+        // kustomize joins by text first, so `link/../x` is `x`, whatever `link` is.
         let result = match folder.join_clean(&text) {
             Ok(path) => self.follow(&RelPath::root(), path.as_str(), file)?,
             Err(error) => Err(Lost::Path(error)),
         };
+
         let mut lost = match result {
             Ok(found) => return self.include(&found),
             Err(lost) => lost,
         };
-        // What a template will make is there when it is looked for.
+        // The target may be made by a template.
         if matches!(lost, Lost::Missing(_))
             && let Ok(template) = folder.join_clean(&format!("{text}{TEMPLATE_SUFFIX}"))
             && let Ok(found) = self.follow(&RelPath::root(), template.as_str(), file)?
@@ -338,7 +339,7 @@ impl<'t, T: Tree> Walk<'t, T> {
         folder: &RelPath,
         chart: reference::Inflated,
     ) -> Result<(), Box<ClosureError>> {
-        // What leads out of the repository is told by who renders it.
+        // The renderer reports a path out of the repository.
         let Ok(place) = folder.join_clean(&chart.place) else { return Ok(()) };
         match self.follow(&RelPath::root(), place.as_str(), file)? {
             Ok(found) => self.include(&found)?,
@@ -351,11 +352,11 @@ impl<'t, T: Tree> Walk<'t, T> {
         Ok(())
     }
 
-    /// What is not there although its repository is.
+    /// Follows a remote base. Some: it does not exist although its repository is mounted.
     fn follow_base(&mut self, base: Base, from: &RelPath, wanted: bool) -> Result<Option<Lost>, Box<ClosureError>> {
         let Some(place) = base.place() else { return Ok(None) };
         if self.objects.folder_id(&base.mount()).map_err(|e| tree_error(from, e))?.is_none() {
-            // Whoever brings it looks again.
+            // The caller fetches the base and computes the closure again.
             if wanted {
                 self.bases.insert(base);
             }
@@ -380,7 +381,7 @@ impl<'t, T: Tree> Walk<'t, T> {
     fn include(&mut self, found: &Resolved) -> Result<(), Box<ClosureError>> {
         for link in &found.links {
             if let Some(entry) = self.objects.entry(link).map_err(|e| tree_error(link, e))? {
-                // Only passed through: what else it leads to isn't needed.
+                // Only passed through, so its other contents aren't needed.
                 self.add_entry(link.clone(), &entry)?;
             }
         }
@@ -418,7 +419,7 @@ impl<'t, T: Tree> Walk<'t, T> {
         Ok(())
     }
 
-    /// Folders count too: a tree of trees without a single file can be as large as one likes.
+    /// Counts a visited path. Folders count too, because a tree of trees without any file can be arbitrarily large.
     fn visit(&mut self, path: &RelPath) -> Result<(), Box<ClosureError>> {
         self.visited += 1;
         if self.visited > self.limits.files.saturating_mul(4) || self.files.len() >= self.limits.files {
@@ -481,7 +482,7 @@ impl<'t, T: Tree> Walk<'t, T> {
         let mut hash = Sha256::new();
         hash.update(FORMAT);
         for (path, mode, id) in parts {
-            // No path holds a NUL, so the lines can't be read in two ways.
+            // No path contains a NUL, so the lines are unambiguous.
             hash.update(format!("{} {id} {}\0", mode.octal(), path.as_str()));
         }
         Closure {
@@ -499,7 +500,7 @@ fn tree_error(file: &RelPath, error: TreeError) -> Box<ClosureError> {
     Box::new(ClosureError { file: file.to_string(), line: None, reason: ClosureReason::Tree(error) })
 }
 
-/// The object database by path, with the trees that were read.
+/// The object database by path, with the trees read so far.
 struct Objects<'t, T> {
     tree: &'t T,
     root: ObjectId,
@@ -519,7 +520,7 @@ impl<T: Tree> Objects<'_, T> {
         Ok(self.cache.get(id).map(Vec::as_slice).unwrap_or_default())
     }
 
-    /// The entry at a path that has no symlink among its folders.
+    /// The entry at a path without symlinks among its folders.
     fn entry(&mut self, path: &RelPath) -> Result<Option<Entry>, TreeError> {
         let mut id = self.root;
         let mut entry = None;

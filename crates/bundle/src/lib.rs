@@ -1,7 +1,7 @@
 //! Bundles: which files a folder of a repository needs, the canonical archive of them, and the manifests inside.
 //!
-//! Pure: no files, sockets or clocks. Everything read here was written by strangers, so names, sizes, depths and
-//! counts are bounded, and an error names the file, the line and the reason.
+//! Pure: no files, sockets or clocks. All input is untrusted, so names, sizes, depths and counts are bounded, and an
+//! error names the file, the line and the reason.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod archive;

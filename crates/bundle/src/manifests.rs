@@ -1,12 +1,13 @@
 //! Raw manifests: the Kubernetes objects in a folder of a bundle, as `kubectl apply -R -f FOLDER` reads them.
 //!
-//! Files named `*.yaml`, `*.yml` and `*.json`, folder by folder in the order of their names, but for those that the renderer's options or
-//! a `.sourceignore` leave out; each may hold many documents; `List`s are taken apart. As with kubectl a symlink to a file is read and a symlink to a folder is not
-//! descended into. Scalars: [`crate::yaml`]. Stricter than kubectl: a key given twice, two objects with one
-//! identity, `generateName`, an object without a name and a kustomization in a folder below are errors.
+//! Reads files named `*.yaml`, `*.yml` and `*.json`, folder by folder in the order of their names, without those that
+//! the renderer's options or a `.sourceignore` leave out. A file may hold many documents, and `List`s are taken apart.
+//! As with kubectl, a symlink to a file is read and a symlink to a folder is not descended into. [`crate::yaml`] reads
+//! the scalars. In contrast to kubectl, a key given twice, two objects with one identity, `generateName`, an object
+//! without a name and a kustomization in a folder below are errors.
 //!
-//! An error never makes the set smaller in silence: what could be read comes as [`Manifests::Partial`] together
-//! with every error, and nothing may be deleted on the strength of it.
+//! An error never makes the set smaller silently: what could be read is returned as [`Manifests::Partial`] with every
+//! error, and nothing may be deleted because of it.
 
 mod choice;
 mod document;
@@ -25,20 +26,20 @@ use crate::{
     path::{PathError, RelPath},
 };
 
-/// Longest document: the API server's own limit for a request.
+/// Most bytes of a document: the API server's own limit for a request.
 pub const MAX_DOCUMENT_BYTES: usize = 3 << 20;
 /// Most objects of one service; a `helm template` of the largest public charts makes a few hundred.
 pub const MAX_OBJECTS: usize = 10_000;
-/// Errors reported for one service; the rest is counted.
+/// Most errors reported for one service; of the others only the number is given.
 pub const MAX_ERRORS: usize = 100;
 
-/// Which are kustomize's, and no manifests.
+/// Files of kustomize, which are no manifests.
 pub const KUSTOMIZATIONS: [&str; 3] = ["kustomization.yaml", "kustomization.yml", "Kustomization"];
 
 /// One object as it will be applied, and where it was written.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Manifest {
-    /// The namespace is as written: empty where the service's target namespace, or none, applies.
+    /// The namespace is as written. Empty: the service's target namespace, or none, applies.
     pub object: ObjectRef,
     pub value: Value,
     pub origin: Origin,
@@ -48,9 +49,9 @@ pub struct Manifest {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Origin {
     pub file: RelPath,
-    /// From 1: where the object, or the error, begins. 0 where the file was rendered.
+    /// Line where the object or error begins, from 1. 0: the file was rendered.
     pub line: u32,
-    /// From 1, counting the documents of the file that hold something.
+    /// Number of the document among the nonempty ones of the file, from 1.
     pub document: u32,
 }
 
@@ -63,11 +64,11 @@ impl fmt::Display for Origin {
     }
 }
 
-/// What was read. Only a complete set may lead to a delete.
+/// The result of reading. Only a complete set may lead to deletes.
 #[derive(Clone, Debug)]
 pub enum Manifests {
     Complete(Vec<Manifest>),
-    /// Some of it could not be read. `errors` is never empty.
+    /// Parts could not be read. `errors` is never empty.
     Partial {
         objects: Vec<Manifest>,
         errors: Vec<ManifestError>,
@@ -95,7 +96,7 @@ impl Manifests {
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ManifestError {
-    /// The folder as a whole.
+    /// An error of the folder as a whole.
     #[error("{folder}: {reason}")]
     Folder { folder: RelPath, reason: FolderReason },
     #[error("{origin}: {reason}")]
@@ -165,15 +166,15 @@ pub enum DocumentReason {
     NestedLists,
 }
 
-/// Reads all manifests of a folder, which may have none. `target_namespace` only decides whether two objects are one: an object that
-/// names no namespace goes there.
+/// Reads all manifests of a folder, which may have none. `target_namespace` is the namespace of objects that name none,
+/// for finding duplicates.
 pub fn read(archive: &Archive, folder: &RelPath, target_namespace: &str) -> Manifests {
     let mut collector = Collector::new(target_namespace);
     collector.add_folder(archive, folder, &[], &RawOptions { allow_empty: true, ..RawOptions::ALL });
     collector.finish()
 }
 
-/// Takes manifests from wherever they are, and finds what is there twice.
+/// Collects manifests from several sources, and finds duplicates.
 pub struct Collector<'a> {
     target_namespace: &'a str,
     objects: Vec<Manifest>,
@@ -188,8 +189,9 @@ impl<'a> Collector<'a> {
         Self { target_namespace, objects: Vec::new(), errors: Vec::new(), more: 0, seen: HashMap::new() }
     }
 
-    /// The manifests of a folder that the options leave, but for those in the folders `except`, which others read. A folder of which no
-    /// renderer reads a file is an error, unless the options allow it. A file without a document counts as read.
+    /// Adds the manifests of a folder that the options select, except those in the folders `except`, which other
+    /// renderers read. If no renderer reads any file of the folder that is an error, unless the options allow it. A
+    /// file without a document counts as read.
     pub fn add_folder(&mut self, archive: &Archive, folder: &RelPath, except: &[RelPath], options: &RawOptions) {
         match archive.folder(folder) {
             Err(lost) => self.fail_folder(folder, FolderReason::Lost(lost.to_string())),
@@ -220,7 +222,7 @@ impl<'a> Collector<'a> {
         for path in taken {
             match archive.file(path) {
                 Ok(bytes) => self.add_text(path, bytes),
-                // A symlink to a folder whose name looks like a manifest's: kubectl leaves it alone.
+                // A symlink to a folder whose name looks like a manifest: kubectl ignores it.
                 Err(Lost::Missing(real)) if archive.folder(&real).is_ok() => {}
                 Err(lost) => {
                     let reason = DocumentReason::Symlink(lost.to_string());
@@ -236,15 +238,15 @@ impl<'a> Collector<'a> {
         }
     }
 
-    /// A file's documents: YAML, or JSON if its name says so.
+    /// Adds a file's documents: YAML, or JSON if its name says so.
     pub fn add_text(&mut self, file: &RelPath, bytes: &[u8]) {
         for outcome in document::read_file(bytes, file.file_name().ends_with(".json")) {
             self.take(file, outcome);
         }
     }
 
-    /// What a renderer made: an object, or a list of some. One that is there already, and just the same, is left out: a chart that
-    /// is used twice gives its definitions twice.
+    /// Adds the output of a renderer: an object or a list. An object that exists identically is left out, because a
+    /// chart that is used twice returns its definitions twice.
     pub fn add_rendered(&mut self, origin: &Origin, value: Value) {
         for outcome in document::take_value(value, (origin.line, origin.document)) {
             let again = outcome.as_ref().is_ok_and(|found| self.has(&found.object, &found.value));
@@ -267,7 +269,7 @@ impl<'a> Collector<'a> {
         let full = self.objects.len() > MAX_OBJECTS;
         if full {
             self.objects.truncate(MAX_OBJECTS);
-            // What is left out is not known to be there.
+            // Objects that are left out may still exist, so this is an error.
             self.fail_folder(folder, FolderReason::TooManyObjects);
         }
         full

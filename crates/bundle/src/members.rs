@@ -1,8 +1,8 @@
-//! The archives of others as trees: charts and artifacts of registries, read in memory, without a file being written.
+//! Foreign archives as trees: charts and artifacts of registries, read in memory without writing a file.
 //!
-//! A tar, plain or compressed with gzip or zstd, whatever its media type says: the first bytes decide. What two readers could
-//! take for two things is an error: a name given twice, by headers that disagree, or below another file; so is whatever is
-//! neither a file, a folder nor a link.
+//! A tar, plain or compressed with gzip or zstd: the first bytes decide, whatever its media type says. Content that two
+//! readers could interpret differently is an error: a duplicate name, headers that disagree, or a path below another
+//! file. So is a member that is neither a file, a folder nor a link.
 
 mod pax;
 
@@ -19,15 +19,15 @@ use crate::{
 };
 use pax::Pax;
 
-/// A long name or target in GNU's way.
+/// Most bytes of a long name or target in GNU's format.
 const MAX_LONG_NAME: u64 = 4 * MAX_PATH_BYTES as u64;
 
-/// How the members lie in an archive.
+/// The layout of an archive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
-    /// As they are named.
+    /// Members keep their names.
     Plain,
-    /// All below one folder, which is left out: a chart's archive.
+    /// All members are in one folder, which is removed: a chart's archive.
     OneFolder,
 }
 
@@ -38,7 +38,7 @@ pub struct Members {
     pub root: ObjectId,
 }
 
-/// Why an archive is not taken. Paths are fit for printing.
+/// Why an archive is not accepted. Paths are in printable form.
 #[derive(Debug, thiserror::Error)]
 pub enum MembersError {
     #[error("the archive can't be decompressed")]
@@ -96,7 +96,7 @@ pub fn read(bytes: &[u8], shape: Shape, limits: &Limits) -> Result<Members, Memb
     Ok(Members { tree, root })
 }
 
-/// The one file of an artifact that is no archive.
+/// An artifact that is a single file and no archive.
 pub fn single(name: &str, bytes: &[u8], limits: &Limits) -> Result<Members, MembersError> {
     let path = RelPath::root().join_name(name.as_bytes()).map_err(MembersError::Name)?;
     if bytes.len() as u64 > limits.file_bytes {
@@ -108,7 +108,7 @@ pub fn single(name: &str, bytes: &[u8], limits: &Limits) -> Result<Members, Memb
     Ok(Members { tree, root })
 }
 
-/// All of it, within the limits, and to its end: only there does gzip's checksum stand.
+/// Decompresses within the limits and to the end, where gzip's checksum is.
 fn decompress(bytes: &[u8], limits: &Limits) -> Result<Vec<u8>, MembersError> {
     let fail = |source| MembersError::Decompress { source };
     let mut decoder: Box<dyn Read + '_> = match bytes {
@@ -120,6 +120,7 @@ fn decompress(bytes: &[u8], limits: &Limits) -> Result<Vec<u8>, MembersError> {
         }
         plain => Box::new(plain),
     };
+
     // Folders have headers too.
     let limit = archive_limit(limits) + 4 * limits.files as u64 * BLOCK as u64;
     let mut out = Vec::new();
@@ -143,12 +144,12 @@ struct Reader<'l> {
     limits: &'l Limits,
     files: BTreeMap<RelPath, (Mode, ObjectId)>,
     folders: usize,
-    /// Bytes that files may still have.
+    /// Bytes left for files.
     left: u64,
     tree: MemoryTree,
 }
 
-/// What extended headers say of the member behind them.
+/// Extended headers for the next member.
 #[derive(Default)]
 struct Extended {
     pax: Pax,
@@ -169,7 +170,7 @@ impl Reader<'_> {
                 if kind.is_pax_local_extensions() {
                     extended.pax = pax;
                 } else if !pax.is_empty() {
-                    // Of every member behind it: nobody writes that of names and sizes.
+                    // A global header for all following members; no tool writes names and sizes so.
                     return Err(MembersError::Extended);
                 }
             } else if kind.is_gnu_longname() {
@@ -180,7 +181,8 @@ impl Reader<'_> {
                 self.add(&mut entry, std::mem::take(&mut extended))?;
             }
         }
-        // Without its last block, an archive that was cut between two members looks whole.
+
+        // Without its last block, an archive that was cut between two members would look whole.
         let end = usize::try_from(archive.into_inner().position()).unwrap_or(plain.len()).min(plain.len());
         let last = end.checked_sub(BLOCK).and_then(|start| plain.get(start..end));
         if last.is_none_or(|block| block.iter().any(|byte| *byte != 0)) {
@@ -204,6 +206,7 @@ impl Reader<'_> {
             self.folders += 1;
             return Ok(());
         }
+
         let size = entry.size();
         if extended.pax.size.is_some_and(|told| told != size) {
             return Err(MembersError::Disagree { path: shown, what: "size" });
@@ -213,6 +216,7 @@ impl Reader<'_> {
             chosen(extended.pax.target.as_deref(), extended.target.as_deref(), &header_target, "target")
                 .map_err(|_| MembersError::Disagree { path: shown.clone(), what: "target" })
         };
+
         let refused = |what| Err(MembersError::Kind { path: shown.clone(), what });
         let member = if kind.is_file() || kind.is_contiguous() {
             let executable = header.mode().is_ok_and(|mode| mode & 0o100 != 0);
@@ -240,6 +244,7 @@ impl Reader<'_> {
         } else {
             return refused("member of an unknown kind");
         };
+
         if self.files.len() >= self.limits.files {
             return Err(MembersError::TooMany { limit: self.limits.files });
         }
@@ -278,7 +283,8 @@ fn long_name(entry: &mut tar::Entry<'_, impl Read>) -> Result<Vec<u8>, MembersEr
     Ok(bytes)
 }
 
-/// POSIX's way counts before GNU's, and either before the short field; the two must not say two things.
+/// The name to use: POSIX's format takes precedence over GNU's, and both over the short field. The two must not
+/// disagree.
 fn chosen(pax: Option<&[u8]>, gnu: Option<&[u8]>, short: &[u8], what: &'static str) -> Result<Vec<u8>, MembersError> {
     match (pax, gnu) {
         (Some(pax), Some(gnu)) if pax != gnu => Err(MembersError::Disagree { path: escape(pax), what }),
@@ -287,7 +293,7 @@ fn chosen(pax: Option<&[u8]>, gnu: Option<&[u8]>, short: &[u8], what: &'static s
     }
 }
 
-/// `./a/b` and `a/b/` as people's tools write them; none for the root itself.
+/// Normalizes `./a/b` and `a/b/`, as common tools write them. None: the root itself.
 fn clean(name: &[u8]) -> Result<Option<RelPath>, MembersError> {
     let mut rest = name;
     while let Some(shorter) = rest.strip_prefix(b"./") {
@@ -302,7 +308,7 @@ fn clean(name: &[u8]) -> Result<Option<RelPath>, MembersError> {
     Ok(Some(path).filter(|path| !path.is_root()))
 }
 
-/// Nothing lies below a file or a link.
+/// Checks that no path is below a file or a link.
 fn check_shape(files: &BTreeMap<RelPath, (Mode, ObjectId)>) -> Result<(), MembersError> {
     for path in files.keys() {
         let mut above = path.parent();
@@ -332,7 +338,7 @@ fn strip(files: BTreeMap<RelPath, (Mode, ObjectId)>) -> Result<BTreeMap<RelPath,
     Ok(stripped)
 }
 
-/// Trees of files that are sorted by their paths: what has one first name stands together.
+/// Builds trees from files sorted by path: paths with the same first name are adjacent.
 fn build(tree: &mut MemoryTree, files: &[(&str, Mode, ObjectId)]) -> ObjectId {
     let mut entries = Vec::new();
     let mut rest = files;
@@ -354,7 +360,7 @@ fn build(tree: &mut MemoryTree, files: &[(&str, Mode, ObjectId)]) -> ObjectId {
 }
 
 impl Members {
-    /// The file at a path without links, of at most so many bytes.
+    /// The file at a path without links, of at most `limit` bytes. None: there is none.
     pub fn file(&self, path: &str, limit: u64) -> Option<Vec<u8>> {
         let mut id = self.root;
         let mut names = path.split('/').peekable();

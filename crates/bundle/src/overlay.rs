@@ -1,22 +1,22 @@
-//! Folders of several trees as one: a service's source with others mounted in it, and charts with what they depend on.
+//! Several trees as one: a service's source with others mounted in it, and charts with their dependencies.
 //!
-//! Nothing is copied: a graft makes the folders on its way anew, and all else stays what it is, by its id. So the content id
-//! of what is put together says what it is made of.
+//! Nothing is copied: a graft only creates the folders on its path, and everything else keeps its id. So the content id
+//! of the result covers all of its parts.
 
 use crate::{
     path::RelPath,
     tree::{Entry, MemoryTree, Mode, ObjectId, Tree, TreeError},
 };
 
-/// Trees that are read as one. An object is the same in whichever of them it lies.
+/// Trees that are read as one. An object is the same in each of them.
 #[derive(Default)]
 pub struct Overlay {
     trees: Vec<Box<dyn Tree>>,
-    /// Folders that hold a graft.
+    /// Folders that contain a graft.
     made: MemoryTree,
 }
 
-/// Why a folder can't lie where it shall.
+/// Why a folder can't be mounted at a path.
 #[derive(Debug, thiserror::Error)]
 pub enum GraftError {
     #[error("{path} is there already, from another source")]
@@ -32,7 +32,7 @@ impl Overlay {
         self.trees.push(Box::new(tree));
     }
 
-    /// The tree `root` with a folder at `path`, where nothing lies yet; folders on the way are made.
+    /// The tree `root` with a folder mounted at `path`, which must be free; folders on the way are created.
     pub fn graft(&mut self, root: &ObjectId, path: &RelPath, folder: &ObjectId) -> Result<ObjectId, GraftError> {
         let names: Vec<&str> = path.names().collect();
         self.graft_below(Some(root), &RelPath::root(), &names, folder)
@@ -50,7 +50,7 @@ impl Overlay {
         let Some((name, rest)) = names.split_first() else {
             return Err(GraftError::Taken { path: at.clone() });
         };
-        // The names of a parsed path.
+        // Valid, because the names are from a parsed path.
         let path = at.join_name(name.as_bytes()).unwrap_or_else(|_| at.clone());
         let known = entries.iter().position(|entry| entry.name == name.as_bytes());
         let id = match (known.and_then(|n| entries.get(n)), rest) {
@@ -67,12 +67,12 @@ impl Overlay {
             Some(place) => *place = entry,
             None => entries.push(entry),
         }
-        // However the trees order theirs.
+        // Trees may have other orders.
         entries.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(self.made.add_tree(entries))
     }
 
-    /// The entry at a path that has no symlink on its way; `None` for the root too.
+    /// The entry at a path without symlinks on its way. None also for the root.
     pub fn entry(&self, root: &ObjectId, path: &RelPath) -> Result<Option<Entry>, TreeError> {
         let mut found: Option<Entry> = None;
         for name in path.names() {
@@ -89,7 +89,7 @@ impl Overlay {
         Ok(found)
     }
 
-    /// The folder at a path that has no symlink on its way.
+    /// The folder at a path without symlinks on its way.
     pub fn folder(&self, root: &ObjectId, path: &RelPath) -> Result<Option<ObjectId>, TreeError> {
         if path.is_root() {
             return Ok(Some(*root));
@@ -99,7 +99,7 @@ impl Overlay {
 }
 
 impl Overlay {
-    /// The first tree that has it answers; one that lacks it says nothing.
+    /// Asks each tree until one has the object.
     fn ask<T>(&self, id: &ObjectId, ask: impl Fn(&dyn Tree) -> Result<T, TreeError>) -> Result<T, TreeError> {
         let trees = self.trees.iter().map(AsRef::as_ref);
         for tree in std::iter::once::<&dyn Tree>(&self.made).chain(trees) {

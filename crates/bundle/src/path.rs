@@ -1,23 +1,23 @@
-//! Paths inside a repository or an archive, parsed at the edge so that a hostile name never travels further.
+//! Paths inside a repository or an archive, parsed at the edge so that no other code gets a hostile name.
 
 use std::{borrow::Cow, fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 
-/// Longest path in bytes, and deepest in components: more than any real repository has, less than any file system
-/// or tar reader stumbles over.
+/// Longest path in bytes, and most names: more than any real repository has, and less than what any file system or tar
+/// reader supports.
 pub const MAX_PATH_BYTES: usize = 1024;
 pub const MAX_DEPTH: usize = 64;
 /// `NAME_MAX` of every common file system.
 pub const MAX_NAME_BYTES: usize = 255;
 
-/// A relative path with `/` between its names. Empty is the root.
+/// A relative path with `/` between its names. Empty: the root.
 ///
-/// Each name is UTF-8 without control characters, `/` or `\`, is not `.` or `..`, and is not a disguise of `.git`.
+/// Each name is UTF-8 without control characters, `/` or `\`, is not `.` or `..`, and is no variant of `.git`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RelPath(String);
 
-/// Why a path was refused. The path is shown escaped and cut, whatever bytes it holds.
+/// Why a path was refused. The path is shown escaped and shortened.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("path \"{shown}\" {reason}")]
 pub struct PathError {
@@ -57,7 +57,8 @@ impl PathError {
     }
 }
 
-/// The bytes as one printable line of at most some 200 characters: what is not printable ASCII or a letter is escaped.
+/// The bytes as one printable line of at most about 200 characters. Everything except printable ASCII and letters is
+/// escaped.
 pub fn escape(bytes: &[u8]) -> String {
     const SHOWN: usize = 160;
     let mut out = String::new();
@@ -84,7 +85,7 @@ impl RelPath {
         Self(String::new())
     }
 
-    /// A path in its only written form: no `./`, no trailing slash.
+    /// Parses a path in its canonical form: without `./` and trailing slash.
     pub fn parse(text: &str) -> Result<Self, PathError> {
         if text.is_empty() {
             return Ok(Self::root());
@@ -103,7 +104,7 @@ impl RelPath {
         Ok(Self(text.to_owned()))
     }
 
-    /// A folder as people write it in `spec.path`: `.`, `./apps/web` and `apps/web/` are accepted too.
+    /// Parses a folder as people write it in `spec.path`; `.`, `./apps/web` and `apps/web/` are accepted too.
     pub fn parse_folder(text: &str) -> Result<Self, PathError> {
         let mut rest = text;
         while let Some(shorter) = rest.strip_prefix("./") {
@@ -139,7 +140,7 @@ impl RelPath {
         Ok(Self(joined))
     }
 
-    /// Where `reference` leads from this folder by its text alone, as `path.Join` and kustomize do.
+    /// The path to which `reference` leads from this folder by text alone, as in `path.Join` and kustomize.
     pub fn join_clean(&self, reference: &str) -> Result<Self, PathError> {
         let fail = |reason| PathError::new(reference.as_bytes(), reason);
         if reference.starts_with('/') {
@@ -170,12 +171,12 @@ impl RelPath {
         self.0.split('/').filter(|name| !name.is_empty())
     }
 
-    /// The last name; empty for the root.
+    /// The last name. Empty for the root.
     pub fn file_name(&self) -> &str {
         self.0.rsplit('/').next().unwrap_or_default()
     }
 
-    /// The folder that holds this; `None` for the root.
+    /// The folder that contains this path. None for the root.
     pub fn parent(&self) -> Option<Self> {
         if self.is_root() {
             return None;
@@ -189,7 +190,7 @@ impl RelPath {
             || self.0.strip_prefix(folder.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
     }
 
-    /// This path as seen from `folder`; `None` if it lies elsewhere.
+    /// This path relative to `folder`. None: it is elsewhere.
     pub fn strip(&self, folder: &Self) -> Option<&str> {
         if !self.is_within(folder) {
             return None;
@@ -247,8 +248,8 @@ fn check_name(name: &str) -> Result<(), PathReason> {
     Ok(())
 }
 
-/// Git's own rules: `is_hfs_dotgit` and `is_ntfs_dotgit` (utf8.c, path.c). Nothing is ever checked out here, but an
-/// archive may meet a file system later, and two readings of one name are how such holes begin.
+/// Git's own rules: `is_hfs_dotgit` and `is_ntfs_dotgit` (utf8.c, path.c). Nothing is checked out here, but an archive
+/// may later be written to a file system, where another reading of a name would be a security hole.
 fn is_dot_git(name: &str) -> bool {
     let ntfs = name.split(':').next().unwrap_or_default().trim_end_matches([' ', '.']);
     if ntfs.eq_ignore_ascii_case(".git") || ntfs.eq_ignore_ascii_case("git~1") {

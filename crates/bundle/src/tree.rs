@@ -1,4 +1,4 @@
-//! Git trees as data: what the closure needs of an object database, and an implementation in memory.
+//! Git trees as data: the operations of an object database that closures need, and an implementation in memory.
 
 use std::{collections::HashMap, fmt, rc::Rc, str::FromStr, sync::Arc};
 
@@ -65,7 +65,7 @@ impl fmt::Debug for ObjectId {
     }
 }
 
-/// What a tree's entry is. The octal value is Git's.
+/// The type of a tree's entry. The octal value is Git's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Mode {
     /// `040000`
@@ -92,7 +92,7 @@ impl Mode {
     }
 }
 
-/// One entry of a tree. The name is what the tree says: any bytes.
+/// One entry of a tree. The name may contain any bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     pub name: Vec<u8>,
@@ -100,7 +100,7 @@ pub struct Entry {
     pub id: ObjectId,
 }
 
-/// An object database failed, or does not hold what a tree promises.
+/// An object database failed, or lacks an object that a tree names.
 #[derive(Debug, thiserror::Error)]
 pub enum TreeError {
     #[error("object {0} is missing from the mirror")]
@@ -137,7 +137,7 @@ pub struct MemoryTree {
 }
 
 impl MemoryTree {
-    /// Of all blobs.
+    /// Size of all blobs.
     pub fn bytes(&self) -> u64 {
         self.blobs.values().map(|blob| blob.len() as u64).sum()
     }
@@ -148,7 +148,7 @@ impl MemoryTree {
         id
     }
 
-    /// Adds a tree with exactly these entries, hostile ones too.
+    /// Adds a tree with exactly these entries, even hostile ones.
     pub fn add_tree(&mut self, entries: Vec<Entry>) -> ObjectId {
         let mut body = Vec::new();
         for entry in &entries {

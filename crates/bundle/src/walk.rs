@@ -1,4 +1,4 @@
-//! Following a path through symlinks, as a kernel would, inside a repository or an archive.
+//! Follows a path through symlinks inside a repository or an archive, as a kernel does.
 
 use std::collections::VecDeque;
 
@@ -11,19 +11,19 @@ const MAX_HOPS: usize = 40;
 pub(crate) enum Found {
     Folder,
     File,
-    /// With its target's text.
+    /// With the text of its target.
     Link(Vec<u8>),
 }
 
 pub(crate) trait Lookup {
     type Error;
-    /// What lies at a path whose parent is a real folder.
+    /// The entry at a path whose parent is a real folder.
     fn find(&mut self, path: &RelPath) -> Result<Option<Found>, Self::Error>;
-    /// Where a path leads depends on what lies here, beside what it leads to and the folders around that.
+    /// Called for each path that the result depends on, besides its target and the target's folders.
     fn note(&mut self, _path: &RelPath) {}
 }
 
-/// Where a path leads.
+/// The target of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Resolved {
     pub path: RelPath,
@@ -32,7 +32,7 @@ pub(crate) struct Resolved {
     pub links: Vec<RelPath>,
 }
 
-/// Why a path leads nowhere.
+/// Why a path has no target.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Lost {
     #[error("{0} does not exist")]
@@ -46,7 +46,7 @@ pub enum Lost {
 }
 
 impl Lost {
-    /// Whether the path leads out of the repository, rather than to nothing in it.
+    /// Whether the path leads out of the repository, rather than to a missing target in it.
     pub fn escapes(&self) -> bool {
         matches!(self, Self::Path(e) if matches!(e.reason, PathReason::Escapes | PathReason::Absolute))
     }
@@ -62,8 +62,9 @@ pub(crate) fn follow<L: Lookup>(
     let Some(mut names) = split(reference) else {
         return lost(reference, PathReason::Absolute);
     };
+
     let (mut current, mut folder, mut links) = (base.clone(), true, Vec::new());
-    // The text that is being followed, for the error.
+    // The text being followed, for the error.
     let mut via = reference.to_vec();
     while let Some(name) = names.pop_front() {
         if name.is_empty() || name == b"." {
@@ -104,7 +105,7 @@ pub(crate) fn follow<L: Lookup>(
                 if links.len() > MAX_HOPS {
                     return Ok(Err(Lost::Loop));
                 }
-                // A Git tree can hold one; no kernel follows it, and no archive takes it.
+                // A Git tree can contain one, but no kernel follows it and no archive accepts it.
                 if target.is_empty() {
                     return lost(&target, PathReason::EmptyName);
                 }
@@ -119,7 +120,7 @@ pub(crate) fn follow<L: Lookup>(
     Ok(Ok(Resolved { path: current, folder, links }))
 }
 
-/// The names of a relative path; `None` if it is absolute.
+/// The names of a relative path. None: it is absolute.
 fn split(path: &[u8]) -> Option<VecDeque<Vec<u8>>> {
     (!path.starts_with(b"/")).then(|| path.split(|b| *b == b'/').map(<[u8]>::to_vec).collect())
 }

@@ -1,10 +1,10 @@
 //! YAML as kubectl reads it.
 //!
-//! kubectl reads manifests with `sigs.k8s.io/yaml`, that is go-yaml v2: YAML 1.1 scalars with rules of its own. No
-//! general reader has exactly these rules (`yEs`, `0o17`, `1_0`, an integer over 64 bits, merge keys that override
-//! what stands before them), and a number read differently is a changed object. So only the syntax is left to the
-//! parser; scalars ([`scalar`]), aliases and merge keys are composed here as go-yaml v2.4 does. Two things are
-//! stricter: a key given twice is an error, and sizes are bounded ([`Budget`]).
+//! kubectl reads manifests with `sigs.k8s.io/yaml`, i.e. go-yaml v2: YAML 1.1 scalars with rules of its own. No general
+//! reader has exactly these rules (`yEs`, `0o17`, `1_0`, an integer over 64 bits, merge keys that override earlier
+//! keys), and a number read differently is a changed object. So only the syntax is left to the parser; scalars
+//! ([`scalar`]), aliases and merge keys are composed here as in go-yaml v2.4. Two things are stricter: a duplicate key
+//! is an error, and sizes are bounded ([`Budget`]).
 
 mod compose;
 pub mod edit;
@@ -14,26 +14,26 @@ use serde_json::{Map, Value};
 
 pub use scalar::{Scalar, json_float};
 
-/// What one document may cost, aliases expanded.
+/// Limits of one document, with aliases expanded.
 #[derive(Clone, Copy, Debug)]
 pub struct Budget {
     /// Scalars, sequences and mappings.
     pub nodes: usize,
     /// Bytes of scalars.
     pub bytes: usize,
-    /// Collections inside each other.
+    /// Nested collections.
     pub depth: usize,
 }
 
-/// 500,000 nodes is ten times what a 3 MiB manifest holds; with 8 MiB of scalars that bounds an alias bomb at some
-/// 100 MB for the moment of reading. Depth: deeper than any OpenAPI schema in a CRD (about 40).
+/// 500,000 nodes is ten times the content of a 3 MiB manifest; with 8 MiB of scalars this limits an alias bomb to about
+/// 100 MB while it is read. Depth: deeper than any OpenAPI schema in a CRD (about 40).
 impl Default for Budget {
     fn default() -> Self {
         Self { nodes: 500_000, bytes: 8 << 20, depth: 100 }
     }
 }
 
-/// A document's node and the line, from 1, where it begins.
+/// A node of a document, and the line where it begins, from 1.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Node {
     pub line: u32,
@@ -44,11 +44,11 @@ pub struct Node {
 pub enum NodeValue {
     Scalar(Scalar),
     Sequence(Vec<Node>),
-    /// In the order of the first mention of each key.
+    /// In the order of the first occurrence of each key.
     Mapping(Vec<(Key, Node)>),
 }
 
-/// A mapping's key, as the string that JSON needs.
+/// A mapping's key as a string, for JSON.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Key {
     pub line: u32,
@@ -58,7 +58,7 @@ pub struct Key {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}")]
 pub struct YamlError {
-    /// From 1, in the text that was given.
+    /// Line in the given text, from 1.
     pub line: u32,
     pub reason: YamlReason,
 }
@@ -96,8 +96,8 @@ pub fn parse(text: &str, budget: &Budget) -> Result<Vec<Node>, YamlError> {
     compose::compose(text, budget, compose::Repeated::Refused)
 }
 
-/// The same where of a key that is given twice in one mapping the last one counts, as Helm and Kustomize read their own files. Each such
-/// key comes with the line of its later mention, as [`YamlReason::DuplicateKey`].
+/// Like [`parse`], but of duplicate keys in a mapping the last one counts, as Helm and Kustomize read their own files.
+/// Each duplicate is also returned as [`YamlReason::DuplicateKey`] with its line.
 pub fn parse_last(text: &str, budget: &Budget) -> Result<(Vec<Node>, Vec<YamlError>), YamlError> {
     let mut noted = Vec::new();
     let documents = compose::compose(text, budget, compose::Repeated::Noted(&mut noted))?;
@@ -120,7 +120,7 @@ impl Node {
         }
     }
 
-    /// The items of a sequence; nothing for anything else.
+    /// The items of a sequence. Empty for other nodes.
     pub fn items(&self) -> &[Node] {
         match &self.value {
             NodeValue::Sequence(items) => items,

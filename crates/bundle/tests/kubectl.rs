@@ -1,4 +1,4 @@
-//! Scalars, keys, merges and documents are read exactly as the real kubectl reads them.
+//! Scalars, keys, merges and documents are read exactly as by the real kubectl.
 #![allow(clippy::unwrap_used)]
 
 use std::process::Command;
@@ -13,7 +13,8 @@ fn ask_kubectl(file: &str, text: &str) -> Result<Vec<Value>, String> {
     let path = dir.path().join(file);
     std::fs::write(&path, text).unwrap();
     let output = Command::new(Tools::find().unwrap().kubectl())
-        // Reads, removes a label that isn't there, and prints: the one command that asks no server for anything.
+        // Reads the file, removes a label that isn't there, and prints. It is the only command that asks no server for
+        // anything.
         .args(["label", "--local", "absent-", "-o", "json", "-f"])
         .arg(&path)
         .env("HOME", dir.path())
@@ -28,7 +29,7 @@ fn ask_kubectl(file: &str, text: &str) -> Result<Vec<Value>, String> {
     Ok(values.into_iter().map(normalize).collect())
 }
 
-/// Takes back what the command adds, and reads an integer over 64 bits as the float that kubectl holds.
+/// Removes what the command adds, and turns integers beyond 64 bits into floats, as kubectl does.
 fn normalize(mut value: Value) -> Value {
     if value["metadata"]["labels"] == serde_json::json!({}) {
         value["metadata"].as_object_mut().unwrap().remove("labels");
@@ -63,7 +64,7 @@ fn object(body: &str) -> String {
     format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: a, namespace: default}}\n{body}\n")
 }
 
-/// Many scalars in one run of kubectl: as values of a mapping, plain.
+/// Checks many scalars with one run of kubectl, as plain values of a mapping.
 fn same_values(scalars: &[&str]) {
     let lines: String = scalars.iter().enumerate().map(|(n, s)| format!("  k{n:03}: {s}\n")).collect();
     let text = object(&format!("data:\n{lines}"));

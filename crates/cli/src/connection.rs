@@ -1,4 +1,4 @@
-//! Which hub is meant, and how it is asked.
+//! Finds the hub, and sends requests to it.
 
 use std::{
     env,
@@ -24,10 +24,10 @@ use crate::{
     terminal::say,
 };
 
-/// Longest wait for an answer that is not a watch: what the hub itself allows a request.
+/// Longest wait for an answer, except a watch's. The hub has the same limit for a request.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Objects per page of a list, as kubectl asks.
+/// Objects per page of a list, as in kubectl.
 pub const PAGE: u32 = 500;
 
 /// How to find the hub; taken by every command that asks it.
@@ -43,7 +43,7 @@ pub struct ConnectArgs {
     pub context: Option<String>,
 }
 
-/// The user's own configuration: `$XDG_CONFIG_HOME/farwater/config`, a kubeconfig.
+/// Path of the user's own kubeconfig for hubs: `$XDG_CONFIG_HOME/farwater/config`.
 pub fn own_config() -> Option<PathBuf> {
     let base = variable("XDG_CONFIG_HOME").or_else(|| variable("HOME").map(|home| home.join(".config")))?;
     Some(base.join("farwater").join("config"))
@@ -53,7 +53,7 @@ fn variable(name: &str) -> Option<PathBuf> {
     env::var_os(name).filter(|value: &OsString| !value.is_empty()).map(PathBuf::from)
 }
 
-/// A hub that can be asked.
+/// A connection to a hub.
 #[derive(Clone)]
 pub struct Session {
     pub client: Client,
@@ -61,7 +61,7 @@ pub struct Session {
     /// The context's namespace.
     pub namespace: String,
     pub server: String,
-    /// What kubectl needs to reach the same hub.
+    /// The flags with which kubectl reaches the same hub.
     kubectl_flags: String,
 }
 
@@ -99,12 +99,12 @@ impl Session {
         Failure::request(attempt, &self.server, error)
     }
 
-    /// `kubectl …` as the user has to type it to reach this hub.
+    /// A `kubectl` command as the user has to type it to reach this hub.
     pub fn kubectl(&self, arguments: &str) -> String {
         format!("kubectl{} {arguments}", self.kubectl_flags)
     }
 
-    /// One request that is answered by JSON.
+    /// Sends one request and returns its answer, which must be JSON.
     pub async fn ask(
         &self,
         attempt: &str,
@@ -129,7 +129,7 @@ impl Session {
         self.ask(attempt, Method::GET, path, "application/json", None).await
     }
 
-    /// A typed object; if it is missing, the failure names one that was perhaps meant.
+    /// Reads a typed object. If it is missing, the failure suggests a similar name.
     pub async fn get<K>(&self, namespace: &str, name: &str) -> Result<K>
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
@@ -146,7 +146,7 @@ impl Session {
         }
     }
 
-    /// Every object of a kind, page by page; of one namespace or of all.
+    /// Lists all objects of a kind page by page. `namespace`: None lists all namespaces.
     pub async fn list<K>(&self, namespace: Option<&str>) -> Result<Vec<K>>
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
@@ -177,7 +177,7 @@ impl Session {
     }
 }
 
-/// A 404 with the nearest name that exists.
+/// The failure for a missing object, with the most similar name that exists.
 pub fn missing(kind: &str, plural: &str, namespace: &str, name: &str, known: &[&str]) -> Failure {
     let place = if namespace.is_empty() { String::new() } else { format!(" in namespace {namespace}") };
     let failure = Failure::new(exit::MISSING, format!("there is no {kind} {name:?}{place}"));

@@ -1,6 +1,6 @@
-//! What each command changes, and which field or object does it: whatever a command does, `kubectl apply` can do too.
+//! What each command changes, and in which field or object. `kubectl apply` can make every such change too.
 
-/// By the words of the command. The command line and this list are held together by a test, and `docs/cli.md` shows it.
+/// Keyed by the command's words. A test compares this list with the command line and `docs/cli.md`.
 pub const EFFECTS: &[(&str, Effect)] = &[
     ("hub", Effect::Runs),
     (
@@ -107,15 +107,15 @@ pub const EFFECTS: &[(&str, Effect)] = &[
 #[derive(Clone, Copy, Debug)]
 pub enum Effect {
     Reads,
-    /// It is the hub.
+    /// The command is the hub itself.
     Runs,
-    /// Something on this machine alone.
+    /// Changes something on this machine only.
     Here(&'static str),
-    /// Objects of a cluster that is named by its context.
+    /// Changes objects of a cluster that a kubeconfig's context names.
     Cluster(&'static str),
-    /// Objects and fields of the hub.
+    /// Changes objects and fields of the hub.
     Writes(&'static [&'static str]),
-    /// The hub's data, below its API and with the hub stopped.
+    /// Changes the hub's database directly, without its API and while the hub is stopped.
     Database(&'static str),
 }
 
@@ -132,7 +132,7 @@ impl Effect {
     }
 }
 
-/// The table of `docs/cli.md`.
+/// The table as `docs/cli.md` has it.
 fn table() -> String {
     let mut text = "| command | changes |\n|---|---|\n".to_owned();
     for (command, effect) in EFFECTS {
@@ -163,7 +163,7 @@ mod tests {
         }
     }
 
-    /// In the order of the alphabet.
+    /// All commands, sorted.
     fn commands() -> Vec<String> {
         let mut commands = Vec::new();
         leaves(&crate::Cli::command(), "", &mut commands);
@@ -171,7 +171,7 @@ mod tests {
         commands
     }
 
-    /// The words before the first argument.
+    /// The words of a usage line before the first argument.
     fn words(usage: &str) -> String {
         let is_word = |part: &&str| part.starts_with(|c: char| c.is_ascii_lowercase());
         usage.split(' ').take_while(is_word).collect::<Vec<_>>().join(" ")

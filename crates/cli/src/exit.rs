@@ -1,4 +1,5 @@
-//! Exit codes: 0 yes, 1 an honest no, 2 and up trouble. The table in `docs/cli.md` is checked against this file.
+//! Exit codes: 0 is yes, 1 is no, and 2 and above are failures. A test compares the table in `docs/cli.md` with this
+//! file.
 
 /// Done, or the answer is yes.
 pub const YES: u8 = 0;
@@ -12,18 +13,18 @@ pub const DENIED: u8 = 3;
 pub const MISSING: u8 = 4;
 /// The hub refused the change: a conflict, an invalid object or a failed precondition.
 pub const CONFLICT: u8 = 5;
-/// What was waited for did not happen in time.
+/// The condition that the command waited for was not met in time.
 pub const TIMEOUT: u8 = 6;
-/// The hub can't be reached, or answers what no hub answers.
+/// The hub can't be reached, or the answer is not one of a hub.
 pub const UNREACHABLE: u8 = 7;
-/// The hub process ended by an error of its own.
+/// The hub process ended with an error.
 pub const HUB_FAILED: u8 = 8;
-/// A bug of ours.
+/// A bug in Farwater.
 pub const INTERNAL: u8 = 70;
 
 #[cfg(test)]
 mod tests {
-    /// Every code with the words that the documentation must list it with.
+    /// Every code with the beginning of its description in the documentation.
     const DOCUMENTED: [(u8, &str); 10] = [
         (super::YES, "done, or the answer is yes"),
         (super::NO, "an honest no"),

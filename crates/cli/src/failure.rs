@@ -1,4 +1,5 @@
-//! What a command says when it fails: one sentence of cause, one line of evidence, one line of what to do next.
+//! The message of a command that fails: one sentence with the cause, one line of evidence, and one line with the next
+//! step.
 
 use std::{error::Error as _, io, path::Path};
 
@@ -37,7 +38,7 @@ impl Failure {
         Self::usage(format!("can't {action} {}", path.display())).evidence(source.to_string())
     }
 
-    /// Names what was attempted; the error says what came back.
+    /// A failed request. `attempt` is what the command tried to do; the error gives the cause.
     pub fn request(attempt: &str, server: &str, error: &kube::Error) -> Self {
         match error {
             kube::Error::Api(status) => Self::refused(attempt, status),
@@ -61,7 +62,7 @@ impl Failure {
                 .evidence(message.clone())
                 .next("{program} login URL --token-file FILE"),
             403 => failure(exit::DENIED).next("{program} version # shows who you are"),
-            // Of an object, the hub names it; without a name it is the path that the hub does not know.
+            // If an object is missing, the hub names it. Without a name, the hub doesn't know the path.
             404 if status.details.as_ref().is_some_and(|details| !details.name.is_empty()) => failure(exit::MISSING),
             404 => Self::new(exit::UNREACHABLE, format!("can't {attempt}: the hub does not serve this"))
                 .evidence(message.clone())
@@ -80,7 +81,7 @@ impl Failure {
         self.code == exit::DENIED
     }
 
-    /// The message for standard error. Texts of servers are stripped of control characters.
+    /// The message for standard error. Control characters are removed from texts of servers.
     pub fn render(&self, program: &str) -> String {
         let mut lines = format!("{program}: {}\n", text::plain(&self.cause));
         if let Some(evidence) = &self.evidence {
@@ -104,7 +105,7 @@ fn unreachable_hub(attempt: &str, server: &str, root: &str) -> Failure {
     }
 }
 
-/// The message of an error and of all its causes. A cause that the text before it ends with is not repeated.
+/// The message of an error followed by those of its causes. A cause is left out if the text so far ends with it.
 pub fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
@@ -118,7 +119,7 @@ pub fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// Wrappers repeat each other; the innermost error is what happened.
+/// The innermost error says what happened. The errors around it repeat each other.
 fn root_cause(error: &kube::Error) -> String {
     let mut root = error.to_string();
     let mut source = error.source();
@@ -129,12 +130,13 @@ fn root_cause(error: &kube::Error) -> String {
     root
 }
 
-/// The name that was probably meant.
+/// The known name that is most similar to the given one. None: none is similar enough.
 pub fn suggest<'a>(given: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     known
         .into_iter()
         .map(|name| (strsim::normalized_damerau_levenshtein(given, name), name))
-        // One swap in three letters is still a typo; at half, they are different words.
+        // With three letters, one swap still counts as a typo. Names that share only half of their letters are
+        // different words.
         .filter(|(score, _)| *score > 0.6)
         .max_by(|a, b| a.0.total_cmp(&b.0))
         .map(|(_, name)| name)

@@ -1,4 +1,4 @@
-//! The fleet as a tree of lines: pure, so that a picture can be compared.
+//! Draws the fleet as a tree of lines. It reads nothing from outside, so that tests can compare pictures.
 
 use farwater_api::{
     Cluster, Condition, ServiceDeployment,
@@ -14,7 +14,7 @@ use crate::{
     text,
 };
 
-/// A state that is readable without its colour.
+/// A state as symbol, word and colour. The symbol and the word are enough without the colour.
 struct Mark {
     symbol: &'static str,
     word: String,
@@ -37,7 +37,7 @@ pub fn render(fleet: &Fleet, terminal: Terminal, now: Timestamp) -> String {
         drawing.cluster(&format!("{namespace}/{name}"), Some(cluster), now);
         drawing.services(&here, namespace, fleet);
     }
-    // What is left names clusters that do not exist, or that one may not read.
+    // The services left over name clusters that do not exist, or that the user may not read.
     while let Some(first) = rest.first() {
         let name = first.spec.cluster_ref.name.clone();
         let (here, elsewhere) = rest.into_iter().partition(|service| service.spec.cluster_ref.name == name);
@@ -48,7 +48,8 @@ pub fn render(fleet: &Fleet, terminal: Terminal, now: Timestamp) -> String {
     drawing.lines
 }
 
-/// The hub's rule: the named namespace, or the service's own, then the administrators'.
+/// Whether the service runs on this cluster, by the hub's rule: the named namespace, else the service's own, else the
+/// administrators'.
 fn runs_on(service: &ServiceDeployment, namespace: &str, name: &str, fleet: &Fleet) -> bool {
     let reference = &service.spec.cluster_ref;
     if reference.name != name {
@@ -110,7 +111,7 @@ impl Drawing {
         }
     }
 
-    /// Cut to the terminal before it is coloured, so that no colour is left open.
+    /// Cuts the line to the terminal's width before colouring it: a cut afterwards could leave a colour on.
     fn line(&mut self, stem: &str, title: &str, mark: &Mark, detail: &str) {
         let head = format!("{stem}{} ", mark.symbol);
         let title = text::plain(title);
@@ -138,11 +139,12 @@ fn judge_service(service: &ServiceDeployment) -> (Mark, String) {
     let counts = counts.map(|counts| format!("{}/{} healthy", counts.healthy, counts.total));
     let message = ready.map(|c| text::short_commits(&c.message).into_owned()).filter(|message| !message.is_empty());
     let held = status.held_prune.as_ref().map(|held| format!("{} deletions wait for approval", held.count));
+
     let (mark, message) = if service.metadata.deletion_timestamp.is_some() {
         (Mark::new("⌫", "being deleted", Colour::Doubtful), message)
     } else {
         match ready.map(|c| c.status.as_str()) {
-            // What is healthy needs no sentence.
+            // A healthy service needs no message.
             Some("True") => (Mark::new("✓", "Healthy", Colour::Good), None),
             Some("False") if holds("Stalled") => (Mark::new("✗", "Failed", Colour::Bad), message),
             Some("Unknown") if service.spec.suspend => (Mark::new("‖", "Suspended", Colour::Doubtful), message),
@@ -151,8 +153,10 @@ fn judge_service(service: &ServiceDeployment) -> (Mark, String) {
             _ => (Mark::new("…", "Progressing", Colour::Doubtful), message),
         }
     };
+
     let pinned = service.spec.pin.as_ref().map(|_| "pinned".to_owned());
-    // One that is over by now is no news, and one that counts is what the message says.
+    // A suspension isn't listed: the message names one that is in force, and one that has ended doesn't matter any
+    // more.
     let details: Vec<String> = [revision, counts, held, pinned, message].into_iter().flatten().collect();
     (mark, details.join("  "))
 }

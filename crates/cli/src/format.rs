@@ -1,4 +1,4 @@
-//! `-o`: what the output looks like.
+//! `-o`: the format of the output.
 
 use serde::Serialize;
 
@@ -35,7 +35,7 @@ pub fn json(value: &impl Serialize) -> Result<String> {
     Ok(text::escape_json(json) + "\n")
 }
 
-/// One line, for streams of documents.
+/// One line of JSON with a line break, for streams of documents.
 pub fn json_line(value: &impl Serialize) -> Result<String> {
     let json = serde_json::to_string(value).map_err(|error| internal(&error))?;
     Ok(text::escape_json(json) + "\n")
@@ -43,11 +43,11 @@ pub fn json_line(value: &impl Serialize) -> Result<String> {
 
 pub fn yaml(value: &impl Serialize) -> Result<String> {
     let yaml = serde_saphyr::to_string(value).map_err(|error| internal(&error))?;
-    // Block scalars can't escape, so what a terminal would obey is left out.
+    // YAML's block scalars have no escapes, so control characters are left out.
     Ok(text::printable(&yaml).into_owned())
 }
 
-/// Several objects as one stream.
+/// Several objects as one YAML stream.
 pub fn yaml_documents(values: &[impl Serialize]) -> Result<String> {
     let documents = values.iter().map(yaml).collect::<Result<Vec<_>>>()?;
     Ok(documents.iter().map(|document| format!("---\n{document}")).collect())

@@ -1,8 +1,8 @@
-//! `farwater help`: the commands in groups, by task.
+//! `farwater help`: the commands, grouped by task.
 
 use crate::text;
 
-/// Every command is in one group; a test compares them.
+/// The groups with their commands. A test checks that every command is in exactly one.
 const GROUPS: [(&str, &[&str]); 4] = [
     ("Start", &["install", "login", "cluster", "deploy", "convert"]),
     (
@@ -19,10 +19,10 @@ const GROUPS: [(&str, &[&str]); 4] = [
     ("Administer", &["hub", "admin", "notify", "completion", "help"]),
 ];
 
-/// Of clap, which prints the commands of its own template as one list.
+/// Clap's template without its list of commands, which can't have groups.
 const TEMPLATE: &str = "{about-with-newline}\n{usage-heading} {usage}\n";
 
-/// The command line with its commands in groups.
+/// Replaces the list of commands in the help by the groups.
 pub fn grouped(command: clap::Command) -> clap::Command {
     let text = groups(&command);
     command.help_template(format!("{TEMPLATE}{text}\nOptions:\n{{options}}\n"))
@@ -36,7 +36,7 @@ fn groups(command: &clap::Command) -> String {
         for name in names {
             let about = match command.find_subcommand(name).and_then(clap::Command::get_about) {
                 Some(about) => about.to_string(),
-                // Clap makes it when it parses.
+                // Clap adds the `help` command only when it parses.
                 None => "Prints this help, or that of a command".to_owned(),
             };
             page += &format!("  {name:widest$}  {about}\n");

@@ -1,4 +1,4 @@
-//! A hub that runs in a cluster: its StatefulSet, its pod, and commands in that.
+//! A hub that is installed in a cluster: its StatefulSet, its pod, and commands that run in the pod.
 
 use std::{
     io,
@@ -33,17 +33,18 @@ use crate::{
 };
 
 const PAUSE: Duration = Duration::from_secs(1);
-/// A command in a pod that says nothing for so long is taken for gone. The database's own patience is less.
+/// A command in a pod that prints nothing for this long counts as failed. The database's own timeouts are shorter.
 const SILENCE: Duration = Duration::from_secs(120);
-/// How much of a stream may be on its way.
+/// Bytes of a stream that may be buffered.
 const BUFFER: usize = 256 << 10;
-/// Words on standard error that are kept: the first ones say what happened.
+/// Most bytes of standard error that are kept. The first ones name the cause.
 const MAX_WORDS: usize = 16 << 10;
-/// Far longer than a kubeconfig.
+/// Most bytes of a kubeconfig; a real one is far smaller.
 const MAX_KUBECONFIG: u64 = 1 << 20;
-/// A cluster's ways to a new pod take a moment after that is ready.
+/// Longest wait for the address to answer: the cluster's network needs a moment to route to a pod that has become
+/// ready.
 const HEARD: Duration = Duration::from_secs(10);
-/// Where `kubectl port-forward` makes a hub reachable that has no address of its own.
+/// Address of a hub without one of its own, after `kubectl port-forward`.
 pub const FORWARDED: &str = "https://localhost:8443";
 
 #[derive(Clone, Copy)]
@@ -57,7 +58,7 @@ impl InstalledHub<'_> {
         format!("{}-0", names::NAME)
     }
 
-    /// What a person types to look at its pod.
+    /// A `kubectl` command as the user has to type it for the hub's namespace.
     pub fn kubectl(&self, arguments: &str) -> String {
         format!("kubectl --context {} -n {} {arguments}", self.target.context, self.namespace)
     }
@@ -70,7 +71,7 @@ impl InstalledHub<'_> {
         Api::namespaced(self.target.client.clone(), self.namespace)
     }
 
-    /// To be waited for and explained.
+    /// The hub's pods, to wait for them and to explain why they don't start.
     fn own_pods(&self) -> Pods<'_> {
         Pods { target: self.target, namespace: self.namespace, component: names::CONTAINER }
     }
@@ -79,7 +80,8 @@ impl InstalledHub<'_> {
         Right::new(verb, group, resource, self.namespace)
     }
 
-    /// To wait for it, and to run commands in its pod. A web socket is opened by GET, and newer servers ask for `create` too.
+    /// The rights to wait for the hub and to run commands in its pod. `pods/exec` opens a web socket by GET, and newer
+    /// API servers check `create` as well.
     pub fn rights_to_enter(&self) -> Vec<Right> {
         vec![
             self.right("get", "apps", "statefulsets"),
@@ -89,7 +91,7 @@ impl InstalledHub<'_> {
         ]
     }
 
-    /// To stop and start it, and to work on its volume in a pod beside.
+    /// The rights to stop and start the hub, and to work on its volume in another pod.
     pub fn rights_to_replace(&self) -> Vec<Right> {
         let mut rights = self.rights_to_enter();
         rights.push(self.right("patch", "apps", "statefulsets"));
@@ -123,7 +125,7 @@ impl InstalledHub<'_> {
         scaled.map(drop).map_err(|error| self.target.failure(&format!("scale the hub to {replicas}"), &error))
     }
 
-    /// Says what it waits for, each time that changes.
+    /// Waits until the hub is ready, and prints each new state of its pods.
     pub async fn wait_until_ready(&self, longest: Duration) -> Result<()> {
         let is_ready = async || Ok(is_rolled_out(&self.find().await?).then_some(()));
         let late = |state| {
@@ -134,7 +136,7 @@ impl InstalledHub<'_> {
         self.own_pods().wait(longest, is_ready, late).await
     }
 
-    /// Until no pod of it is left: what comes next is alone on the volume.
+    /// Waits until the hub has no pod left, so that the next user of the volume is alone on it.
     pub async fn wait_until_gone(&self, longest: Duration) -> Result<()> {
         let begun = Instant::now();
         let selector = ListParams::default().labels(&format!("app.kubernetes.io/component={}", names::CONTAINER));
@@ -154,8 +156,9 @@ impl InstalledHub<'_> {
         }
     }
 
-    /// Runs a command in the hub's pod and hands on what it prints, at most `limit` bytes. How the command ended decides, not what came:
-    /// a connection that breaks is a failure.
+    /// Runs a command in the hub's pod and writes its standard output to `output`. More than `limit` bytes are an
+    /// error. Success depends on the command's exit status alone: if the connection breaks, the command counts as
+    /// failed, whatever it printed.
     pub async fn run(
         &self,
         attempt: &str,
@@ -189,7 +192,7 @@ impl InstalledHub<'_> {
             .next(self.kubectl(&format!("describe pod {}", self.pod_name())))
     }
 
-    /// The administrator's kubeconfig, which only the hub's volume holds.
+    /// Reads the administrator's kubeconfig, which is only on the hub's volume.
     pub async fn read_way_in(&self) -> Result<Value> {
         let attempt = "read the administrator's kubeconfig in the hub's pod";
         let mut text = Vec::new();
@@ -202,13 +205,14 @@ impl InstalledHub<'_> {
     }
 }
 
-/// Where a way in leads, unless only its own cluster reaches it: by its Service's name.
+/// The address in a kubeconfig. None: it is the name of a Service, which only its own cluster can reach.
 pub fn outer_address(way_in: &Value) -> Option<&str> {
     let server = way_in["clusters"][0]["cluster"]["server"].as_str();
     server.filter(|server| !server.ends_with(".svc"))
 }
 
-/// Gives the cluster its moment, and says so where nobody listens at the hub's address. It may not be meant for this machine.
+/// Waits a moment until the hub's address answers, and prints a line if it doesn't. That is no failure: the address may
+/// not be meant for this machine.
 pub async fn wait_until_heard(server: &str) {
     let Ok(url) = server.parse::<Uri>() else { return };
     let host = url.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
@@ -223,7 +227,7 @@ pub async fn wait_until_heard(server: &str) {
     }
 }
 
-/// Why a command in a pod did not do what it should.
+/// Why a command in a pod failed.
 #[derive(Debug, thiserror::Error)]
 enum Problem {
     #[error("{message}")]
@@ -242,13 +246,14 @@ enum Problem {
 
 async fn follow(mut running: AttachedProcess, limit: u64, output: &mut (dyn io::Write + Send)) -> Result<(), Problem> {
     let (printed, said, status) = (running.stdout(), running.stderr(), running.take_status());
-    // Read side by side: what nobody reads holds up the rest.
+    // Standard error is read at the same time as standard output: a stream that isn't read would block the other.
     let words = tokio::spawn(async move {
         match said {
             Some(said) => first_words(said).await,
             None => String::new(),
         }
     });
+
     let Some(printed) = printed else { return Err(Problem::Broken) };
     let mut copying = pin!(hand_on(printed, limit, output));
     let mut status = pin!(async {
@@ -257,7 +262,8 @@ async fn follow(mut running: AttachedProcess, limit: u64, output: &mut (dyn io::
             None => None,
         }
     });
-    // Where the connection breaks, what is printed never ends; that nobody will say how it ended is known at once.
+
+    // If the connection breaks, standard output never ends, but the status ends at once, without a value.
     let status = tokio::select! {
         copied = &mut copying => {
             copied?;
@@ -271,6 +277,7 @@ async fn follow(mut running: AttachedProcess, limit: u64, output: &mut (dyn io::
             status
         }
     };
+
     if status.is_none() {
         return Err(Problem::Broken);
     }
@@ -316,7 +323,7 @@ async fn first_words(mut said: impl AsyncRead + Unpin) -> String {
     String::from_utf8_lossy(&kept).trim().to_owned()
 }
 
-/// The newest template is what runs, and it is ready.
+/// Whether all replicas run the newest template and are ready.
 fn is_rolled_out(set: &StatefulSet) -> bool {
     let wanted = set.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1);
     set.status.as_ref().is_some_and(|status| {

@@ -1,4 +1,4 @@
-//! Which kind of resource a word means: ours are known, the rest is the hub's discovery to say.
+//! Finds the kind of resource for a word. Farwater's kinds are known, and others come from the hub's discovery.
 
 use farwater_api::{GROUP, SourceKind, VERSION};
 
@@ -20,7 +20,7 @@ pub struct Kind {
 }
 
 impl Kind {
-    /// Path of the collection, or of one object.
+    /// Path of the collection. With `name`: path of one object.
     pub fn path(&self, namespace: Option<&str>, name: Option<&str>) -> String {
         let root = if self.group.is_empty() { "/api".to_owned() } else { format!("/apis/{}", self.group) };
         let namespace = namespace.filter(|_| self.namespaced).map(|ns| format!("/namespaces/{ns}")).unwrap_or_default();
@@ -28,7 +28,7 @@ impl Kind {
         format!("{root}/{}{namespace}/{}{name}", self.version, self.plural)
     }
 
-    /// `servicedeployment.farwater.dev/web`, as kubectl prints names.
+    /// For example `servicedeployment.farwater.dev/web`, as kubectl prints names.
     pub fn qualified(&self, name: &str) -> String {
         if self.group.is_empty() {
             format!("{}/{name}", self.singular)
@@ -37,7 +37,7 @@ impl Kind {
         }
     }
 
-    /// `farwater.dev/v1alpha1`, or `v1` of the core group.
+    /// For example `farwater.dev/v1alpha1`, or `v1` in the core group.
     pub fn api_version(&self) -> String {
         if self.group.is_empty() { self.version.clone() } else { format!("{}/{}", self.group, self.version) }
     }
@@ -52,7 +52,7 @@ impl Kind {
     }
 }
 
-/// Our own kinds; a test compares them with the definitions.
+/// Farwater's kinds. A test compares them with the definitions.
 pub fn ours() -> Vec<Kind> {
     let kind = |plural: &str, kind: &str, short: &[&str], namespaced| Kind {
         group: GROUP.to_owned(),
@@ -84,15 +84,15 @@ pub fn ours() -> Vec<Kind> {
     ]
 }
 
-/// One of our kinds, by a name or a short name.
+/// The kind of Farwater with this name or short name.
 pub fn find(word: &str) -> Option<Kind> {
     ours().into_iter().find(|kind| kind.answers_to(word))
 }
 
-/// All kinds of sources, in one word.
+/// Words that stand for all kinds of sources.
 const SOURCES: [&str; 2] = ["source", "sources"];
 
-/// The kinds that a comma-separated list of words means: a name, a short name or a category each. No kind twice.
+/// The kinds for a comma-separated list of words, without duplicates. Each word is a name, a short name or a category.
 pub async fn resolve(session: &Session, words: &str) -> Result<Vec<Kind>> {
     let mut found: Vec<Kind> = Vec::new();
     let mut served: Option<Vec<Kind>> = None;
@@ -118,7 +118,7 @@ pub async fn resolve(session: &Session, words: &str) -> Result<Vec<Kind>> {
     Ok(unique(found))
 }
 
-/// The kind of Farwater with this name, without a request to the hub.
+/// The kinds of Farwater that a word stands for, without a request to the hub. Empty: none.
 fn ours_of(word: &str) -> Vec<Kind> {
     let is_source = |kind: &Kind| SourceKind::ALL.iter().any(|source| source.plural() == kind.plural);
     let is_all = SOURCES.contains(&word);
@@ -139,7 +139,7 @@ fn unknown(word: &str, served: &[Kind]) -> Failure {
     let failure = Failure::usage(format!("unknown resource type {word:?}")).next("{program} get farwater");
     let names = served.iter().flat_map(|kind| [&kind.plural, &kind.singular].into_iter().chain(&kind.short));
     let near = suggest(word, names.map(String::as_str)).or_else(|| {
-        // `cw` of `fwcw`.
+        // Suggests `fwcw` for `cw`.
         let mut short = served.iter().flat_map(|kind| &kind.short).map(String::as_str);
         short.find(|short| short.strip_prefix("fw") == Some(word))
     });
@@ -150,7 +150,7 @@ fn unknown(word: &str, served: &[Kind]) -> Failure {
     for kind in served {
         let short = kind.short.join(", ");
         let told = if short.is_empty() { kind.plural.clone() } else { format!("{} ({short})", kind.plural) };
-        // Events are served by two groups.
+        // Two groups serve events, which are listed once.
         let is_told = words.iter().any(|word| word.split(' ').next() == Some(&kind.plural));
         if !is_told {
             words.push(told);
@@ -165,6 +165,7 @@ async fn discover(session: &Session) -> Result<Vec<Kind>> {
         session.bounded(attempt, session.client.list_core_api_versions_aggregated()),
         session.bounded(attempt, session.client.list_api_groups_aggregated()),
     )?;
+
     let mut kinds = Vec::new();
     for group in core.items.into_iter().chain(groups.items) {
         let name = group.metadata.and_then(|metadata| metadata.name).unwrap_or_default();

@@ -1,7 +1,8 @@
-//! A folder on this machine as the archive that a source's would be: the closure of its path, without a commit.
+//! Packs a folder on this machine as the archive that a source would have: the closure of its path, without a commit.
 //!
-//! In a Git checkout references lead as far as the checkout does (`../../base`). Elsewhere they lead to the folder's own end where the
-//! archive is sent, and where it is only read here as far as they go. What Git ignores is taken too, and `.git` is not.
+//! In a Git checkout, references may lead anywhere within the checkout (`../../base`). Outside of one, they may not
+//! leave the folder if the archive is sent to the hub; if it is only read here, they may lead anywhere. Files that Git
+//! ignores are included, and `.git` is not.
 
 use std::{
     cell::RefCell,
@@ -17,11 +18,11 @@ use sha2::{Digest as _, Sha256};
 
 use crate::failure::{Failure, Result};
 
-/// What is sent of a folder.
+/// The archive of a folder, to be sent.
 pub struct Packed {
-    /// Of the uncompressed archive.
+    /// Digest of the uncompressed archive.
     pub digest: Digest,
-    /// The folder in it.
+    /// Path of the folder in the archive.
     pub path: String,
     pub compressed: Vec<u8>,
 }
@@ -29,11 +30,11 @@ pub struct Packed {
 /// The files of a folder, to be read here.
 pub struct Local {
     pub archive: Archive,
-    /// The folder in it.
+    /// Path of the folder in the archive.
     pub path: RelPath,
 }
 
-/// `stated`: the service's own path, which the folder has where it is in no checkout.
+/// `stated`: the service's own path, at which the folder is packed if it is in no checkout.
 pub fn pack(folder: &Path, stated: &str) -> Result<Packed> {
     let (bytes, path) = gather(folder, stated, MAX_LOCAL_BYTES, Reach::Folder)?;
     let compressed = archive::compress(&bytes).map_err(|error| unusable(folder, &error))?;
@@ -51,16 +52,16 @@ fn unusable(folder: &Path, problem: &dyn std::error::Error) -> Failure {
     Failure::usage(format!("the files of {} can't be used", folder.display())).evidence(crate::failure::chain(problem))
 }
 
-/// Where references lead from a folder that is in no checkout.
+/// Where references may lead from a folder that is in no checkout.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Reach {
-    /// To the folder's own end: nothing around it is sent.
+    /// Only within the folder: nothing around it is sent.
     Folder,
-    /// Wherever they lead on this machine, as with `kustomize build`.
+    /// Anywhere on this machine, as with `kustomize build`.
     Machine,
 }
 
-/// The uncompressed archive, and the folder in it.
+/// Returns the uncompressed archive, and the path of the folder in it.
 fn gather(folder: &Path, stated: &str, most: u64, reach: Reach) -> Result<(Vec<u8>, RelPath)> {
     let real = folder.canonicalize().map_err(|error| Failure::file("read", folder, &error))?;
     if !real.is_dir() {
@@ -74,12 +75,13 @@ fn gather(folder: &Path, stated: &str, most: u64, reach: Reach) -> Result<(Vec<u
         let path = real.strip_prefix(root).unwrap_or(&real).to_string_lossy();
         RelPath::parse_folder(&path).map_err(|error| unusable(folder, &error))
     };
+
     let found = match real.ancestors().find(|above| above.join(".git").exists()) {
         Some(root) => find(Folders::at(root, &RelPath::root()), below(root)?),
         None => {
             let path = RelPath::parse_folder(stated).map_err(|error| unusable(folder, &error))?;
             let mut found = find(Folders::at(&real, &path), path);
-            // Goes up only as far as the references lead: no other folder is read.
+            // Goes up only as far as the references lead, so that no other folder is read.
             let mut around = real.ancestors().skip(1).take_while(|_| reach == Reach::Machine);
             while found.as_ref().is_err_and(|error| error.leads_out())
                 && let Some(root) = around.next()
@@ -89,12 +91,13 @@ fn gather(folder: &Path, stated: &str, most: u64, reach: Reach) -> Result<(Vec<u
             found
         }
     };
+
     let (tree, needed, path) = found.map_err(|error| unusable(folder, &*error))?;
     let bytes = archive::pack(&tree, &needed, &limits).map_err(|error| unusable(folder, &error))?;
     Ok((bytes, path))
 }
 
-/// Folders and files by ids that are made up from their paths, so that nothing is read that nothing needs.
+/// A tree of folders and files. The ids are hashes of their paths, so that only what is needed is read.
 struct Folders(RefCell<HashMap<ObjectId, Node>>);
 
 #[derive(Clone)]
@@ -102,14 +105,14 @@ enum Node {
     Folder(PathBuf),
     File(PathBuf),
     Link(PathBuf),
-    /// A socket, for example: an error only where it is needed.
+    /// For example a socket. It is an error only if it is needed.
     Other(PathBuf),
-    /// A folder that is not there, above the one that is: the names that lead to it.
+    /// A folder that doesn't exist on disk, above the real one. It holds the names that lead down to the real one.
     Above(Vec<String>, PathBuf),
 }
 
 impl Folders {
-    /// A real folder, at a path of the archive; and the id of the root.
+    /// Puts a real folder at a path of the archive. Returns the tree and the id of its root.
     fn at(folder: &Path, path: &RelPath) -> (Self, ObjectId) {
         let names: Vec<String> = path.as_str().split('/').filter(|name| !name.is_empty()).map(str::to_owned).collect();
         let folders = Self(RefCell::default());
@@ -147,7 +150,7 @@ impl Folders {
                 continue;
             }
             let metadata = match entry.metadata() {
-                // Gone since the folder was listed.
+                // It was deleted after the folder was listed.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 metadata => metadata?,
             };
@@ -163,6 +166,7 @@ impl Folders {
             };
             entries.push(Entry { name: name.as_bytes().to_vec(), mode, id: self.add(node) });
         }
+
         entries.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(entries)
     }
@@ -240,7 +244,7 @@ mod tests {
         assert_eq!(packed.path, "apps/web");
         let expected = ["apps/web/a.yaml", "apps/web/kustomization.yaml", "base/c.yaml", "base/kustomization.yaml"];
         assert_eq!(files(&packed), expected);
-        // As often as it is packed, wherever it lies.
+        // The digest depends only on the files: not on where the folder is, nor on when it is packed.
         assert_eq!(pack(&dir.path().join("apps/web"), "").unwrap().digest, packed.digest);
     }
 

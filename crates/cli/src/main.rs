@@ -1,4 +1,5 @@
-//! `farwater`: the command line. Standard output is data, standard error is talk, exit codes are in [`exit`].
+//! `farwater`: the command line. Standard output is for data, standard error for messages, and the exit codes are in
+//! [`exit`].
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
@@ -129,7 +130,7 @@ fn main() -> ExitCode {
     let cli = match parse(program) {
         Ok(cli) => cli,
         Err(error) => {
-            // Help that was asked for is data and success.
+            // Requested help goes to standard output and is a success.
             let code = if error.use_stderr() { exit::USAGE } else { exit::YES };
             let _ = error.print();
             return ExitCode::from(code);
@@ -153,7 +154,7 @@ fn parse(program: Program) -> Result<Cli, clap::Error> {
     Cli::from_arg_matches(&matches)
 }
 
-/// The first argument is what usage lines show.
+/// The arguments, with the program's name first, as usage lines show it.
 fn arguments(program: Program) -> impl Iterator<Item = std::ffi::OsString> {
     std::iter::once(program.name().into()).chain(std::env::args_os().skip(1))
 }
@@ -216,7 +217,7 @@ async fn ask(asked: Ask, connect: &ConnectArgs, program: Program) -> Result<u8> 
 mod tests {
     use super::*;
 
-    /// What a page shows behind `$ farwater`, up to a pipe, a redirection or a comment.
+    /// The commands of a page after `$ farwater`, each up to a pipe, a redirection or a comment.
     fn shown(page: &str) -> impl Iterator<Item = Vec<&str>> {
         let commands = page.lines().filter_map(|line| line.strip_prefix("$ farwater "));
         commands.map(|line| line.split_whitespace().take_while(|word| !["|", ">", "#"].contains(word)).collect())

@@ -1,4 +1,4 @@
-//! Pods of ours that don't come up: how each does, as the cluster says it, and why, as the pod itself says it.
+//! Reports pods of Farwater that don't become ready: their state from the cluster, and the cause from their logs.
 
 use std::time::{Duration, Instant};
 
@@ -19,11 +19,11 @@ use crate::{
 };
 
 const PAUSE: Duration = Duration::from_millis(500);
-/// Of a log, from its end. A program that tries again every few seconds has said there why it does.
+/// Lines that are read from the end of a log. A program that retries every few seconds has printed the cause there.
 const LINES: i64 = 50;
-/// For a log: a node that is away never sends it.
+/// Longest wait for a log: a node that is down never sends it.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// Columns that what a pod says of itself may take.
+/// Most columns for a statement of the pod.
 const MAX_WORDS: usize = 300;
 
 /// The pods of one component.
@@ -35,8 +35,8 @@ pub struct Pods<'a> {
 }
 
 impl Pods<'_> {
-    /// Waits until `done` gives something, and says meanwhile how the pods do, once of each state. What is to be said when `longest`
-    /// has passed is made from how they did at last, and why.
+    /// Waits until `done` returns a value, and meanwhile prints each state of the pods once. After `longest`, `late`
+    /// makes the failure from their last states and the causes.
     pub async fn wait<T>(
         self,
         longest: Duration,
@@ -61,7 +61,8 @@ impl Pods<'_> {
         }
     }
 
-    /// How each pod does, and the line of its log that says why. Logs that you may not read are left out.
+    /// The state of each pod, with the line of its log that names the cause. Logs that the user may not read are left
+    /// out.
     pub async fn explain(self) -> Result<String> {
         let mut described = Vec::new();
         for pod in self.list().await? {
@@ -82,7 +83,7 @@ impl Pods<'_> {
         Ok(pods.items)
     }
 
-    /// The end of its log and then, if its container was started again, of the log before.
+    /// The end of the current log and then, if the container was restarted, of the previous one.
     async fn read_logs(self, pod: &Pod) -> Vec<String> {
         let (Some(name), Some(container)) = (&pod.metadata.name, container_of(pod, self.component)) else {
             return Vec::new();
@@ -97,7 +98,7 @@ impl Pods<'_> {
                 previous,
                 ..LogParams::default()
             };
-            // One that has not started has none, and you may have no right to read it.
+            // A container that has not started has no log, and the user may lack the right to read it.
             if let Ok(Ok(log)) = timeout(PATIENCE, api.logs(name, &parameters)).await {
                 logs.push(log);
             }
@@ -111,7 +112,8 @@ fn summarize(described: impl IntoIterator<Item = String>) -> String {
     if described.is_empty() { "waiting for its pod".to_owned() } else { described.join("; ") }
 }
 
-/// One pod in a phrase. `logs`: the newest first; after them counts what the node has kept of the container's end.
+/// Describes one pod in a phrase. `logs`: the newest first. The termination message of the container counts as the last
+/// of them.
 fn describe(pod: &Pod, component: &str, logs: &[String]) -> String {
     let name = pod.metadata.name.as_deref().unwrap_or_default();
     let (_, message) = health::evaluate(&serde_json::to_value(pod).unwrap_or_default());
@@ -124,27 +126,28 @@ fn describe(pod: &Pod, component: &str, logs: &[String]) -> String {
     }
 }
 
-/// The component's own container: others may have put theirs beside it.
+/// The component's own container. The pod may have others, such as injected sidecars.
 fn container_of<'a>(pod: &'a Pod, component: &str) -> Option<&'a ContainerStatus> {
     let containers = pod.status.as_ref()?.container_statuses.as_ref()?;
     containers.iter().find(|container| container.name == component).or(containers.first())
 }
 
-/// The end of its log when it failed (`terminationMessagePolicy: FallbackToLogsOnError`), or why it could not be started.
+/// The container's termination message: the end of its log if it failed (`terminationMessagePolicy:
+/// FallbackToLogsOnError`), or why it could not be started.
 fn last_message(container: &ContainerStatus) -> Option<&str> {
     [&container.state, &container.last_state]
         .into_iter()
         .find_map(|state| state.as_ref()?.terminated.as_ref()?.message.as_deref())
 }
 
-/// One thing that a log says.
+/// One message of a log.
 struct Statement {
     text: String,
-    /// A warning, an error, or last words.
+    /// Whether it is a warning, an error, or a message of a program that ends.
     is_grave: bool,
 }
 
-/// The newest grave statement of the first log that has one; else the newest statement of the first that has any.
+/// The newest grave statement of the first log that has one, else the newest statement of the first log that has any.
 fn choose<'a>(logs: impl Iterator<Item = &'a str>) -> Option<String> {
     let mut newest = None;
     for log in logs {
@@ -159,9 +162,9 @@ fn choose<'a>(logs: impl Iterator<Item = &'a str>) -> Option<String> {
 
 enum Line {
     Record(Statement),
-    /// JSON that was cut off, or that is no record.
+    /// JSON that was cut off or is not a log record.
     Unreadable,
-    /// Not written by a logger: what a program says as it ends, on one line or several.
+    /// Not written by a logger: the message of a program that ends, on one or more lines.
     Plain,
 }
 
@@ -176,7 +179,7 @@ fn read_statements(log: &str) -> Vec<Statement> {
             Line::Unreadable => {}
             Line::Plain => match statements.last_mut().filter(|_| goes_on) {
                 Some(before) => {
-                    // Evidence stands below its cause, further in.
+                    // Evidence is printed below its cause and indented.
                     let is_evidence = line.starts_with(' ') && !before.text.ends_with(':');
                     before.text += if is_evidence { ": " } else { " " };
                     before.text += line.trim();
@@ -194,14 +197,14 @@ fn read_line(line: &str) -> Line {
         let record = serde_json::from_str::<Value>(line).ok();
         return record.and_then(|record| read_record(&record)).map_or(Line::Unreadable, Line::Record);
     }
-    // What the node keeps of a log may begin in the middle of a line.
+    // A termination message may begin in the middle of a line.
     if line.ends_with('}') && line.contains("\":") {
         return Line::Unreadable;
     }
     read_text_record(line).map_or(Line::Plain, Line::Record)
 }
 
-/// A line of `--log-format json`: the agent has what was said in `fields`, the hub beside the level.
+/// A record of `--log-format json`. The agent puts the message into `fields`, and the hub next to the level.
 fn read_record(record: &Value) -> Option<Statement> {
     let fields = if record["fields"].is_object() { &record["fields"] } else { record };
     let message = fields["message"].as_str()?;
@@ -212,7 +215,7 @@ fn read_record(record: &Value) -> Option<Statement> {
     Some(Statement { text, is_grave: is_grave(record["level"].as_str().unwrap_or_default()) })
 }
 
-/// A line of `--log-format text`: `2026-11-23T02:58:59.123456Z  WARN farwater_agent::join: can't join yet`.
+/// A line of `--log-format text`, such as `2026-11-23T02:58:59.123456Z  WARN farwater_agent::join: can't join yet`.
 fn read_text_record(line: &str) -> Option<Statement> {
     let (time, rest) = line.split_once(' ')?;
     let (level, text) = rest.trim_start().split_once(' ')?;
@@ -252,7 +255,7 @@ farwater: the hub ended: write /var/lib/farwater/keys/ca.key
         assert_eq!(describe(&pod(status), "agent", &logs), expected);
     }
 
-    /// Its container alone; in the state that is given.
+    /// A pod with the agent's container only, in the given state.
     fn agent(state: Value, last_state: Value) -> Value {
         json!({"phase": "Running", "containerStatuses": [
             {"name": "agent", "ready": false, "restartCount": 0, "state": state, "lastState": last_state},

@@ -1,11 +1,11 @@
-//! Under which name the program was started: as itself, or as kubectl's plugin.
+//! The name under which the program was started: its own, or that of kubectl's plugin.
 
 use std::{ffi::OsStr, path::Path};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Program {
     Farwater,
-    /// Started as `kubectl-farwater`, which `kubectl farwater` does.
+    /// Started as `kubectl-farwater`, as `kubectl farwater` does.
     Plugin,
 }
 
@@ -15,7 +15,7 @@ impl Program {
         if stem == Some("kubectl-farwater") { Self::Plugin } else { Self::Farwater }
     }
 
-    /// What people type to start it.
+    /// What the user types to start the program.
     pub fn name(self) -> &'static str {
         match self {
             Self::Farwater => "farwater",

@@ -1,4 +1,4 @@
-//! Which namespaces a command speaks of, and how a service is named.
+//! The namespaces that a command works on, and the names of services and other objects.
 
 use std::borrow::Cow;
 
@@ -34,22 +34,23 @@ pub struct ScopeArgs {
 }
 
 impl ScopeArgs {
-    /// The namespace, or none for all of them.
+    /// The namespace. None: all namespaces.
     pub fn namespace<'a>(&'a self, session: &'a Session) -> Option<&'a str> {
         if self.all_namespaces { None } else { Some(self.namespace.or_default(session)) }
     }
 }
 
-/// An object of a kind of ours that a command is about.
+/// The object of one of Farwater's kinds that a command is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamedObject<'a> {
     pub kind: Kind,
-    /// Says nothing of a kind that is not namespaced.
+    /// Without meaning if the kind is not namespaced.
     pub namespace: &'a str,
     pub name: &'a str,
 }
 
-/// `NAME` and `NAMESPACE/NAME` are services. Any kind of ours stands in front of either: `KIND/NAME`, `KIND/NAMESPACE/NAME`.
+/// Parses `NAME` and `NAMESPACE/NAME`, which are services, and `KIND/NAME` and `KIND/NAMESPACE/NAME` with any of
+/// Farwater's kinds.
 pub fn object_name<'a>(argument: &'a str, default: &'a str) -> Result<NamedObject<'a>> {
     let stated = argument.split_once('/').and_then(|(word, rest)| Some((kinds::find(word)?, rest)));
     let (kind, rest) = match stated {
@@ -64,7 +65,7 @@ pub fn object_name<'a>(argument: &'a str, default: &'a str) -> Result<NamedObjec
     })
 }
 
-/// `NAME`, `NAMESPACE/NAME`, or either behind `servicedeployment/` or `sd/`.
+/// Parses `NAME` or `NAMESPACE/NAME`, with or without `servicedeployment/` or `sd/` in front.
 pub fn service_name<'a>(argument: &'a str, default: &'a str) -> Result<(&'a str, &'a str)> {
     let named = object_name(argument, default).map_err(|_| no_name(argument, "service"))?;
     if named.kind.plural != "servicedeployments" {
@@ -74,7 +75,7 @@ pub fn service_name<'a>(argument: &'a str, default: &'a str) -> Result<(&'a str,
     Ok((named.namespace, named.name))
 }
 
-/// `NAME` or `NAMESPACE/NAME`.
+/// Parses `NAME` or `NAMESPACE/NAME`. `what`: the kind of object, for the error message.
 pub fn any_name<'a>(argument: &'a str, default: &'a str, what: &str) -> Result<(&'a str, &'a str)> {
     let named = argument.split_once('/').unwrap_or((default, argument));
     Some(named).filter(|(namespace, name)| is_label(namespace) && is_name(name)).ok_or_else(|| no_name(argument, what))
@@ -84,13 +85,13 @@ fn no_name(argument: &str, what: &str) -> Failure {
     Failure::usage(format!("{argument:?} names no {what}")).evidence("expected NAME or NAMESPACE/NAME")
 }
 
-/// A set that a command is about.
+/// The set that a command is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamedSet<'a> {
     pub namespace: &'a str,
-    /// Of the set.
+    /// Name of the set.
     pub name: Cow<'a, str>,
-    /// The ManagedNamespace that makes the set, and says what it states.
+    /// Name of the ManagedNamespace that makes the set and holds its spec. None: the set has its own spec.
     pub maker: Option<&'a str>,
 }
 
@@ -99,12 +100,12 @@ impl<'a> NamedSet<'a> {
         Self { namespace, name: name.into(), maker: None }
     }
 
-    /// The set's.
+    /// Namespace and name of the set.
     pub fn names(&self) -> (&str, &str) {
         (self.namespace, &self.name)
     }
 
-    /// Plural, kind and name of what states it.
+    /// Plural, kind and name of the object whose spec defines the set.
     pub fn stated(&self) -> (&'static str, &'static str, &str) {
         match self.maker {
             Some(maker) => ("managednamespaces", "ManagedNamespace", maker),
@@ -112,7 +113,7 @@ impl<'a> NamedSet<'a> {
         }
     }
 
-    /// As an argument.
+    /// The set as an argument of a command.
     pub fn argument(&self) -> String {
         match self.maker {
             Some(maker) => format!("managednamespace/{maker}"),
@@ -121,7 +122,8 @@ impl<'a> NamedSet<'a> {
     }
 }
 
-/// `NAME` or `NAMESPACE/NAME` behind `serviceset/`, `sds/`, `managednamespace/` or `fwmn/`; none where it is no set that is named.
+/// Parses `NAME` or `NAMESPACE/NAME` after `serviceset/`, `sds/`, `managednamespace/` or `fwmn/`. None: the argument
+/// names no set.
 pub fn set_name<'a>(argument: &'a str, default: &'a str) -> Option<Result<NamedSet<'a>>> {
     const SETS: [&str; 5] = ["sds", "serviceset", "servicesets", "serviceset.farwater.dev", "servicesets.farwater.dev"];
     const MAKERS: [&str; 5] = [
@@ -148,7 +150,7 @@ pub fn set_name<'a>(argument: &'a str, default: &'a str) -> Option<Result<NamedS
     }))
 }
 
-/// RFC 1123 label: what Kubernetes allows as the name of a namespace.
+/// Whether the text is an RFC 1123 label, which Kubernetes requires for the name of a namespace.
 pub fn is_label(text: &str) -> bool {
     is_name(text) && text.len() <= 63 && !text.contains('.')
 }

@@ -1,4 +1,4 @@
-//! One service, as the commands that steer it ask for it and change it.
+//! Reads and changes one service.
 
 use farwater_api::{GROUP, ServiceDeployment, VERSION};
 use http::Method;
@@ -11,13 +11,13 @@ fn path(namespace: &str, name: &str) -> String {
     format!("/apis/{GROUP}/{VERSION}/namespaces/{namespace}/servicedeployments/{name}")
 }
 
-/// `servicedeployment.farwater.dev/NAME`
+/// For example `servicedeployment.farwater.dev/web`.
 pub fn qualified(name: &str) -> String {
     let kind = kinds::ours().into_iter().find(|kind| kind.plural == "servicedeployments");
     kind.map_or_else(|| name.to_owned(), |kind| kind.qualified(name))
 }
 
-/// Merges fields into the spec.
+/// Merges fields into a service's spec.
 pub async fn change(
     session: &Session,
     namespace: &str,
@@ -32,7 +32,7 @@ pub async fn change(
     read(session, &attempt, named(session, namespace, name, changed).await?)
 }
 
-/// Sends something to what lies below a service.
+/// Posts an object to a subresource of a service.
 pub async fn send(
     session: &Session,
     (namespace, name): (&str, &str),
@@ -47,7 +47,7 @@ pub async fn send(
     named(session, namespace, name, sent).await
 }
 
-/// What lies below a service; `query` goes behind its path.
+/// Reads a subresource of a service. `query` is appended to its path.
 pub async fn below(
     session: &Session,
     (namespace, name): (&str, &str),
@@ -58,7 +58,7 @@ pub async fn below(
     session.read(&attempt, &format!("{}/{subresource}{query}", path(namespace, name))).await
 }
 
-/// The items of a list below a service.
+/// The items of a subresource that is a list.
 pub async fn items<T: DeserializeOwned>(
     session: &Session,
     namespace: &str,
@@ -71,7 +71,7 @@ pub async fn items<T: DeserializeOwned>(
     read(session, &attempt, answer["items"].take())
 }
 
-/// What lies below a service and is no list.
+/// The status of a subresource that is not a list.
 pub async fn status<T: DeserializeOwned>(
     session: &Session,
     namespace: &str,
@@ -84,7 +84,7 @@ pub async fn status<T: DeserializeOwned>(
     read(session, &attempt, answer["status"].take())
 }
 
-/// The typed look-up names what was perhaps meant.
+/// If the answer is a 404, the service is read as a typed object: that failure suggests a similar name.
 async fn named(session: &Session, namespace: &str, name: &str, answer: Result<Value>) -> Result<Value> {
     if answer.as_ref().is_err_and(|failure| failure.is_missing()) {
         session.get::<ServiceDeployment>(namespace, name).await?;

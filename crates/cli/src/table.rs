@@ -1,4 +1,4 @@
-//! Tables that fit the terminal: long texts are cut, names and other things to copy are not.
+//! Tables that fit the terminal. Long texts are cut; names and other values that people copy are not.
 
 use crate::{
     terminal::{Colour, Terminal},
@@ -6,13 +6,13 @@ use crate::{
 };
 
 const GAP: usize = 3;
-/// Narrower than this, a text says nothing.
+/// An elastic column is not cut to fewer columns of the terminal: shorter texts are useless.
 const FLOOR: usize = 12;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Column {
     pub header: String,
-    /// Whether cells may be cut.
+    /// Whether cells of the column may be cut.
     pub elastic: bool,
 }
 
@@ -30,7 +30,7 @@ impl Column {
 pub struct Table {
     pub columns: Vec<Column>,
     pub rows: Vec<Vec<String>>,
-    /// Widths of an earlier part of the same table, for rows that are added later.
+    /// Widths of the part that was printed before, for rows that are added later.
     pub widths: Vec<usize>,
 }
 
@@ -43,7 +43,7 @@ impl Table {
         self.rows.push(row.into_iter().map(|cell| text::plain(&cell).into_owned()).collect());
     }
 
-    /// The header and every row.
+    /// Renders the header and all rows.
     pub fn render(&mut self, terminal: Terminal) -> String {
         let headers: Vec<String> = self.columns.iter().map(|column| column.header.clone()).collect();
         self.widths = self.fit(terminal.width);
@@ -51,7 +51,8 @@ impl Table {
         header + &self.render_rows(terminal)
     }
 
-    /// The rows alone, in the widths of the last [`Table::render`]; what may not be cut makes its column wider.
+    /// Renders the rows alone, with the widths of the last [`Table::render`]. A cell that may not be cut widens its
+    /// column.
     pub fn render_rows(&mut self, terminal: Terminal) -> String {
         for row in &self.rows {
             for ((width, cell), column) in self.widths.iter_mut().zip(row).zip(&self.columns) {
@@ -63,7 +64,7 @@ impl Table {
         self.rows.iter().map(|row| self.line(row, terminal, false)).collect()
     }
 
-    /// What every column would like, less what the elastic ones must give: the widest gives first.
+    /// The width of each column. If they don't fit, the widest elastic column is narrowed first.
     fn fit(&self, available: Option<usize>) -> Vec<usize> {
         let mut widths: Vec<usize> = self.columns.iter().map(|column| text::width(&column.header)).collect();
         for row in &self.rows {
@@ -103,7 +104,7 @@ impl Table {
     }
 }
 
-/// Words of conditions and of object states; anything else stays as it is.
+/// The colour of a condition's status or an object's state. None: any other text.
 fn colour_of(cell: &str) -> Option<Colour> {
     match cell {
         "True" | "Synced" | "Healthy" | "Active" => Some(Colour::Good),

@@ -1,4 +1,4 @@
-//! A cluster that hub or agent are put into, found as kubectl finds it.
+//! The cluster that the hub or the agent is installed in, found in the same way as by kubectl.
 
 use std::{
     fmt,
@@ -24,15 +24,15 @@ use crate::{
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(500);
-/// Who the objects' fields are managed by.
+/// Field manager of the objects.
 const MANAGER: &str = "farwater-cli";
 const AT_ONCE: usize = 8;
 const PART_OF: &str = "app.kubernetes.io/part-of";
 
-/// The context that stands for the cluster of the pod that a command runs in.
+/// Name of the context for the cluster of the pod that the command runs in.
 const IN_CLUSTER: &str = "in-cluster";
 
-/// Whether an object was made by us, or labelled so.
+/// Whether the object has Farwater's label.
 pub fn is_ours(metadata: &ObjectMeta) -> bool {
     metadata.labels.as_ref().is_some_and(|labels| labels.get(PART_OF).is_some_and(|part| part == "farwater"))
 }
@@ -51,8 +51,8 @@ pub struct Target {
 }
 
 impl Target {
-    /// The context of that name, or the current one. [`IN_CLUSTER`] is the cluster of the pod that this runs in, unless the kubeconfig
-    /// has one of that name.
+    /// Opens the context of this name. None: the current one. [`IN_CLUSTER`] is the cluster of the pod that the program
+    /// runs in, unless the kubeconfig has a context of that name.
     pub async fn open(kubeconfig: Option<&Path>, context: Option<&str>) -> Result<Self> {
         let read = match kubeconfig {
             Some(path) => Kubeconfig::read_from(path),
@@ -71,6 +71,7 @@ impl Target {
                 .evidence(crate::failure::chain(&error))
                 .next("name it by KUBECONFIG, as for kubectl")
         })?;
+
         let known: Vec<String> = kubeconfig.contexts.iter().map(|context| context.name.clone()).collect();
         let name = match context.map(str::to_owned).or_else(|| kubeconfig.current_context.clone()) {
             Some(name) if known.contains(&name) => name,
@@ -79,6 +80,7 @@ impl Target {
                 return Err(Failure::usage("the kubeconfig has no current context").next("name one: --context NAME"));
             }
         };
+
         let options = KubeConfigOptions { context: Some(name.clone()), ..KubeConfigOptions::default() };
         let config = Config::from_custom_kubeconfig(kubeconfig, &options).await;
         Self::of(name.clone(), config.map_err(|error| unusable(&name, &error))?)
@@ -91,14 +93,15 @@ impl Target {
         Ok(Self { client, context, server })
     }
 
-    /// Before the first of them is applied: whether all of them may be, and what else is needed then, and none is somebody else's.
+    /// Checks before the first object is applied: the user must have all rights for the objects and the `further` ones,
+    /// and no object may belong to somebody else.
     pub async fn prepare(&self, objects: &[Value], further: &[Right]) -> Result<()> {
         let rights = of_objects(objects, &["get", "patch", "create"]).chain(further.iter().cloned());
         self.require(rights).await?;
         self.check_owners(objects).await
     }
 
-    /// Makes or changes all of them, in order.
+    /// Applies all objects, in order.
     pub async fn apply(&self, objects: &[Value]) -> Result<()> {
         for object in objects {
             let place = Place::of(object);
@@ -109,13 +112,14 @@ impl Target {
         Ok(())
     }
 
-    /// Before the first of them is deleted: whether all of them may be, and none is somebody else's.
+    /// Checks before the first object is deleted: the user must have all rights, and no object may belong to somebody
+    /// else.
     pub async fn prepare_delete(&self, objects: &[Value]) -> Result<()> {
         self.require(of_objects(objects, &["get", "delete"])).await?;
         self.check_owners(objects).await
     }
 
-    /// Deletes what is there of them, in the opposite order; the names of what was.
+    /// Deletes the objects that exist, in reverse order, and returns their names.
     pub async fn delete(&self, objects: &[Value]) -> Result<Vec<String>> {
         let mut deleted = Vec::new();
         for object in objects.iter().rev() {
@@ -129,11 +133,12 @@ impl Target {
         Ok(deleted)
     }
 
-    /// Waits until what was deleted is gone; what is still there after `longest`, and what it waits for.
+    /// Waits until the deleted objects are gone. Returns the object that still exists after `longest`, with what it
+    /// waits for.
     pub async fn wait_until_gone(&self, objects: &[Value], longest: Duration) -> Result<Option<String>> {
         let begun = Instant::now();
         for object in objects.iter().rev() {
-            // One that was made anew meanwhile is another.
+            // An object without a deletion timestamp was created again meanwhile, and isn't waited for.
             while let Some(found) = self.find(object).await?.filter(|found| found.metadata.deletion_timestamp.is_some())
             {
                 if begun.elapsed() > longest {
@@ -145,7 +150,7 @@ impl Target {
         Ok(None)
     }
 
-    /// One object, if it is there.
+    /// Reads one object. None: it doesn't exist.
     pub async fn find(&self, object: &Value) -> Result<Option<DynamicObject>> {
         let place = Place::of(object);
         let found = self.api(&place).get_opt(&place.name).await;
@@ -159,7 +164,7 @@ impl Target {
         }
     }
 
-    /// All rights that are missing, in one answer: a first half of the work helps nobody.
+    /// Fails with all missing rights at once. It runs before the first change, so that the work doesn't stop halfway.
     pub async fn require(&self, rights: impl IntoIterator<Item = Right>) -> Result<()> {
         let mut questions: Vec<Right> = Vec::new();
         for right in rights {
@@ -205,7 +210,8 @@ impl Target {
         Ok(answer.status.is_some_and(|status| status.allowed))
     }
 
-    /// An object of the same name that is not ours is left alone. Namespaces may have been made for us.
+    /// Fails if an object of the same name is not ours, so that it is left alone. Namespaces are exempt: somebody may
+    /// have made one for us.
     async fn check_owners(&self, objects: &[Value]) -> Result<()> {
         for object in objects.iter().filter(|object| object["kind"] != "Namespace") {
             let Some(found) = self.find(object).await? else { continue };
@@ -238,7 +244,7 @@ impl Target {
         }
     }
 
-    /// Asks the cluster without us.
+    /// A `kubectl` command for the user, for the same cluster.
     fn kubectl(&self, command: &str) -> String {
         format!("kubectl --context {} {command}", self.context)
     }
@@ -250,7 +256,7 @@ fn unusable(context: &str, error: &dyn std::error::Error) -> Failure {
         .next(format!("see what it says: kubectl --context {context} config view --minify"))
 }
 
-/// What keeps an object that is being deleted: what a namespace says of itself, else who has yet to let go.
+/// What holds up a deletion: the messages of the conditions, as a namespace has them, else the finalizers.
 fn what_remains(object: &DynamicObject) -> String {
     let conditions = object.data["status"]["conditions"].as_array().into_iter().flatten();
     let held = conditions.filter(|condition| condition["status"] == "True");
@@ -270,7 +276,7 @@ fn no_context(name: &str, known: &[String]) -> Failure {
     }
 }
 
-/// Where an object is, by its type and name.
+/// Where an object is: its resource type, namespace and name.
 struct Place {
     resource: ApiResource,
     namespace: Option<String>,
@@ -298,18 +304,18 @@ impl Place {
     }
 }
 
-/// To do something to objects of a kind.
+/// The right to use a verb on objects of a kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Right {
     verb: &'static str,
     group: String,
-    /// In plural, with `/SUBRESOURCE` if it is one.
+    /// In the plural, followed by `/SUBRESOURCE` for a subresource.
     resource: String,
     namespace: Option<String>,
 }
 
 impl Right {
-    /// In one namespace.
+    /// A right in one namespace.
     pub fn new(verb: &'static str, group: &str, resource: &str, namespace: &str) -> Self {
         Self { verb, group: group.to_owned(), resource: resource.to_owned(), namespace: Some(namespace.to_owned()) }
     }

@@ -1,4 +1,4 @@
-//! Standard output is data, standard error is talk. Colour, width and redrawing only where a person looks.
+//! Standard output is for data, standard error for messages. Colour, width and redrawing are used only on a terminal.
 
 use std::{
     io::{self, IsTerminal as _, Write as _},
@@ -10,7 +10,7 @@ use crate::{
     failure::{Failure, Result},
 };
 
-/// Asks a question; none where standard input is not a terminal.
+/// Asks a yes-or-no question. None: standard input is not a terminal.
 pub fn confirm(question: &str) -> Result<Option<bool>> {
     if !io::stdin().is_terminal() {
         return Ok(None);
@@ -29,13 +29,13 @@ pub enum Colour {
     Faint,
 }
 
-/// How standard output is to be written to.
+/// What standard output can show.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Terminal {
     pub colour: bool,
-    /// Columns; none where the output goes to a file or a pipe, which take lines of any length.
+    /// Columns. None: the output goes to a file or a pipe, where lines may have any length.
     pub width: Option<usize>,
-    /// Lines, where there are columns.
+    /// Lines; only meaningful if there is a width.
     pub height: usize,
 }
 
@@ -68,13 +68,15 @@ impl Terminal {
         format!("\x1b[{code}m{text}\x1b[0m")
     }
 
-    /// Replaces what an earlier call drew; where nobody looks, each picture follows the other.
+    /// Replaces the picture that the last call drew. If the output is not a terminal, prints the pictures one after the
+    /// other.
     pub fn redraw(self, picture: &str) -> Result<()> {
         if !self.interactive() {
             return print(&format!("{picture}\n"));
         }
-        // Home, then each line cleared to its end, then what is left below: no flicker of an emptied screen. A picture
-        // that is taller than the screen would scroll it, so the rest is counted.
+        // Moves the cursor home, clears each line to its end, and then everything below. To empty the screen first
+        // would flicker. A picture that is taller than the screen would scroll it, so the lines that don't fit are only
+        // counted.
         let total = picture.lines().count();
         let room = if total < self.height { total } else { self.height.saturating_sub(2) };
         let mut lines: String = picture.lines().take(room).map(|line| format!("{line}\x1b[K\n")).collect();
@@ -85,7 +87,7 @@ impl Terminal {
     }
 }
 
-/// A reader that went away (`| head`) has what it wanted.
+/// Prints to standard output. A closed pipe (`| head`) is a success: the reader has what it wanted.
 pub fn print(text: &str) -> Result<()> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
@@ -95,7 +97,7 @@ pub fn print(text: &str) -> Result<()> {
     }
 }
 
-/// Progress and hints. Nobody reads a closed standard error, so failing to write there fails nothing.
+/// Prints progress and hints to standard error. A failure to write there is ignored.
 pub fn say(text: &str) {
     let _ = writeln!(io::stderr().lock(), "{text}");
 }

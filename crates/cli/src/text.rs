@@ -1,16 +1,16 @@
-//! Text from elsewhere, made safe for a terminal.
+//! Makes text from elsewhere safe for a terminal.
 
 use std::borrow::Cow;
 
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-/// Whether a character could move the cursor, change colours or reorder what is read (CVE-2021-25743 is kubectl's).
+/// Whether a character could move the cursor, change colours or reorder the text (as in kubectl's CVE-2021-25743).
 fn is_unsafe(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
 }
 
-/// One line: line breaks and tabs become spaces, other control and direction characters go.
+/// The text as one line. Line breaks and tabs become spaces, and other control and direction characters are removed.
 pub fn plain(text: &str) -> Cow<'_, str> {
     if !text.contains(is_unsafe) {
         return Cow::Borrowed(text);
@@ -22,13 +22,13 @@ pub fn plain(text: &str) -> Cow<'_, str> {
     Cow::Owned(spaced.filter(|c| !is_unsafe(*c)).collect())
 }
 
-/// Without what a terminal would obey; tabs and line breaks are kept.
+/// The text without the characters that control a terminal. Tabs and line breaks are kept.
 pub fn printable(text: &str) -> Cow<'_, str> {
     let bad = |c: char| is_unsafe(c) && !matches!(c, '\t' | '\n');
     if text.contains(bad) { Cow::Owned(text.replace(bad, "")) } else { Cow::Borrowed(text) }
 }
 
-/// JSON whose strings hold no raw control or direction characters: they are written as `\uXXXX`.
+/// Escapes control and direction characters in JSON as `\uXXXX`.
 pub fn escape_json(json: String) -> String {
     let escaped = |c: char| is_unsafe(c) && c != '\n';
     if !json.contains(escaped) {
@@ -36,7 +36,7 @@ pub fn escape_json(json: String) -> String {
     }
     let mut safe = String::with_capacity(json.len() + 16);
     for c in json.chars() {
-        // All of them are in the basic plane, so that one unit is enough.
+        // All of these characters are in the basic plane, so one UTF-16 unit is enough.
         if escaped(c) { safe += &format!("\\u{:04x}", c as u32) } else { safe.push(c) }
     }
     safe
@@ -46,7 +46,7 @@ pub fn width(text: &str) -> usize {
     UnicodeWidthStr::width(text)
 }
 
-/// Cut to `limit` columns, the last of which is then an ellipsis.
+/// Cuts the text to `limit` columns. The last column is then an ellipsis.
 pub fn fit(text: &str, limit: usize) -> Cow<'_, str> {
     if width(text) <= limit {
         return Cow::Borrowed(text);
@@ -63,7 +63,7 @@ pub fn fit(text: &str, limit: usize) -> Cow<'_, str> {
     Cow::Owned(cut)
 }
 
-/// `main@sha1:<40 digits>` as people read it: `main@1a2b3c4d5e6f`.
+/// Shortens `main@sha1:<40 digits>` to `main@1a2b3c4d5e6f`.
 pub fn short_revision(revision: &str) -> String {
     let (name, commit) = revision.rsplit_once('@').unwrap_or(("", revision));
     let hex = commit.rsplit_once(':').map_or(commit, |(_, hex)| hex);
@@ -73,7 +73,7 @@ pub fn short_revision(revision: &str) -> String {
     if name.is_empty() { hex[..12].to_owned() } else { format!("{name}@{}", &hex[..12]) }
 }
 
-/// The same for every commit in a sentence. Digests of 64 digits are for copying and stay as they are.
+/// Shortens every commit in a sentence. Digests of 64 digits stay whole, for copying.
 pub fn short_commits(text: &str) -> Cow<'_, str> {
     const MARK: &str = "sha1:";
     if !text.contains(MARK) {

@@ -1,4 +1,4 @@
-//! A collection followed from a resourceVersion, whatever form its objects are sent in.
+//! Follows a collection from a resourceVersion, in whatever form its objects are sent.
 
 use std::time::{Duration, Instant};
 
@@ -13,21 +13,21 @@ use crate::{
     terminal::say,
 };
 
-/// The hub ends a watch after at most this; a new one goes on from the last version.
+/// Timeout of one watch. The next one goes on from the last version.
 const WATCH_SECONDS: u32 = 300;
-/// A hub that is away for longer than an upgrade takes is worth an error.
+/// Time without the hub after which the watch fails. It is longer than an upgrade of the hub.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
 pub enum Change {
-    /// The object as sent; after a deletion, as it last was.
+    /// The object as it was sent. If it was deleted: its last state.
     Event { object: Value, deleted: bool },
-    /// The version is compacted: list again.
+    /// The version was compacted, so the collection must be listed again.
     Relist,
 }
 
-/// Follows `path` (with its query) and hands every change to `act`, which gives the version to go on from after a
-/// re-list. Ends only by a failure.
+/// Follows `path` (with its query) and passes every change to `act`. After a re-list, `act` returns the version to go
+/// on from. Ends only with a failure.
 pub async fn follow<F>(session: &Session, path: &str, accept: &str, mut version: String, mut act: F) -> Result<()>
 where
     F: AsyncFnMut(Change) -> Result<Option<String>>,
@@ -85,7 +85,8 @@ where
         .body(Vec::new())
         .map_err(|error| Interrupted::Fatal(Failure::usage("can't watch").evidence(error.to_string())))?;
     let body = session.client.request_stream(request).await.map_err(|error| classify(session, &error))?;
-    // It answers: whatever happens from here on is a new interruption.
+
+    // The hub answered, so the next interruption is a new one.
     *failing_since = None;
     let mut lines = body.lines();
     while let Some(line) = lines.next().await {
@@ -114,7 +115,7 @@ where
     Ok(())
 }
 
-/// Of an object, or of the one row of a Table.
+/// The resourceVersion of an object, or of the only row of a Table.
 pub fn version_of(object: &Value) -> Option<&str> {
     let own = object["metadata"]["resourceVersion"].as_str().filter(|version| !version.is_empty());
     own.or_else(|| object["rows"][0]["object"]["metadata"]["resourceVersion"].as_str())

@@ -1,4 +1,4 @@
-//! The real program against a real hub: what it prints where, and how it ends.
+//! The real program with a real hub: where it prints what, and its exit codes.
 
 #![allow(clippy::unwrap_used)]
 
@@ -16,11 +16,11 @@ use tokio::sync::OnceCell;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_farwater");
 
-/// One hub for all tests: each takes names of its own.
+/// One hub for all tests. Each test uses names of its own.
 async fn hub() -> &'static Hub {
     static HUB: OnceCell<Hub> = OnceCell::const_new();
     HUB.get_or_init(|| async {
-        // Beside the programs, where what a killed run left behind is found and removed by the next.
+        // The folder is next to the programs, so that the next run finds and removes what a killed run left behind.
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cli-hub");
         let _ = fs::remove_dir_all(&folder);
         Hub::start(&folder).await.unwrap()
@@ -41,7 +41,7 @@ impl From<Output> for Ran {
     }
 }
 
-/// The program in an empty environment: nothing of the machine decides.
+/// The program in an empty environment, independent of the machine.
 fn command(home: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(PROGRAM);
     command.args(arguments).env_clear().env("HOME", home).env("PATH", "/usr/bin:/bin").stdin(Stdio::null());
@@ -52,7 +52,7 @@ fn run_in(home: &Path, arguments: &[&str]) -> Ran {
     command(home, arguments).output().unwrap().into()
 }
 
-/// As the administrator of the shared hub.
+/// Runs the program as the administrator of the shared hub.
 async fn run(arguments: &[&str]) -> Ran {
     let hub = hub().await;
     let home = tempfile::tempdir().unwrap();
@@ -107,7 +107,8 @@ fn a_hub_that_is_away_ends_with_7() {
     assert!(ran.stderr.contains("the hub at https://127.0.0.1:9 can't be reached"), "{}", ran.stderr);
 }
 
-/// By kubectl itself, the newest and the oldest that are promised to work: it finds and starts plugins in its own way.
+/// Started by kubectl itself, which finds and starts plugins in its own way. Tested with the newest and the oldest
+/// supported version.
 #[tokio::test]
 async fn kubectl_runs_it_as_its_plugin_with_its_own_configuration() {
     succeed(&["cluster", "join", "plugged"]).await;
@@ -126,18 +127,18 @@ async fn kubectl_runs_it_as_its_plugin_with_its_own_configuration() {
         let ran = run(Some(&kubeconfig), &["get", "clusters", "-A"]);
         assert_eq!((ran.code, ran.stderr.as_str()), (0, ""));
         assert!(ran.stdout.lines().any(|line| line.starts_with("farwater-admin   plugged ")), "{}", ran.stdout);
-        // Exit codes and names come through.
+        // kubectl passes on exit codes and names.
         let ran = run(Some(&kubeconfig), &["get", "clusters", "nowhere-to-be-found"]);
         assert_eq!(ran.code, 4, "{}", ran.stderr);
         assert!(ran.stderr.starts_with("kubectl farwater: "), "{}", ran.stderr);
         assert!(run(None, &["--help"]).stdout.contains("Usage: kubectl farwater"));
-        // Without a kubeconfig it is not what `farwater login` wrote that is missing.
+        // Without a kubeconfig, the message is not that of a missing `farwater login`.
         let ran = run(None, &["get", "clusters"]);
         assert!(ran.code != 0 && !ran.stderr.contains("not signed in"), "{} {}", ran.code, ran.stderr);
     }
 }
 
-/// How long that takes is measured by the bench `cli-start`.
+/// The bench `cli-start` measures how long this takes.
 #[test]
 fn its_own_version_needs_no_hub_and_no_kubeconfig() {
     let home = tempfile::tempdir().unwrap();
@@ -261,7 +262,7 @@ async fn get_selects_sorts_and_prints_labels_and_templates() {
     assert!(
         succeed(&["get", "cluster/listed-9", "-o", "yaml", "--show-managed-fields"]).await.contains("managedFields")
     );
-    // One document of several kinds.
+    // One document with several kinds.
     deploy("among", "nowhere").await;
     let all: serde_json::Value = serde_json::from_str(&succeed(&["get", "sources,sd", "-o", "json"]).await).unwrap();
     let kinds: Vec<_> =
@@ -281,7 +282,7 @@ async fn get_selects_sorts_and_prints_labels_and_templates() {
 async fn a_deletion_says_what_it_means_and_is_waited_for() {
     deploy("doomed", "nowhere").await;
     deploy("kept", "nowhere").await;
-    // No terminal for the question.
+    // There is no terminal for the question.
     let asked = run(&["delete", "doomed"]).await;
     assert_eq!((asked.code, asked.stdout.as_str()), (2, ""), "{}", asked.stderr);
     assert!(
@@ -293,7 +294,7 @@ async fn a_deletion_says_what_it_means_and_is_waited_for() {
     assert!(
         used.stderr.contains("GitRepository farwater-admin/kept is in use") && used.stderr.contains("used by kept")
     );
-    // Both in one command: then nothing uses the source any more.
+    // With both in one command, nothing uses the source any more.
     let gone = succeed(&["delete", "doomed", "gitrepository/doomed", "--yes", "--wait", "--timeout", "20s"]).await;
     let mut lines: Vec<&str> = gone.lines().collect();
     lines.sort_unstable();
@@ -480,7 +481,7 @@ async fn doctor_looks_at_this_machine_and_the_hub_and_names_a_remedy() {
     assert!(ready["found"].as_str().unwrap().contains("store, access, running"), "{ready}");
     let pin = find("authority");
     assert!(pin["found"].as_str().unwrap().contains("sha256:"), "{pin}");
-    // Other tests' sources can't be asked: their remote is nobody.
+    // The sources of other tests can't be fetched, because their remote doesn't exist.
     deploy("ill", "ill").await;
     let clusters: kube::Api<farwater_api::Cluster> =
         kube::Api::namespaced(hub().await.client().await.unwrap(), farwater_api::ADMIN_NAMESPACE);
@@ -540,7 +541,7 @@ async fn a_watch_shows_what_comes_and_what_goes() {
     let maps: kube::Api<k8s_openapi::api::core::v1::ConfigMap> = kube::Api::namespaced(client, "farwater-admin");
     let map = serde_json::from_value(serde_json::json!({"metadata": {"name": "watched"}})).unwrap();
     maps.create(&Default::default(), &map).await.unwrap();
-    // A pipe that ends would fail this; one that stays silent is ended by the test's bound.
+    // The test fails if the pipe ends. If the pipe stays silent, the timeout ends the test.
     let seen = tokio::task::spawn_blocking(move || lines.find(|line| line.as_ref().unwrap() == "configmap/watched"));
     let seen = tokio::time::timeout(Duration::from_secs(20), seen).await;
     watching.kill().unwrap();
@@ -567,7 +568,8 @@ async fn a_reader_that_has_enough_is_no_failure() {
 async fn on_a_terminal_tables_fit_and_states_are_coloured() {
     let hub = hub().await;
     deploy("a-service-with-a-rather-long-name", "nowhere").await;
-    // `script` gives its child a terminal; without one of its own it has no rows, and a size without rows is none.
+    // `script` gives its child a terminal. Without a terminal of its own, that one has no rows, and a size without rows
+    // counts as none.
     let shown = |variables: &str, columns: u32| -> String {
         let kubeconfig: PathBuf = hub.kubeconfig();
         let inner =

@@ -1,4 +1,4 @@
-//! The page, in a real browser, served by the real hub: `web/e2e`, run from here so that one command tests everything.
+//! The page in a real browser, served by the real hub. Runs `web/e2e` from here, so that one command tests everything.
 
 #![allow(clippy::unwrap_used)]
 
@@ -15,7 +15,8 @@ fn the_page_works_in_a_real_browser() {
     if std::env::var_os("FARWATER_CHROMIUM").is_none() {
         packages::require(&[packages::CHROMIUM]).unwrap();
     }
-    // Chromium drops what it loads when the machine's interfaces change, as other tests make them do: it gets a loopback of its own.
+    // Chromium drops downloads when the machine's network interfaces change, which other tests cause. So it gets a
+    // network namespace with its own loopback.
     let alone = "ip link set lo up && exec \"$@\"";
     let output = Command::new("unshare")
         .args(["--user", "--map-root-user", "--net", "/bin/sh", "-c", alone, "sh"])

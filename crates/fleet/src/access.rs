@@ -14,11 +14,11 @@ use serde::{Deserialize, Serialize};
 
 pub use policy::{Policy, PolicyKind};
 
-/// The group whose members may do everything, whatever the roles say: the way back in when a role was broken.
+/// Members of this group may do everything, whatever the roles say. It is the way back in when a role is broken.
 pub const MASTERS_GROUP: &str = "system:masters";
 pub const AUTHENTICATED_GROUP: &str = "system:authenticated";
 pub const RBAC_GROUP: &str = "rbac.authorization.k8s.io";
-/// What the names of service accounts as users begin with; namespace, `:` and name follow.
+/// Prefix of the user names of service accounts; namespace, `:` and name follow.
 pub const SERVICE_ACCOUNT_PREFIX: &str = "system:serviceaccount:";
 
 /// Who sent a request, as established by authentication.
@@ -31,7 +31,7 @@ pub struct User {
 }
 
 impl User {
-    /// The user that a token of a service account stands for.
+    /// The user that a service account's token authenticates.
     pub fn service_account(namespace: &str, name: &str, uid: &str) -> Self {
         Self {
             name: format!("{SERVICE_ACCOUNT_PREFIX}{namespace}:{name}"),
@@ -45,7 +45,8 @@ impl User {
         }
     }
 
-    /// The name that shares are counted by. All service accounts of a namespace have one share, because a user that may create one may create many.
+    /// The name for fair sharing. All service accounts of a namespace have one share, because a user that may create
+    /// one may create many.
     pub fn share_name(&self) -> &str {
         let account = self.name.strip_prefix("system:serviceaccount:").and_then(|rest| rest.rsplit_once(':'));
         account.map_or(&self.name, |(namespace, _)| &self.name[.."system:serviceaccount:".len() + namespace.len()])
@@ -55,7 +56,7 @@ impl User {
         self.groups.iter().any(|group| group == MASTERS_GROUP)
     }
 
-    /// Everything that a binding may name this user by.
+    /// All subjects of bindings that match this user.
     fn subjects(&self) -> impl Iterator<Item = Subject> + '_ {
         let account = self.name.strip_prefix(SERVICE_ACCOUNT_PREFIX).and_then(|rest| rest.split_once(':'));
         std::iter::once(Subject::User(self.name.clone()))
@@ -64,20 +65,20 @@ impl User {
     }
 }
 
-/// What a request wants, as parsed from it. A non-resource request has `path` and `verb` only.
+/// The parsed request. A non-resource request has only `path` and `verb`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Attributes {
     /// Lower case: `get`, `list`, `watch`, `create`, `update`, `patch`, `delete`, `deletecollection`, or a virtual one.
     pub verb: String,
     pub group: String,
     pub version: String,
-    /// Plural; empty for a non-resource request.
+    /// Plural. Empty for a non-resource request.
     pub resource: String,
     pub subresource: String,
     /// Empty for cluster-scoped resources and for all namespaces.
     pub namespace: String,
     pub name: String,
-    /// Of a non-resource request.
+    /// Path of a non-resource request; otherwise empty.
     pub path: String,
 }
 
@@ -95,7 +96,7 @@ impl Attributes {
         }
     }
 
-    /// The message of a 403, word for word kube-apiserver's, which people and tools look for.
+    /// The message of a 403, word for word that of kube-apiserver, because people and tools search for it.
     pub fn forbidden_message(&self, user: &User) -> String {
         let name = &user.name;
         if self.resource.is_empty() {
@@ -132,7 +133,7 @@ pub struct Rule {
     pub non_resource_urls: Vec<String>,
 }
 
-/// Clients of Go write an absent list as null.
+/// Go clients write an absent list as null.
 fn null_as_empty<'de, D: serde::Deserializer<'de>, T: Deserialize<'de> + Default>(from: D) -> Result<T, D::Error> {
     Ok(Option::<T>::deserialize(from)?.unwrap_or_default())
 }
@@ -160,7 +161,7 @@ impl Rule {
     }
 }
 
-/// Whether a list that may say `*` has the value.
+/// Whether a list that may contain `*` matches the value.
 fn holds(list: &[String], value: &str) -> bool {
     list.iter().any(|item| item == "*" || item == value)
 }
@@ -172,7 +173,7 @@ fn path_matches(pattern: &str, path: &str) -> bool {
     }
 }
 
-/// Whom a binding names.
+/// A subject of a binding.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Subject {
     User(String),
@@ -191,7 +192,7 @@ impl fmt::Display for Subject {
     }
 }
 
-/// What a binding refers to. A `Role` lies in the binding's namespace.
+/// The role that a binding refers to. A `Role` is in the binding's namespace.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum RoleRef {
     ClusterRole(String),
@@ -208,7 +209,7 @@ impl fmt::Display for RoleRef {
 }
 
 impl RoleRef {
-    /// That there is no such role, in Kubernetes' words.
+    /// The message that the role does not exist, in Kubernetes' words.
     pub fn absent(&self) -> String {
         match self {
             Self::ClusterRole(name) => format!("clusterrole.{RBAC_GROUP} {name:?} not found"),
@@ -223,10 +224,10 @@ impl RoleRef {
     }
 }
 
-/// Which binding allowed a request. Its text is kube-apiserver's reason, for `kubectl auth can-i -v` and audits.
+/// The binding that allowed a request. Its text is kube-apiserver's reason, for `kubectl auth can-i -v` and audits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Grant {
-    /// Member of [`MASTERS_GROUP`].
+    /// The user is a member of [`MASTERS_GROUP`].
     Master,
     ClusterRoleBinding {
         name: String,
@@ -244,7 +245,7 @@ pub enum Grant {
 impl fmt::Display for Grant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            // Kubernetes allows it before it looks at any role, and gives no reason.
+            // Kubernetes allows this before it reads any role, and gives no reason.
             Self::Master => Ok(()),
             Self::ClusterRoleBinding { name, role, subject } => {
                 write!(f, "RBAC: allowed by ClusterRoleBinding {name:?} of {role} to {subject}")
@@ -256,11 +257,11 @@ impl fmt::Display for Grant {
     }
 }
 
-/// The answer to a request.
+/// Whether a request is allowed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
     Allowed(Grant),
-    /// No binding allows it. `missing` names roles that bindings of this user refer to and that don't exist.
+    /// No binding allows it. `missing` lists roles that bindings of this user refer to but that don't exist.
     Denied {
         missing: Vec<RoleRef>,
     },
@@ -271,7 +272,7 @@ impl Decision {
         matches!(self, Self::Allowed(_))
     }
 
-    /// Why, as in `status.reason` of an access review; empty where the only reason is that nothing allows it.
+    /// The reason, as in `status.reason` of an access review. Empty if the only reason is that no binding allows it.
     pub fn reason(&self) -> String {
         match self {
             Self::Allowed(grant) => grant.to_string(),

@@ -1,11 +1,12 @@
-//! How agents come to the settings of their policy: one cluster first, then some at a time; a failure stops the rest.
+//! How agents are updated to the settings of their policy: one cluster first, then several at a time. A failure stops
+//! the rest.
 
 use farwater_api::{
     Digest,
     protocol::{AgentReport, AgentSettings, AgentUpdate},
 };
 
-/// How much later than its own deadline an agent's word may come: it waits for its node, and polls.
+/// Seconds after its own deadline in which an agent's report may still arrive: the agent waits for its node, and polls.
 const SLACK_SECONDS: i64 = 120;
 
 /// Whether an agent polls in time.
@@ -13,45 +14,45 @@ const SLACK_SECONDS: i64 = 120;
 pub enum Heard {
     #[default]
     InTime,
-    /// The hub has been away: not since it started, and not for too long yet.
+    /// The hub was away, and has not heard the agent since it started. It has not waited long enough to call it silent.
     NotYet,
     No,
 }
 
-/// One cluster's agent, as far as it is known.
+/// The agent of one cluster, as the hub knows it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClusterAgent {
     /// `namespace/name` of the Cluster.
     pub name: String,
     pub heard: Heard,
     pub assigned: Assigned,
-    /// What the agent said of itself last; none from an agent that says nothing of the kind.
+    /// The agent's last report about itself. None: the agent does not report this.
     pub report: Option<AgentReport>,
 }
 
-/// What the hub has told an agent to be.
+/// The settings that the hub assigned to an agent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Assigned {
-    /// In its desired state; none: as it was installed.
+    /// The settings in its desired state. None: as installed.
     pub settings: Option<AgentSettings>,
-    /// What to go back to.
+    /// The settings to go back to.
     pub previous: Option<AgentSettings>,
-    /// Seconds since they were assigned.
+    /// Seconds since the settings were assigned.
     pub age: i64,
-    /// The settings that it went back from last, and why.
+    /// Digest of the settings that it last went back from, and the reason.
     pub failed: Option<(Digest, String)>,
 }
 
-/// Where an agent is on its way.
+/// How far an agent's update is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Progress {
     Updated,
-    /// Changed, and to be heard after the hub has been away.
+    /// Changed, but not heard since the hub was away.
     Unheard,
     Updating,
-    /// For its turn.
+    /// Waits for its turn.
     Waiting,
-    /// Not heard, and nothing was changed in its cluster: it is passed over until it is heard.
+    /// Not heard, and not changed: it is passed over until it is heard.
     Silent,
     /// Not heard since it was changed.
     Lost,
@@ -72,14 +73,14 @@ pub struct Decision {
     pub updating: usize,
     pub failed: usize,
     pub silent: usize,
-    /// Name and reason of an agent that can't change itself.
+    /// Name of an agent that can't change itself, and the reason.
     pub unmanaged: Option<(String, String)>,
-    /// Why nothing goes on: the first that failed or was lost.
+    /// Why the update stopped: the first agent that failed or was lost, and the reason.
     pub halted: Option<(String, String)>,
     pub waiting: usize,
 }
 
-/// How many may change at one time: a number, or a share of all.
+/// How many may be changing at one time: a number, or a share of all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
     Number(usize),
@@ -87,7 +88,7 @@ pub enum Limit {
 }
 
 impl Limit {
-    /// As in a Deployment's `maxUnavailable`: `3`, `"10%"`.
+    /// Parses a limit like a Deployment's `maxUnavailable`: `3`, `"10%"`.
     pub fn parse(text: &str) -> Option<Self> {
         let limit = match text.strip_suffix('%') {
             Some(percent) => Self::Percent(percent.parse().ok().filter(|percent| (1..=100).contains(percent))?),
@@ -96,7 +97,7 @@ impl Limit {
         Some(limit)
     }
 
-    /// Rounded down, and one at least.
+    /// The limit as a number, rounded down, but at least 1.
     pub fn of(self, total: usize) -> usize {
         match self {
             Self::Number(number) => number,
@@ -111,6 +112,7 @@ fn progress(agent: &ClusterAgent, wanted: &AgentSettings) -> Progress {
     if let Some((_, reason)) = assigned.failed.as_ref().filter(|(failed, _)| *failed == digest) {
         return Progress::Failed(reason.clone());
     }
+
     let update = agent.report.as_ref().map(|report| &report.update);
     let runs = agent.report.as_ref().and_then(|report| report.settings) == Some(digest);
     if let Some(AgentUpdate::Unmanaged { reason }) = update {
@@ -119,9 +121,10 @@ fn progress(agent: &ClusterAgent, wanted: &AgentSettings) -> Progress {
     if assigned.settings.as_ref() != Some(wanted) {
         return if agent.heard == Heard::InTime { Progress::Waiting } else { Progress::Silent };
     }
+
     match update {
         Some(AgentUpdate::Failed { settings, reason }) if *settings == digest => Progress::Failed(reason.clone()),
-        // A newer agent may say it in another way: what it runs with is what counts.
+        // A newer agent may report another state. The settings that it runs with decide.
         Some(AgentUpdate::Settled | AgentUpdate::Unknown) if runs => match agent.heard {
             Heard::InTime => Progress::Updated,
             Heard::NotYet => Progress::Unheard,
@@ -169,11 +172,13 @@ pub fn decide(wanted: &AgentSettings, limit: Limit, suspended: bool, agents: &[C
             }
         }
     }
+
     decision.waiting = waiting.len();
     if suspended || decision.halted.is_some() || decision.unheard > 0 {
         return decision;
     }
-    // The first goes alone: what is wrong with all of them shows in one.
+
+    // The first agent is changed alone, because a fault that all would share shows in one.
     let allowed = if decision.updated == 0 { 1 } else { limit.of(agents.len()) };
     waiting.truncate(allowed.saturating_sub(decision.updating));
     decision.waiting -= waiting.len();
@@ -237,7 +242,7 @@ mod tests {
         assert_eq!(decision.assign, [] as [usize; 0]);
         assert_eq!(decision.retract, [(1, "ErrImagePull".to_owned())]);
         assert_eq!(decision.halted, Some(("b".to_owned(), "ErrImagePull".to_owned())));
-        // What was taken back stays known as failed, and halts until the settings are others.
+        // Settings that were taken back stay recorded as failed, and halt the update until the settings change.
         let mut back = failed("b");
         back.assigned =
             Assigned { failed: Some((wanted().digest(), "ErrImagePull".to_owned())), ..Assigned::default() };

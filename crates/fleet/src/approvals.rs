@@ -1,7 +1,7 @@
-//! Where a person's word, which approves a prune or lets changes begin in spite of windows, needs a second person.
+//! Approvals by two people: for a prune, or for changes that begin despite closed windows.
 //!
-//! The first person proposes a text, and another person states the same text as an approval. The API server checks this when the approval
-//! is written, so that an annotation that stands needs no further check.
+//! The first person proposes a text, and another person states the same text as an approval. The API server checks this
+//! when the approval is written, so a stored annotation needs no further check.
 
 use std::collections::BTreeMap;
 
@@ -28,7 +28,7 @@ pub enum Approved {
 impl Approved {
     pub const ALL: [Self; 2] = [Self::Prune, Self::FreezeOverride];
 
-    /// The annotation that approves.
+    /// The annotation that holds the approval.
     pub fn annotation(self) -> &'static str {
         match self {
             Self::Prune => APPROVE_PRUNE,
@@ -36,7 +36,7 @@ impl Approved {
         }
     }
 
-    /// The annotation that proposes.
+    /// The annotation that holds the proposal.
     pub fn proposal(self) -> &'static str {
         match self {
             Self::Prune => PROPOSE_PRUNE,
@@ -53,10 +53,10 @@ impl Approved {
     }
 }
 
-/// Which object asks for two people, for messages: `ClusterGrant team-a-production`. None: one is enough.
+/// The object that requires two people, for messages: `ClusterGrant team-a-production`. None: one person is enough.
 ///
-/// `cluster_labels`: of the cluster that is concerned; none where it isn't known or there are many, and then each grant of the namespace
-/// counts. An annotation of the Namespace that can't be read asks for two.
+/// `cluster_labels`: labels of the cluster that is concerned. None: it is unknown or there are several; then every
+/// grant of the namespace counts. An unreadable annotation of the Namespace requires two.
 pub fn asks_for_two(
     approved: Approved,
     namespace: (&str, &BTreeMap<String, String>),
@@ -85,7 +85,7 @@ pub struct Proposal<'a> {
     pub text: &'a str,
 }
 
-/// The user that approves an object of a namespace.
+/// A user who approves for an object in a namespace.
 #[derive(Clone, Copy, Debug)]
 pub struct Person<'a> {
     pub name: &'a str,
@@ -112,7 +112,7 @@ pub enum Lacking {
     NoPerson { name: String },
 }
 
-/// Checks that `by` approves what another person has proposed.
+/// Checks that `person` approves what another person has proposed.
 pub fn check(text: &str, person: Person<'_>, proposal: Option<Proposal<'_>>, now: Timestamp) -> Result<(), Lacking> {
     let by = person.name;
     let proposal = proposal.ok_or(Lacking::Proposal)?;
@@ -132,8 +132,8 @@ pub fn check(text: &str, person: Person<'_>, proposal: Option<Proposal<'_>>, now
     Ok(())
 }
 
-/// An editor of a namespace can act as each of its service accounts, and would be two people: those of the administrators' namespace count
-/// elsewhere only.
+/// Whether a user counts as a person. An editor of a namespace can act as each of its service accounts, and so would be
+/// two people. Service accounts of the administrators' namespace count, but only in other namespaces.
 fn is_person(name: &str, namespace: &str) -> bool {
     name.strip_prefix(ACCOUNT)
         .is_none_or(|account| namespace != ADMIN_NAMESPACE && account.starts_with(&format!("{ADMIN_NAMESPACE}:")))
@@ -170,7 +170,7 @@ mod tests {
         check(Approved::Prune, "team-a", None, Some("dev"), None);
         check(Approved::Prune, "team-a", None, Some("prod"), Some("ClusterGrant prod"));
         check(Approved::FreezeOverride, "team-a", None, Some("prod"), None);
-        // A cluster that isn't known, or all of a set.
+        // An unknown cluster, or all clusters of a set.
         check(Approved::Prune, "team-a", None, None, Some("ClusterGrant prod"));
         check(Approved::Prune, "team-b", None, None, None);
         check(Approved::Prune, "team-b", Some("prunes=2"), Some("dev"), Some("Namespace team-b"));

@@ -1,7 +1,8 @@
-//! Assignment: which of its source's revisions a service runs.
+//! Assignment: which revision of its source a service runs.
 //!
-//! A source that moves makes *candidates*; [`decide`] alone turns a candidate into an *assignment*, so that pins, freezes,
-//! rollouts and approvals change this decision and nothing else. [`resolve_action`] says what an agent is told about it.
+//! A changed source produces *candidates*. [`decide`] alone turns a candidate into an *assignment*, so pins, freezes,
+//! rollouts and approvals change this decision and nothing else. [`resolve_action`] says what the agent gets as its
+//! action for the service.
 
 use std::collections::BTreeMap;
 
@@ -32,35 +33,38 @@ pub struct Candidate {
     pub bundle_bytes: u64,
     /// Folder inside the bundle.
     pub path: String,
-    /// URL that it came from. A pin stands under the grants of its own source, whatever the service names now.
+    /// URL that it came from. A pinned candidate is checked against the grants for this source, whatever the service
+    /// names now.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub source: String,
-    /// The first commit of the history that the revision is of.
+    /// The first commit of the revision's history.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<String>,
-    /// Who wrote the commit, as it says itself. Empty where it says nothing.
+    /// Author of the commit, as the commit states it. Empty: it states none.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub author: String,
-    /// What of the commit was read beside its own files: `submodules`, `lfs`. Empty: nothing.
+    /// What was read of the commit besides its own files: `submodules`, `lfs`. Empty: nothing.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reads: String,
-    /// Folders with renderers of their own: what the charts in them depend on is in the bundle.
+    /// Folders with a renderer of their own. The dependencies of their charts are in the bundle.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rendered: Vec<String>,
-    /// What it is made of, where that is more than one folder of a repository: the service's own source first.
+    /// The parts, if there is more than one folder of a repository: the service's own source first. Empty: only that
+    /// folder.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub parts: Vec<Part>,
-    /// Artifacts of registries that were read: of one manifest, layers and ways to read them make several.
+    /// Artifacts of registries that were read. One manifest gives several if it has several layers, or is read in
+    /// several ways.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub artifacts: Vec<Digest>,
-    /// Texts that a pipeline has promoted with the revision.
+    /// Texts that a pipeline has promoted with the revision, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub configuration: BTreeMap<String, String>,
 }
 
 #[cfg(test)]
 impl Candidate {
-    /// At the root of a repository, with nothing to tell but the commit.
+    /// A commit at the root of a repository, with no other fields set.
     pub(crate) fn of_commit(commit: &str) -> Self {
         Self {
             revision: format!("main@sha1:{commit}"),
@@ -80,35 +84,35 @@ impl Candidate {
     }
 }
 
-/// One of the things that a service's files are made of.
+/// One of the parts that a service's files are assembled from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Part {
     pub kind: SourceKind,
-    /// Of the source; empty of a repository that a chart or a kustomization names by its address alone.
+    /// Name of the source. Empty for a repository that a chart or a kustomization names only by its address.
     pub name: String,
     pub source_uid: String,
     pub url: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chart: Option<ChartReference>,
-    /// As in the source's status; of a chart `<version>@sha256:<digest>`.
+    /// As in the source's status; for a chart `<version>@sha256:<digest>`.
     pub revision: String,
-    /// Folder of the source.
+    /// Folder inside the source.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub path: String,
-    /// As in the candidate, of a repository.
+    /// As [`Candidate::reads`], for a repository.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reads: String,
-    /// Where it lies among the service's files; empty is their root.
+    /// Where it is mounted among the service's files. Empty: at their root.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub mount_path: String,
-    /// A chart or a kustomization names it, and the service doesn't.
+    /// A chart or a kustomization names it, not the service itself.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub dependency: bool,
 }
 
 impl Part {
-    /// The address that grants allow, or not.
+    /// The address that grants are checked against.
     pub fn placed_url(&self) -> String {
         placed_url(&self.url, self.chart.as_ref().map(|chart| chart.name.as_str()))
     }
@@ -124,7 +128,7 @@ impl Part {
 }
 
 impl Candidate {
-    /// The addresses of all that it came from.
+    /// The addresses of all parts.
     pub fn urls(&self) -> Vec<String> {
         let mut urls: Vec<String> = match self.parts.as_slice() {
             [] => vec![self.source.clone()],
@@ -134,7 +138,7 @@ impl Candidate {
         urls
     }
 
-    /// Whether two are the same to an agent: another revision of the same content is.
+    /// Whether two candidates are the same to an agent, e.g. two revisions with the same content.
     pub fn is_same_content(&self, other: &Self) -> bool {
         self.bundle == other.bundle && self.path == other.path && self.configuration == other.configuration
     }
@@ -152,7 +156,7 @@ pub enum Trouble {
         kind: SourceKind,
         name: String,
     },
-    /// The source exists, but nothing of it was ever fetched.
+    /// The source exists, but was never fetched.
     #[error("{kind} {name} has no revision yet")]
     SourceEmpty {
         #[serde(default)]
@@ -162,13 +166,13 @@ pub enum Trouble {
     /// A chart, or a kustomization's base, that was not found yet.
     #[error("{message}")]
     ChartPending { message: String },
-    /// A chart that its repository does not have, or that can't be taken.
+    /// A chart that its repository does not have, or that can't be used.
     #[error("{message}")]
     ChartMissing { message: String },
-    /// The files that the service needs can't be gathered; the message names file and line.
+    /// The service's files can't be gathered. The message names file and line.
     #[error("{message}")]
     Bundle { revision: String, message: String },
-    /// Files that the service needs are being fetched, or can't be now.
+    /// The service's files are being fetched, or can't be fetched now.
     #[error("{message}")]
     Files { revision: String, message: String },
     /// A Secret that the service names is missing or can't be sent.
@@ -177,30 +181,31 @@ pub enum Trouble {
     /// A parameter of the service is missing or wrong.
     #[error("{message}")]
     Parameters { message: String },
-    /// What the service is pinned to is not there.
+    /// The pinned revision is not available.
     #[error("{message}")]
     Pin { message: String },
-    /// Services wait for one another.
+    /// Services depend on one another in a cycle.
     #[error("it depends on itself: {cycle}")]
     Cycle { cycle: String },
 }
 
 #[derive(Clone, Copy, Debug)]
 pub struct Inputs<'a> {
-    /// By the service or by its cluster.
+    /// Suspended by the service or by its cluster.
     pub suspended: bool,
-    /// What the service is pinned to takes the place of what its source has.
+    /// The candidate that the service is pinned to, which replaces `candidate`. None: not pinned.
     pub pinned: Option<Result<&'a Candidate, &'a Trouble>>,
     pub candidate: Result<&'a Candidate, &'a Trouble>,
-    /// What other services lack for a newer bundle of this one. A pin doesn't wait: it is the way back.
+    /// What other services lack that a newer bundle of this one depends on. A pin doesn't wait, because it is the way
+    /// back.
     pub waits: &'a [String],
     pub ceiling: Result<&'a Ceiling, &'a Denied>,
     pub assigned: Option<&'a Candidate>,
-    /// The rollout of its set has not come to it with this candidate and this spec.
+    /// The rollout of its set has not released this candidate and spec for it yet.
     pub held: bool,
-    /// Why no change may begin now, of a pin neither.
+    /// The closed window that forbids every change now, also that of a pin.
     pub closed: Option<&'a Closed>,
-    /// The spec that counts is not the service's own.
+    /// The spec in effect is an overriding one, not the service's own.
     pub restated: bool,
 }
 
@@ -210,16 +215,16 @@ pub enum Decision {
     Keep(Why),
 }
 
-/// Why the assignment stays what it is.
+/// Why the assignment stays as it is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", content = "detail")]
 pub enum Why {
-    /// The candidate is what is assigned.
+    /// The candidate is already assigned.
     Current,
     Suspended,
-    /// Services that it depends on are not there yet: which, and what they lack.
+    /// Services that it depends on are not ready: their names, and what they lack.
     Waiting(String),
-    /// Its set's rollout has not come to it.
+    /// The rollout of its set has not released it.
     Rollout,
     /// No change may begin now.
     Frozen(Closed),
@@ -228,16 +233,16 @@ pub enum Why {
     Trouble(Trouble),
 }
 
-/// What a row says of the last decision.
+/// The last decision, as a row stores it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Decided {
     #[serde(flatten)]
     pub why: Why,
-    /// Whether the service's own suspension counted then: its end changes what the agent is told, and nothing else does so
-    /// without a write.
+    /// Whether the service's own suspension was in force at the decision. Its end changes the agent's action without
+    /// any write, so this is how the change is noticed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspended: Option<bool>,
-    /// Whether there was no source of the name that the spec has: one that is made is news to the service.
+    /// Whether no source had the name that the spec gives. The service is reconciled when one is created.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub sourceless: bool,
     /// As in [`Deployment::turn`].
@@ -245,12 +250,12 @@ pub struct Decided {
     pub turn: u64,
 }
 
-/// Whether a service is to stand still at a time.
+/// Whether a service is suspended at time `now`.
 pub fn is_suspended(spec: &ServiceDeploymentSpec, now: Timestamp) -> bool {
     spec.suspend && suspension_end(spec).is_none_or(|until| now < until)
 }
 
-/// When a suspension ends by itself.
+/// When a suspension ends by itself. None: it does not.
 pub fn suspension_end(spec: &ServiceDeploymentSpec) -> Option<Timestamp> {
     spec.suspension.as_ref().filter(|_| spec.suspend)?.until.as_ref().map(|until| until.0)
 }
@@ -262,7 +267,7 @@ pub fn describe_suspension(spec: &ServiceDeploymentSpec) -> String {
     format!("the service is suspended{until}{}", reason.map(|reason| format!(": {reason}")).unwrap_or_default())
 }
 
-/// Whether a candidate becomes the assignment. Nothing that is missing or broken takes an assignment away.
+/// Decides whether a candidate becomes the assignment. Missing or broken inputs never remove an assignment.
 pub fn decide(inputs: Inputs<'_>) -> Decision {
     let candidate = match inputs.pinned.unwrap_or(inputs.candidate) {
         Err(trouble) => return Decision::Keep(Why::Trouble(trouble.clone())),
@@ -279,16 +284,18 @@ pub fn decide(inputs: Inputs<'_>) -> Decision {
             },
         });
     }
+
     if let Err(denied) = inputs.ceiling {
         return Decision::Keep(Why::NotGranted(denied.to_string()));
     }
     if inputs.suspended {
         return Decision::Keep(Why::Suspended);
     }
-    // A pin doesn't wait for others: it is a person's will about this one.
+    // A pin doesn't wait for the rollout: a person decided about this service alone.
     if inputs.held && inputs.pinned.is_none() {
         return Decision::Keep(Why::Rollout);
     }
+
     let is_news = inputs.assigned.is_none_or(|assigned| !assigned.is_same_content(candidate));
     if let Some(closed) = inputs.closed.filter(|_| is_news || inputs.restated) {
         return Decision::Keep(Why::Frozen(closed.clone()));
@@ -299,19 +306,21 @@ pub fn decide(inputs: Inputs<'_>) -> Decision {
     Decision::Assign(Box::new(candidate.clone()))
 }
 
-/// What decides about one service's entry in its cluster's desired state.
+/// The inputs for one service's entry in its cluster's desired state.
 #[derive(Clone, Copy, Debug)]
 pub struct EntryInputs<'a> {
     pub deleting: bool,
     pub deletion_policy: DeletionPolicy,
-    /// Services that depend on it: where they are, it is not deleted yet.
+    /// Services that depend on it. It is not deleted while they are on the cluster.
     pub dependents: &'a [String],
-    /// Why the service stands still, if it does.
+    /// Why the service is suspended. None: it is not.
     pub suspended: Option<&'a str>,
     pub cluster_suspended: bool,
-    /// The hub came back from a backup older than what the cluster's agent has seen, and nobody has confirmed it yet.
+    /// The hub was restored from a backup older than the state that the cluster's agent has seen, and no person has
+    /// confirmed it yet.
     pub restored: bool,
-    /// Why nothing is deleted in all of the fleet, if that is so: then an approval counts for nothing either.
+    /// Why all deletions of the fleet are stopped. Approvals of prunes don't count then either. None: deletions are
+    /// allowed.
     pub frozen: Option<&'a str>,
     pub assigned: Option<&'a Candidate>,
     pub why: &'a Why,
@@ -321,21 +330,21 @@ pub struct EntryInputs<'a> {
     pub patches: &'a [Patch],
     pub prune: bool,
     pub options: &'a ApplyOptions,
-    /// MAC of the service's Secrets, or which one is missing or unusable.
+    /// MAC of the service's Secrets, or the one that is missing or unusable.
     pub secrets: Result<Option<Digest>, &'a str>,
     /// MAC of the service's parameters, or what is wrong with them.
     pub parameters: Result<Option<Digest>, &'a str>,
     pub approved_prune: Option<Digest>,
-    /// Why every prune waits for an approval.
+    /// Why every prune waits for an approval. None: only unusual ones do.
     pub hold_prune: Option<&'a str>,
-    /// A request to bring back what a deletion took.
+    /// Id of a request to restore what a deletion took.
     pub undo: Option<&'a str>,
     pub turn: u64,
     pub tests: &'a [ServiceTest],
     pub health: &'a [HealthRuleSpec],
 }
 
-/// What the agent is told about a service. Every service is always listed: what can't be applied is held.
+/// The agent's action for a service. Every service is always listed; one that can't be applied is held.
 pub fn resolve_action(inputs: EntryInputs<'_>) -> Action {
     let hold = |reason: String| Action::Hold { reason };
     if inputs.cluster_suspended {
@@ -348,6 +357,7 @@ pub fn resolve_action(inputs: EntryInputs<'_>) -> Action {
         Ok(ceiling) => ceiling,
         Err(denied) => return hold(denied.to_string()),
     };
+
     if let Some(suspension) = inputs.suspended {
         return hold(suspension.to_owned());
     }
@@ -359,7 +369,8 @@ pub fn resolve_action(inputs: EntryInputs<'_>) -> Action {
             _ => "no revision is assigned yet".to_owned(),
         });
     };
-    // Without its Secrets the service would not be what was asked for, and those of before would be pruned.
+
+    // Without its Secrets the service would be incomplete, and the Secrets it had would be pruned.
     let secrets = match inputs.secrets {
         Ok(secrets) => secrets,
         Err(problem) => return hold(problem.to_owned()),
@@ -368,6 +379,7 @@ pub fn resolve_action(inputs: EntryInputs<'_>) -> Action {
         Ok(parameters) => parameters,
         Err(problem) => return hold(problem.to_owned()),
     };
+
     let prune = inputs.prune && !inputs.restored;
     let hold_prune = inputs.frozen.or(inputs.hold_prune);
     Action::Apply(Deployment {
@@ -395,7 +407,7 @@ pub fn resolve_action(inputs: EntryInputs<'_>) -> Action {
 
 fn resolve_removal(inputs: EntryInputs<'_>) -> Action {
     let policy = match inputs.deletion_policy {
-        // What a backup calls deleted may have been made again since.
+        // An object that the backup calls deleted may have been recreated since.
         DeletionPolicy::Delete if inputs.restored => {
             return Action::Hold {
                 reason: "the hub was restored from a backup; nothing is deleted until confirmed".to_owned(),
@@ -405,7 +417,7 @@ fn resolve_removal(inputs: EntryInputs<'_>) -> Action {
             let names = inputs.dependents.join(", ");
             return Action::Hold { reason: format!("{names} depends on it and goes first") };
         }
-        // Who has no right on the cluster deletes nothing there, and isn't kept from deleting the resource.
+        // A service without a right on the cluster deletes nothing there; its resource can still be deleted.
         DeletionPolicy::Delete if inputs.ceiling.is_err() => DeletionPolicy::Orphan,
         DeletionPolicy::Delete if inputs.frozen.is_some() => {
             return Action::Hold { reason: inputs.frozen.unwrap_or_default().to_owned() };
@@ -542,7 +554,7 @@ mod tests {
         check_action(EntryInputs { suspended, ..base }, "hold: the service is suspended");
         check_action(EntryInputs { ceiling: Err(&denied), ..base }, &format!("hold: {denied}"));
         check_action(EntryInputs { assigned: None, ..base }, "hold: no revision is assigned yet");
-        // Of what its charts depend on, which only whoever made the candidate knows.
+        // The grant may lack a source of its charts, which only the maker of the candidate knows.
         let why = Why::NotGranted(denied.to_string());
         check_action(EntryInputs { assigned: None, why: &why, ..base }, &format!("hold: {denied}"));
         let why = Why::Trouble(Trouble::SourceEmpty { kind: SourceKind::GitRepository, name: "infra".to_owned() });
@@ -575,7 +587,7 @@ mod tests {
         let dependents = &["web".to_owned(), "api".to_owned()];
         check_action(EntryInputs { dependents, ..deleting }, "hold: web, api depends on it and goes first");
         check_action(EntryInputs { dependents, ..base }, &format!("{apply} prune=true"));
-        // Who lets go of its objects takes nothing from anybody.
+        // A service that orphans its objects takes nothing from its dependents.
         check_action(EntryInputs { dependents, ..orphan }, "remove Orphan");
     }
 
@@ -618,7 +630,7 @@ mod tests {
         };
         check(true, Some(&old), Decision::Keep(Why::Rollout));
         check(true, None, Decision::Keep(Why::Rollout));
-        // The content is the same, and the template is not.
+        // The content is the same, but the template is not.
         check(true, Some(&new), Decision::Keep(Why::Rollout));
         check(false, Some(&old), Decision::Assign(new.clone().into()));
     }
@@ -645,16 +657,16 @@ mod tests {
         assert_eq!(decide(Inputs { pinned: Some(Ok(&new)), ..base }), frozen, "so is the way back");
         assert_eq!(decide(Inputs { candidate: Ok(&old), ..base }), Decision::Keep(Why::Current));
         assert_eq!(decide(Inputs { candidate: Ok(&same), ..base }), Decision::Assign(same.clone().into()));
-        // What was promoted with a revision is a part of it.
+        // Promoted texts are part of the content.
         let configuration = BTreeMap::from([("imageTag".to_owned(), "2".to_owned())]);
         let promoted = Candidate { configuration, ..same.clone() };
         assert_eq!(decide(Inputs { candidate: Ok(&promoted), ..base }), frozen);
-        // What it runs is the same, and with another spec it would be something else.
+        // The content is the same, but another spec would change the service.
         for candidate in [&old, &same] {
             assert_eq!(decide(Inputs { candidate: Ok(candidate), restated: true, ..base }), frozen);
         }
         assert_eq!(decide(Inputs { suspended: true, ..base }), Decision::Keep(Why::Suspended));
-        // Of a member whose turn has not come its rollout tells.
+        // For a member whose turn has not come, the reason is its rollout.
         assert_eq!(decide(Inputs { held: true, ..base }), Decision::Keep(Why::Rollout));
         assert_eq!(decide(Inputs { closed: None, restated: true, ..base }), Decision::Assign(new.clone().into()));
     }
@@ -700,7 +712,7 @@ mod tests {
         assert_eq!(describe_suspension(&until), "the service is suspended until 2026-01-01T12:00:00Z: a move");
         assert!(is_suspended(&spec(true, serde_json::Value::Null), at("2026-01-01T12:00:00Z")));
         assert_eq!(describe_suspension(&spec(true, serde_json::Value::Null)), "the service is suspended");
-        // What suspends is `suspend`; the rest says why and how long.
+        // `suspend` decides; the other fields only say why and how long.
         assert!(!is_suspended(&spec(false, serde_json::json!({"reason": "x"})), at("2026-01-01T12:00:00Z")));
     }
 

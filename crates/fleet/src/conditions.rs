@@ -4,13 +4,13 @@ use farwater_api::Condition;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-/// Longest message of a condition: a status is a summary of at most 4 KB and holds up to four of them.
+/// Most bytes of a condition's message: a status has at most 4 KB, and holds up to four of them.
 pub const MAX_MESSAGE_BYTES: usize = 640;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
     pub kind: &'static str,
-    /// `True`, `False`, or `Unknown` where it is absent.
+    /// Status of the condition. None: `Unknown`.
     pub holds: Option<bool>,
     /// CamelCase, for programs.
     pub reason: &'static str,
@@ -27,7 +27,7 @@ impl Verdict {
         vec![Self::new("Ready", Some(true), reason, message)]
     }
 
-    /// Not ready, and on its way without anybody's help.
+    /// Not ready, but progressing without a person's action.
     pub fn reconciling(reason: &'static str, message: impl Into<String>) -> Vec<Self> {
         let message = message.into();
         vec![
@@ -36,7 +36,7 @@ impl Verdict {
         ]
     }
 
-    /// Not ready, and it stays so until somebody changes something.
+    /// Not ready, and it stays so until a person changes something.
     pub fn stalled(reason: &'static str, message: impl Into<String>) -> Vec<Self> {
         let message = message.into();
         vec![
@@ -46,7 +46,7 @@ impl Verdict {
     }
 }
 
-/// The conditions that say `verdicts`. A condition whose status stays the same keeps its time, so that saying the same thing
+/// The conditions for `verdicts`. A condition whose status is unchanged keeps its transition time, so that writing it
 /// again is no change.
 pub fn resolve(previous: &[Condition], verdicts: Vec<Verdict>, generation: i64, now: Timestamp) -> Vec<Condition> {
     let resolve_one = |verdict: Verdict| {
@@ -71,17 +71,18 @@ pub fn resolve(previous: &[Condition], verdicts: Vec<Verdict>, generation: i64, 
     verdicts.into_iter().map(resolve_one).collect()
 }
 
-/// The condition of a kind, where it is true.
+/// The condition of a type, if it is true.
 pub fn holding<'c>(conditions: impl IntoIterator<Item = &'c Condition>, kind: &str) -> Option<&'c Condition> {
     conditions.into_iter().find(|condition| condition.type_ == kind && condition.status == "True")
 }
 
-/// Kubernetes' times have no fractions of a second: a time must be equal to itself after it was written and read.
+/// Times in Kubernetes have no fractions of a second. Rounding makes a time equal to itself after it was written and
+/// read.
 pub fn whole_seconds(time: Timestamp) -> Time {
     Time(Timestamp::from_second(time.as_second()).unwrap_or(time))
 }
 
-/// At most `limit` bytes of a text, cut between characters.
+/// At most `limit` bytes of a text, cut at a character boundary.
 pub fn cut(text: &str, limit: usize) -> String {
     if text.len() <= limit {
         return text.to_owned();

@@ -1,7 +1,7 @@
-//! Dependencies between services: what keeps a newer version waiting, and cycles.
+//! Dependencies between services: what delays a newer version, and cycles.
 //!
-//! A service waits for those that it names and never for those that name it, and the graph has no cycle: so a version that
-//! mends a service that others wait for is always delivered.
+//! A service waits for the services that it names, never for those that name it, and the graph has no cycle. So a
+//! version that repairs a service is always delivered, even if others wait for that service.
 
 use std::collections::BTreeMap;
 
@@ -18,11 +18,11 @@ use crate::{
     stamping::service_name,
 };
 
-/// Before the name of a set, where services and sets are named together.
+/// Prefix of a set's name where sets and services are named together.
 const SET: &str = "ServiceSet/";
 
-/// What a reference of a service leads to, by its name in graphs and rows: a service, or a whole set as `ServiceSet/NAME`. `cluster`: the name
-/// of the one that the service is on.
+/// Target of a service's reference, by its name in graphs and rows: a service, or a whole set as `ServiceSet/NAME`.
+/// `cluster`: name of the cluster that the service is on.
 pub fn resolve(reference: &DependencyReference, cluster: &str) -> String {
     match (reference.kind, reference.clusters) {
         (DependencyKind::ServiceDeployment, _) => reference.name.clone(),
@@ -31,7 +31,7 @@ pub fn resolve(reference: &DependencyReference, cluster: &str) -> String {
     }
 }
 
-/// What a reference of a set's template leads to: a set, on whichever of its clusters, or a service.
+/// Target of a reference in a set's template: a whole set, whichever clusters it is on, or a service.
 pub fn resolve_of_set(reference: &DependencyReference) -> String {
     match reference.kind {
         DependencyKind::ServiceDeployment => reference.name.clone(),
@@ -43,12 +43,12 @@ pub fn set_key(name: &str) -> String {
     format!("{SET}{name}")
 }
 
-/// The name of the set, if it is one.
+/// The name of the set. None: the key is not that of a set.
 pub fn set_of_key(key: &str) -> Option<&str> {
     key.strip_prefix(SET)
 }
 
-/// What an expression finds missing; `object`: what is waited for, none if it does not exist.
+/// What an expression finds lacking. None: nothing. `object`: the dependency; none if it does not exist.
 pub fn judge_by_expression(key: &str, text: &str, object: Option<&Value>) -> Option<String> {
     let what = describe_key(key);
     let Some(object) = object else { return Some(format!("waits for {what}, which does not exist")) };
@@ -67,19 +67,19 @@ fn describe_key(key: &str) -> String {
     }
 }
 
-/// A set that is waited for as a whole.
+/// A dependency on a whole set.
 #[derive(Clone, Copy, Debug)]
 pub struct SetDependency<'a> {
     pub name: &'a str,
-    /// None: there is no such set.
+    /// None: the set does not exist.
     pub set: Option<&'a ServiceSet>,
-    /// Whether its rollout knows of what its sources have now, and of its spec.
+    /// Whether its rollout has observed its current spec and the current revisions of its sources.
     pub is_looked_at: bool,
-    /// What its clusters lack that are heard. Who is silent is passed over, as its rollout does.
+    /// What the clusters that are heard lack. Silent clusters are passed over, as in the rollout. None: nothing.
     pub unhealthy: Option<&'a str>,
 }
 
-/// What a set lacks for others to go on, in one sentence.
+/// What a set lacks before its dependents may proceed, in one sentence. None: nothing.
 pub fn judge_set(dependency: SetDependency<'_>) -> Option<String> {
     let name = dependency.name;
     let waits = |what: String| Some(format!("waits for ServiceSet {name}, which {what}"));
@@ -101,29 +101,29 @@ pub fn judge_set(dependency: SetDependency<'_>) -> Option<String> {
     dependency.unhealthy.and_then(|lacks| waits(lacks.to_owned()))
 }
 
-/// A service that another one names.
+/// A dependency on one service.
 #[derive(Clone, Copy, Debug)]
 pub struct Dependency<'a> {
     pub name: &'a str,
-    /// None: there is no such service.
+    /// None: the service does not exist.
     pub service: Option<&'a ServiceDeployment>,
     /// None: nothing was decided about it yet.
     pub decided: Option<Decided<'a>>,
 }
 
-/// What was decided about it last.
+/// The last decision about a service.
 #[derive(Clone, Copy, Debug)]
 pub struct Decided<'a> {
-    /// The generation that it was decided for.
+    /// The generation that the decision was for.
     pub generation: i64,
     pub candidate: Option<&'a Candidate>,
     pub assigned: Option<&'a Candidate>,
     pub why: &'a Why,
-    /// The revision that its source has now; none if nobody knows.
+    /// The revision that its source has now. None: unknown.
     pub newest: Option<&'a str>,
 }
 
-/// What it lacks for others to go on, in one sentence.
+/// What a service lacks before its dependents may proceed, in one sentence. None: nothing.
 pub fn judge(dependency: Dependency<'_>) -> Option<String> {
     let name = dependency.name;
     let waits = |what: String| Some(format!("waits for service {name}, which {what}"));
@@ -131,6 +131,7 @@ pub fn judge(dependency: Dependency<'_>) -> Option<String> {
     if service.metadata.deletion_timestamp.is_some() {
         return waits("is being deleted".to_owned());
     }
+
     let generation = service.metadata.generation.unwrap_or_default();
     let Some(decided) = dependency.decided.filter(|decided| decided.generation == generation) else {
         return waits("was not looked at yet".to_owned());
@@ -143,12 +144,14 @@ pub fn judge(dependency: Dependency<'_>) -> Option<String> {
         Why::Rollout => return waits("waits for its turn in the rollout of its set".to_owned()),
         Why::Current | Why::Suspended => {}
     }
-    // What a pin or a suspension holds is what was decided, whatever the source has.
+
+    // A pin or a suspension decides the revision, whatever the source has.
     let stands = service.spec.pin.is_some() || *decided.why == Why::Suspended;
     let known = decided.candidate.map(|candidate| candidate.revision.as_str());
     if let Some(newest) = decided.newest.filter(|newest| !stands && known != Some(newest)) {
         return waits(format!("was not looked at since {newest} came"));
     }
+
     let Some(assigned) = decided.assigned else { return waits("has nothing assigned yet".to_owned()) };
     let status = service.status.clone().unwrap_or_default();
     let is_current = status.observed_generation == Some(generation)
@@ -157,12 +160,13 @@ pub fn judge(dependency: Dependency<'_>) -> Option<String> {
     if is_current && is_healthy(&status) {
         return None;
     }
+
     let ready = status.conditions.iter().find(|condition| condition.type_ == "Ready").filter(|_| is_current);
     let told = ready.map(|condition| format!(": {}", condition.message)).unwrap_or_default();
     waits(format!("is not healthy at {}{told}", assigned.revision))
 }
 
-/// Ready, or so in all but what holds something back: a suspension, a prune that waits.
+/// Whether a service is ready, except for something held back, e.g. a suspension or a waiting prune.
 fn is_healthy(status: &ServiceDeploymentStatus) -> bool {
     let Some(ready) = status.conditions.iter().find(|condition| condition.type_ == "Ready") else { return false };
     let all = status.objects.is_some_and(|objects| objects.healthy == objects.total);
@@ -170,7 +174,7 @@ fn is_healthy(status: &ServiceDeploymentStatus) -> bool {
     ready.status == "True" || (matches!(ready.reason.as_str(), "Held" | "PruneHeld") && all && applied)
 }
 
-/// The way from a service back to itself, if there is one, with it at both ends.
+/// A cycle through a service, with that service at both ends. None: there is none.
 pub fn find_cycle(from: &str, names: &BTreeMap<String, Vec<String>>) -> Option<Vec<String>> {
     let mut path = vec![from];
     let mut open: Vec<_> = vec![names.get(from).into_iter().flatten()];
@@ -199,7 +203,7 @@ pub fn show_cycle(cycle: &[String]) -> String {
     cycle.join(" → ")
 }
 
-/// What a service that is in a cycle says; both admission and the decision do.
+/// The trouble of a service in a cycle, as admission and the decision report it.
 pub fn cycle_trouble(cycle: &[String]) -> Trouble {
     Trouble::Cycle { cycle: show_cycle(cycle) }
 }

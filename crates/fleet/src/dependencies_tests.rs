@@ -10,7 +10,7 @@ fn candidate(commit: &str) -> Candidate {
     Candidate { path: "database".to_owned(), ..Candidate::of_commit(commit) }
 }
 
-/// A service that is healthy at what is assigned to it, but for what a case changes.
+/// A service that is healthy at its assigned version. A case changes parts of it.
 struct Case {
     service: serde_json::Value,
     generation: i64,
@@ -69,14 +69,14 @@ fn a_service_is_there_when_it_is_healthy_at_its_own_newest_version() {
     check(|c| c.generation = 1, Some("was not looked at yet"));
     check(|c| c.newest = Some("main@sha1:2".to_owned()), Some("was not looked at since main@sha1:2 came"));
     check(|c| c.assigned = None, Some("has nothing assigned yet"));
-    // A status of the version before says nothing of this one.
+    // A status about the previous version says nothing about this one.
     check(|c| c.assigned = Some(candidate("2")), Some("is not healthy at main@sha1:2"));
     check(|c| c.service["status"]["observedGeneration"] = json!(1), Some("is not healthy at main@sha1:1"));
     check(
         |c| c.service["status"]["conditions"] = json!([ready("False", "Unhealthy")]),
         Some("is not healthy at main@sha1:1: 1 of 2 objects failed"),
     );
-    // Its tests have failed, though all of its objects are healthy.
+    // The tests have failed, although all objects are healthy.
     check(
         |c| c.service["status"]["conditions"] = json!([ready("False", "TestFailed")]),
         Some("is not healthy at main@sha1:1: 1 of 2 objects failed"),
@@ -145,7 +145,7 @@ fn a_cycle_is_shown_from_end_to_end() {
         Some("web → database → web"),
     );
     check(&[("web", &["a", "b"]), ("a", &["c"]), ("b", &["c"]), ("c", &[])], None);
-    // A cycle that it doesn't lie in is others' matter.
+    // A cycle that doesn't include the service is a matter of the services in it.
     check(&[("web", &["a"]), ("a", &["b"]), ("b", &["a"])], None);
 }
 
@@ -156,7 +156,7 @@ fn graphs() -> impl Strategy<Value = BTreeMap<String, Vec<String>>> {
     })
 }
 
-/// Everything that can be reached.
+/// All services that can be reached.
 fn reached(from: &str, graph: &BTreeMap<String, Vec<String>>) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     let mut open: Vec<&String> = graph[from].iter().collect();
@@ -180,11 +180,11 @@ proptest! {
         }
     }
 
-    /// Whatever fails and whatever comes: once every service has a version that becomes healthy, all are delivered, and one that
-    /// waits for nobody is delivered at once.
+    /// Whatever has failed: once every service has a version that becomes healthy, all of them are delivered. A service
+    /// without dependencies is delivered at once.
     #[test]
     fn a_version_that_mends_is_always_delivered(graph in graphs(), failing in prop::collection::vec(any::<bool>(), 8)) {
-        // Admission lets no cycle in: an edge that would close one is left out.
+        // Admission refuses cycles: an edge that would close one is left out.
         let mut admitted: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for (name, to) in &graph {
             for other in to {
@@ -199,7 +199,7 @@ proptest! {
             if *fails {
                 case.service["status"]["conditions"] = json!([ready("False", "Unhealthy")]);
             }
-            // The mending version is there, and nothing was decided about it.
+            // The version that becomes healthy is available, and nothing has been decided about it.
             case.candidate = candidate("2");
             case.newest = Some("main@sha1:2".to_owned());
             case.why = Why::Waiting("waits".to_owned());
@@ -224,7 +224,7 @@ proptest! {
                 prop_assert!(graph.keys().filter(free).all(|name| next.contains(&name)));
             }
             for name in next {
-                // Never before those that it depends on.
+                // A service is never delivered before its dependencies.
                 prop_assert!(admitted.get(name).into_iter().flatten().all(|other| delivered.contains(other)));
                 delivered.insert(name);
                 let case = cases.get_mut(name).unwrap();

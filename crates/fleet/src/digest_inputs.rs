@@ -1,5 +1,5 @@
-//! What a service's digest is made of, told from the very entry that it is the digest of: an input that is added to entries is
-//! told without another word.
+//! The inputs of a service's digest, read from the very entry that is digested, so that an input added to entries is
+//! listed without further code.
 
 use farwater_api::{
     Digest, SourceKind,
@@ -13,10 +13,10 @@ use crate::{
     conditions::cut,
 };
 
-/// A value's beginning says what it is about; the digest says whether it is the same.
+/// Most bytes of a value that are shown. Its beginning says what it is about; the digest shows whether it changed.
 const MAX_VALUE: usize = 120;
 
-/// `assigned`: what the entry's bundle is.
+/// `assigned`: the candidate of the entry's bundle.
 pub fn explain_digest(entry: &Entry, assigned: Option<&Candidate>) -> Result<DigestReport, serde_json::Error> {
     let json = serde_json::to_value(entry)?;
     let mut inputs = Vec::new();

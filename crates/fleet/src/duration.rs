@@ -2,36 +2,36 @@
 
 use std::time::Duration;
 
-/// What a field of ours takes.
+/// Allowed range of a duration field.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
     pub least: Duration,
     pub most: Duration,
 }
 
-/// `Cluster.spec.pollInterval`. More often than each second wins nothing over the time that applying takes; a cluster that is
-/// heard less than every ten minutes counts as silent for half an hour before anybody is told.
+/// `Cluster.spec.pollInterval`. Polling more than once a second gains nothing, because applying takes longer. A cluster
+/// that polls less than every ten minutes would be silent for half an hour before a person is notified.
 pub const POLL_INTERVAL: Bounds = Bounds::of(1, 600);
-/// `AgentPolicy.spec.deadline`. A pod takes some seconds to start; after an hour nobody waits for one any more.
+/// `AgentPolicy.spec.deadline`. A pod takes some seconds to start; waiting for more than an hour has no use.
 pub const AGENT_DEADLINE: Bounds = Bounds::of(30, 3600);
-/// `GitRepository.spec.interval`. Git hosts throttle who asks more often; an annotation asks at once.
+/// `GitRepository.spec.interval`. Git hosts throttle clients that ask more often; an annotation asks at once.
 pub const SOURCE_INTERVAL: Bounds = Bounds::of(10, 24 * 3600);
 /// `GitRepository.spec.timeout`. A fetch occupies one of the places for all sources, so it ends after half an hour.
 pub const SOURCE_TIMEOUT: Bounds = Bounds::of(1, 1800);
 
-/// `ServiceDeployment.spec.tests[].timeout`. What takes longer than a day is no test of a version.
+/// `ServiceDeployment.spec.tests[].timeout`. A test of a version takes less than a day.
 pub const TEST_TIMEOUT: Bounds = Bounds::of(1, 24 * 3600);
-/// `rollout.soak`. What shows itself later than after a day is no matter of a rollout.
+/// `rollout.soak`. Faults that appear after more than a day are not found by a rollout.
 pub const ROLLOUT_SOAK: Bounds = Bounds::of(1, 24 * 3600);
 /// `rollout.progressDeadline`. An agent polls and pods start in half a minute; a migration of data may take hours.
 pub const ROLLOUT_DEADLINE: Bounds = Bounds::of(30, 24 * 3600);
-/// `rollout.failAfter`. What has failed for an hour is not about to mend itself.
+/// `rollout.failAfter`. A change that has failed for an hour will not recover by itself.
 pub const ROLLOUT_FAIL_AFTER: Bounds = Bounds::of(1, 3600);
 
-/// `ChangeWindow.spec.duration`. A month; what is longer is a freeze with a start and an end.
+/// `ChangeWindow.spec.duration`. At most a month; a longer one is a freeze with a start and an end.
 pub const WINDOW_DURATION: Bounds = Bounds::of(60, 744 * 3600);
 
-/// Of a pipeline's gates. Who soaks or waits for longer than a month has no pipeline.
+/// For a pipeline's gates. Soaks and waits of more than a month don't suit a pipeline.
 pub const PROMOTION_SOAK: Bounds = Bounds::of(1, 720 * 3600);
 pub const APPROVAL_EXPIRES: Bounds = Bounds::of(60, 720 * 3600);
 pub const GATE_INTERVAL: Bounds = Bounds::of(1, 24 * 3600);
@@ -41,14 +41,14 @@ impl Bounds {
         Self { least: Duration::from_secs(least), most: Duration::from_secs(most) }
     }
 
-    /// The duration that the text says, or what it must be.
+    /// Parses the duration, or says which range is allowed.
     pub fn check(&self, text: &str) -> Result<Duration, String> {
         let within = parse(text).filter(|duration| (self.least..=self.most).contains(duration));
         within.ok_or_else(|| format!("must be between {} and {}", show(self.least), show(self.most)))
     }
 }
 
-/// In the largest unit that it is whole in.
+/// The duration in the largest unit in which it is a whole number.
 pub fn show(duration: Duration) -> String {
     match duration.as_secs() {
         seconds if seconds.is_multiple_of(3600) => format!("{}h", seconds / 3600),
@@ -57,7 +57,7 @@ pub fn show(duration: Duration) -> String {
     }
 }
 
-/// `None` where the text is not a positive Go duration of the units that our schemas allow (ms, s, m, h).
+/// None: the text is not a positive Go duration in the units that our schemas allow (ms, s, m, h).
 pub fn parse(text: &str) -> Option<Duration> {
     let mut rest = text;
     let mut total = 0.0;

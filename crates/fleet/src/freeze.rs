@@ -1,43 +1,44 @@
-//! Whether the prunes that guards hold, or the clusters that a set loses, are so many that one cause must be behind them, and nothing
-//! more is to be deleted anywhere.
+//! Detects that so many prunes are held, or that a set loses so many clusters, that one fault must be the cause. All
+//! deletions of the fleet are then stopped.
 
 use farwater_api::{ADMIN_NAMESPACE, FREEZE_PRUNES};
 use jiff::SignedDuration;
 
 use crate::conditions::cut;
 
-/// Services whose prunes came to be held within this time are counted together.
+/// Services whose prunes are held within this time are counted together.
 pub const WINDOW: SignedDuration = SignedDuration::from_mins(10);
-/// As many services whose prunes are held are one bad commit, or what teams do in parallel. Each of them is held by itself anyway.
+/// Most held services that are normal: one bad commit, or the parallel work of teams. Each of them is held by itself
+/// anyway.
 pub const FEW_HELD: u64 = 4;
-/// As many clusters one set may lose.
+/// Most clusters that one set may lose.
 pub const FEW_LOST: u64 = 2;
-/// One in this many: 2 %. In a large fleet more than a few are held on any day.
+/// One in this many: 2 %. In a large fleet more than a few prunes are held on any day.
 const SHARE: u64 = 50;
-/// Of what somebody wrote into the annotation, as it is repeated in each status.
+/// Most bytes of the annotation's text that every status repeats.
 const MAX_SHOWN_BYTES: usize = 160;
 
-/// Whether so many services of all are too many to go on.
+/// Whether so many of all services are held that deletions must stop.
 pub fn is_flood(held: u64, services: u64) -> bool {
     held > FEW_HELD.max(services / SHARE)
 }
 
-/// Whether a set that has lost so many clusters within [`WINDOW`] has lost them by a slip of somebody's: `all` it had before.
+/// Whether a set that lost so many clusters within [`WINDOW`] lost them by mistake. `all`: its clusters before.
 pub fn is_mass_loss(lost: u64, all: u64) -> bool {
     lost > FEW_LOST.max(all / SHARE)
 }
 
-/// The value of the annotation, where a set is the reason. It does not name it: every tenant reads it.
+/// Value of the annotation if a set is the reason. It does not name the set, because every tenant reads it.
 pub fn describe_loss(lost: u64, all: u64) -> String {
     format!("a ServiceSet has lost {lost} of its {all} clusters within {} minutes", WINDOW.as_mins())
 }
 
-/// The value of the annotation, where the hub sets it. It names no service: every tenant reads it.
+/// Value of the annotation if the hub sets it for held prunes. It names no service, because every tenant reads it.
 pub fn describe(held: u64, services: u64) -> String {
     format!("prunes of {held} of {services} services were held within {} minutes", WINDOW.as_mins())
 }
 
-/// Why a service's prune waits while the annotation is there.
+/// Why a service's prune waits while the annotation exists.
 pub fn explain(annotation: &str) -> String {
     let why = match cut(annotation.trim(), MAX_SHOWN_BYTES) {
         why if why.is_empty() => String::new(),
@@ -46,10 +47,10 @@ pub fn explain(annotation: &str) -> String {
     format!("all deletions are paused until an administrator reviews them{why}")
 }
 
-/// Advice beside [`release`], which concerns every service and not only the current one.
+/// Advice shown with [`release`], because that affects every service and not only the current one.
 pub const LOOK_FIRST: &str = "this pauses the deletions of the whole fleet: look at all that is held before you end it";
 
-/// Arguments of kubectl that let deletions go on.
+/// Arguments of kubectl that allow deletions again.
 pub fn release() -> String {
     format!("annotate namespace {ADMIN_NAMESPACE} {FREEZE_PRUNES}-")
 }

@@ -1,4 +1,5 @@
-//! Health of one object, by the rules of kstatus (sigs.k8s.io/cli-utils/pkg/kstatus, `status/core.go` and `generic.go`).
+//! Health of one object, by the rules of kstatus (`status/core.go` and `generic.go` in
+//! sigs.k8s.io/cli-utils/pkg/kstatus).
 //!
 //! Deliberate differences: a Job is Current only when complete (kstatus calls it Current as soon as it runs), a Pod in
 //! phase Failed is Failed (there: Current), and an unschedulable Pod stays in progress (there: failed after 15 s,
@@ -16,8 +17,8 @@ use serde_json::Value;
 
 type Verdict = (Health, String);
 
-/// Whether the health of a kind can change after it was applied. The others are Current as soon as they exist, so that
-/// nobody needs to read them again.
+/// Whether the health of a kind can change after it was applied. Other kinds are Current as soon as they exist and need
+/// not be read again.
 pub fn changes_after_apply(group: &str, kind: &str) -> bool {
     !matches!(
         (group, kind),
@@ -31,8 +32,8 @@ pub fn changes_after_apply(group: &str, kind: &str) -> bool {
     )
 }
 
-/// The object's health, and why it is not Current; the message is empty where there is nothing to say. `object` is the
-/// whole object as the API server returns it. The message never quotes `data` or `stringData`.
+/// The object's health, and why it is not Current. The message may be empty. `object` is the whole object as the API
+/// server returns it. The message never quotes `data` or `stringData`.
 pub fn evaluate(object: &Value) -> (Health, String) {
     if let Some(verdict) = evaluate_generic(object) {
         return verdict;
@@ -62,13 +63,13 @@ fn group_of(object: &Value) -> &str {
     object["apiVersion"].as_str().and_then(|version| version.split_once('/')).map_or("", |(group, _)| group)
 }
 
-/// Whether a group is Kubernetes' own. Kinds of others are served by definitions, and kept by controllers that may be missing.
+/// Whether a group is Kubernetes' own. Other kinds come from definitions, and their controllers may be missing.
 fn is_built_in(group: &str) -> bool {
     matches!(group, "" | "apps" | "autoscaling" | "batch" | "policy" | "extensions")
         || group.strip_suffix(".k8s.io").is_some_and(|name| BUILT_IN.contains(&name))
 }
 
-/// Groups of Kubernetes itself below `k8s.io`, where definitions of its projects are too.
+/// Kubernetes' own groups below `k8s.io`, where its subprojects have definitions too.
 const BUILT_IN: [&str; 18] = [
     "admissionregistration",
     "apiextensions",
@@ -102,7 +103,7 @@ fn failed(message: impl Into<String>) -> Verdict {
     (Health::Failed, message.into())
 }
 
-/// What comes before every rule: deletion and observed generation.
+/// Verdicts that precede every rule: deletion and observed generation.
 fn evaluate_bookkeeping(object: &Value) -> Option<Verdict> {
     if object["metadata"]["deletionTimestamp"].is_string() {
         return Some((Health::Terminating, "being deleted".into()));
@@ -116,7 +117,7 @@ fn evaluate_bookkeeping(object: &Value) -> Option<Verdict> {
     None
 }
 
-/// The rules that come before those of a kind: bookkeeping, `Reconciling` and `Stalled`.
+/// Verdicts that precede the rules of a kind: bookkeeping, `Reconciling` and `Stalled`.
 fn evaluate_generic(object: &Value) -> Option<Verdict> {
     if let Some(verdict) = evaluate_bookkeeping(object) {
         return Some(verdict);
@@ -130,7 +131,7 @@ fn evaluate_generic(object: &Value) -> Option<Verdict> {
     None
 }
 
-/// Kinds without a rule of their own: the `Ready` condition where there is one, else Current.
+/// Kinds without a rule: by their `Ready` condition. Current if they have none.
 fn evaluate_ready(object: &Value) -> Verdict {
     match condition(object, "Ready") {
         Some(ready) if ready.holds => current(),
@@ -144,6 +145,7 @@ fn evaluate_deployment(object: &Value) -> Verdict {
     if let Some(progressing) = progressing.as_ref().filter(|c| c.reason == "ProgressDeadlineExceeded") {
         return failed(progressing.text());
     }
+
     let wanted = spec_replicas(object);
     let (exist, updated) = (count(object, "replicas"), count(object, "updatedReplicas"));
     let (available, ready) = (count(object, "availableReplicas"), count(object, "readyReplicas"));
@@ -165,6 +167,7 @@ fn evaluate_deployment(object: &Value) -> Verdict {
     if wanted > ready {
         return progress(format!("{ready} of {wanted} replicas ready"));
     }
+
     // Without a progress deadline the controller never writes Progressing.
     let has_deadline = object["spec"]["progressDeadlineSeconds"].as_i64().is_some_and(|s| s != i64::from(i32::MAX));
     if has_deadline && !progressing.is_some_and(|c| c.holds && c.reason == "NewReplicaSetAvailable") {
@@ -177,7 +180,7 @@ fn evaluate_deployment(object: &Value) -> Verdict {
     }
 }
 
-/// Kinds with a condition that says what is wrong.
+/// Kinds with a condition that reports a fault.
 fn evaluate_absence(object: &Value, fault: &str) -> Verdict {
     match condition(object, fault).filter(|c| c.holds) {
         Some(fault) => progress(fault.text()),
@@ -185,7 +188,7 @@ fn evaluate_absence(object: &Value, fault: &str) -> Verdict {
     }
 }
 
-/// An API that another API server is to answer.
+/// An API that another API server serves.
 fn evaluate_aggregation(object: &Value) -> Verdict {
     match condition(object, "Available") {
         Some(available) if available.holds => current(),
@@ -196,7 +199,7 @@ fn evaluate_aggregation(object: &Value) -> Verdict {
 
 fn evaluate_autoscaler(object: &Value) -> Verdict {
     let faults = ["AbleToScale", "ScalingActive"].map(|kind| condition(object, kind).filter(|c| c.status == "False"));
-    // Scaled to none by somebody.
+    // Ignores a target that was scaled to zero on purpose.
     match faults.into_iter().flatten().find(|c| c.reason != "ScalingDisabled") {
         Some(fault) => progress(fault.text()),
         None => current(),
@@ -208,6 +211,7 @@ fn evaluate_stateful_set(object: &Value) -> Verdict {
     if strategy["type"] == "OnDelete" {
         return current();
     }
+
     let wanted = spec_replicas(object);
     let (exist, ready) = (count(object, "replicas"), count(object, "readyReplicas"));
     let updated = count(object, "updatedReplicas");
@@ -220,6 +224,7 @@ fn evaluate_stateful_set(object: &Value) -> Verdict {
     if exist > wanted {
         return progress(format!("{} replicas wait for termination", exist - wanted));
     }
+
     if let Some(partition) = strategy["rollingUpdate"]["partition"].as_i64() {
         let to_update = (wanted - partition).max(0);
         return if updated < to_update {
@@ -250,7 +255,7 @@ fn evaluate_daemon_set(object: &Value) -> Verdict {
         ("numberAvailable", "available"),
         ("numberReady", "ready"),
     ] {
-        // With this strategy pods are updated when somebody deletes them.
+        // With this strategy the controller updates no pods; they are updated when they are deleted.
         if field == "updatedNumberScheduled" && object["spec"]["updateStrategy"]["type"] == "OnDelete" {
             continue;
         }
@@ -302,7 +307,7 @@ fn evaluate_job(object: &Value) -> Verdict {
     progress("not yet started")
 }
 
-/// Whether a Job is complete and goes by its time to live: it is done, also when it is gone.
+/// Whether a Job is complete and its time to live may delete it: it counts as done, also when it is gone.
 pub fn is_done(object: &Value) -> bool {
     (group_of(object), &object["kind"]) == ("batch", &Value::from("Job"))
         && object["spec"]["ttlSecondsAfterFinished"].is_number()

@@ -3,7 +3,7 @@ use serde_json::Value;
 
 use super::evaluate;
 
-/// Evaluates an object stated as YAML.
+/// Evaluates an object that is given as YAML.
 fn check(object: &str, health: Health, message: &str) {
     let object: Value = serde_saphyr::from_str(object).unwrap();
     let (is, said) = evaluate(&object);
@@ -144,7 +144,7 @@ fn a_replica_set_needs_all_of_its_replicas() {
 fn a_job_is_current_only_when_it_is_complete() {
     let job = |status: &str| format!("{{apiVersion: batch/v1, kind: Job, status: {{{status}}}}}");
     check(&job(""), InProgress, "not yet started");
-    // kstatus says Current here: a migration would be called done while it runs.
+    // kstatus says Current here, so a migration would count as done while it still runs.
     check(&job("startTime: '2026-01-01T00:00:00Z', active: 1"), InProgress, "1 active");
     check(&job("conditions: [{type: Complete, status: 'True'}]"), Current, "");
     check(&job("conditions: [{type: Suspended, status: 'True'}]"), Current, "suspended");
@@ -189,7 +189,7 @@ fn a_pod_says_which_container_keeps_it_and_why() {
     );
     check(&of("Failed", "state: {terminated: {exitCode: 3, reason: Error, message: hunter2}}"), Failed, "exit code 3");
     check(&of("Failed", ""), Failed, "a container exited with an error");
-    // The one that waits says more than the one that ended.
+    // The container that waits says more than the one that has ended.
     let two = "phase: Pending, initContainerStatuses: [{name: fetch, state: {terminated: {exitCode: 1}}}], \
                containerStatuses: [{name: web, state: {waiting: {reason: ErrImagePull}}}]";
     check(&pod(two), InProgress, "container web: ErrImagePull");
@@ -214,7 +214,7 @@ fn claims_services_and_definitions_have_rules_of_their_own() {
     check(&object("PersistentVolumeClaim", "status: {phase: Lost}"), Failed, "lost");
     check(&object("Service", "spec: {type: ClusterIP}"), Current, "");
     check(&object("Service", "spec: {type: LoadBalancer}"), InProgress, "cluster IP");
-    // Its address comes from a controller that many clusters don't have.
+    // The address comes from a controller that many clusters don't have.
     check(&object("Service", "spec: {type: LoadBalancer, clusterIP: 10.0.0.1}"), Current, "");
     let crd = |conditions: &str| {
         format!(

@@ -1,4 +1,4 @@
-//! History: what a service was assigned, why, and what became of it; and which version a rollback goes back to.
+//! History: what a service was assigned, why, and with which result; and which version a rollback returns to.
 
 use std::collections::BTreeMap;
 
@@ -18,13 +18,13 @@ use crate::{
     summary,
 };
 
-/// Versions that are kept of each service: some weeks of a busy one, and what a million services add to a database stays small.
+/// Versions kept of each service: some weeks of a busy one, while a million services add little to a database.
 pub const KEPT: usize = 20;
 const MAX_MESSAGE_BYTES: usize = 256;
-/// Shorter than that, the beginning of a commit's id is a guess.
+/// A shorter prefix of a commit's id would be a guess.
 const LEAST_COMMIT: usize = 4;
 
-/// A version, and what makes it assignable again.
+/// A version, with what is needed to assign it again.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Version {
@@ -36,20 +36,21 @@ pub struct Version {
     pub source: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<String>,
-    /// The source by the name that the service gave; empty of a version that an older hub has noted.
+    /// Name of the source in the service's spec. Empty for a version that an older hub recorded.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub source_name: String,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub parts: Vec<Part>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub configuration: BTreeMap<String, String>,
-    /// The rollout of its set that let it be assigned; 0: it is of no set, or it was assigned before that was noted.
+    /// Number of the rollout of its set that released it. 0: the service has no set, or the version is older than this
+    /// field.
     #[serde(default, skip_serializing_if = "farwater_api::is_zero")]
     pub rollout: u64,
-    /// Number of the last version before this one that was healthy; 0: none is known.
+    /// Number of the last healthy version before this one. 0: none is known.
     #[serde(default, skip_serializing_if = "farwater_api::is_zero")]
     pub good_before: u64,
-    /// MAC of the parameters that it was handed last; none: it has none, or that was not noted yet.
+    /// MAC of the parameters that it last got. None: it has none, or they were not recorded yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parameters: Option<Digest>,
 }
@@ -58,22 +59,22 @@ pub struct Version {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Handed {
     Same,
-    /// The same version, with a note of its parameters.
+    /// The same version, with its parameters recorded.
     Noted(Box<Version>),
-    /// A version of its own, in the place of the newest where that is one of parameters too and is not the only healthy one of its content:
-    /// changes of parameters leave the versions in the history that can be gone back to.
+    /// A new version. It replaces the newest one if that is a change of parameters too, and not the only healthy one of
+    /// its content. So changes of parameters don't push the versions that a rollback needs out of the history.
     Next(Box<Version>),
 }
 
-/// What a service's spec says of what is to run, and who said it.
+/// What a service's spec states about the version to run, and who stated it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Stated<'a> {
     pub source_name: &'a str,
     pub pin: Option<&'a Pin>,
     pub pinned_by: Option<&'a str>,
-    /// Who named the source or the path, set the pin or took it away, whatever was last.
+    /// Who last named the source or the path, set the pin or removed it.
     pub changed_by: Option<&'a str>,
-    /// Of its set; 0: it is of none.
+    /// Number of its set's rollout. 0: it has no set.
     pub rollout: u64,
 }
 
@@ -88,7 +89,8 @@ impl Version {
             (None, Some(last)) if last.told.path != candidate.path || last.source != candidate.source => Cause::Spec,
             (None, Some(_)) => Cause::Commit,
         };
-        // That a source was given another address, or another branch, nobody said of the service.
+
+        // A change of the source's address or branch is not a change of the service by a person.
         let is_restated = last.is_some_and(|last| {
             let renamed = !last.source_name.is_empty() && last.source_name != stated.source_name;
             renamed || last.told.path != candidate.path
@@ -99,6 +101,7 @@ impl Version {
             Cause::Spec if is_restated => stated.changed_by,
             Cause::Spec | Cause::Commit | Cause::Parameters | Cause::Unknown => None,
         };
+
         let told = HistoryEntry {
             number: last.map_or(1, |last| last.told.number + 1),
             revision: candidate.revision.clone(),
@@ -113,6 +116,7 @@ impl Version {
             message: String::new(),
             settled: None,
         };
+
         let Candidate { content_id, bundle_bytes, ref source, ref origin, .. } = *candidate;
         let source_name = stated.source_name.to_owned();
         let (parts, configuration) = (candidate.parts.clone(), candidate.configuration.clone());
@@ -133,16 +137,18 @@ impl Version {
         }
     }
 
-    /// Applies the parameters that a service is handed now to the newest version. A pinned version keeps the pin as its cause. `others`: the versions
-    /// before it.
+    /// Applies the parameters that the service gets now to the newest version. A pinned version keeps the pin as its
+    /// cause. `others`: the versions before it.
     pub fn hand(&self, parameters: Option<Digest>, others: &[Self], now: Timestamp) -> Handed {
         if self.parameters == parameters {
             return Handed::Same;
         }
+
         let mut next = Self { parameters, ..self.clone() };
         if self.parameters.is_none() || parameters.is_none() || self.told.cause == Cause::Pinned {
             return Handed::Noted(Box::new(next));
         }
+
         let is_healthy = |version: &Self| version.told.result == VersionResult::Healthy;
         let is_same = |other: &&Self| other.told.bundle == self.told.bundle && other.told.number != self.told.number;
         let is_only_good = is_healthy(self) && !others.iter().filter(is_same).any(is_healthy);
@@ -150,6 +156,7 @@ impl Version {
             next.told.number += 1;
             next.good_before = self.good();
         }
+
         next.told = HistoryEntry {
             cause: Cause::Parameters,
             by: None,
@@ -164,7 +171,7 @@ impl Version {
         Handed::Next(Box::new(next))
     }
 
-    /// Number of the last version, up to this one, that was healthy.
+    /// Number of the last healthy version up to this one.
     fn good(&self) -> u64 {
         if self.told.result == VersionResult::Healthy { self.told.number } else { self.good_before }
     }
@@ -182,13 +189,13 @@ impl Version {
             reads: String::new(),
             rendered: Vec::new(),
             parts: self.parts.clone(),
-            // Of a version that is gone back to nothing is read anew.
+            // Rolling back to a version reads no artifact again.
             artifacts: Vec::new(),
             configuration: self.configuration.clone(),
         }
     }
 
-    /// Notes what an agent says of it; whether that is news.
+    /// Records an agent's report about it. Returns whether that is news.
     pub fn note_report(&mut self, report: &ServiceReport, tests: &[ServiceTest], now: Timestamp) -> bool {
         let Some((result, message)) = judge_report(report, tests) else { return false };
         if result == self.told.result || self.told.result == VersionResult::Healthy {
@@ -198,7 +205,7 @@ impl Version {
         true
     }
 
-    /// The next version came; whether that says anything of this one.
+    /// Records that the next version came. Returns whether that changes this one's result.
     pub fn supersede(&mut self, now: Timestamp) -> bool {
         match self.told.result {
             VersionResult::Pending => self.settle(VersionResult::Superseded, "", now),
@@ -217,7 +224,7 @@ impl Version {
     }
 }
 
-/// None: it says nothing of what became of the version.
+/// None: the report does not show the version's result.
 pub(crate) fn judge_report(report: &ServiceReport, tests: &[ServiceTest]) -> Option<(VersionResult, String)> {
     let counts = summary::count(&report.objects);
     let first = || summary::first_message(&report.objects);
@@ -234,13 +241,13 @@ pub(crate) fn judge_report(report: &ServiceReport, tests: &[ServiceTest]) -> Opt
     }
 }
 
-/// What a service of a set was assigned when a rollout of the set had ended, of a history with the newest first. A person's pin is no
-/// rollout's.
+/// The version of a set's service at the end of a rollout, from a history with the newest first. A version that a
+/// person pinned belongs to no rollout.
 pub fn version_at(history: &[Version], rollout: u64) -> Option<&Version> {
     history.iter().find(|version| version.rollout <= rollout && version.told.cause != Cause::Pinned)
 }
 
-/// Why no version can be gone back to.
+/// Why no version can be rolled back to.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     #[error("nothing was ever assigned to it")]
@@ -253,7 +260,7 @@ pub enum Refusal {
     Ambiguous { text: String, numbers: Vec<u64> },
 }
 
-/// The version that is meant, of a history with the newest first: by number, digest, revision or the beginning of its commit.
+/// The wanted version, from a history with the newest first: by number, digest, revision or a prefix of its commit.
 pub fn choose<'a>(history: &'a [HistoryEntry], wanted: Option<&str>) -> Result<&'a HistoryEntry, Refusal> {
     let current = history.first().ok_or(Refusal::Empty)?;
     let Some(wanted) = wanted else { return choose_previous(history, current) };
@@ -261,7 +268,7 @@ pub fn choose<'a>(history: &'a [HistoryEntry], wanted: Option<&str>) -> Result<&
         return Ok(found);
     }
     let mut found: Vec<&HistoryEntry> = history.iter().filter(|entry| is_named(entry, wanted)).collect();
-    // The newest speaks for those that brought the same back.
+    // Of versions with the same content only the newest counts.
     let mut seen = Vec::new();
     found.retain(|entry| {
         !seen.contains(&entry.bundle) && {
@@ -286,7 +293,8 @@ fn is_named(entry: &HistoryEntry, wanted: &str) -> bool {
         || (wanted.len() >= LEAST_COMMIT && commit.starts_with(wanted))
 }
 
-/// The newest healthy one with other content from before what runs now: of a version that was pinned, from before it came first.
+/// The newest healthy version with other content before the current one. If the current one was pinned: before its
+/// first appearance.
 fn choose_previous<'a>(history: &'a [HistoryEntry], current: &HistoryEntry) -> Result<&'a HistoryEntry, Refusal> {
     let same = |entry: &&HistoryEntry| current.cause == Cause::Pinned && entry.bundle == current.bundle;
     let origin = history.iter().rfind(same).unwrap_or(current);
@@ -372,7 +380,7 @@ mod tests {
         let fourth = Version::new(Some(&third), &candidate("3", "c"), changed("eve"), at(4));
         let moved = Candidate { path: "other".to_owned(), ..candidate("3", "d") };
         let fifth = Version::new(Some(&fourth), &moved, changed("mallory"), at(5));
-        // The source has another address, which nobody said of the service; then the service names another one.
+        // The source has another address, which no person stated in the service; then the service names another source.
         let elsewhere =
             |bundle| Candidate { path: "other".to_owned(), source: "elsewhere".to_owned(), ..candidate("4", bundle) };
         let sixth = Version::new(Some(&fifth), &elsewhere("e"), changed("mallory"), at(6));
@@ -396,7 +404,7 @@ mod tests {
         assert_eq!(third.candidate(), candidate("1", "a"));
         let text = serde_json::to_string(&third).unwrap();
         assert_eq!(serde_json::from_str::<Version>(&text).unwrap(), third);
-        // A pin that is not followed yet is not the cause of what comes meanwhile.
+        // A pin that is not in effect yet is not the cause of a version in between.
         let meanwhile = Version::new(Some(&first), &candidate("2", "b"), pinned(&pin, "ann"), at(8));
         assert_eq!((meanwhile.told.cause, meanwhile.told.by), (Cause::Commit, None));
     }
@@ -430,7 +438,7 @@ mod tests {
         check(&[("a", true, false), ("b", false, false)], Ok(1));
         check(&[("a", true, false), ("b", false, false), ("c", false, false)], Ok(1));
         check(&[("a", false, false), ("b", true, false)], Err(Refusal::NoneHealthy(2)));
-        // Again: from where it came first, not from what was rolled back.
+        // A second rollback: from where the version first appeared, not from the version that was rolled back.
         let twice = [("a", true, false), ("b", true, false), ("c", true, false), ("b", true, true)];
         check(&twice, Ok(1));
         // The same content again is no other version.
@@ -471,7 +479,7 @@ mod tests {
         let Handed::Next(third) = second.hand(mac("z"), &[], at(6)) else { panic!("another change") };
         assert_eq!((third.told.number, third.told.assigned.0), (2, at(6)), "in its place");
         assert!(matches!(third.hand(None, &[], at(7)), Handed::Noted(_)));
-        // The only one that says that its content was healthy stays.
+        // The only version that shows that its content was healthy stays.
         let mut good = *third;
         good.settle(VersionResult::Healthy, "", at(7));
         let number = |others: &[Version]| match good.hand(mac("v"), others, at(8)) {
@@ -488,8 +496,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever was assigned: a rollback never chooses what runs, nor what never was healthy, and repeated it goes further
-        /// back until there is nothing left.
+        /// For any assignments: a rollback never chooses the current version nor one that was never healthy, and
+        /// repeated rollbacks go further back until none is left.
         #[test]
         fn rollbacks_end(courses in prop::collection::vec((0..4u8, any::<bool>()), 1..20)) {
             let names: Vec<String> = courses.iter().map(|(bundle, _)| bundle.to_string()).collect();

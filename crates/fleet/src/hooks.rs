@@ -1,7 +1,8 @@
-//! Which hook runs next, and what is remembered of those that have run.
+//! Which hook runs next, and what is stored of those that have run.
 //!
-//! A version's hooks run once. That is remembered in a [`Record`], which the agent keeps in the cluster beside the inventory: neither a
-//! restart nor a repair runs one again. The cluster's objects alone could not tell, because they are deleted when they have ended.
+//! A version's hooks run once. The agent stores this in a [`Record`] in the cluster with the inventory, so neither a
+//! restart nor a repair runs a hook again. The hooks' objects could not show it, because they are deleted when they
+//! have ended.
 
 mod foresee;
 
@@ -25,29 +26,29 @@ use crate::{
     plan::{InventoryEntry, ObjectKey, Resolved},
 };
 
-/// What is remembered of the hooks of a service.
+/// What is stored of a service's hooks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Record {
     /// See [`version_of`].
     pub version: Digest,
-    /// Counts versions, so that one that comes back runs its hooks again.
+    /// Counts versions, so that a version that comes back runs its hooks again.
     pub number: u64,
     pub occasion: Occasion,
-    /// Whether the version was in place once, with all that runs after it.
+    /// Whether the version was applied completely at some time, including its last hooks.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub complete: bool,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub runs: Vec<Run>,
-    /// Of earlier versions, as long as their objects may be there.
+    /// Runs of earlier versions, as long as their objects may exist.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub former: Vec<Run>,
-    /// Hooks of a deletion: when it comes the source may be gone.
+    /// Hooks of a deletion, stored because the source may be gone by the time of the deletion.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub farewell: Vec<ResolvedHook>,
 }
 
-/// One hook, once it was begun.
+/// One hook that has begun.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Run {
@@ -56,7 +57,7 @@ pub struct Run {
     pub phase: HookPhase,
     pub id: Digest,
     pub uid: String,
-    /// Of the manifest.
+    /// Hash of the manifest.
     pub hash: Digest,
     /// See [`terms_of`].
     pub terms: Digest,
@@ -73,8 +74,8 @@ pub struct Run {
     pub exit_code: Option<i32>,
     #[serde(default)]
     pub delete: DeletePolicy,
-    /// Seconds from its end until its object goes, as `ttlSecondsAfterFinished` of its manifest says. The object is made without that field:
-    /// the cluster would delete it before anybody has seen how it ended.
+    /// Seconds from its end until its object is deleted, from `ttlSecondsAfterFinished` in its manifest. The object is
+    /// created without that field; otherwise the cluster would delete it before the agent observed its result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl: Option<u32>,
     /// Whether its object is known to be gone.
@@ -91,7 +92,7 @@ impl Run {
         self.state == HookState::Running
     }
 
-    /// How long until its object is to be deleted, by its policy or its time to live. None: it stays.
+    /// Time until its object is to be deleted, by its policy or its time to live. None: it stays.
     pub fn goes_in(&self, now: Timestamp) -> Option<Duration> {
         let by_policy = match self.state {
             HookState::Succeeded => self.delete.succeeded,
@@ -110,7 +111,7 @@ impl Run {
         (!self.removed).then(|| lives.saturating_sub(age))
     }
 
-    /// What people call it.
+    /// Its name for people.
     pub fn describe(&self) -> String {
         match &self.test {
             Some(test) => format!("test {test}"),
@@ -119,11 +120,12 @@ impl Run {
     }
 }
 
-/// What makes a version to its hooks: a repair, an approval or another option does not have them run again.
+/// Digest of what is a version to hooks. A repair, an approval or another option gives the same digest and runs no hook
+/// again.
 pub fn version_of(deployment: &Deployment) -> Digest {
     let mut text = format!("{}\n{}\n{}", deployment.bundle, deployment.path, deployment.target_namespace);
     if !deployment.renderers.is_empty() || !deployment.patches.is_empty() {
-        // Another value is another version, as it is to Helm.
+        // Other values are another version, as in Helm.
         let rendering = serde_json::json!([deployment.renderers, deployment.patches]);
         text = format!("{text}\n{}", Digest::of_json(&rendering));
     }
@@ -136,14 +138,15 @@ pub fn version_of(deployment: &Deployment) -> Digest {
     Digest::of(text)
 }
 
-/// What a hook was run with beside its version. One that has failed is run again with something else.
+/// Digest of a hook's other inputs. A failed hook runs again when they change.
 pub fn terms_of(deployment: &Deployment) -> Digest {
     let terms = serde_json::json!({"secrets": deployment.secrets, "ceiling": deployment.ceiling});
     Digest::of_json(&terms)
 }
 
 impl Record {
-    /// The record of a version, after that of what came before it. `established`: something was in place before there were records.
+    /// The record of a version, following that of the previous one. `established`: objects were in place before there
+    /// were records.
     pub fn next(last: Option<Self>, version: Digest, established: bool) -> Self {
         let Some(last) = last else {
             let occasion = if established { Occasion::Upgrade } else { Occasion::Install };
@@ -157,9 +160,11 @@ impl Record {
                 farewell: vec![],
             };
         };
+
         if last.version == version {
             return last;
         }
+
         let is_first = last.occasion == Occasion::Install && !last.complete;
         let mut former = last.former;
         former.extend(last.runs.into_iter().filter(|run| !run.removed));
@@ -174,10 +179,10 @@ impl Record {
         }
     }
 
-    /// The record with which a version begins, or goes on. `established` as in [`next`](Self::next).
+    /// The record with which a version begins or continues. `established` as in [`next`](Self::next).
     pub fn of_version(last: Option<Self>, deployment: &Deployment, resolved: &Resolved, established: bool) -> Self {
         let mut record = Self::next(last, version_of(deployment), established);
-        // What a source lacks that can't be read completely may well be there.
+        // An incomplete source may lack hooks that in fact exist, so it changes nothing.
         if resolved.complete {
             record.retire(&resolved.hooks);
             let of_deletion = |hook: &&ResolvedHook| hook.steps.iter().any(|step| is_of_deletion(step.phase));
@@ -186,7 +191,8 @@ impl Record {
         record
     }
 
-    /// Takes out the earlier versions' runs that end or are removed now: what still runs, and what no version states any more.
+    /// Removes and returns the runs of earlier versions that end now: those that still run, and those that the version
+    /// no longer states.
     pub fn take_departing(&mut self, deployment: &Deployment, resolved: &Resolved) -> Vec<Run> {
         let departs = |run: &mut Run| {
             let key = run.key();
@@ -197,8 +203,8 @@ impl Record {
         self.former.extract_if(.., departs).collect()
     }
 
-    /// What is there of hooks when the service is removed: from then on objects like all others, which go or stay with them. Hooks of
-    /// the deletion itself are none of these.
+    /// Inventory entries for the hooks' objects when the service is removed. From then on they are deleted or kept like
+    /// all other objects. Hooks of the deletion itself are not included.
     pub fn take_objects(&mut self) -> Vec<InventoryEntry> {
         let mut taken = Vec::new();
         let runs = self.runs.iter_mut().filter(|run| !is_of_deletion(run.phase)).chain(&mut self.former);
@@ -221,7 +227,7 @@ impl Record {
         taken
     }
 
-    /// Names one run of one hook.
+    /// Identifies one run of one hook.
     pub fn id(&self, hook: &ResolvedHook, phase: HookPhase) -> Digest {
         Digest::of(format!("{}\n{}\n{phase}\n{}\n{}", self.version, self.number, hook.object, hook.hash))
     }
@@ -230,10 +236,10 @@ impl Record {
         self.runs.iter().find(|run| run.phase == phase && run.hash == hook.hash && run.key() == hook.key())
     }
 
-    /// Replaces what is known of the run of an object in a phase.
+    /// Stores a run in place of the earlier one of the same object and phase.
     pub fn note(&mut self, run: Run) {
         self.runs.retain(|other| other.phase != run.phase || other.key() != run.key());
-        // The object is one, whatever phase it runs in.
+        // There is only one object, whatever phase it runs in.
         for other in self.runs.iter_mut().filter(|other| other.key() == run.key()) {
             other.removed = true;
         }
@@ -241,7 +247,8 @@ impl Record {
         self.runs.push(run);
     }
 
-    /// Takes out the runs of hooks that the version doesn't have any more: of tests that were changed or taken out of the spec.
+    /// Moves the runs of hooks that the version no longer has to `former`: e.g. of tests that were changed or removed
+    /// from the spec.
     pub fn retire(&mut self, hooks: &[ResolvedHook]) {
         let has = |run: &mut Run| hooks.iter().any(|hook| run.hash == hook.hash && run.key() == hook.key());
         let gone = self.runs.extract_if(.., |run| !has(run) && !is_of_deletion(run.phase));
@@ -253,10 +260,10 @@ impl Record {
     }
 }
 
-/// What is to be done about the hooks of a phase.
+/// The next step for the hooks of a phase.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Next<'a> {
-    /// Nothing, or nothing any more.
+    /// All are done, or there are none.
     Done,
     Start(Vec<&'a ResolvedHook>),
     /// This one has not ended.
@@ -264,8 +271,8 @@ pub enum Next<'a> {
     Failed(&'a Run),
 }
 
-/// The hooks of a phase, each with its run, by wave. For a version that was in place once nothing is begun any more but tests, which come
-/// and go without a version, and what belongs to its deletion.
+/// The hooks of a phase with their runs, by wave. For a version that was applied completely, only tests begin, because
+/// they change without a new version, and hooks of its deletion.
 fn due<'a>(
     hooks: &'a [ResolvedHook],
     record: &'a Record,
@@ -279,13 +286,13 @@ fn due<'a>(
     due
 }
 
-/// Whether a hook is to be begun, by its run.
+/// Whether a hook is to begin, from its last run.
 fn is_new(run: Option<&Run>, terms: Digest) -> bool {
     run.is_none_or(|run| run.state == HookState::Failed && run.terms != terms)
 }
 
-/// The next step of a phase, of the hooks in waves up to `last`. A wave begins when the one before has succeeded; those of one wave run
-/// beside each other, and all of them end before one that failed is told.
+/// The next step of a phase, for the hooks in waves up to `last`. A wave begins when the previous one has succeeded.
+/// The hooks of a wave run in parallel, and all of them end before a failure is reported.
 pub fn next<'a>(hooks: &'a [ResolvedHook], record: &'a Record, phase: HookPhase, terms: Digest, last: i32) -> Next<'a> {
     let due = due(hooks, record, phase);
     for runs in due.chunk_by(|(a, _), (b, _)| a.wave == b.wave).take_while(|wave| wave[0].0.wave <= last) {
@@ -306,18 +313,19 @@ pub fn next<'a>(hooks: &'a [ResolvedHook], record: &'a Record, phase: HookPhase,
     Next::Done
 }
 
-/// How far a hook's object has come.
+/// How far a hook's object is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Progress {
     pub state: HookState,
-    /// It is about to end: what it leaves behind may soon be gone.
+    /// It is about to end, so its pods and logs may soon be gone.
     pub is_ending: bool,
     pub message: String,
     pub started: Option<Time>,
     pub ended: Option<Time>,
 }
 
-/// Judges a hook's object, as the API server returns it: a Job by its conditions, a Pod by its phase, anything else by its health.
+/// Judges a hook's object as the API server returns it: a Job by its conditions, a Pod by its phase, others by their
+/// health.
 pub fn judge(rules: &Rules, object: &Value) -> Progress {
     let started = time(&object["status"]["startTime"]);
     let mut progress =
@@ -351,7 +359,7 @@ fn judge_job(job: &Value, progress: &mut Progress) {
                     (reason, message) => format!("{reason}: {message}"),
                 };
             }
-            // Its pods are being ended.
+            // The Job is ending its pods.
             "FailureTarget" | "SuccessCriteriaMet" => {
                 progress.is_ending = true;
                 continue;

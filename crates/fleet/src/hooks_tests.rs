@@ -129,7 +129,7 @@ fn it_is_an_install_until_a_version_was_in_place() {
     let mut two = Record::next(Some(one), Digest::of("2"), true);
     check(&two, 0);
     two.complete = true;
-    // Of the same version none is begun any more, but for tests.
+    // A completed version starts no further hook, except tests.
     assert_eq!(ask(&hooks, &two, 0), Next::Done);
     let tests = [hook("smoke", HookPhase::Test, None, 0)];
     assert_eq!(next(&tests, &two, HookPhase::Test, Digest::of("terms"), 0), Next::Start(vec![&tests[0]]));
@@ -191,10 +191,10 @@ fn a_hook_of_another_kind_has_ended_when_its_rule_says_so() {
     check(boat("Launching"), HookState::Running, "Launching");
     check(boat("Afloat"), HookState::Succeeded, "");
     check(boat("Sunk"), HookState::Failed, "Sunk");
-    // Nobody knows, so it is waited for.
+    // The state is unknown, so the hook is waited for.
     let unseen = "health rule of the service can't judge it: failed: there is no \"status\"";
     check(json!({"apiVersion": "example.com/v1", "kind": "Boat"}), HookState::Running, unseen);
-    // A Job and a Pod say themselves how they ended.
+    // A Job and a Pod have their own rules for how they ended.
     let mut of_pods = rule("Pod");
     of_pods.group.clear();
     let pod = json!({"apiVersion": "v1", "kind": "Pod", "status": {"phase": "Succeeded"}});
@@ -202,7 +202,8 @@ fn a_hook_of_another_kind_has_ended_when_its_rule_says_so() {
 }
 
 proptest! {
-    /// However hooks end and whatever restarts come between: each runs once for its version, in the order of the waves.
+    /// However hooks end and whenever the agent restarts: each hook runs once for its version, in the order of the
+    /// waves.
     #[test]
     fn every_hook_runs_once(waves in prop::collection::vec(-2..3i32, 1..8), course in prop::collection::vec(any::<bool>(), 0..64)) {
         let hooks: Vec<ResolvedHook> =

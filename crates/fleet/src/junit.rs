@@ -1,10 +1,11 @@
-//! JUnit files: found in a log, and counted. They come from containers of tenants, so nothing but their outline is read.
+//! JUnit files: finding them in a log, and counting their cases. They come from tenants' containers, so only their
+//! outline is read.
 
 use farwater_api::hooks::{MAX_JUNIT_BYTES, MAX_LOG_BYTES};
 
-/// Longest line of a log that is looked at; what is longer is cut.
+/// Most bytes of a log's line that are read; the rest is dropped.
 const MAX_LINE_BYTES: usize = MAX_JUNIT_BYTES;
-/// Longest name of a test case that is repeated.
+/// Most bytes of a test case's name that are repeated.
 const MAX_NAME: usize = 128;
 
 /// A log, reduced to its end and to the last JUnit file in it.
@@ -12,7 +13,7 @@ const MAX_NAME: usize = 128;
 pub struct Log {
     line: Vec<u8>,
     tail: String,
-    /// The file that is being read, and the end of its root element once that is known.
+    /// The file being read, and the end of its root element once that is known.
     open: Option<(String, &'static str)>,
     junit: Option<String>,
     /// Whether a file was larger than is kept.
@@ -43,7 +44,7 @@ impl Log {
 
     fn end_line(&mut self) {
         let line = std::mem::take(&mut self.line);
-        // It is shown in terminals, where control characters are commands.
+        // Terminals show it, so control characters are removed.
         let line = String::from_utf8_lossy(&line);
         let line: String = line.chars().filter(|c| !c.is_control() || *c == '\t').collect();
         let line = line.as_str();
@@ -118,14 +119,14 @@ fn root_end(text: &str) -> Option<&'static str> {
     }
 }
 
-/// What a JUnit file says.
+/// The counts of a JUnit file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
     pub cases: usize,
-    /// With a failure or an error.
+    /// Cases with a failure or an error.
     pub failed: usize,
     pub skipped: usize,
-    /// The first case that failed.
+    /// Name of the first failed case.
     pub first: Option<String>,
 }
 
@@ -141,7 +142,7 @@ impl Summary {
     }
 }
 
-/// Counts the cases of a JUnit file. What is in comments and CDATA sections doesn't count.
+/// Counts the cases of a JUnit file. Comments and CDATA sections don't count.
 pub fn summarize(junit: &str) -> Summary {
     let mut summary = Summary::default();
     let mut case = String::new();
@@ -172,10 +173,11 @@ pub fn summarize(junit: &str) -> Summary {
         }
         rest = &rest[end..];
     }
+
     summary
 }
 
-/// Where a tag's `>` is: one in a value is none.
+/// Position of a tag's closing `>`, ignoring those in quoted values.
 fn tag_end(text: &str) -> usize {
     let mut quote = None;
     for (i, c) in text.char_indices() {
@@ -204,7 +206,7 @@ mod tests {
 
     fn read(text: &str) -> (String, Option<String>) {
         let mut log = Log::default();
-        // However it comes.
+        // In any chunks.
         for part in text.as_bytes().chunks(7) {
             log.push(part);
         }

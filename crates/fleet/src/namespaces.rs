@@ -1,7 +1,7 @@
-//! What a ManagedNamespace comes to: a ServiceSet whose services are made of files that the hub brings itself.
+//! What a ManagedNamespace becomes: a ServiceSet whose services get their files from the hub itself.
 //!
-//! The files never change. They are one template, and what it writes is in each service's `configuration`: so another label or quota
-//! is another template of the set, and spreads as any other.
+//! The files never change: they are one template, and its content is in each service's `configuration`. So another
+//! label or quota is another template of the set, and is rolled out like any other.
 
 use std::collections::BTreeMap;
 
@@ -17,16 +17,16 @@ use serde_json::{Map, Value, json};
 
 use crate::stamping::SpecProblem;
 
-/// The one file of the services of a ManagedNamespace. It never changes: no service would be looked at for it.
+/// The only file of a ManagedNamespace's services. It must never change, because no service would be reconciled for it.
 pub const FILE: (&str, &str) = ("objects.yaml.liquid", "{{ configuration.objects }}\n");
-/// The name in `configuration`.
+/// Name of the objects in `configuration`.
 const OBJECTS: &str = "objects";
-/// Labels and annotations with this prefix say what the agent does with an object, and are not a namespace's.
+/// Prefix of labels and annotations that direct the agent, and are not allowed on a namespace.
 const OURS: &str = "farwater.dev/";
-/// The API server sets it, and takes no other value.
+/// The API server sets this label and accepts no other value.
 const NAME_LABEL: &str = "kubernetes.io/metadata.name";
 
-/// What a quota may be of without naming a group, as Kubernetes has it: amounts, and things that are counted whole.
+/// What a quota may limit without a group, as in Kubernetes: amounts, and things counted in whole numbers.
 const MEASURED: [&str; 11] = [
     "cpu",
     "memory",
@@ -52,7 +52,7 @@ const COUNTED: [&str; 9] = [
     "persistentvolumeclaims",
 ];
 
-/// The set that a ManagedNamespace of this name makes: its name, and what it states.
+/// The name and spec of the set for a ManagedNamespace of this name.
 pub fn plan_set(name: &str, spec: &ManagedNamespaceSpec) -> (String, ServiceSetSpec) {
     let mut template = Map::new();
     template.insert("targetNamespace".to_owned(), spec.namespace(name).into());
@@ -71,7 +71,7 @@ pub fn plan_set(name: &str, spec: &ManagedNamespaceSpec) -> (String, ServiceSetS
     (set_name(name), set)
 }
 
-/// The ManagedNamespace that a set, or a service, is made of, by its own spec: nobody but the hub can state such a source.
+/// The ManagedNamespace that a set or a service belongs to, from its own spec. Only the hub can state such a source.
 pub fn maker_of(spec: &Value) -> Option<&str> {
     let source = match spec.get("template") {
         Some(template) => &template["spec"]["sourceRef"],
@@ -80,7 +80,7 @@ pub fn maker_of(spec: &Value) -> Option<&str> {
     (source["kind"] == SourceKind::ManagedNamespace.as_str()).then(|| source["name"].as_str()).flatten()
 }
 
-/// Its objects, one behind the other: JSON is YAML, and nothing of it could be taken for anything else.
+/// The objects as consecutive YAML documents in JSON, whose values can't be misread.
 fn write_objects(name: &str, spec: &ManagedNamespaceSpec) -> String {
     let objects = objects(spec.namespace(name), spec);
     objects.iter().map(|object| format!("---\n{object}\n")).collect()
@@ -93,7 +93,9 @@ fn objects(namespace: &str, spec: &ManagedNamespaceSpec) -> Vec<Value> {
             metadata[field] = json!(texts);
         }
     }
-    // Always there, so that Secrets that are named no more leave it; and never deleted: with it would go the tokens of all pods.
+
+    // The account is always there, so that Secrets that are no longer named are removed from it. It is never deleted,
+    // because the tokens of all pods would go with it.
     let mut account = json!({
         "apiVersion": "v1", "kind": "ServiceAccount",
         "metadata": {"name": "default", "namespace": namespace, "annotations": {PRUNE: "disabled"}},
@@ -105,6 +107,7 @@ fn objects(namespace: &str, spec: &ManagedNamespaceSpec) -> Vec<Value> {
         let metadata = json!({"name": OBJECT_NAME, "namespace": namespace});
         json!({"apiVersion": "v1", "kind": kind, "metadata": metadata, "spec": spec})
     };
+
     let mut all = vec![json!({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}), account];
     all.extend(spec.resource_quota.as_ref().map(|quota| own("ResourceQuota", json!(quota))));
     all.extend(spec.limit_range.as_ref().map(|limits| own("LimitRange", json!(limits))));
@@ -114,7 +117,7 @@ fn objects(namespace: &str, spec: &ManagedNamespaceSpec) -> Vec<Value> {
     all
 }
 
-/// Quantities are texts to an API server, which else would find others than were applied.
+/// Writes quantities as text, as the API server stores them; otherwise it would return others than were applied.
 fn write_quantities(value: &mut Value) {
     match value {
         Value::Number(number) => *value = number.to_string().into(),
@@ -124,7 +127,7 @@ fn write_quantities(value: &mut Value) {
     }
 }
 
-/// What of it no cluster would take, and no schema says. Fields are below `spec`.
+/// What clusters would refuse and no schema checks. Fields are below `spec`.
 pub fn check(name: &str, spec: &ManagedNamespaceSpec) -> Vec<SpecProblem> {
     let mut problems = Vec::new();
     let mut refuse = |field: String, why: String| problems.push(SpecProblem { field, why });
@@ -133,6 +136,7 @@ pub fn check(name: &str, spec: &ManagedNamespaceSpec) -> Vec<SpecProblem> {
             refuse(field.to_owned(), format!("{key:?} begins with {OURS}, which is for the agent; leave it out"));
         }
     }
+
     if let Some(other) = spec.labels.get(NAME_LABEL).filter(|value| *value != spec.namespace(name)) {
         refuse(
             "labels".to_owned(),
@@ -170,6 +174,7 @@ pub fn check(name: &str, spec: &ManagedNamespaceSpec) -> Vec<SpecProblem> {
             }
         }
     }
+
     let configuration = json!({OBJECTS: write_objects(name, spec)}).to_string().len();
     if configuration > MAX_CONFIGURATION_BYTES {
         let why = format!(
@@ -196,7 +201,7 @@ fn check_resource(name: &str) -> Result<(), String> {
     ))
 }
 
-/// Things are counted whole.
+/// Checks an amount. Counted things need a whole number.
 fn check_amount(resource: &str, amount: &IntOrString) -> Result<(), String> {
     parse_quantity(amount)?;
     let is_count = COUNTED.contains(&resource) || resource.starts_with("count/");
@@ -208,7 +213,7 @@ fn check_amount(resource: &str, amount: &IntOrString) -> Result<(), String> {
     }
 }
 
-/// As `resource.ParseQuantity` of Kubernetes takes them; none is negative.
+/// Accepts what `resource.ParseQuantity` of Kubernetes accepts, except negative amounts.
 fn parse_quantity(amount: &IntOrString) -> Result<(), String> {
     let text = match amount {
         IntOrString::Int(number) if *number >= 0 => return Ok(()),

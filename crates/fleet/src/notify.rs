@@ -1,7 +1,8 @@
-//! Notifications: what is told of rollouts and services, in which words, and what of it is worth a message.
+//! Notifications: what is reported of rollouts and services, in which words, and which of it is worth a message.
 //!
-//! All that is told of one thing is a *thread*. Of a thread only the newest counts: it takes the place of what waits to be sent, so
-//! that nothing piles up while nobody can be reached. Where messages can be edited a thread is one message.
+//! All messages about one thing are a *thread*. Only the newest message of a thread counts: it replaces the one that
+//! waits to be sent, so nothing accumulates while a provider can't be reached. Where messages can be edited, a thread
+//! is one message.
 
 mod commits;
 mod news;
@@ -23,12 +24,12 @@ pub fn rollout_thread(set_uid: &str, number: u64) -> String {
     format!("rollout/{set_uid}/{number}")
 }
 
-/// What the threads of a set's commits begin with.
+/// Prefix of the threads of a set's commits.
 pub fn commit_threads(set_uid: &str) -> String {
     format!("commit/{set_uid}/")
 }
 
-/// The thread of a commit's status: of a set, or of one of its clusters.
+/// The thread of a commit's status, for a set or for one of its clusters.
 pub fn commit_thread(set_uid: &str, commit: &str, cluster_uid: Option<&str>) -> String {
     let cluster = cluster_uid.map(|uid| format!("/{uid}")).unwrap_or_default();
     format!("{}{commit}{cluster}", commit_threads(set_uid))
@@ -40,7 +41,7 @@ pub fn service_thread(service_uid: &str) -> String {
     format!("{SERVICE_THREADS}{service_uid}")
 }
 
-/// Whether one of a rule's sources is this object.
+/// Whether one of a rule's sources selects this object.
 pub fn selects(sources: &[EventSource], kind: EventKind, name: &str, labels: &BTreeMap<String, String>) -> bool {
     let has = |(key, value): (&String, &String)| labels.get(key) == Some(value);
     sources.iter().any(|source| {

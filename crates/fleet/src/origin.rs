@@ -1,16 +1,16 @@
-//! Where a service's objects come from, and whether that is another place than before.
+//! Where a service's objects come from, and whether that changed.
 //!
-//! What is missing from another repository, or from another folder, was not deleted by anybody: a prune that follows from
-//! such a change waits for an approval.
+//! An object that is missing in another repository or folder was not deleted on purpose, so a prune after such a change
+//! waits for an approval.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// A place that objects come from. The address is not part of it: a repository that moved is the same one.
+/// The origin of objects. The address is not part of it: a repository that moved is the same one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Origin {
-    /// The first commit of its history, or the address of what has none; `None` where that isn't known.
+    /// The first commit of its history, or the address if it has no history. None: unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub root: Option<String>,
     /// The folder.
@@ -43,7 +43,7 @@ impl fmt::Display for Swap {
     }
 }
 
-/// Of what has no history the address stands for it.
+/// Whether this is a commit. Sources without a history have their address here.
 fn is_commit(root: &str) -> bool {
     root.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
@@ -57,7 +57,7 @@ fn shown(path: &str) -> &str {
 }
 
 impl Origin {
-    /// What makes `now` another place than this. What isn't known differs from nothing.
+    /// How `now` is another origin than this one. None: it is the same. Unknown parts differ from nothing.
     pub fn swapped_for(&self, now: &Self) -> Option<Swap> {
         if let (Some(before), Some(now)) = (&self.root, &now.root)
             && before != now
@@ -67,7 +67,7 @@ impl Origin {
         (self.path != now.path).then(|| Swap::Folder { before: self.path.clone(), now: now.path.clone() })
     }
 
-    /// This, with what it doesn't know taken from an earlier one.
+    /// This origin, with its unknown parts taken from an earlier one.
     pub fn or(self, earlier: Option<&Self>) -> Self {
         let root = self.root.or_else(|| earlier.and_then(|earlier| earlier.root.clone()));
         Self { root, ..self }

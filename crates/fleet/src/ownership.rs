@@ -10,13 +10,13 @@ use farwater_api::{
     objects::{ObjectId, ObjectRef},
 };
 
-/// An object's identity as an owned key. Two versions of one kind are the same object. A clone shares it, and comparing two is comparing
-/// two texts: an agent knows each object by its key in half a dozen maps.
+/// An object's identity as an owned key. Two versions of one kind are the same object. Clones share the text, and
+/// comparing two keys compares two texts: an agent has each key in half a dozen maps.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectKey(Arc<str>);
 
-/// Between group, kind, namespace and name: no name has it, and it comes before all that names have, so that keys are in the order of
-/// their parts.
+/// Separates group, kind, namespace and name. No name contains it, and it sorts before all characters of names, so keys
+/// sort by their parts.
 const BETWEEN: char = '\0';
 
 impl ObjectKey {
@@ -27,7 +27,7 @@ impl ObjectKey {
             if n > 0 {
                 text.push(BETWEEN);
             }
-            // The API server refuses such a name; here it is only not to be another object's.
+            // The API server refuses such a name. Here it only must not equal another object's key.
             text.extend(part.chars().map(|c| if c == BETWEEN { char::REPLACEMENT_CHARACTER } else { c }));
         }
         Self(text.into())
@@ -71,7 +71,7 @@ impl From<&ObjectRef> for ObjectKey {
     }
 }
 
-/// `Kind.group namespace/name`, the group and the namespace left out where they are empty.
+/// `Kind.group namespace/name`, without an empty group or namespace.
 impl fmt::Display for ObjectKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ObjectId { group, kind, namespace, name } = self.id();
@@ -87,7 +87,8 @@ impl fmt::Display for ObjectKey {
     }
 }
 
-/// Value of [`farwater_api::SERVICE_LABEL`]: 40 hex digits of the uid's sha256. Names exceed a label's 63 characters.
+/// Value of [`farwater_api::SERVICE_LABEL`]: 40 hex digits of the uid's SHA-256, because names may exceed a label's 63
+/// characters.
 pub fn service_label(service_uid: &str) -> String {
     let mut hex = Digest::of(service_uid).to_hex();
     hex.truncate(40);
@@ -99,8 +100,8 @@ pub fn owner_annotation(service_uid: &str, object: &ObjectKey) -> String {
     format!("{service_uid} {object}")
 }
 
-/// The uid of the service that `annotation` proves to own `object`; `None` where it is malformed or names another
-/// object, as a copied manifest does.
+/// The uid of the service that `annotation` proves to own `object`. None: the annotation is malformed or names another
+/// object, as in a copied manifest.
 pub fn proven_owner<'a>(annotation: &'a str, object: &ObjectKey) -> Option<&'a str> {
     let (uid, named) = annotation.split_once(' ')?;
     (!uid.is_empty() && named == object.to_string()).then_some(uid)

@@ -1,12 +1,12 @@
-//! Parameters: what a service's templates see, made of what the service states and of the objects that it names, with the origin of
-//! each value.
+//! Parameters: what a service's templates see, built from what the service states and the objects that it names, with
+//! the origin of each value.
 //!
-//! `configuration` has names from several places. The service's own texts and picked keys are *stated*: a name that is stated twice
-//! is an error, since one of them would be in vain. Keys of ConfigMaps and Secrets that are named as a whole come behind what is
-//! stated, and among them the later of the list counts. Within a ServiceContext the same holds of its configuration, picked keys
-//! and whole Secrets.
+//! `configuration` gets names from several places. The service's own texts and the keys that it picks are *stated*; a
+//! name that is stated twice is an error, because one of the two would have no effect. Keys of ConfigMaps and Secrets
+//! that are named as a whole rank below stated ones, and among them the later in the list wins. The same holds within a
+//! ServiceContext for its configuration, picked keys and whole Secrets.
 //!
-//! What is missing or wrong is a [`Problem`], never an empty value: the service is held with what it has.
+//! A missing or wrong input is a [`Problem`], never an empty value: the service is held with the parameters it has.
 
 mod settle;
 mod statements;
@@ -32,10 +32,11 @@ pub use statements::{check_context, check_service};
 use settle::{Names, Settled};
 use statements::{Statement, read_statements};
 
-/// Keys that a service is noted as handed, each a row of the index; with more it is looked at whenever one of the objects changes.
+/// Most keys in the index of a service's inputs, each of them a row. With more, the service is reconciled on any change
+/// of its objects.
 const MAX_HANDED: usize = 2048;
 
-/// Which objects a service's parameters lead to. Names are of its own namespace.
+/// The objects that a service's parameters name, all in its own namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wanted {
     pub contexts: BTreeSet<String>,
@@ -57,7 +58,7 @@ impl fmt::Display for SecretName {
     }
 }
 
-/// The keys of a ConfigMap or Secret. None: bytes that are no text.
+/// The keys of a ConfigMap or Secret. None: the bytes are not text.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Texts(pub BTreeMap<String, Option<String>>);
 
@@ -67,14 +68,14 @@ impl Texts {
     }
 }
 
-/// Any of it may be secret: names alone are told.
+/// Prints only names, because any value may be secret.
 impl fmt::Debug for Texts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_set().entries(self.0.keys()).finish()
     }
 }
 
-/// What the objects are that are wanted. `None`: there is no such object; one that is not in here was not looked for.
+/// The named objects. None: the object does not exist. An object without an entry was not looked up.
 #[derive(Clone, Debug, Default)]
 pub struct Objects {
     pub contexts: BTreeMap<String, Option<Arc<ServiceContextSpec>>>,
@@ -82,12 +83,12 @@ pub struct Objects {
     pub secrets: BTreeMap<SecretName, Result<Option<Arc<Texts>>, Unknown>>,
 }
 
-/// Nobody knows what a secret of another backend is.
+/// Why the value of another backend's secret is unknown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unknown {
     /// It is about to be read for the first time.
     Unread,
-    /// It can't be read, and why.
+    /// It can't be read; the text says why.
     Failed(String),
 }
 
@@ -100,7 +101,7 @@ pub struct ClusterInput<'a> {
     pub labels: &'a BTreeMap<String, String>,
     pub annotations: &'a BTreeMap<String, String>,
     pub metadata: &'a Map<String, Value>,
-    /// Of its Kubernetes, once its agent has joined.
+    /// Version of its Kubernetes. None: its agent has not joined.
     pub version: Option<&'a str>,
 }
 
@@ -114,11 +115,11 @@ pub struct Inputs<'a> {
     pub objects: &'a Objects,
 }
 
-/// A key that a service is handed: a change of it is one of the service's parameters. It may not exist yet.
+/// A key that a service depends on: a change of it changes the service's parameters. It may not exist yet.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Handed {
-    /// As the store calls it, and as [`changed_keys`](farwater_api::parameters::changed_keys) takes it; of another backend
-    /// [`SecretName::index_kind`].
+    /// Kind as in the store, and as [`changed_keys`](farwater_api::parameters::changed_keys) takes it; for another
+    /// backend [`SecretName::index_kind`].
     pub kind: String,
     pub namespace: String,
     pub name: String,
@@ -130,23 +131,23 @@ pub const CONTEXTS: &str = "servicecontexts.farwater.dev";
 pub const CONFIG_MAPS: &str = "configmaps";
 pub const SECRETS: &str = "secrets";
 pub const CLUSTERS: &str = "clusters.farwater.dev";
-/// Stands before the name of a backend.
+/// Prefix of a backend's name in the index.
 const OF_BACKEND: &str = "secretbackend:";
 
 impl SecretName {
-    /// The kind under which its keys are noted as handed over.
+    /// The kind under which the index stores its keys.
     pub fn index_kind(&self) -> String {
         self.backend.as_ref().map_or_else(|| SECRETS.to_owned(), |backend| format!("{OF_BACKEND}{backend}"))
     }
 
-    /// One of another backend than the hub, from what its keys are noted under.
+    /// The secret of another backend, from its kind in the index. None: it is of the hub.
     pub fn of_index(kind: &str, name: &str) -> Option<Self> {
         let backend = kind.strip_prefix(OF_BACKEND)?;
         Some(Self { backend: Some(backend.to_owned()), name: name.to_owned() })
     }
 }
 
-/// Why a service's parameters are not what they should be. No text quotes a value.
+/// Why a service's parameters can't be built. No text quotes a value.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 pub enum Problem {
     #[error("spec.parameters[{index}]: {why}")]
@@ -171,15 +172,15 @@ pub enum Problem {
          ones of what it needs"
     )]
     TooMuch,
-    /// It goes by itself, and comes behind all that doesn't.
+    /// It resolves by itself, and sorts after problems that don't.
     #[error("{WAITS}{what}, which was not read yet")]
     Waits { what: String },
 }
 
-/// How what is wrong begins where all of it goes by itself.
+/// Prefix of the message if all problems resolve by themselves.
 pub const WAITS: &str = "waits for ";
 
-/// Several in one line: the first ones, and how many more there are.
+/// Several problems in one line: the first ones, and the number of the others.
 pub fn describe(problems: &[Problem]) -> String {
     const SHOWN: usize = 3;
     let mut text = problems.iter().take(SHOWN).map(ToString::to_string).collect::<Vec<_>>().join("; ");
@@ -189,13 +190,13 @@ pub fn describe(problems: &[Problem]) -> String {
     text
 }
 
-/// What came of it. With problems the document is not to be sent.
+/// The resolved parameters. With problems the document must not be sent.
 #[derive(Clone, Debug, Default)]
 pub struct Resolution {
     pub parameters: Parameters,
     /// Bytes of [`Parameters`] as JSON.
     pub bytes: usize,
-    /// Where each value comes from, by name. Secret ones are without their value.
+    /// Origin of each value, by name. Secret values are left out.
     pub values: Vec<ParameterValue>,
     /// Sorted.
     pub problems: Vec<Problem>,
@@ -203,7 +204,8 @@ pub struct Resolution {
 }
 
 impl Resolution {
-    /// Not all objects were read: together they are too large. A change of any of them may mend it.
+    /// The result if not all objects were read because together they are too large. A change of any of them may correct
+    /// it.
     pub fn into_too_much(self) -> Self {
         Self { problems: vec![Problem::TooMuch], handed: as_wholes(self.handed), ..Self::default() }
     }
@@ -214,13 +216,14 @@ fn as_wholes(handed: BTreeSet<Handed>) -> BTreeSet<Handed> {
     handed.into_iter().map(|handed| Handed { key: String::new(), ..handed }).collect()
 }
 
-/// Whether a service has parameters at all. One that has none gets what its agent knows by itself: the cluster's and the service's
-/// names.
+/// Whether a service has parameters at all. Without any, its agent supplies the names of the cluster and the service by
+/// itself.
 pub fn has_parameters(spec: &ServiceDeploymentSpec) -> bool {
     !spec.configuration.is_empty() || !spec.parameters.is_empty()
 }
 
-/// Whether others have a say in a service's parameters: an object that services share, or its Cluster. All else is in its spec.
+/// Whether a service's parameters depend on other objects, e.g. a shared one or its Cluster. Otherwise all of them are
+/// in its spec.
 pub fn is_handed(spec: &ServiceDeploymentSpec) -> bool {
     !spec.parameters.is_empty()
 }
@@ -239,7 +242,7 @@ pub fn wanted(spec: &ServiceDeploymentSpec) -> Wanted {
     wanted
 }
 
-/// The Secrets that the service is handed through contexts.
+/// The Secrets that the service uses through contexts.
 pub fn wanted_through(
     spec: &ServiceDeploymentSpec,
     contexts: &BTreeMap<String, Option<Arc<ServiceContextSpec>>>,
@@ -253,7 +256,8 @@ pub fn wanted_through(
     wanted
 }
 
-/// The Secrets that may have these keys of a context (none: any), by their number, with the keys that are read of each (none: all).
+/// The Secrets of a context that may hold these keys (empty: any), by their index, with the keys that are read of each
+/// (empty: all).
 fn secrets_of_context<'a>(
     context: &'a ServiceContextSpec,
     keys: &'a [String],
@@ -281,7 +285,7 @@ fn secrets_of_context<'a>(
     })
 }
 
-/// The document, the origins of its values, and what the service depends on. The same for the same inputs.
+/// The document, the origins of its values, and the dependencies of the service. The same inputs give the same result.
 pub fn resolve(inputs: Inputs<'_>) -> Resolution {
     let mut work = Work { inputs, settled: Settled::default(), handed: BTreeSet::new(), from_cluster: BTreeSet::new() };
     let mut configuration = Names::default();
@@ -322,7 +326,7 @@ impl<'a> Work<'a> {
         Origin { kind: kind.to_owned(), name: name.to_owned(), key: key.to_owned(), ..Origin::default() }
     }
 
-    /// Notes what the service depends on; without keys on all of them.
+    /// Records a dependency of the service. Without keys: on all keys of the object.
     fn hand<'k>(&mut self, kind: &str, name: &str, keys: impl IntoIterator<Item = &'k str>) {
         let namespace = if kind == CLUSTERS { self.inputs.cluster.namespace } else { self.inputs.namespace };
         let handed = |key: &str| Handed {
@@ -361,7 +365,7 @@ impl<'a> Work<'a> {
         );
     }
 
-    /// The agent puts the values in.
+    /// Values of a Secret in the cluster. The agent fills them in.
     fn take_cluster_secret(&mut self, secret: &str, keys: &[String], prefix: &str, names: &mut Names) {
         for key in keys {
             let name = format!("{prefix}{key}");
@@ -386,8 +390,10 @@ impl<'a> Work<'a> {
         self.hand(CONTEXTS, name, keys.iter().map(String::as_str));
         let what = format!("ServiceContext {name}");
         let Some(Some(context)) = self.inputs.objects.contexts.get(name) else { return self.missing(what) };
+
         let is_wanted = |key: &String| keys.is_empty() || keys.contains(key);
-        // What comes by Secrets is gathered apart: whether a picked key is there is known when all of them were read.
+        // Names from Secrets are collected separately: whether a picked key exists is known only after all of them were
+        // read.
         let mut found = Names::default();
         for (key, value) in context.configuration.iter().filter(|(key, _)| is_wanted(key)) {
             found.state(key, value.clone(), self.origin("ServiceContext", name, key), context.sensitive);
@@ -404,6 +410,7 @@ impl<'a> Work<'a> {
                 self.take_texts_of(&secret, taken, &mut found);
             }
         }
+
         let absent: Vec<&String> = keys.iter().filter(|key| !found.has(key)).collect();
         let is_complete = !self.settled.problems.iter().any(|problem| problem.is_about_context(name));
         if is_complete {
@@ -413,7 +420,8 @@ impl<'a> Work<'a> {
         names.merge(found);
     }
 
-    /// Keys that a whole Secret may have or not: another one may.
+    /// Takes the picked keys that exist in a whole Secret. Missing ones are no error, because another Secret may have
+    /// them.
     fn take_if_there(&mut self, name: &SecretName, taken: Taken<'_>, names: &mut Names) {
         let objects = self.inputs.objects;
         let Some(Ok(Some(texts))) = objects.secrets.get(name) else { return self.take_texts_of(name, taken, names) };
@@ -445,6 +453,7 @@ impl<'a> Work<'a> {
             [("configuration", configuration), ("cluster", cluster), ("contexts", contexts), ("service", service)];
         let values: Map<String, Value> =
             document.into_iter().map(|(name, map)| (name.to_owned(), Value::Object(map))).collect();
+
         let Settled { mut values_of, mut secret, mut problems } = self.settled;
         secret.sort();
         values_of.sort_by(|a, b| a.name.cmp(&b.name));
@@ -454,6 +463,7 @@ impl<'a> Work<'a> {
         if bytes > MAX_PARAMETERS_BYTES {
             problems.push(Problem::TooLarge { bytes });
         }
+
         problems.sort();
         problems.dedup();
         // Contexts may pick many keys for their services.
@@ -491,17 +501,17 @@ impl Problem {
     }
 }
 
-/// What is taken of a ConfigMap or Secret.
+/// What is taken from a ConfigMap or Secret.
 struct Taken<'a> {
-    /// For people.
+    /// Its name for people.
     what: String,
-    /// None: all.
+    /// Empty: all keys.
     keys: &'a [&'a str],
     prefix: &'a str,
-    /// Of the object; the key is added.
+    /// Origin of the object; the key is added.
     origin: Origin,
     secret: bool,
-    /// Its place in the list.
+    /// Its index in the list.
     index: usize,
 }
 

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::*;
 
-/// Objects as the API has them, by kind and name. Data of Secrets is text here; bytes that are none are a null.
+/// Objects as in the API, by kind and name. Data of Secrets is text here; null stands for bytes that are not text.
 type World = BTreeMap<(&'static str, String), Value>;
 
 fn world(objects: Value) -> World {
@@ -83,7 +83,7 @@ fn resolve_in(spec: &ServiceDeploymentSpec, world: &World) -> Resolution {
     })
 }
 
-/// `configuration.host = 1 < ConfigMap sizes, host; instead of …`, and the problems.
+/// Lines such as `configuration.host = 1 < ConfigMap sizes, host; instead of …`, followed by the problems.
 fn tell(resolution: &Resolution) -> Vec<String> {
     let always = ["cluster.id", "cluster.name", "cluster.handle", "cluster.namespace", "service."];
     let values = resolution.values.iter().filter(|value| !always.iter().any(|name| value.name.starts_with(name)));
@@ -265,7 +265,7 @@ fn what_is_missing_is_a_problem_and_no_empty_value() {
     check(
         json!({"parameters": [{"from": {"context": "c"}, "keys": ["a"]}]}),
         absent,
-        // Whether it has the key nobody knows.
+        // Whether the missing Secret has the key is unknown.
         &["! Secret gone of ServiceContext c does not exist in namespace team-a"],
     );
     check(
@@ -395,7 +395,7 @@ fn statements_that_make_no_sense_are_told_with_their_place() {
     assert_eq!(control, [("secretRefs[1]".to_owned(), "a name or a key has a control character in it".to_owned())]);
 }
 
-/// Few names and keys, so that statements meet.
+/// Few names and keys, so that statements collide.
 fn any_name() -> impl Strategy<Value = String> {
     prop::sample::select(vec!["a", "b", "c"]).prop_map(str::to_owned)
 }
@@ -482,7 +482,7 @@ fn any_spec() -> impl Strategy<Value = ServiceDeploymentSpec> {
         .prop_map(|(configuration, parameters)| spec(json!({"configuration": configuration, "parameters": parameters})))
 }
 
-/// Whether the service depends on what has changed, as the index would say.
+/// Whether the index says that the service depends on the change.
 fn is_handed(resolution: &Resolution, (kind, name): &(&'static str, String), changed: &ChangedKeys) -> bool {
     let of_object = resolution.handed.iter().filter(|handed| handed.kind == *kind && handed.name == *name);
     of_object.into_iter().any(|handed| match changed {
@@ -494,7 +494,8 @@ fn is_handed(resolution: &Resolution, (kind, name): &(&'static str, String), cha
 proptest! {
     #![proptest_config(ProptestConfig { cases: 2_000, ..ProptestConfig::default() })]
 
-    /// What the index says nothing of changes nothing; so nothing has to be looked at but what it names.
+    /// A change that the index doesn't connect with the service changes nothing for it. So only the services in the
+    /// index must be resolved again.
     #[test]
     fn a_change_of_what_is_not_handed_over_changes_nothing(
         spec in any_spec(),
@@ -520,7 +521,7 @@ proptest! {
         }
     }
 
-    /// Each value has one origin, and what is secret is in the document alone.
+    /// Each value has one origin, and secret values are only in the document.
     #[test]
     fn each_value_has_its_origin_and_no_secret_is_told(spec in any_spec(), world in any_world()) {
         let resolution = resolve_in(&spec, &world);
@@ -539,7 +540,7 @@ proptest! {
         prop_assert_eq!(resolution.parameters.secrets().count(), resolution.parameters.secret.len());
     }
 
-    /// What admission lets through is never stated twice.
+    /// What admission accepts states nothing twice.
     #[test]
     fn what_was_checked_states_nothing_twice(spec in any_spec(), world in any_world()) {
         let contexts = world.iter().filter(|((kind, _), _)| *kind == CONTEXTS);

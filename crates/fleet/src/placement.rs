@@ -1,8 +1,8 @@
 //! Placement: which clusters a tenant may deploy to, what from, and as whom.
 //!
-//! RBAC says who may write a ServiceDeployment; it can't say which cluster, source or target namespace that service may
-//! name. A [`ClusterGrantSpec`] does. The same function decides at admission and when a desired state is computed, so that a
-//! grant that goes away is noticed by services that were admitted under it; the agent gets the outcome as a [`Ceiling`].
+//! RBAC says who may write a ServiceDeployment. It can't say which cluster, source or target namespace that service may
+//! name; a [`ClusterGrantSpec`] does. The same function decides at admission and when a desired state is computed, so a
+//! revoked grant also affects services that were admitted under it. The agent gets the result as a [`Ceiling`].
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use farwater_api::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
 
-/// What a service asks for.
+/// The placement that a service asks for.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
     /// The tenant: the service's namespace in the hub.
@@ -21,7 +21,7 @@ pub struct Request<'a> {
     /// The cluster's name, for messages.
     pub cluster: &'a str,
     pub cluster_labels: &'a BTreeMap<String, String>,
-    /// URLs of all sources that are known: none is, as long as a service is made before them.
+    /// URLs of all known sources. Empty while a service is older than its sources.
     pub sources: &'a [String],
     pub target_namespace: &'a str,
 }
@@ -46,11 +46,11 @@ pub enum Denied {
 /// One grant with its name.
 pub type NamedGrant = (String, ClusterGrantSpec);
 
-/// The ceiling that a service is deployed under, or why it may not be.
+/// The ceiling that a service is deployed under, or why it may not be deployed.
 ///
-/// One grant must allow all of it: two grants don't add up to a right that neither gives. Of several the first by name is
-/// taken, so that the answer doesn't depend on the order in which they were read. If none allows it, the refusal is that
-/// of the grant that came closest.
+/// One grant must allow everything: two grants don't add up to a right that neither gives. Of several matching grants
+/// the first by name is used, so the result doesn't depend on the order of reading. If none allows it, the refusal is
+/// that of the grant that came closest.
 pub fn check(request: Request<'_>, grants: &[NamedGrant]) -> Result<Ceiling, Denied> {
     if request.namespace == ADMIN_NAMESPACE {
         return Ok(administrators_ceiling());
@@ -103,7 +103,7 @@ fn check_grant(request: &Request<'_>, name: &str, grant: &ClusterGrantSpec) -> R
     })
 }
 
-/// The administrators' namespace is granted every cluster and everything in it.
+/// The ceiling of the administrators' namespace, which is granted every cluster and everything in it.
 fn administrators_ceiling() -> Ceiling {
     Ceiling {
         service_account: ServiceAccount {
@@ -123,9 +123,9 @@ fn service_account(name: &str, target_namespace: &str) -> Option<ServiceAccount>
         .then(|| ServiceAccount { namespace: namespace.to_owned(), name: name.to_owned() })
 }
 
-/// Whether a URL lies below a prefix: equal to it, or continued at a path boundary, so that neither
-/// `https://git.example.com/team-evil` nor `https://git.example.com.evil.example` passes for its shorter neighbour. Scheme and
-/// host are compared without case. A path that climbs (`..`, also percent-encoded) is below nothing.
+/// Whether a URL is below a prefix: equal to it, or continued at a path boundary. So neither
+/// `https://git.example.com/team-evil` nor `https://git.example.com.evil.example` matches its shorter neighbour. Scheme
+/// and host are compared without case. A path that climbs (`..`, also percent-encoded) is below nothing.
 fn allows_source(prefix: &str, url: &str) -> bool {
     let url = lower_authority(url);
     let prefix = lower_authority(prefix);
@@ -153,7 +153,7 @@ fn allows_namespace(pattern: &str, namespace: &str) -> bool {
     }
 }
 
-/// Kubernetes' label selectors: an empty one selects everything; an operator that is not known selects nothing.
+/// Kubernetes' label selectors: an empty selector selects everything; an unknown operator selects nothing.
 pub fn selects(selector: &LabelSelector, labels: &BTreeMap<String, String>) -> bool {
     let equal = selector.match_labels.iter().flatten().all(|(key, value)| labels.get(key) == Some(value));
     equal && selector.match_expressions.iter().flatten().all(|requirement| satisfies(requirement, labels))
@@ -200,7 +200,7 @@ fn satisfies(requirement: &LabelSelectorRequirement, labels: &BTreeMap<String, S
     }
 }
 
-/// Where a reference to a cluster may point, in order of preference.
+/// The clusters that a reference may mean, as (namespace, name) in order of preference.
 pub fn cluster_candidates<'a>(reference: &'a ClusterReference, service_namespace: &'a str) -> Vec<(&'a str, &'a str)> {
     match reference.namespace.as_deref() {
         Some(namespace) => vec![(namespace, &reference.name)],

@@ -1,7 +1,8 @@
-//! The sync plan: what is done to a cluster so that it holds what a service's source says, and why not more.
+//! The sync plan: the steps that bring a cluster to what a service's source states, and the reasons for what is left
+//! out.
 //!
-//! [`resolve`] turns rendered manifests into the exact objects to send; the edge looks up what the cluster holds of
-//! them; [`plan`] compares the two with the inventory. The executor decides nothing.
+//! [`resolve`] turns rendered manifests into the exact objects to send. The edge looks them up in the cluster. [`plan`]
+//! compares both with the inventory. The executor decides nothing.
 
 pub mod around;
 pub mod differences;
@@ -38,11 +39,11 @@ use options::{Guard, Protection};
 pub use reasons::{Forget, Keep, Left, Refusal, Skip, SkipReason, Wait, Writer};
 pub use resolve::{Resolved, ResolvedObject, Scopes, Terms, check_ceiling, fold_string_data, resolve, stage_of};
 
-/// Manifests of one folder of a bundle.
+/// Rendered manifests of one folder of a bundle.
 #[derive(Clone, Debug)]
 pub struct Render {
     pub objects: Vec<RenderedObject>,
-    /// What could not be read. Empty means complete; only a complete render may lead to deletes.
+    /// Files that could not be read. Empty: the render is complete. Only a complete render may lead to deletes.
     pub errors: Vec<String>,
 }
 
@@ -50,7 +51,7 @@ pub struct Render {
 #[derive(Clone, Debug)]
 pub struct RenderedObject {
     pub manifest: Value,
-    /// File and document, for messages.
+    /// File and document number, for messages.
     pub origin: String,
 }
 
@@ -73,31 +74,31 @@ impl From<&ObjectRef> for GroupVersionKind {
     }
 }
 
-/// What the agent remembers of an object that it applied, or was about to.
+/// What the agent remembers of an object that it applied or was about to apply.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InventoryEntry {
     #[serde(flatten)]
     pub object: ObjectRef,
-    /// Known once the object was applied.
+    /// None until the object was applied.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uid: Option<String>,
-    /// Hash of the manifest that was applied last.
+    /// Hash of the last applied manifest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hash: Option<Digest>,
     /// Hash of the fields that we owned afterwards, see [`owned_fields`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fields: Option<Digest>,
-    /// It existed before, owned by nobody of ours.
+    /// The object existed before and no service of ours owned it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub adopted: bool,
-    /// Its deletion has passed the guards: written before the first delete, so that an attempt that was killed
-    /// half-way is finished instead of being judged anew on what it left.
+    /// Its deletion has passed the guards. Written before the first delete, so that an attempt that was killed half-way
+    /// is finished instead of being judged again on what is left.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub doomed: bool,
-    /// A Job that was seen complete and goes by its time to live: it is done, also when it is gone.
+    /// A Job that was observed complete and that its time to live may delete: it counts as done, also when it is gone.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub done: bool,
-    /// See [`differences::overruled`]. Kept because nothing tells it again while the object stays as it is.
+    /// See [`differences::overruled`]. Stored, because an unchanged object gives no answer to compare again.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub overruled: Vec<String>,
 }
@@ -106,17 +107,17 @@ pub struct InventoryEntry {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Inventory {
     pub entries: BTreeMap<ObjectKey, InventoryEntry>,
-    /// Objects when the service was last in sync, nothing left to prune: what the guards' shares are shares of. An
-    /// interrupted attempt grows the inventory, which must not widen the guards. 0 before the first time.
+    /// Number of objects when the service was last in sync with nothing left to prune: the guards' shares are shares of
+    /// this. An interrupted attempt grows the inventory, which must not widen the guards. 0 before the first time.
     pub baseline: usize,
-    /// Where the objects came from when the service was last in sync.
+    /// Origin of the objects when the service was last in sync.
     pub origin: Option<Origin>,
-    /// The approved prune that was begun last.
+    /// The approved prune that was last begun.
     pub approved: Option<ApprovedPrune>,
 }
 
 impl Inventory {
-    /// What the source states again is no part of a prune that was approved when it did not.
+    /// Records that the source states the object again: an earlier approved prune no longer includes it.
     pub fn state_again(&mut self, key: &ObjectKey) {
         let Some(entry) = self.entries.get_mut(key) else { return };
         entry.doomed = false;
@@ -125,7 +126,7 @@ impl Inventory {
         }
     }
 
-    /// Has what was begun to be deleted judged anew. Whether there was anything.
+    /// Returns begun deletions to the guards to be judged again. Returns whether there were any.
     pub fn spare_doomed(&mut self) -> bool {
         let mut spared = false;
         for entry in self.entries.values_mut() {
@@ -134,7 +135,7 @@ impl Inventory {
         spared
     }
 
-    /// Adds what was made beside it.
+    /// Adds entries that were created elsewhere; existing ones stay.
     pub fn take_in(&mut self, entries: Vec<InventoryEntry>) {
         for entry in entries {
             self.entries.entry(ObjectKey::from(&entry.object)).or_insert(entry);
@@ -142,7 +143,7 @@ impl Inventory {
     }
 }
 
-/// What the cluster holds under an object's name. A failed look-up is never "gone".
+/// What the cluster holds under an object's name. A failed lookup never counts as absent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Live {
     Unknown(String),
@@ -163,21 +164,21 @@ pub struct LiveObject {
     /// See [`owned_fields`].
     pub fields: Option<Digest>,
     pub deleting: bool,
-    /// What is known of a deletion under way.
+    /// Details of a deletion in progress. None: it is not being deleted.
     pub ending: Option<Box<Ending>>,
-    /// A client-side tool applied it, or we wrote it otherwise than by an apply: these fields must become those of our applies first, or
-    /// what leaves the source stays for ever.
+    /// A client-side tool applied it, or we wrote it other than by an apply. Its fields must be moved to our apply
+    /// manager first; otherwise fields that leave the source would never be removed.
     pub moves: bool,
-    /// From its annotations as they are now: people protect objects where they are.
+    /// From its current annotations, because people protect live objects.
     pub protection: Box<Protection>,
-    /// The wave that its annotations name; 0 where they name none that can be read.
+    /// The wave that its annotations name. 0: they name none, or none that can be read.
     pub wave: i32,
 }
 
-/// A deletion that is under way, and what it waits for.
+/// A deletion in progress, and what it waits for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ending {
-    /// As in `deletionTimestamp`.
+    /// The `deletionTimestamp`.
     pub since: String,
     pub finalizers: Vec<String>,
 }
@@ -193,10 +194,10 @@ impl fmt::Display for Ending {
     }
 }
 
-/// Objects that others keep changing back, and who does so where that is known: left alone for a while.
+/// Objects that others keep changing back, and the writer if known. They are left alone for a while.
 pub type Cooling = BTreeMap<ObjectKey, Option<Box<Writer>>>;
 
-/// Everything that a plan is made of.
+/// All inputs of a plan.
 #[derive(Clone, Copy, Debug)]
 pub struct PlanInput<'a> {
     pub service_uid: &'a str,
@@ -204,54 +205,55 @@ pub struct PlanInput<'a> {
     pub approved_prune: Option<Digest>,
     pub resolved: &'a Resolved,
     pub inventory: &'a Inventory,
-    /// Of every resolved object and every object of the inventory.
+    /// Lookups of every resolved object and every object of the inventory.
     pub live: &'a BTreeMap<ObjectKey, Live>,
-    /// Services that live on this cluster: uid → `namespace/name`.
+    /// Services on this cluster: uid → `namespace/name`.
     pub services: &'a BTreeMap<String, String>,
     pub cooling: &'a Cooling,
-    /// Whether the target namespace exists; `None` where that is not known.
+    /// Whether the target namespace exists. None: unknown.
     pub target_namespace_exists: Option<bool>,
-    /// Why the hub has every prune wait.
+    /// Why the hub holds every prune. None: it does not.
     pub hold_prune: Option<&'a str>,
     /// Where the source's objects come from.
     pub origin: Option<&'a Origin>,
     pub transfers: &'a Transfers,
 }
 
-/// What holds a prune whatever it takes: the hub's word, and another origin than the objects came from.
+/// Reasons that hold a prune whatever it deletes: the hub's, and another origin than that of the objects.
 pub fn hold_reasons(inventory: &Inventory, origin: Option<&Origin>, hold_prune: Option<&str>) -> Vec<HoldReason> {
     let swap = match (&inventory.origin, origin) {
         (Some(before), Some(now)) => before.swapped_for(now),
         _ => None,
     };
     let swap = swap.map(HoldReason::Swapped);
-    // The hub sees the same swap, and says it in the same words.
+    // The hub detects the same swap and states it in the same words.
     let said = swap.as_ref().map(ToString::to_string);
     let hub = hold_prune.filter(|reason| said.as_deref() != Some(*reason));
     hub.map(|reason| HoldReason::Hub(reason.to_owned())).into_iter().chain(swap).collect()
 }
 
-/// What is to be done, in order. Immutable and printable.
+/// The steps to take, in order. Immutable and printable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// The target namespace is missing and the source doesn't hold it. It is created, and never pruned.
+    /// The target namespace, if it is missing and not in the source. It is created and never pruned.
     pub create_namespace: Option<String>,
-    /// In order, a wave's stages one after another. What is new in a wave waits until all before it is healthy, see [`waves::holder`].
+    /// The stages of all waves, in order. New objects of a wave wait until all earlier ones are healthy, see
+    /// [`waves::holder`].
     pub waves: Vec<Wave>,
-    /// As desired already: not sent again.
+    /// Already as desired: not sent again.
     pub unchanged: Vec<ObjectKey>,
-    /// Changed or deleted by others, and to be told, not corrected.
+    /// Changed or deleted by others: reported, not corrected.
     pub drifted: Vec<ObjectKey>,
     pub skipped: Vec<Skip>,
-    /// Deletes whose guards were passed by an earlier attempt.
+    /// Deletes that passed the guards in an earlier attempt.
     pub doomed: Vec<Candidate>,
-    /// Being deleted already: what goes after them waits.
+    /// Being deleted already: objects that are deleted after them wait.
     pub going: Vec<Candidate>,
     /// Deletes that this plan adds, judged as if every change succeeded.
     pub prune: PrunePlan,
-    /// Objects of the inventory that are neither desired nor deleted now, and why.
+    /// Objects of the inventory that are neither desired nor deleted now, with the reason.
     pub kept: Vec<(ObjectKey, Keep)>,
-    /// Entries of the inventory whose objects are not ours any more, or gone.
+    /// Entries of the inventory whose objects are gone or no longer ours.
     pub forgotten: Vec<(ObjectKey, Forget)>,
 }
 
@@ -263,18 +265,19 @@ pub struct Wave {
     pub changes: Vec<Change>,
 }
 
-/// Stages of a sync: each is applied, and what it defines is usable, before the next begins.
+/// Stages of a wave. Each is applied, and its definitions are usable, before the next begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
     Namespaces,
     Definitions,
-    /// What workloads refer to: accounts, roles, configuration, quotas, storage.
+    /// Objects that workloads refer to: accounts, roles, configuration, quotas, storage.
     Foundations,
-    /// What runs pods.
+    /// Objects that run pods.
     Workloads,
-    /// Services, routes, autoscalers, and all custom resources: often of a kind that a workload before them brings to life.
+    /// Services, routes, autoscalers and all custom resources, whose controller is often a workload of the stage
+    /// before.
     Rest,
-    /// Webhooks and aggregated APIs: what they call must run before they stand in the way.
+    /// Webhooks and aggregated APIs. Their backends must run before they intercept requests.
     Interceptors,
 }
 
@@ -282,31 +285,31 @@ pub enum Stage {
 pub struct Change {
     pub object: ObjectKey,
     pub cause: Cause,
-    /// Applied by a client-side tool before: migrate its field manager first.
+    /// A client-side tool applied it before: migrate its field manager first.
     pub migrate: bool,
-    /// Objects of this plan without which this one can't be applied.
+    /// Objects of this plan that must be applied before this one.
     pub needs: Vec<ObjectKey>,
-    /// The uid of the live object, which is proven to be ours: it may be deleted and recreated where it can't be changed.
+    /// uid of the live object, which is proven to be ours: it may be deleted and recreated if it can't be changed.
     pub recreate: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
     Create,
-    /// It was applied just so and is gone: others deleted it.
+    /// It was applied with this manifest and is gone: others deleted it.
     Restore,
-    /// The manifest differs from what was applied last.
+    /// The manifest differs from the last applied one.
     Update,
-    /// The live object differs from what was applied last.
+    /// The live object differs from what was last applied.
     Drift,
     /// It exists and no service of ours owns it.
     Adopt,
-    /// The same, to be adopted only if applying changes nothing.
+    /// Like [`Self::Adopt`], but only if applying changes nothing.
     AdoptUnchanged,
 }
 
 impl Cause {
-    /// Puts back what was applied before, and so waits for no wave.
+    /// Whether it restores what was applied before, and so waits for no wave.
     pub fn is_repair(self) -> bool {
         matches!(self, Self::Restore | Self::Drift)
     }
@@ -316,9 +319,9 @@ impl Cause {
     }
 }
 
-/// Hash of the fields that the agent owns in `managedFields`, `None` where it owns none. A write by others to a value of
-/// ours takes that field from us, so an equal hash means that every value that we applied still stands. Fields that the object's own
-/// annotation has ignored don't count.
+/// Hash of the fields that the agent owns in `managedFields`. None: it owns none. When another manager writes one of
+/// our values, it takes over that field, so an equal hash means that every value we applied is still in place. Fields
+/// that the object's own annotation ignores don't count.
 pub fn owned_fields(metadata: &Value) -> Option<Digest> {
     let entry = metadata["managedFields"].as_array()?.iter().find(|entry| {
         entry["manager"] == FIELD_MANAGER && entry["operation"] == "Apply" && entry["subresource"].is_null()
@@ -343,6 +346,7 @@ pub fn plan(input: &PlanInput<'_>) -> Plan {
             Judgement::Skip(reason) => skipped.push(Skip { object: object.object.clone(), wave: object.wave, reason }),
         }
     }
+
     let held = hold_reasons(input.inventory, input.origin, input.hold_prune);
     let leaving = judge_leaving(input, !held.is_empty());
     let guards = Guards {
@@ -403,7 +407,7 @@ pub fn plan_removal(
     }
 }
 
-/// What the guards count against; before the first complete sync that is the inventory itself.
+/// The number that the guards count against. Before the first complete sync this is the size of the inventory.
 pub fn baseline(inventory: &Inventory) -> usize {
     if inventory.baseline == 0 { inventory.entries.len() } else { inventory.baseline }
 }
@@ -420,6 +424,7 @@ fn judge(input: &PlanInput<'_>, object: &ResolvedObject) -> Judgement {
     if let Some(annotation) = &object.options.left {
         return Judgement::Skip(SkipReason::Left(Left::Source(annotation.clone())));
     }
+
     let entry = input.inventory.entries.get(&key);
     let change = |cause, migrate, recreate| {
         Judgement::Change(Change { object: key.clone(), cause, migrate, needs: object.needs.clone(), recreate })
@@ -432,7 +437,7 @@ fn judge(input: &PlanInput<'_>, object: &ResolvedObject) -> Judgement {
         Some(Live::Absent) if entry.is_some_and(|e| e.uid.is_some() && e.hash == Some(object.hash)) => {
             return match judge_drift(input, object, &key) {
                 None => change(Cause::Restore, false, None),
-                // That nobody looks at its fields doesn't make it be there.
+                // A missing object is drift even if drift of its fields is ignored.
                 Some(Judgement::Unchanged) => Judgement::Drifted,
                 Some(other) => other,
             };
@@ -442,16 +447,18 @@ fn judge(input: &PlanInput<'_>, object: &ResolvedObject) -> Judgement {
             return Judgement::Skip(SkipReason::Refused(Refusal::Forbidden(message.clone())));
         }
         Some(Live::Unknown(message)) => return Judgement::Skip(SkipReason::Waiting(Wait::Lookup(message.clone()))),
-        // Its kind comes with this very plan, so there was nothing to look up.
+        // Its kind is defined by this plan, so there was nothing to look up.
         None if !object.needs.is_empty() => return change(Cause::Create, false, None),
         None => return Judgement::Skip(SkipReason::Waiting(Wait::Lookup("not looked up".into()))),
     };
+
     if live.deleting {
         return Judgement::Skip(SkipReason::Waiting(Wait::Deletion));
     }
     if let Some(annotation) = &live.protection.left {
         return Judgement::Skip(SkipReason::Left(Left::Live(annotation.clone())));
     }
+
     let owner = live.owner.as_deref().and_then(|annotation| proven_owner(annotation, &key));
     let others = owner.filter(|uid| *uid != input.service_uid);
     let is_offered = others.is_some() && input.transfers.offered.get(&key).map(String::as_str) == others;
@@ -465,13 +472,14 @@ fn judge(input: &PlanInput<'_>, object: &ResolvedObject) -> Judgement {
     let ours = owner == Some(input.service_uid);
     let recreate = (object.options.recreate && ours).then(|| live.uid.clone());
     let entry = entry.filter(|e| e.uid.as_ref() == Some(&live.uid));
-    // What another service hands over is taken over, or that one would delete it.
+    // An object that another service hands over is adopted; otherwise that service would delete it.
     if object.options.create_only && !is_offered {
         return match entry {
             Some(_) if ours => Judgement::Unchanged,
             _ => Judgement::Skip(SkipReason::Left(Left::Exists)),
         };
     }
+
     let Some(entry) = entry else {
         return match object.options.adopt {
             _ if ours => change(Cause::Update, live.moves, recreate),
@@ -489,7 +497,7 @@ fn judge(input: &PlanInput<'_>, object: &ResolvedObject) -> Judgement {
     }
 }
 
-/// What is done about an object that others changed or deleted, where that is not to correct it.
+/// The judgement for an object that others changed or deleted, if its drift is not to be corrected.
 fn judge_drift(input: &PlanInput<'_>, object: &ResolvedObject, key: &ObjectKey) -> Option<Judgement> {
     match object.options.drift {
         DriftMode::Ignore => Some(Judgement::Unchanged),
@@ -512,7 +520,7 @@ struct Leaving {
     forgotten: Vec<(ObjectKey, Forget)>,
 }
 
-/// `is_held`: something holds a prune whatever it takes, also one that was begun.
+/// Sorts objects that left the source. `is_held`: something holds all prunes, also one that was begun.
 fn judge_leaving(input: &PlanInput<'_>, is_held: bool) -> Leaving {
     let stays: BTreeSet<&ObjectKey> = input.resolved.stated_keys().collect();
     let leaving = input.inventory.entries.keys().filter(|key| !stays.contains(key));
@@ -531,16 +539,16 @@ fn judge_leaving(input: &PlanInput<'_>, is_held: bool) -> Leaving {
     leaving
 }
 
-/// An object that leaves the service and is not deleted.
+/// What keeps leaving objects from being deleted.
 struct Staying<'a> {
-    /// Why nothing is.
+    /// Why no object is deleted at all. None: objects may be.
     keep: Option<Keep>,
-    /// What the service states.
+    /// Objects that the service states.
     stated: BTreeSet<&'a ObjectKey>,
     transfers: &'a Transfers,
 }
 
-/// Sorts what leaves: only an object with our uid and our proof is deleted, and none that another service states.
+/// Sorts objects that leave: an object is deleted only if it has our uid and our proof, and no other service states it.
 fn sort_leaving<'a>(
     service_uid: &str,
     inventory: &Inventory,
@@ -592,16 +600,19 @@ fn sort_leaving<'a>(
             if entry.doomed { &mut out.doomed } else { &mut out.candidates }.push(candidate);
         }
     }
+
     keep_holders(&mut out, staying);
     out
 }
 
-/// Kubernetes makes it with its namespace, and anew where it is deleted: it goes with that, whatever says that it does not go alone.
+/// The `default` ServiceAccount is created with its namespace and recreated when deleted. It is deleted with its
+/// namespace, even if its annotations protect it.
 fn is_of_namespace(key: &ObjectKey) -> bool {
     key.group().is_empty() && key.kind() == "ServiceAccount" && key.name() == "default"
 }
 
-/// A namespace or a definition takes what it holds with it: it stays while an object in it is protected, or stated by a service.
+/// Keeps a namespace or a definition while an object in it is protected or stated by a service, because deleting it
+/// deletes all it holds.
 fn keep_holders(leaving: &mut Leaving, staying: &Staying<'_>) {
     let protected: Vec<ObjectKey> = leaving
         .kept
@@ -624,9 +635,9 @@ fn keep_holders(leaving: &mut Leaving, staying: &Staying<'_>) {
     }
 }
 
-/// A namespace or a definition stays for what is stated and would be deleted with it.
+/// The reason to keep a namespace or a definition: stated objects would be deleted with it.
 fn find_stated(holder: &ObjectKey, staying: &Staying<'_>) -> Option<Keep> {
-    /// Objects, or services, that are named.
+    /// Most objects, or services, that are named.
     const NAMED: usize = 3;
     let own: Vec<&&ObjectKey> = staying.stated.iter().filter(|key| waves::holds(holder, key)).collect();
     let mut told: Vec<String> = own.iter().take(NAMED).map(ToString::to_string).collect();

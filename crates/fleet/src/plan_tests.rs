@@ -40,7 +40,7 @@ fn scopes() -> Scopes {
     .collect()
 }
 
-/// Objects as YAML documents, resolved for target namespace `web`.
+/// Objects as YAML documents, resolved for the target namespace `web`.
 fn resolved_under(ceiling: &Ceiling, documents: &[&str], errors: &[&str]) -> Resolved {
     let objects = documents.iter().enumerate().map(|(n, text)| RenderedObject {
         manifest: serde_saphyr::from_str(text).unwrap(),
@@ -68,7 +68,7 @@ fn resolved_maps(names: std::ops::Range<usize>) -> Resolved {
     resolved(&maps.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
-/// A cluster in which a source was applied without anything going wrong.
+/// A cluster in which a source was applied without any problem.
 #[derive(Clone, Default)]
 struct Cluster {
     inventory: Inventory,
@@ -223,7 +223,7 @@ fn who_fights_is_named_with_when_and_what_to_do() {
         let (said, remedy) = text.split_once(": ").unwrap();
         assert_eq!(said, format!("kube-controller-manager{expected}"));
         assert!(remedy.contains("farwater.dev/ignore-differences") && remedy.contains("farwater.dev/drift: Report"));
-        // A plan shows no more of a reason.
+        // A plan shows at most this much of a reason.
         assert!(text.len() <= 256, "{text}");
     };
     let time = "2026-11-23T02:41:09Z";
@@ -312,7 +312,7 @@ fn texts_of_a_secret_are_sent_as_the_api_server_stores_them() {
     };
     let texts = r#"data: {a: YQ==}, stringData: {b: hunter2, a: b}"#;
     assert_eq!(sent(texts), serde_json::json!([{"a": "Yg==", "b": "aHVudGVyMg=="}, null]));
-    // The API server says what is wrong.
+    // The API server reports the error.
     assert_eq!(sent("stringData: {a: 1}"), serde_json::json!([null, {"a": 1}]));
 }
 
@@ -350,7 +350,7 @@ fn a_grants_limits_refuse_single_objects() {
     check(|c| c.denied_kinds = Some(vec!["Deployment.other".into()]), deployment, None);
     check(|c| c.allowed_kinds = Some(vec!["ConfigMap".into()]), deployment, Some("allowedKinds"));
     check(|c| c.allowed_kinds = Some(vec!["Deployment".into()]), deployment, None);
-    // With a dot and no group it is the core one's.
+    // A dot without a group names the core group.
     check(|c| c.allowed_kinds = Some(vec!["Deployment.".into()]), deployment, Some("allowedKinds"));
     check(|c| c.allowed_kinds = Some(vec!["Namespace.".into()]), namespace, None);
     check(|c| c.target_namespaces = Some(vec!["web".into()]), deployment, None);
@@ -379,7 +379,7 @@ fn an_object_of_a_living_service_is_refused_and_one_of_a_dead_service_adopted() 
     assert_eq!(changes(&cluster.plan(&source)), [("a".into(), Cause::Adopt)]);
     cluster.services.insert("uid-2".into(), "team/other".into());
     assert_eq!(skips(&cluster.plan(&source)), [("a".into(), "owned by service team/other".into())]);
-    // A copy of the other's manifest names the other's object, and proves nothing.
+    // A copy of the other object's manifest carries a mark that names the other object, so it proves nothing.
     cluster.object("a").owner = Some("uid-2 ConfigMap other/a".into());
     assert_eq!(changes(&cluster.plan(&source)), [("a".into(), Cause::Adopt)]);
 }
@@ -395,7 +395,7 @@ fn annotated(name: &str, annotation: &str) -> String {
 fn what_is_to_be_left_alone_is_neither_applied_nor_pruned_and_holds_up_nothing() {
     let disabled = "kustomize.toolkit.fluxcd.io/reconcile: disabled";
     let mut cluster = Cluster::after(&resolved_maps(0..8));
-    // The source says so of one object, somebody of two where they are, one of which has left the source.
+    // The source excludes one object. Somebody excluded two live objects, one of which has left the source.
     let ignored = serde_json::json!({"annotations": {"kustomize.toolkit.fluxcd.io/ssa": "Ignore"}});
     for name in ["m1", "m7"] {
         *cluster.object(name).protection = options::read_protection(&ignored);
@@ -416,7 +416,7 @@ fn what_is_to_be_left_alone_is_neither_applied_nor_pruned_and_holds_up_nothing()
     assert_eq!((deletes(&plan), &plan.prune.verdict), (vec!["m6"], &Verdict::Delete));
     let kept: Vec<_> = plan.kept.iter().map(|(key, keep)| (key.name(), keep.clone())).collect();
     assert_eq!(kept, [("m7", Keep::Protected("kustomize.toolkit.fluxcd.io/ssa: Ignore".into()))]);
-    // What isn't there is not made, where the source says so.
+    // An object that the source excludes is not created if it is missing.
     assert!(changes(&Cluster::default().plan(&resolved(&[&annotated("a", disabled)]))).is_empty());
 }
 
@@ -425,12 +425,12 @@ fn what_is_only_to_be_made_is_made_where_it_is_missing_and_never_changed() {
     let once = annotated("m0", "kustomize.toolkit.fluxcd.io/ssa: IfNotPresent");
     let source = resolved(&[&once]);
     assert_eq!(changes(&Cluster::default().plan(&source)), [("m0".into(), Cause::Create)]);
-    // It was made from another manifest, and others have changed it since.
+    // The object was created from another manifest, and others have changed it since.
     let mut cluster = Cluster::after(&resolved_maps(0..1));
     cluster.object("m0").fields = None;
     let plan = cluster.plan(&source);
     assert!(changes(&plan).is_empty() && plan.unchanged.len() == 1 && plan.skipped.is_empty());
-    // Somebody else's is not adopted, and one that another service hands over is.
+    // An object of somebody else is not adopted. One that another service hands over is.
     cluster.inventory.entries.clear();
     cluster.object("m0").owner = None;
     let left = "left alone: it existed, and is only to be made where it is missing";
@@ -441,7 +441,7 @@ fn what_is_only_to_be_made_is_made_where_it_is_missing_and_never_changed() {
     assert_eq!(skips(&cluster.plan(&source)), [("m0".into(), "owned by service team/other".into())]);
     cluster.transfers.offered.insert(key, "uid-2".into());
     assert_eq!(changes(&cluster.plan(&source)), [("m0".into(), Cause::Adopt)]);
-    // Deleted by others, it is made again.
+    // If others delete the object, it is created again.
     let mut gone = Cluster::after(&source);
     gone.set("m0", Live::Absent);
     assert_eq!(changes(&gone.plan(&source)), [("m0".into(), Cause::Restore)]);
@@ -495,7 +495,7 @@ fn without_prune_everything_that_leaves_is_kept_and_named() {
 fn an_interrupted_attempt_does_not_widen_the_guards() {
     let source = resolved_maps(0..4);
     let mut cluster = Cluster::after(&source);
-    // The attempt created twenty more before it was killed.
+    // The attempt created twenty more objects before the agent was killed.
     let more = Cluster::after(&resolved_maps(100..120));
     cluster.inventory.entries.extend(more.inventory.entries);
     cluster.live.extend(more.live);
@@ -513,7 +513,7 @@ fn a_prune_that_was_begun_is_finished() {
     let finished = cluster.plan(&resolved(&[]));
     assert_eq!((finished.doomed.len(), finished.prune.candidates.len()), (4, 0));
 
-    // Not while something holds all prunes: the rest is judged, and waits.
+    // While something holds all prunes, the marked objects are judged again and wait.
     let next = resolved_maps(0..1);
     let held = PlanInput { prune: false, hold_prune: Some("stopped"), ..cluster.input(&next, &cluster.live) };
     let held = plan(&held);
@@ -542,8 +542,8 @@ fn the_target_namespace_is_made_only_if_it_is_missing_used_and_not_stated() {
 }
 
 proptest! {
-    /// I5: whatever the cluster says, a delete is of an object of the inventory that the source doesn't state, with the
-    /// uid that the inventory holds and our proof.
+    /// I5: whatever the state of the cluster, every deleted object is in the inventory and not in the source, and has
+    /// the uid of the inventory and our proof of ownership.
     #[test]
     fn deletes_are_always_ours_and_unwanted(
         before in 0usize..12,
@@ -577,7 +577,7 @@ proptest! {
             let Live::Present(live) = &cluster.live[&key] else { panic!("not present") };
             prop_assert!(live.uid == candidate.uid && live.owner.as_deref() == Some(&owner_annotation(UID, &key)));
         }
-        // Every object of the source is in exactly one place.
+        // Every object of the source is in exactly one list of the plan.
         let told = changes(&plan).len() + plan.unchanged.len() + plan.skipped.len();
         prop_assert_eq!(told, after);
     }
@@ -592,11 +592,11 @@ fn what_another_service_of_the_tenant_states_is_left_to_it() {
     let left = cluster.plan(&resolved_maps(0..9));
     assert_eq!(left.kept, [(key.clone(), Keep::Claimed("team/next".into()))]);
     assert!(left.prune.candidates.is_empty() && left.forgotten.is_empty());
-    // What it states itself is nobody else's.
+    // An object that the service states itself is not left to another one.
     assert!(cluster.plan(&source).kept.is_empty());
     let removal = plan_removal(UID, &cluster.inventory, &cluster.live, None, &cluster.transfers);
     assert_eq!((removal.kept.len(), removal.prune.candidates.len()), (1, 9));
-    // Once the other one has applied it, it is forgotten.
+    // Once the other service has applied the object, it leaves the inventory.
     cluster.object("m9").owner = Some(owner_annotation("uid-2", &key));
     assert_eq!(cluster.plan(&resolved_maps(0..9)).forgotten, [(key, Forget::NotOurs)]);
 }
@@ -630,7 +630,7 @@ fn a_prune_that_follows_from_another_origin_waits() {
     assert!(held(&origin("a", "lib"), None).unwrap().contains("folder \"lib\""));
     let said = held(&origin("a", "lib"), None).unwrap();
     assert_eq!(held(&origin("a", "lib"), Some(&said)), Some(said), "said once");
-    // The hub's word counts although it has switched pruning off for agents that don't know it.
+    // The hub's hold counts even though the hub has switched pruning off, for agents that don't know the hold.
     let (now, off) = (origin("a", "app"), cluster.input(&next, &cluster.live));
     let input = PlanInput { prune: false, hold_prune: Some("not asked"), origin: Some(&now), ..off };
     let held = plan(&input).prune;

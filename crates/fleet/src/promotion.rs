@@ -1,23 +1,26 @@
-//! Promotion: which commit may go on to the next stage of a pipeline, and when.
+//! Promotion: which commit may move on to the next stage of a pipeline, and when.
 //!
-//! [`decide`] is level-triggered: it is asked with what is, and what is remembered is in [`State`] alone. A promotion names a commit with
-//! the texts that go with it, and a stage's repository serves that and nothing else, so that whatever comes later waits for its own gates.
-//! Below, *commit* is both: with other texts it is another one.
+//! [`decide`] is level-triggered: it gets the observed state, and only [`State`] is remembered. A promotion names a
+//! commit together with its texts. A stage's repository serves exactly that, so a commit that arrives later waits for
+//! its own gates. Below, *commit* means both: the same commit with other texts is another one.
 //!
-//! 1. A stage is *well* at what its repository serves while all of it is healthy at exactly that, without a break. One look that finds it
-//!    otherwise, or that it was unhealthy meanwhile, begins anew.
-//! 2. A commit is a stage's *candidate* once all of the stage before was well at it for the soak, and each cluster that counts was heard
-//!    when the soak ended: neither silence nor a clock that jumps, nor a hub that was away, is a success. It stays that when the stage
-//!    before goes on to another commit, and is none any more when the stage before, still at it, is not well, nor when something else has
-//!    to be proven by now: by another stage, for another time, or with other texts.
-//! 3. The newest candidate takes the place of the one before, and approvals of that one count for nothing.
-//! 4. An approval names a [`digest`] of all that would be deployed. Where that changes it has lapsed, for good.
-//! 5. When all gates hold in one look, and nothing is wrong with any stage, the candidate is promoted in it.
-//! 6. What was promoted to a stage is forgotten while its repository follows something else: somebody has taken it into their own hands,
-//!    and when they give it back it goes on from what it serves then.
-//! 7. What is asked of others is remembered with exactly what it was asked about, and counts for nothing else; see [`answers`].
-//!    Tests are those that the stage before stated, and passed, when the commit was proven there.
-//! 8. With `Rollback`, a stage that failed at what was promoted to it gets the commit before, and refuses the one that it failed at.
+//! 1. A stage is *well* at the commit that its repository serves while all of it is healthy at exactly that commit,
+//!    without interruption. One observation of another commit, or of an unhealthy period, restarts the count.
+//! 2. A commit is a stage's *candidate* once all of the previous stage was well at it for the soak, and each counted
+//!    cluster was heard when the soak ended. Neither silence, nor a clock that jumps, nor a hub that was away counts as
+//!    success. The commit stays the candidate when the previous stage moves on to another commit. It stops being one
+//!    when the previous stage is still at it but no longer well, or when the proof must be another: from another stage,
+//!    for another time, or with other texts.
+//! 3. The newest candidate replaces the one before. Approvals of the replaced one count for nothing.
+//! 4. An approval names a [`digest`] of everything that would be deployed. When that changes, the approval lapses for
+//!    good.
+//! 5. A candidate is promoted by a decision in which all gates hold and no stage has a problem.
+//! 6. A stage's last promotion is forgotten while its repository follows something else, because a person has taken it
+//!    over. When the person gives it back, the stage continues from the commit that it serves then.
+//! 7. An answer from outside is stored with exactly the question it was for, and counts for no other; see [`answers`].
+//!    The tests are those that the previous stage stated, and passed, when the commit was proven there.
+//! 8. With `Rollback`, a stage that failed at a promoted commit gets the commit before, and refuses the one it failed
+//!    at.
 
 pub mod answers;
 pub mod metric;
@@ -47,15 +50,16 @@ use crate::{
     windows::Window,
 };
 
-/// How long an approval counts, in seconds, where nothing is said of it.
+/// Seconds that an approval counts, if the gate doesn't say.
 const EXPIRES: i64 = 72 * 3600;
-/// The same of what a service lets pass.
+/// Seconds that a pass of a webhook counts, if the gate doesn't say.
 const PASS_EXPIRES: i64 = 3600;
-/// How often somebody is asked, in seconds, where nothing is said of it.
+/// Seconds between two questions of a gate, if it doesn't say.
 const INTERVAL: i64 = 60;
-/// Approvals that are kept of one candidate: more people than a quorum can ask for.
+/// Most approvals kept of one candidate: more than any quorum can require.
 const MOST_APPROVALS: usize = 64;
-/// Fields that a gate may have. One of a newer version would be overlooked, and a gate that is overlooked is open.
+/// Fields that a gate may have. A field of a newer version would be ignored, and an ignored condition leaves the gate
+/// open.
 const GATE_FIELDS: [&str; 16] = [
     "type",
     "duration",
@@ -75,37 +79,37 @@ const GATE_FIELDS: [&str; 16] = [
     "tests",
 ];
 
-/// What must hold before a commit gets to a stage, as it was read.
+/// The gates before a stage, parsed.
 #[derive(Clone, Debug, Default)]
 pub struct Gates {
-    /// Seconds; none: being well at it is enough.
+    /// Seconds. None: it is enough that the previous stage is well.
     pub soak: Option<i64>,
     pub approval: Option<Approving>,
     pub window: Option<Window>,
     pub webhook: Option<Asking>,
     pub metric: Option<Measuring>,
-    /// Names; none: whatever each service of the stage before states.
+    /// Names of tests. None: no test gate. Empty: each service of the previous stage must state at least one.
     pub test: Option<Vec<String>>,
 }
 
-/// Whose word is needed.
+/// How many approvals are needed, and from which groups.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Approving {
     pub quorum: usize,
     pub groups: Vec<String>,
-    /// Seconds.
+    /// Seconds that an approval counts.
     pub expires: i64,
 }
 
-/// What of a pipeline's spec makes no sense.
+/// An invalid field of a pipeline's spec.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidPipeline {
-    /// Below `spec`.
+    /// Path below `spec`.
     pub field: String,
     pub why: String,
 }
 
-/// The gates of each stage, of the first none.
+/// The gates of each stage. The first stage has none.
 pub fn read_gates(spec: &PipelineSpec) -> Result<Vec<Gates>, Vec<InvalidPipeline>> {
     let mut problems = Vec::new();
     let mut all = Vec::new();
@@ -113,6 +117,7 @@ pub fn read_gates(spec: &PipelineSpec) -> Result<Vec<Gates>, Vec<InvalidPipeline
     if !(2..=MAX_STAGES).contains(&spec.stages.len()) {
         invalid("stages".to_owned(), "a pipeline has 2 to 16 of them");
     }
+
     let (mut names, mut repositories, mut members) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
     for (index, stage) in spec.stages.iter().enumerate() {
         let at = format!("stages[{index}]");
@@ -157,6 +162,7 @@ pub fn read_gates(spec: &PipelineSpec) -> Result<Vec<Gates>, Vec<InvalidPipeline
             Err(found) => found.into_iter().for_each(|one| invalid(format!("{at}.{}", one.field), &one.why)),
         }
     }
+
     if problems.is_empty() { Ok(all) } else { Err(problems) }
 }
 
@@ -181,7 +187,8 @@ fn read_stage(stage: &PipelineStage) -> Result<Gates, Vec<InvalidPipeline>> {
     if problems.is_empty() { Ok(gates) } else { Err(problems) }
 }
 
-/// Fields that belong to gates of other types: whoever states them means something by it.
+/// Fields that only gates of other types have. They are refused, because ignoring them would not do what the author
+/// meant.
 fn foreign_fields(gate: &PromotionGate) -> Vec<InvalidPipeline> {
     let PromotionGate { r#type, duration, quorum, groups, expires, schedule, time_zone, .. } = gate;
     let PromotionGate { address, secret_ref, cert_secret_ref, interval, query, condition, .. } = gate;
@@ -223,6 +230,7 @@ fn read_gate(gate: &PromotionGate, gates: &mut Gates) -> Result<(), Vec<InvalidP
         let address = gate.address.as_deref().ok_or_else(|| required("address", why))?;
         check_address(ProviderType::Generic, address).map_err(|why| required("address", &why))
     };
+
     match gate.r#type {
         GateType::Soak => {
             let text = gate.duration.as_deref().ok_or_else(|| required("duration", "say for how long"))?;
@@ -283,7 +291,7 @@ fn read_gate(gate: &PromotionGate, gates: &mut Gates) -> Result<(), Vec<InvalidP
     Ok(())
 }
 
-/// What of a stored spec this version would overlook.
+/// A field of a stored spec that this version does not know, and would ignore.
 pub fn unknown_gate_field(spec: &Value) -> Option<String> {
     let stages = spec["stages"].as_array().into_iter().flatten();
     let gates = stages.flat_map(|stage| stage["gates"].as_array().into_iter().flatten());
@@ -292,7 +300,7 @@ pub fn unknown_gate_field(spec: &Value) -> Option<String> {
     unknown.next().cloned()
 }
 
-/// What is remembered of a pipeline, by the names of its stages.
+/// The remembered state of a pipeline, by the names of its stages.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct State {
@@ -300,7 +308,7 @@ pub struct State {
 }
 
 impl State {
-    /// What a stage's repository is to serve.
+    /// The commit that a stage's repository is to serve.
     pub fn promoted(&self, stage: &str) -> Option<&Promotable> {
         Some(&self.stages.get(stage)?.promoted.as_ref()?.what)
     }
@@ -309,54 +317,54 @@ impl State {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct StageState {
-    /// What all of it was well at last: what it goes back to.
+    /// The last commit that all of the stage was well at. A rollback returns to it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub good: Option<Promotable>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub well: Option<Well>,
-    /// Proven in the stage before, by what was since then.
+    /// Proven in the previous stage, by the observations since then.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub candidate: Option<Well>,
-    /// What the candidate had to prove.
+    /// Digest of what had to be proven for the candidate.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub proof: Option<Digest>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub approvals: Vec<Approval>,
-    /// Of gates that ask others.
+    /// Answers to gates that ask outside services.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub answers: BTreeMap<GateType, Answer>,
-    /// Of the candidate.
+    /// Tests of the candidate.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tested: Option<Tests>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub promoted: Option<Promoted>,
-    /// What it failed at and went back from.
+    /// The commit that it failed at and was rolled back from.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refused: Option<Promotable>,
-    /// What became of what was promoted, where people merge it. `propose_promotions` writes it.
+    /// Status of the promotion's pull request, where people merge it. Written by `propose_promotions`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub proposal: Option<Proposal>,
 }
 
 impl StageState {
-    /// What is proposed of what was promoted last.
+    /// The proposal for the last promotion. None: there is none.
     pub fn proposed(&self) -> Option<&Proposal> {
         let promoted = self.promoted.as_ref()?;
         self.proposal.as_ref().filter(|proposal| proposal.is_of(promoted))
     }
 }
 
-/// What goes from stage to stage.
+/// A commit with its texts: what moves from stage to stage.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Promotable {
     pub commit: String,
-    /// Texts that go with it, by their names in `configuration`.
+    /// Texts that belong to the commit, by their names in `configuration`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub configuration: BTreeMap<String, String>,
 }
 
-/// All of a stage is healthy at something.
+/// Since when all of a stage is healthy at a commit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Well {
@@ -366,19 +374,20 @@ pub struct Well {
     pub since: i64,
 }
 
-/// Tests of a stage. While all of it is healthy they have passed: an agent says so of nothing whose tests it did not run.
+/// Tests of a stage. If all of the stage is healthy, they have passed: an agent reports no service healthy before its
+/// tests have run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Tests {
-    /// What services state, or a whole set.
+    /// Tests that services, or a whole set, state.
     pub names: BTreeSet<String>,
-    /// The first that states none.
+    /// Name of the first service or set that states none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub without: Option<String>,
 }
 
 impl Tests {
-    /// Takes in those of one more service or set, that people call so.
+    /// Adds the tests of one more service or set. `what` gives its name for people.
     pub fn add(&mut self, what: impl FnOnce() -> String, names: BTreeSet<String>) {
         if names.is_empty() && self.without.is_none() {
             self.without = Some(what());
@@ -387,7 +396,7 @@ impl Tests {
     }
 }
 
-/// One person's word.
+/// One person's approval.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Approval {
@@ -408,15 +417,15 @@ pub struct Promoted {
     pub at: i64,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub by: Vec<String>,
-    /// What the stage was at before, to go back to.
+    /// The commit that the stage was at before, for a rollback.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before: Option<Promotable>,
-    /// Name of the GitRepository that is to serve it, and no other.
+    /// Name of the GitRepository that is to serve it. No other may.
     pub repository: String,
 }
 
 impl StageState {
-    /// Takes a person's word, in place of what they said before.
+    /// Adds a person's approval, in place of their earlier one.
     pub fn approve(&mut self, approval: Approval) {
         self.approvals.retain(|known| known.by != approval.by);
         self.approvals.push(approval);
@@ -425,7 +434,7 @@ impl StageState {
     }
 }
 
-/// A stage as it is now.
+/// A stage as observed now.
 #[derive(Clone, Debug)]
 pub struct Stage<'a> {
     pub name: &'a str,
@@ -433,38 +442,38 @@ pub struct Stage<'a> {
     pub on_failure: StageFailure,
     /// Name of its GitRepository.
     pub repository: &'a str,
-    /// Names of the texts that go with a commit.
+    /// Names of the texts that belong to a commit.
     pub promotes: &'a [String],
-    /// False: its repository exists and follows something else than the pipeline.
+    /// False: its repository exists, but follows something else than the pipeline.
     pub follows: bool,
-    /// What its repository serves; of the first stage with the texts that its services state.
+    /// The commit its repository serves; for the first stage, with the texts that its services state.
     pub serves: Option<&'a Promotable>,
-    /// Why not all of it is healthy at that; none: it is.
+    /// Why not all of it is healthy at that commit. None: all of it is.
     pub lacks: Option<&'a str>,
-    /// Since when at the latest it is healthy without a break, in seconds since 1970.
+    /// Latest time since which it is healthy without interruption, in seconds since 1970.
     pub since: i64,
-    /// When each cluster that counts was heard at the earliest.
+    /// Earliest time at which any counted cluster was last heard, in seconds since 1970.
     pub heard: i64,
-    /// A set has stopped at what its repository serves.
+    /// A set was halted at the commit that the repository serves.
     pub failed: bool,
-    /// All that a promotion would deploy beside that, or why nothing can be promoted.
+    /// Everything else that a promotion would deploy, or why nothing can be promoted.
     pub content: Result<&'a Value, &'a str>,
     pub tests: &'a Tests,
-    /// When a person last had all answers forgotten; as they wrote it.
+    /// When a person last discarded all answers, as the person wrote it.
     pub request: Option<&'a str>,
 }
 
-/// What holds, and what is done about it.
+/// The new state and its effects.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decision {
     pub state: State,
-    /// Of each stage.
+    /// The candidate of each stage, by index.
     pub candidates: Vec<Option<Candidate>>,
-    /// Stages that something is promoted to now.
+    /// Indices of stages that get a promotion now.
     pub promoted: Vec<usize>,
-    /// Stages that go back now.
+    /// Indices of stages that are rolled back now.
     pub rolled_back: Vec<usize>,
-    /// What is to be asked now. Whoever does remembers the answer in the state, where it is still asked for.
+    /// Questions to ask now. The caller stores each answer in the state, if the question is still open then.
     pub questions: Vec<Question>,
     /// When time alone may change the decision, in seconds since 1970.
     pub next_look: Option<i64>,
@@ -473,17 +482,17 @@ pub struct Decision {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Candidate {
     pub what: Promotable,
-    /// None: nobody can tell now what would be deployed.
+    /// None: what would be deployed is not known now.
     pub digest: Option<Digest>,
     pub gates: Vec<Held>,
 }
 
-/// How a gate stands.
+/// Whether a gate holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Held {
     pub gate: GateType,
     pub holds: bool,
-    /// For good: it is not asked again for the same.
+    /// Failed for good: the same question is not asked again.
     pub failed: bool,
     pub message: String,
 }
@@ -494,14 +503,14 @@ impl Held {
     }
 }
 
-/// What an approval is bound to: all that would be deployed, and who is asked.
+/// What an approval is bound to: everything that would be deployed, and the groups that are asked.
 pub fn digest(pipeline_uid: &str, stage: &Stage<'_>, what: &Promotable) -> Option<Digest> {
     let content = stage.content.ok()?;
     let groups = stage.gates.approval.as_ref().map(|approval| &approval.groups);
     Some(Digest::of_json(&json!([pipeline_uid, stage.name, what.commit, what.configuration, content, groups])))
 }
 
-/// Pure. `now`: of the soak; `clock`: of windows and approvals. Both are the same but in tests.
+/// Pure. `now` counts for the soak, `clock` for windows and approvals. They differ only in tests.
 pub fn decide(pipeline_uid: &str, stages: &[Stage<'_>], state: &State, (now, clock): (i64, Timestamp)) -> Decision {
     let mut all = Decision {
         state: State::default(),
@@ -511,13 +520,14 @@ pub fn decide(pipeline_uid: &str, stages: &[Stage<'_>], state: &State, (now, clo
         questions: Vec::new(),
         next_look: None,
     };
+
     let mut looks = Vec::new();
     let is_valid = stages.iter().all(|stage| stage.content.is_ok());
     for (index, stage) in stages.iter().enumerate() {
         let mut next = state.stages.get(stage.name).cloned().unwrap_or_default();
         next.well = look_at_health(stage, next.well, now);
         if index == 0 {
-            // One that was a later stage once.
+            // The first stage keeps nothing else from a time when it was a later stage.
             next = StageState { well: next.well, ..StageState::default() };
             all.candidates.push(None);
         } else {
@@ -530,9 +540,11 @@ pub fn decide(pipeline_uid: &str, stages: &[Stage<'_>], state: &State, (now, clo
             if roll_back(stage, &mut next, now) {
                 all.rolled_back.push(index);
             }
+
             let before = &stages[index - 1];
             let well = all.state.stages.get(before.name).and_then(|state| state.well.as_ref());
             let coming = find_candidate(stage, before, well, &mut next, (now, &mut looks));
+
             let mut questions = Vec::new();
             let candidate = next.candidate.clone().map(|Well { what, .. }| {
                 let digest = digest(pipeline_uid, stage, &what);
@@ -544,10 +556,11 @@ pub fn decide(pipeline_uid: &str, stages: &[Stage<'_>], state: &State, (now, clo
                 }
                 Candidate { what, digest, gates }
             });
+
             match candidate {
                 Some(candidate) if is_valid && is_let_through(stage, &candidate) => {
                     let by = next.approvals.iter().map(|approval| approval.by.clone()).collect();
-                    // Of what it was never well at nobody knows whether it would be.
+                    // There is no evidence that a commit the stage was never well at would be healthy.
                     let before = next.good.as_ref().or(stage.serves).filter(|before| **before != candidate.what);
                     let before = before.cloned();
                     let repository = stage.repository.to_owned();
@@ -569,6 +582,7 @@ pub fn decide(pipeline_uid: &str, stages: &[Stage<'_>], state: &State, (now, clo
         }
         all.state.stages.insert(stage.name.to_owned(), next);
     }
+
     all.next_look = looks.into_iter().min();
     all
 }
@@ -580,7 +594,7 @@ fn is_let_through(stage: &Stage<'_>, candidate: &Candidate) -> bool {
 fn look_at_health(stage: &Stage<'_>, known: Option<Well>, now: i64) -> Option<Well> {
     let what = stage.serves.filter(|_| stage.lacks.is_none())?;
     let since = match known {
-        // A clock that was set back has not measured anything.
+        // A time in the future is from before the clock was set back, so it proves nothing.
         Some(known) if known.what == *what && known.since <= now => known.since.max(stage.since.min(now)),
         _ => now,
     };
@@ -599,7 +613,8 @@ fn roll_back(stage: &Stage<'_>, next: &mut StageState, now: i64) -> bool {
     true
 }
 
-/// Finds what is proven in the stage before; what is about to be, with how long that takes.
+/// Updates the stage's candidate from the previous stage. Returns the commit that is still being proven, with the time
+/// left.
 fn find_candidate(
     stage: &Stage<'_>,
     before: &Stage<'_>,
@@ -610,17 +625,20 @@ fn find_candidate(
     let is_here = |what: &Promotable, next: &StageState| {
         next.promoted.as_ref().is_some_and(|promoted| promoted.what == *what) || next.refused.as_ref() == Some(what)
     };
+
     let soak = stage.gates.soak.unwrap_or(0);
     let proof = Digest::of_json(&json!([before.name, before.repository, soak, stage.promotes]));
     if next.proof != Some(proof) {
         next.candidate = None;
     }
+
     let is_proven = well.is_some_and(|well| now >= well.since + soak && before.heard >= well.since + soak);
-    // Still at it, and not well any more, or anew: that is another proof.
+    // The previous stage is still at it, but is no longer well or only well again: the proof is void.
     let is_over = |proven: &Well| before.serves == Some(&proven.what) && well != Some(proven);
     if next.candidate.as_ref().is_some_and(is_over) {
         next.candidate = None;
     }
+
     if let Some(well) = well.filter(|well| is_proven && !is_here(&well.what, next)) {
         next.candidate = Some(well.clone());
         next.proof = Some(proof);
@@ -632,7 +650,8 @@ fn find_candidate(
     if next.candidate.is_none() {
         (next.tested, next.proof) = (None, None);
     }
-    // Of a hub that has just started nobody was heard yet: what was proven is.
+
+    // A hub that has just started has heard no cluster yet; the candidate was proven before.
     let is_proven = is_proven || (well.is_some() && next.candidate.as_ref() == well);
     let what = before.serves.filter(|what| !is_proven && !is_here(what, next))?;
     let message = match well {
@@ -643,7 +662,7 @@ fn find_candidate(
             format!("stage {} is healthy at it; {} to go", before.name, show(std::time::Duration::from_secs(left)))
         }
         Some(_) => {
-            // Who is heard changes nothing else.
+            // A poll changes nothing else that this decision depends on, so look again soon.
             looks.push(now + 1);
             format!("stage {} is healthy at it; a cluster has not been heard since the soak ended", before.name)
         }
@@ -664,9 +683,10 @@ fn judge(
         let message = format!("the stage before was healthy at it for {}", seconds(soak));
         gates.push(Held::new(GateType::Soak, true, message));
     }
+
     if let Some(approving) = &stage.gates.approval {
         let now = clock.as_second();
-        // What can't be told now may be what was approved.
+        // While the digest is unknown, keep the approvals: it may turn out to be the approved one.
         if let Some(digest) = digest {
             next.approvals.retain(|approval| approval.digest == digest && approval.at + approving.expires > now);
         }
@@ -679,6 +699,7 @@ fn judge(
     } else {
         next.approvals.clear();
     }
+
     if let Some(window) = &stage.gates.window {
         let standing = window.at(clock);
         looks.extend(standing.until.map(Timestamp::as_second));
@@ -710,7 +731,7 @@ fn judge_tests(stage: &Stage<'_>, before: &Stage<'_>, tested: Option<&Tests>) ->
     Some(Held::new(GateType::Test, lacks.is_none(), message))
 }
 
-/// How gates stand that ask others, and what is to be asked now.
+/// How the gates that ask outside services stand, and what to ask now.
 fn ask(
     (index, stage): (usize, &Stage<'_>),
     next: &mut StageState,

@@ -8,7 +8,7 @@ use super::{
 
 const DAY: i64 = 24 * 3600;
 
-/// `c1`, or `c1/2` with a text that goes with it.
+/// Reads `c1`, or `c1/2` for a commit with a text.
 fn what(text: &str) -> Promotable {
     let (commit, tag) = text.split_once('/').unwrap_or((text, ""));
     let tag = (!tag.is_empty()).then(|| ("tag".to_owned(), tag.to_owned()));
@@ -25,7 +25,7 @@ fn read(text: &str) -> Result<Vec<Gates>, Vec<String>> {
     read_gates(&spec).map_err(|all| all.into_iter().map(|one| format!("{}: {}", one.field, one.why)).collect())
 }
 
-/// Two stages; `gates` are those of the second.
+/// A pipeline of two stages. `gates` are those of the second.
 fn two(gates: &str) -> String {
     format!(
         "stages: [{{name: a, sourceRef: {{name: a}}, sets: [a]}}, {{name: b, sourceRef: {{name: b}}, services: [b], gates: {gates}}}]"
@@ -105,18 +105,18 @@ fn each_field_of_a_gate_is_known_and_belongs_to_a_type() {
 const ASKING: &str = "[{type: Webhook, address: 'https://x', secretRef: {name: a}, interval: 10m, expires: 2h}, \
     {type: Metric, address: 'https://x', query: up, condition: 'self.value == 1', interval: 1h, count: 2, failureLimit: 2}]";
 
-/// What there is, and what an observer who saw all of it knows.
+/// The stages and their state, and what an observer of all of it knows.
 struct World {
     gates: Gates,
     on_failure: StageFailure,
     repository: &'static str,
-    /// Of the first stage; none: nothing can be told of it.
+    /// Whether the first stage's content can be read.
     is_valid: bool,
     follows: bool,
     now: i64,
     serves: [Option<Promotable>; 2],
     lacks: bool,
-    /// The second stage.
+    /// Whether the second stage is on its way.
     is_on_its_way: bool,
     heard: i64,
     failed: bool,
@@ -124,9 +124,9 @@ struct World {
     tests: Tests,
     request: Option<String>,
     state: State,
-    /// The commit that the first stage was found well at in each look, and since when.
+    /// The commit at which the first stage was healthy in each look, and since when.
     well: Option<(Promotable, i64)>,
-    /// Commits that were well for the soak.
+    /// Commits at which the first stage was healthy for the whole soak.
     proven: std::collections::BTreeSet<String>,
 }
 
@@ -207,12 +207,12 @@ impl World {
         self.state.stages.entry("b".to_owned()).or_default().approve(approval);
     }
 
-    /// What is asked now.
+    /// The questions that the gates ask now.
     fn questions(&mut self) -> Vec<Question> {
         self.look().questions
     }
 
-    /// Says it, where it is still asked; whether it is.
+    /// Gives an answer if the question is still asked. Returns whether it is.
     fn answer(&mut self, question: &Question, said: Said) -> bool {
         let asked = self.questions().into_iter().find(|now| now.gate == question.gate && now.of == question.of);
         let Some(question) = asked else { return false };
@@ -222,7 +222,7 @@ impl World {
         true
     }
 
-    /// The same to whatever a gate asks now.
+    /// Answers the question that a gate asks now.
     fn say(&mut self, gate: GateType, said: Said) {
         let question = self.questions().into_iter().find(|question| question.gate == gate).unwrap();
         assert!(self.answer(&question, said));
@@ -252,7 +252,7 @@ fn a_commit_soaks_is_approved_by_two_and_goes_on() {
     world.approve("ada", "c0");
     world.approve("ada", "c0");
     assert_eq!(world.candidate().unwrap().1[1], "1 of 2 have approved: ada");
-    // Something else would be deployed now.
+    // The stage's template changed, so something else would be deployed now.
     world.template = 1;
     assert_eq!(world.candidate().unwrap().1[1], "0 of 2 have approved");
     world.approve("ada", "c0");
@@ -298,7 +298,7 @@ fn a_stage_that_fails_goes_back_and_takes_that_commit_no_more() {
     world.heard = world.now;
     world.look();
     assert_eq!(world.promoted().as_deref(), Some("c1"));
-    // Of the commit before.
+    // The failure is of the previous commit.
     world.failed = true;
     assert!(world.look().rolled_back.is_empty());
     world.serves[1] = Some(what("c1"));
@@ -348,7 +348,7 @@ fn texts_go_with_a_commit_and_others_are_another_commit() {
     world.approve("ada", "c0/2");
     world.look();
     assert_eq!(world.promoted().as_deref(), Some("c0/2"));
-    // The same commit, and somebody has changed the text in the stage before.
+    // The commit is the same, but somebody has changed the text in the previous stage.
     world.serves = [Some(what("c0/3")), Some(what("c0/2"))];
     world.look();
     world.now += 3600;
@@ -367,7 +367,7 @@ fn what_was_proven_otherwise_is_proven_anew() {
     world.now += 3600;
     world.heard = world.now;
     assert_eq!(told(&mut world), "the stage before was healthy at it for 1h");
-    // The stage before has gone on, and now so long is not long enough.
+    // The previous stage has gone on, and the required soak is longer now.
     world.serves[0] = Some(what("c1"));
     world.approve("ada", "c0");
     world.gates.soak = Some(2 * 3600);
@@ -384,7 +384,7 @@ fn what_was_proven_otherwise_is_proven_anew() {
     world.is_valid = true;
     world.look();
     assert_eq!(world.promoted().as_deref(), Some("c1"));
-    // What was promoted was so for another repository.
+    // The promotion was for another repository.
     world.repository = "other";
     world.look();
     assert_eq!(world.promoted(), None);
@@ -402,7 +402,7 @@ fn a_stage_goes_back_to_what_it_was_well_at_and_not_to_what_was_on_its_way() {
     };
     promote(&mut world, "c0");
     world.look();
-    // The next is on its way when the one after it takes its place.
+    // The next version is on its way when the one after it replaces it.
     world.is_on_its_way = true;
     promote(&mut world, "c1");
     promote(&mut world, "c2");
@@ -440,7 +440,7 @@ fn a_service_is_asked_until_it_says_pass_or_fail_and_only_about_what_would_be_de
     let late = world.questions().remove(0);
     world.say(GateType::Webhook, Said::Pass);
     assert_eq!(told(&mut world), "it says pass: m");
-    // What was asked before comes late; then something else would be deployed.
+    // The answer to an earlier question comes late. After that, something else would be deployed.
     assert!(!world.answer(&late, Said::Fail));
     world.template = 1;
     assert_eq!(told(&mut world), "it is asked");
@@ -449,7 +449,7 @@ fn a_service_is_asked_until_it_says_pass_or_fail_and_only_about_what_would_be_de
     world.now += 30 * DAY;
     assert_eq!((told(&mut world).as_str(), world.questions().len()), ("it says fail: m", 0));
     assert!(world.look().candidates[1].as_ref().unwrap().gates[1].failed);
-    // A person has it asked again. A pass counts for an hour.
+    // A person has the question asked again. A pass counts for an hour.
     world.request = Some("now".to_owned());
     world.say(GateType::Webhook, Said::Pass);
     world.now += 3600;
@@ -507,7 +507,7 @@ fn tests_are_those_that_were_stated_when_the_commit_was_proven() {
     world.tests.add(|| "ServiceDeployment db".to_owned(), stated(&[]));
     world.tests.add(|| "ServiceDeployment smoke".to_owned(), stated(&["smoke"]));
     assert_eq!(told(&mut world), "passed in stage a: smoke");
-    // It has gone on, and nobody tests any more: what was proven was tested.
+    // The previous stage has gone on, and no test is stated any more. The proven commit was tested.
     world.serves[0] = Some(what("c1"));
     world.lacks = true;
     world.tests = Tests::default();
@@ -561,7 +561,7 @@ fn step() -> impl Strategy<Value = Step> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
-    /// The observer keeps books of its own and knows nothing of candidates.
+    /// The observer keeps its own records and knows nothing of candidates.
     #[test]
     fn nothing_reaches_a_stage_whose_gates_did_not_hold_for_exactly_that(steps in prop::collection::vec(step(), 1..60)) {
         let mut world = World::new(
@@ -616,14 +616,14 @@ proptest! {
         }
     }
 
-    /// Answers come late, in any order, and while everything changes; the observer notes each with what was asked.
+    /// Answers come late, in any order, and while everything changes. The observer records each with its question.
     #[test]
     fn nothing_reaches_a_stage_while_the_last_answer_for_exactly_that_is_no_pass(
         steps in prop::collection::vec(asking_step(), 1..60)
     ) {
         let mut world = World::new(ASKING);
         let mut asked: Vec<(Question, u8)> = Vec::new();
-        // (gate, commit, template, when, what)
+        // (gate, commit, template, time, answer)
         let mut said: Vec<(GateType, String, u8, i64, Said)> = Vec::new();
         for step in steps {
             match step {
@@ -657,7 +657,7 @@ proptest! {
             let webhook = of(GateType::Webhook);
             let (at, what) = webhook[0];
             prop_assert!(what == Said::Pass && (at..at + 7200).contains(&world.now), "{webhook:?} at {}", world.now);
-            // Errors aside it has held twice, and not too far apart.
+            // Apart from errors it has held twice, not too far apart.
             let metric = of(GateType::Metric);
             prop_assert!(metric[0].1 == Said::Pass && (0..7230).contains(&(world.now - metric[0].0)), "{metric:?}");
             let mut measured = metric.iter().filter(|(_, what)| *what != Said::Error);

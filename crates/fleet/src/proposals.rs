@@ -1,33 +1,34 @@
-//! Proposals: what was promoted to a stage, as an edit in Git that people merge.
+//! Proposals: a promotion to a stage, as an edit in Git that people merge.
 //!
-//! 1. Each promotion is pushed once, to a branch of the hub's own. What people then do with the branch is theirs: it is not pushed again.
-//! 2. What is on the branch is replaced where the hub has made it, or where it is merged already. Anything else is somebody's work, and
-//!    is told.
-//! 3. A commit is noted before it is pushed: a hub that is killed in between knows it as its own.
+//! 1. Each promotion is pushed once, to the hub's own branch. After that the branch belongs to people: it is not pushed
+//!    again.
+//! 2. The hub replaces a commit on the branch only if the hub made it, or if it is already merged. Any other commit is
+//!    a person's work, and is reported.
+//! 3. A commit is recorded before it is pushed, so a hub that is killed in between recognizes it as its own.
 
 use farwater_api::pipeline::{PipelineStage, PullRequest, StageFailure};
 use serde::{Deserialize, Serialize};
 
 use crate::promotion::Promoted;
 
-/// Commits that are remembered of a branch. One is there; those before may be, where a push was never known to have ended.
+/// Commits remembered for a branch. One of them is on it; earlier ones may be, if the result of a push was never known.
 const MOST_MADE: usize = 8;
 
-/// What became of a promotion.
+/// The state of a promotion's proposal.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Proposal {
-    /// What was promoted, and when.
+    /// The promoted commit; `at`: when it was promoted.
     pub commit: String,
     pub at: i64,
-    /// With its prefix.
+    /// Name with the hub's prefix.
     pub branch: String,
     pub url: String,
-    /// What the hub has made for the branch, the newest last.
+    /// The commits that the hub made for the branch, the newest last.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub made: Vec<String>,
     pub phase: Phase,
-    /// Why it was not pushed.
+    /// Why it was not pushed. None: no problem is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<Problem>,
 }
@@ -37,7 +38,7 @@ pub struct Problem {
     /// CamelCase, for programs.
     pub reason: String,
     pub message: String,
-    /// Somebody has to change something.
+    /// A person has to change something.
     pub lasting: bool,
 }
 
@@ -46,12 +47,12 @@ pub enum Phase {
     #[default]
     Open,
     Pushed,
-    /// The branch that people merge into says it.
+    /// The target branch contains it.
     Merged,
 }
 
 impl Proposal {
-    /// Of a promotion, going on with what is known of the branch.
+    /// The proposal for a promotion. It keeps what is known of the branch.
     pub fn of(promoted: &Promoted, known: Option<&Self>, (url, branch): (&str, &str)) -> Self {
         let is_there = |known: &Self| known.branch == branch && known.url == url;
         match known {
@@ -61,7 +62,7 @@ impl Proposal {
                 at: promoted.at,
                 branch: branch.to_owned(),
                 url: url.to_owned(),
-                // Of another branch nothing is known.
+                // Commits of another branch are unknown here.
                 made: known.filter(|known| is_there(known)).map(|known| known.made.clone()).unwrap_or_default(),
                 phase: Phase::Open,
                 problem: None,
@@ -73,12 +74,12 @@ impl Proposal {
         self.commit == promoted.what.commit && self.at == promoted.at
     }
 
-    /// What was pushed for it.
+    /// The commit that was pushed. None: none was.
     pub fn pushed(&self) -> Option<&str> {
         self.made.last().map(String::as_str).filter(|_| self.phase == Phase::Pushed)
     }
 
-    /// Before it is pushed.
+    /// Records a commit before it is pushed.
     pub fn note_made(&mut self, made: &str) {
         self.made.retain(|known| known != made);
         self.made.push(made.to_owned());
@@ -86,8 +87,8 @@ impl Proposal {
         self.made.drain(..more);
     }
 
-    /// What may be done with a branch that is at a commit, or isn't there, once `made` is to be there. `is_merged`: what is there is part
-    /// of what people merge into.
+    /// What may be done with a branch so that it points to `made`. `is_at`: the branch's commit; none: the branch does
+    /// not exist. `is_merged`: that commit is part of the target branch.
     pub fn judge(&self, made: &str, is_at: Option<&str>, is_merged: bool) -> Way {
         match is_at {
             Some(is_at) if is_at == made => Way::Done,
@@ -102,11 +103,11 @@ impl Proposal {
 pub enum Way {
     Done,
     Free,
-    /// What is there is somebody's.
+    /// It points to a person's commit.
     Taken,
 }
 
-/// What of a stage's pull request makes no sense: below the stage.
+/// What is invalid in a stage's pull request: field below the stage, and reason.
 pub fn check(stage: &PipelineStage, is_first: bool) -> Option<(&'static str, &'static str)> {
     let PullRequest { path, branch, from, .. } = stage.pull_request.as_ref()?;
     let is_outside = |path: &str| path.starts_with('/') || path.split('/').any(|name| ["", ".", ".."].contains(&name));
@@ -153,7 +154,7 @@ mod tests {
         assert_eq!(first.judge("m1", Some("x"), false), Way::Taken);
         assert_eq!(first.judge("m1", Some("x"), true), Way::Free, "what is merged is lost by nobody");
         first.note_made("m1");
-        // It was killed before or after the push, and what is merged into has gone on.
+        // The hub was killed before or after the push, and the target branch moved on.
         assert_eq!(first.judge("m1", Some("m1"), false), Way::Done);
         assert_eq!(first.judge("m2", Some("m1"), false), Way::Free);
         first.note_made("m2");

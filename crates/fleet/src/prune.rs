@@ -1,7 +1,7 @@
 //! Whether objects that left a service's source may be deleted from its cluster.
 //!
-//! The delete set is the service's own inventory minus a complete render, never "everything with our label". A set
-//! that is unusual waits for an approval that names exactly this set; creates and updates go on meanwhile.
+//! The delete set is the service's own inventory minus a complete render, never "everything with our label". An unusual
+//! set waits for an approval that names exactly this set; creates and updates continue meanwhile.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,20 +14,20 @@ use serde::{Deserialize, Serialize};
 
 use crate::origin::Swap;
 
-/// More deletes than this many, and than [`SHARE`] of the inventory, are held: a few objects of a small service come
-/// and go in one commit, a broken generator loses many.
+/// More deletes than this, and than [`SHARE`] of the inventory, are held. A few objects of a small service come and go
+/// in one commit; a broken generator loses many.
 const FEW: usize = 5;
 /// One in this many: 20 %.
 const SHARE: usize = 5;
-/// A held prune lists this many objects; the report of the objects has all.
+/// Objects that a held prune lists; the report of the objects has all of them.
 const LISTED: usize = 10;
-/// What somebody looked at is another thing a day later.
+/// After a day the cluster may differ from what the approver saw.
 pub const APPROVAL_LASTS: SignedDuration = SignedDuration::from_hours(24);
 
-/// Numbers of objects that have names which Kustomize generates, by kind, namespace and what the names have before the hash.
+/// Number of objects with names that Kustomize generates, by kind, namespace and the name before the hash.
 pub type Generated = BTreeMap<(String, String, String), usize>;
 
-/// Letters and digits of the hash that Kustomize puts behind the name of a generated ConfigMap or Secret (`hasher.Encode`).
+/// Length of the hash that Kustomize appends to the name of a generated ConfigMap or Secret (`hasher.Encode`).
 const HASH: usize = 10;
 const OF_HASH: &[u8] = b"bcdfghkmt2456789";
 
@@ -39,24 +39,24 @@ pub fn generated(object: &ObjectRef) -> Option<(String, String, String)> {
         .then(|| (object.kind.clone(), object.namespace.clone(), stem.to_owned()))
 }
 
-/// An object that would go.
+/// An object that would be deleted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate {
     pub object: ObjectRef,
     pub uid: String,
-    /// The later ones go first.
+    /// Later waves are deleted first.
     pub wave: i32,
     /// Its annotation asks for an approval.
     pub confirm: bool,
 }
 
-/// A prune that was approved and has begun: what is left of it is no other plan, whoever or whatever has ended it half-way.
+/// An approved prune that has begun. The rest of it needs no second approval, however the prune was interrupted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ApprovedPrune {
     /// Digest of the plan that was approved.
     pub plan: Digest,
-    /// Of its objects, but for those that the source has stated again since.
+    /// uids of its objects, except those that the source states again.
     pub uids: BTreeSet<String>,
 }
 
@@ -80,29 +80,29 @@ pub enum Purpose {
     Removal,
 }
 
-/// What the guards look at.
+/// The inputs of the guards.
 #[derive(Clone, Copy, Debug)]
 pub struct Guards<'a> {
     pub purpose: Purpose,
     /// Objects that the complete render holds.
     pub desired: usize,
-    /// Objects of the inventory when the service was last in sync: what the share is a share of.
+    /// Objects of the inventory when the service was last in sync: the share is a share of these.
     pub inventory: usize,
-    /// Objects of the source with generated names. One that goes where the source states another of its name has another content, and is not
-    /// lost.
+    /// Objects of the source with generated names. A deleted object counts as replaced, not lost, if the source states
+    /// another one with the same generated name.
     pub generated: &'a Generated,
     /// Objects of the render that are not applied. While a replacement is missing, what it replaces stays.
     pub unapplied: usize,
-    /// The digest that was approved.
+    /// Digest of the plan that was approved.
     pub approved: Option<Digest>,
-    /// The approved prune that was begun last.
+    /// The approved prune that was last begun.
     pub begun: Option<&'a ApprovedPrune>,
-    /// What holds a prune whatever it takes.
+    /// Reasons that hold a prune whatever it deletes.
     pub held: &'a [HoldReason],
 }
 
 impl Guards<'_> {
-    /// Whether they are what is left of what was approved, and still is.
+    /// Whether the candidates are the rest of a prune that was approved, and still is.
     fn is_rest(&self, candidates: &[Candidate]) -> bool {
         self.begun.is_some_and(|begun| self.approved == Some(begun.plan) && begun.covers(candidates))
     }
@@ -114,18 +114,18 @@ pub enum HoldReason {
     EmptyRender,
     TooMany {
         deletes: usize,
-        /// So many of them by others of the same generated names.
+        /// Number of them that others of the same generated name replace.
         replaced: usize,
         inventory: usize,
     },
-    /// Of a kind whose deletion is always approved first.
+    /// Of a kind whose deletion always needs an approval.
     Protected(ObjectRef),
     /// An object whose annotation asks for an approval.
     Confirm(ObjectRef),
     Unapplied(usize),
-    /// The source is another one than the objects came from.
+    /// The source is not the one that the objects came from.
     Swapped(Swap),
-    /// The hub said so.
+    /// The hub holds all prunes, for this reason.
     Hub(String),
 }
 
@@ -170,7 +170,7 @@ pub struct PrunePlan {
 }
 
 impl PrunePlan {
-    /// What status shows while the set is held.
+    /// The status of the set while it is held.
     pub fn held(&self) -> Option<HeldPrune> {
         let Verdict::Hold(reasons) = &self.verdict else { return None };
         let told: Vec<String> = reasons.iter().map(ToString::to_string).collect();
@@ -185,7 +185,7 @@ impl PrunePlan {
     }
 }
 
-/// Kinds whose deletion takes other objects or data with it.
+/// Kinds whose deletion also deletes other objects or data.
 pub fn holds_others(object: &ObjectRef) -> bool {
     matches!(
         (object.group.as_str(), object.kind.as_str()),
@@ -195,8 +195,8 @@ pub fn holds_others(object: &ObjectRef) -> bool {
     )
 }
 
-/// Kinds whose deletion is always approved first: those that hold others, and those without which all of a cluster has other rights
-/// or rules. A Secret is none of them: its tombstone brings all of it back.
+/// Kinds whose deletion always needs an approval: those that hold others, and those whose loss changes rights or rules
+/// of the whole cluster. A Secret is not one, because its tombstone restores it completely.
 pub fn is_protected(object: &ObjectRef) -> bool {
     let is_of_all = matches!(
         (object.group.as_str(), object.kind.as_str()),
@@ -206,7 +206,8 @@ pub fn is_protected(object: &ObjectRef) -> bool {
     is_of_all || holds_others(object)
 }
 
-/// Kinds of which pods run: gone only when these have ended, or what the pods need would be deleted under them.
+/// Kinds that own pods. Such an object counts as gone only when its pods have ended; otherwise objects that the pods
+/// need would be deleted first.
 pub fn owns_pods(object: &ObjectRef) -> bool {
     matches!(
         (object.group.as_str(), object.kind.as_str()),
@@ -229,7 +230,8 @@ pub fn digest_of(candidates: &[Candidate]) -> Digest {
     Digest::of(lines.concat())
 }
 
-/// Decides on a delete set. All of it goes, or all of it waits: a part that went would change the set that people see.
+/// Decides on a delete set. All of it is deleted or all of it waits: deleting a part would change the set that people
+/// see.
 pub fn decide(mut candidates: Vec<Candidate>, guards: &Guards<'_>) -> PrunePlan {
     candidates.sort_by(|a, b| a.object.cmp(&b.object).then_with(|| a.uid.cmp(&b.uid)));
     let digest = digest_of(&candidates);
@@ -246,7 +248,7 @@ pub fn decide(mut candidates: Vec<Candidate>, guards: &Guards<'_>) -> PrunePlan 
     PrunePlan { digest, candidates, verdict }
 }
 
-/// Objects that no other one with the same generated name replaces.
+/// Number of objects that no other object with the same generated name replaces.
 fn count_lost(candidates: &[Candidate], stated: &Generated) -> usize {
     let mut left = stated.clone();
     let is_replaced = |candidate: &&Candidate| {

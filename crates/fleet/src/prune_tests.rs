@@ -67,7 +67,7 @@ fn many_objects_wait() {
     check(maps(21), GUARDS, &["21 of 100"]);
     check(maps(6), Guards { inventory: 29, ..GUARDS }, &["6 of 29"]);
     check(maps(6), Guards { inventory: 30, ..GUARDS }, &[]);
-    // More than half, however few.
+    // More than half wait, however few they are.
     check(maps(2), Guards { inventory: 3, desired: 1, ..GUARDS }, &["2 of 3"]);
     check(maps(1), Guards { inventory: 1, desired: 1, ..GUARDS }, &["1 of 1"]);
 }
@@ -99,7 +99,7 @@ fn what_comes_back_with_another_hash_in_its_name_is_not_lost() {
         Guards { generated: &stated(&["a-b4dg6kt2cm", "x-b4dg6kt2cm"]), inventory: 3, ..small },
         &[reason],
     );
-    // Other names, which a wrong prefix gives to all, are losses.
+    // Other names, as from a wrong prefix for all objects, are losses.
     check(named(&["a", "b", "c"]), Guards { generated: &stated(&["pre-a", "pre-b", "pre-c"]), ..small }, &["3 of 4"]);
 }
 
@@ -123,13 +123,14 @@ fn protected_kinds_always_wait() {
     ] {
         check(vec![candidate(kind, "x")], GUARDS, &[kind]);
         check(vec![candidate(kind, "x")], Guards { purpose: Purpose::Removal, ..GUARDS }, &[kind]);
-        // A binding may be made anew where its role can't be changed; what holds others only by its own word.
+        // A binding may be recreated if its role can't be changed. An object that holds others is recreated only if it
+        // states that itself.
         assert_eq!(holds_others(&candidate(kind, "x").object), holds, "{kind}");
     }
     for kind in ["Role", "Secret", "ValidatingAdmissionPolicy"] {
         check(vec![candidate(kind, "x")], GUARDS, &[]);
     }
-    // Another group's kind of the same name is another kind.
+    // A kind of another group is another kind, even with the same name.
     let mut other = candidate("ClusterRole", "x");
     other.object.group = "example.com".into();
     check(vec![other], GUARDS, &[]);
@@ -149,7 +150,7 @@ fn workloads_own_pods() {
 #[test]
 fn while_something_is_not_applied_nothing_goes() {
     check(maps(1), Guards { unapplied: 2, ..GUARDS }, &["2 objects of the source are not applied"]);
-    // That passes by itself, and what else holds it does not.
+    // This reason ends by itself. The other ones for a hold don't.
     let waits = |candidates, guards: Guards<'_>| decide(candidates, &guards).held().unwrap().until_applied;
     assert!(waits(maps(1), Guards { unapplied: 2, ..GUARDS }));
     assert!(!waits(maps(21), Guards { unapplied: 2, ..GUARDS }) && !waits(maps(21), GUARDS));
@@ -184,7 +185,7 @@ fn what_is_left_of_an_approved_prune_needs_no_other_approval() {
     let mut recreated = maps(2);
     recreated[0].uid = "another".into();
     check(recreated, approved, &["no objects"]);
-    // The approval was taken back, or is for something else.
+    // The approval was withdrawn, or is for something else.
     check(maps(2), Guards { approved: None, ..approved }, &["no objects"]);
     check(maps(2), Guards { approved: Some(Digest::of("other")), ..approved }, &["no objects"]);
 }

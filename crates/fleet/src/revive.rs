@@ -1,9 +1,9 @@
-//! From the last state of an object that was deleted to the object that is made again.
+//! Recreates a deleted object from its last state.
 
 use farwater_api::{FIELD_MANAGER, OWNER_ANNOTATION, SERVICE_LABEL};
 use serde_json::{Map, Value, json};
 
-/// What the API server gives an object at its creation; another one's means nothing, or is refused.
+/// Fields that the API server sets at creation. Those of the old object mean nothing, or are refused.
 const OF_ONE_OBJECT: [&str; 9] = [
     "uid",
     "resourceVersion",
@@ -13,22 +13,23 @@ const OF_ONE_OBJECT: [&str; 9] = [
     "deletionGracePeriodSeconds",
     "selfLink",
     "managedFields",
-    // The owner may be gone too, and what names a missing owner is collected at once.
+    // The owner may be gone too, and an object with a missing owner is garbage collected at once.
     "ownerReferences",
 ];
-/// Finalizers that only say how it was deleted.
+/// Finalizers that only record how it was deleted.
 const OF_DELETION: [&str; 2] = ["foregroundDeletion", "orphan"];
 
-/// The object to make, nobody's: without our marks it is in no service's hands, and no prune takes it again.
+/// The object to create, without our marks: no service owns it, so no prune deletes it again.
 ///
 /// # Errors
 ///
-/// Why it had better stay deleted.
+/// Why it should stay deleted.
 pub fn revive(mut state: Value) -> Result<Value, String> {
     let kind = kind_of(&state);
     if kind == ("batch".to_owned(), "Job".to_owned()) {
         revive_job(&mut state)?;
     }
+
     let Some(object) = state.as_object_mut() else { return Err("its state is damaged".to_owned()) };
     object.remove("status");
     let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) else {
@@ -40,10 +41,11 @@ pub fn revive(mut state: Value) -> Result<Value, String> {
     if let Some(finalizers) = metadata.get_mut("finalizers").and_then(Value::as_array_mut) {
         finalizers.retain(|finalizer| !OF_DELETION.iter().any(|name| finalizer == name));
     }
+
     match (kind.0.as_str(), kind.1.as_str()) {
         ("", "Service") => forget_addresses(&mut state),
         ("", "PersistentVolume") => {
-            // Bound by name again, not to the claim that is gone.
+            // Bind it by name, not to the uid of the deleted claim.
             if let Some(claim) = state.pointer_mut("/spec/claimRef").and_then(Value::as_object_mut) {
                 claim.remove("uid");
                 claim.remove("resourceVersion");
@@ -67,7 +69,7 @@ fn remove_key(metadata: &mut Map<String, Value>, field: &str, key: &str) {
     }
 }
 
-/// One that has finished would run again; one that has not gets a selector of its own.
+/// A finished Job would run again, so it is refused. An unfinished one gets a new selector.
 fn revive_job(state: &mut Value) -> Result<(), String> {
     let conditions = state.pointer("/status/conditions").and_then(Value::as_array);
     let is_over = |condition: &Value| {
@@ -90,7 +92,7 @@ fn revive_job(state: &mut Value) -> Result<(), String> {
     Ok(())
 }
 
-/// Addresses and ports that were allocated may be another's by now.
+/// Removes allocated addresses and ports, which another object may have now.
 fn forget_addresses(state: &mut Value) {
     let Some(spec) = state.get_mut("spec").and_then(Value::as_object_mut) else { return };
     if spec.get("clusterIP").is_some_and(|address| address != "None") {
@@ -100,8 +102,8 @@ fn forget_addresses(state: &mut Value) {
     spec.remove("healthCheckNodePort");
 }
 
-/// A JSON patch that gives the fields of an object that was made again back to those who had them, so that the next apply of its
-/// manifest changes and drops what it would have changed and dropped before. `None`: nobody was written down.
+/// A JSON patch that returns the fields of a recreated object to their former managers, so that the next apply of its
+/// manifest changes and removes the same fields as before. None: no managers were recorded.
 pub fn give_back(state: &Value, made: &Value) -> Option<Value> {
     let managers = state["metadata"]["managedFields"].as_array()?;
     let managers: Vec<&Value> = managers.iter().filter(|entry| entry["subresource"].is_null()).collect();

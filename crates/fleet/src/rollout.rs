@@ -1,38 +1,48 @@
 //! Rollouts: which members of a set get the change that they want, when, and what goes back.
 //!
-//! A *member* is one cluster of a set. A *change* is all that a rollout holds of it: template, content, parameters. [`decide`] is
-//! level-triggered: a rollout is the members whose wanted change isn't the one that they are released for, so a commit that comes
-//! before the last one is through, a cluster that joins, comes back or changes a label are no cases. What is remembered is a
-//! [`Track`] per member and a [`State`] per set. A release names a change and not a member: what comes a second later waits.
+//! A *member* is one cluster of a set. A *change* is everything that a rollout delivers to a member: template, content
+//! and parameters. [`decide`] is level-triggered: a rollout is the set of members whose wanted change differs from the
+//! one they are released for. A commit that arrives before the previous one is through needs no special case, nor does
+//! a cluster that joins, comes back or changes a label. The stored state is one [`Track`] per member and one [`State`]
+//! per set. A release names a change and not only a member, so a change that arrives a second later waits for its own
+//! release.
 //!
-//! 1. A member is *done* when its agent says of the entry that is published that it is healthy, has said so for the soak, and was
-//!    heard when the soak ended. Neither silence nor a clock that jumps is a success. What was done once is done again as soon as
-//!    it is healthy: a soak tells of the change, and the change has been told of.
-//! 2. A silent cluster that a change has not reached is passed over, neither failed nor waited for. One that fell silent with its
-//!    change counts as failed after the progress deadline. Before a hub that was away has heard a cluster nobody follows it.
-//! 3. A member that fails at its change *refuses* it from then on: it is not released for it again, even after it has recovered.
-//!    So that the set is halted is no state of its own: it is that so many members want what they refuse. It ends when they want
-//!    something else or are gone, or by an order.
-//! 4. Of canaries, and until one member has got through, one failure halts. Later `haltAfter` do, or as many as may be
-//!    unavailable, since with these nothing could go on. Fewer hold up no later step.
-//! 5. What is broken and wants something that it doesn't refuse gets it first: before canaries, and while the set is halted, but
-//!    not while it goes back. At most `maxUnavailable` of these are on their way at one time: a wrong fix is one more change.
-//! 6. A member is *unavailable* from its release, or retraction, until it is done with what it got, whatever it wants by then; and
-//!    while it has failed at anything. At most `maxUnavailable` are, of the whole and of a step, when a healthy one is taken.
-//! 7. A step opens when all members of earlier ones are done at what they want now, passed over, or stand still by a person's
-//!    will. Where no canary can go, the first other member goes alone. A member that is new to a set whose target is good
-//!    already waits for no step.
-//! 8. At most `maxPartitions` partitions have members on their way, or some released and some not within the open step: of later
-//!    steps a partition may have members that wait for other partitions. What is broken goes wherever it is.
-//! 9. With `Rollback`, and where it was aborted, members that were released since the set was last at rest go back to the last
-//!    change that they were done with before, unavailable ones at once and others within `maxUnavailable`; there they need not
-//!    soak. They refuse what they were taken from, so that nothing goes forth and back by itself.
+//! 1. A member is *done* when its agent reports the published entry as healthy, has reported so for the soak, and was
+//!    heard when the soak ended. Neither silence nor a clock that jumps is a success. A member that was done once and
+//!    falls back is done again as soon as it is healthy: the soak tests the change, and the change has already passed
+//!    it.
+//! 2. A silent cluster that a change has not reached is passed over: it has not failed, and no member waits for it. A
+//!    cluster that fell silent with its change counts as failed after the progress deadline. After the hub was away, no
+//!    other member follows a cluster before the hub has heard it.
+//! 3. A member that fails at its change *refuses* it from then on: it is not released for it again, even after it has
+//!    recovered. *Halted* is therefore derived, not stored: it means that enough members want a change that they
+//!    refuse. It ends when they want another change, when they are gone, or by an order.
+//! 4. One failure halts the set if a canary failed, or if no member has got through yet. Later `haltAfter` failures
+//!    halt it, or as many as may be unavailable, since with these no other member could be released. Fewer failures
+//!    delay no later step.
+//! 5. A broken member that wants a change it doesn't refuse gets it first: before canaries, and while the set is
+//!    halted, but not while the set goes back. At most `maxUnavailable` of these are on their way at one time, because
+//!    a wrong fix is one more change.
+//! 6. A member is *unavailable* from its release or retraction until it is done with what it got, whatever it wants
+//!    meanwhile, and while it has failed at anything. When a healthy member is taken, at most `maxUnavailable` are
+//!    unavailable, in the whole set and in its step.
+//! 7. A step opens when all members of earlier steps are done with what they want now, passed over, or held by a
+//!    person. Where no canary can go, the first other member goes alone. A member that is new to a set whose target is
+//!    already known to be good waits for no step.
+//! 8. At most `maxPartitions` partitions have members on their way, or some members released and some not within the
+//!    open step. Members of later steps may wait in a partition for other partitions. A broken member is released
+//!    whatever its partition.
+//! 9. With `Rollback`, or after an abort, members that were released since the set was last at rest go back to the last
+//!    change that they were done with before: unavailable ones at once, others within `maxUnavailable`. They need not
+//!    soak there. They refuse the change they were taken back from, so that nothing alternates by itself.
 //!
-//! The number counts up when the set asks some member for something else, or when something moves in a set at rest: a commit that
-//! concerns no member is no other rollout. It names a rollout for people; an order counts for its number and only once.
+//! The number increases when the set asks some member for another change, or when something moves in a set at rest. A
+//! commit that concerns no member starts no rollout. The number names a rollout for people; an order counts for its
+//! number, and only once.
 //!
-//! Of a large set most members are done with what the set asks for, and stay it: they are [`Resting`]. They are told of by numbers,
-//! and need not be read: as long as nothing of them changes the decision is the same with them and with their numbers.
+//! Most members of a large set are done with what the set asks for and stay so: they are [`Resting`]. They are passed
+//! as counts and need not be read. As long as nothing about them changes, the decision from their counts equals the
+//! decision from all members.
 
 mod change;
 mod evidence;
@@ -64,52 +74,53 @@ use serde::{Deserialize, Serialize};
 use gates::Gates;
 use view::{Case, View};
 
-/// Why nothing goes on.
+/// Why no further member is released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Latch {
     Halted,
     Aborted,
 }
 
-/// Each member counts once, those that soak also among those that are on their way.
+/// Members by progress. Each counts once, except that soaking members are also counted as progressing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
     pub updated: usize,
     pub progressing: usize,
-    /// Of these: healthy at the released version, but not yet for the length of the soak.
+    /// Of the progressing members: healthy at the released version, but not yet for the length of the soak.
     #[serde(default)]
     pub soaking: usize,
     pub failed: usize,
-    /// Silent, and passed over.
+    /// Silent and passed over.
     pub deferred: usize,
     pub waiting: usize,
-    /// By a person, or since they can't be.
+    /// Held by a person, or denied a place on the cluster.
     pub standing: usize,
 }
 
-/// What to do now, and what to say.
+/// What to do now, and what to report.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decision {
-    /// By index: the tracks that are others now. All of them and the state are saved at once.
+    /// Changed tracks, by index of the member. The caller saves all of them and `state` in one transaction.
     pub tracks: Vec<(usize, Track)>,
-    /// Of these the ones that get what they want.
+    /// Of the changed members: those released for what they want.
     pub released: Vec<usize>,
-    /// And those that go back.
+    /// Of the changed members: those that go back.
     pub retracted: Vec<usize>,
     pub state: State,
     pub phase: Phase,
     pub latch: Option<Latch>,
     pub counts: Counts,
-    /// By index: which of them rest from now on, as long as nothing of them changes.
+    /// By index of the member: how it rests from now on, until something about it changes. None: it does not rest.
     pub rests: Vec<Option<Rest>>,
-    /// What [`standing`] needs to know of the others.
+    /// What [`standing`] needs to know about the other members.
     pub outlook: Outlook,
-    /// When time alone may change the decision; none: not before something happens.
+    /// Time in seconds at which time alone may change the decision. None: only an event can change it.
     pub next_look: Option<i64>,
 }
 
-/// Pure: the same members in whatever order give the same decision. `target` is of all that members share: template, pin, what
-/// their sources have, contexts. `resting`: how many there are beside `members`.
+/// Decides who is released and who goes back. Pure: the order of `members` does not matter. `target` is the digest of
+/// everything that all members share: template, pin, revisions of their sources, contexts. `resting` counts the members
+/// that are not in `members`.
 pub fn decide(
     policy: &Policy,
     state: &State,
@@ -120,7 +131,7 @@ pub fn decide(
     let mut state = state.clone();
     let mut views = look(policy, &state, members, members.iter().map(|member| member.track), clock);
     let begins = begin(&mut state, target, members, &views);
-    // Until it is known whether another rollout begins it is not known which one is meant.
+    // While it is unknown whether another rollout begins, an order can't be matched to a number.
     let is_known = state.target == Some(target);
     if is_known {
         views.iter_mut().zip(members).for_each(|(view, member)| view.ask(member));
@@ -133,19 +144,23 @@ pub fn decide(
         let tracks = orders::obey(policy, &mut state, order, members, &views);
         views = look(policy, &state, members, tracks, clock);
     }
+
     let gates = Gates::of(policy, &state, target, (members, resting), &views);
     let (released, retracted) = match gates.goes_back(policy) {
         _ if policy.paused => (Vec::new(), Vec::new()),
         true => (Vec::new(), gates.choose_back(members, &views)),
         false => (gates.choose(members, &views), Vec::new()),
     };
+
     for index in &released {
         views[*index].release(&members[*index], state.number, clock.now);
     }
     for index in &retracted {
         views[*index].take_back(&members[*index], state.number, clock.now);
     }
+
     rest(&mut state, target, &views, resting);
+
     let changed = members.iter().zip(&views).enumerate().filter(|(_, (member, view))| view.track != member.track);
     let tracks = changed.map(|(index, (_, view))| (index, view.track)).collect();
     let phase = phase(policy, &state, &gates, &views);
@@ -156,7 +171,7 @@ pub fn decide(
     Decision { tracks, released, retracted, phase, latch: gates.latch, counts, rests, outlook, next_look, state }
 }
 
-/// All members, with what there is to learn of them.
+/// Views of all members, after each has learned from its evidence.
 fn look(
     policy: &Policy,
     state: &State,
@@ -171,14 +186,15 @@ fn look(
     members.iter().zip(tracks).map(view).collect()
 }
 
-/// Counts a rollout; whether another one has begun. While one is under way, that is where the set asks some member for something else:
-/// of a commit that concerns none of them its sources have a new revision, and nothing else is new.
+/// Counts a rollout if another one begins, and returns whether it did. While a rollout is under way, another one begins
+/// only if the set asks some member for another change: after a commit that concerns no member the sources have a new
+/// revision, but nothing else is new.
 fn begin(state: &mut State, target: Digest, members: &[Member<'_>], views: &[View]) -> bool {
-    // What is refused waits for a person, who has to name the number that it is refused in now.
+    // A refused change waits for a person, whose order must name the current number.
     let moves = views.iter().any(|view| matches!(view.case, Case::Pending | Case::Refused));
     let is_new = || views.iter().zip(members).any(|(view, member)| view.is_asked_anew(member));
     if !moves || (state.open && (state.target == Some(target) || !is_new())) {
-        // What the set asks for now is nothing else to any of them.
+        // The new target asks no member for another change.
         if views.iter().all(|view| view.case != Case::Looking) {
             state.target = Some(target);
         }
@@ -199,7 +215,7 @@ fn begin(state: &mut State, target: Digest, members: &[Member<'_>], views: &[Vie
     true
 }
 
-/// Notes that nothing moves any more.
+/// Records that all members are settled.
 fn rest(state: &mut State, target: Digest, views: &[View], resting: &Resting) {
     if !views.iter().all(|view| view.case.is_settled()) {
         return;

@@ -1,4 +1,4 @@
-//! A service's tests as Jobs: hooks like those of its source.
+//! The tests of a service as Jobs, which run as hooks like those of its source.
 
 use farwater_api::{
     Digest,
@@ -9,12 +9,13 @@ use serde_json::{Value, json};
 
 use crate::{duration, plan::RenderedObject};
 
-/// A Job's name is a label of its pods.
+/// Longest name of a Job, in bytes: it is also the value of a label of its pods.
 const MAX_NAME: usize = 63;
-/// Bytes of all tests of a service as JSON: they are part of the desired state, where ten thousand services have 16 MiB.
+/// Most bytes of all tests of a service as JSON. They are part of the desired state, which has 16 MiB for ten thousand
+/// services.
 pub const MAX_TESTS_BYTES: usize = 16 << 10;
 
-/// Why tests can't be run as they are stated: the field below `spec.tests`, and what it must be.
+/// Checks whether tests can be run. The error is the field below `spec.tests`, and what it must be.
 pub fn check_tests(tests: &[ServiceTest]) -> Result<(), (String, String)> {
     for (i, test) in tests.iter().enumerate() {
         duration::TEST_TIMEOUT.check(&test.timeout).map_err(|wrong| (format!("[{i}].timeout"), wrong))?;

@@ -1,6 +1,7 @@
-//! What a ServiceSet makes of its template for one cluster.
+//! The service that a ServiceSet's template gives for one cluster.
 //!
-//! A cluster that lacks what a parameter is made of is a [`StampProblem`], never an empty text: its service stays what it is.
+//! A cluster that lacks the input of a parameter gives a [`StampProblem`], never an empty text: its service stays as it
+//! is.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,20 +19,20 @@ use crate::{
     placement::selects,
 };
 
-/// Of a stamped service: what people may change.
+/// Fields of a stamped service that people may change.
 pub const FREE_FIELDS: [&str; 3] = ["suspend", "suspension", "pin"];
-/// As Kubernetes has it for names of objects, and for values of labels.
+/// Kubernetes' limits for names of objects, and for values of labels.
 const MAX_NAME: usize = 253;
 const MAX_LABEL: usize = 63;
-/// Bytes of a text that a parameter comes to.
+/// Most bytes of a parameter's text.
 const MAX_TEXT: usize = 4096;
-/// Hexadecimal digits behind what was cut.
+/// Hexadecimal digits of the hash that replaces a cut-off end.
 const HASH: usize = 8;
 
-/// What of a set's spec makes no sense, whatever its clusters are.
+/// An invalid field of a set's spec, whatever its clusters are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpecProblem {
-    /// Below `spec`.
+    /// Path below `spec`.
     pub field: String,
     pub why: String,
 }
@@ -47,7 +48,7 @@ pub enum StampProblem {
     TooLong { parameter: String, bytes: usize },
 }
 
-/// A set that was read, ready for many clusters.
+/// A parsed set, ready for many clusters.
 pub struct Template<'s> {
     name: &'s str,
     spec: &'s ServiceSetSpec,
@@ -60,17 +61,17 @@ enum From<'s> {
     Expression(Expression),
 }
 
-/// The ServiceDeployment on one cluster.
+/// The ServiceDeployment for one cluster.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Stamped {
     pub name: String,
-    /// All that there are.
+    /// The complete labels.
     pub labels: BTreeMap<String, String>,
     pub spec: Map<String, Value>,
 }
 
 impl<'s> Template<'s> {
-    /// `name`: of the set.
+    /// Parses a set. `name`: name of the set.
     pub fn read(name: &'s str, spec: &'s ServiceSetSpec) -> Result<Self, Vec<SpecProblem>> {
         let (mut parameters, mut problems, mut names) = (Vec::new(), Vec::new(), BTreeSet::new());
         for (n, parameter) in spec.parameters.iter().enumerate() {
@@ -96,14 +97,14 @@ impl<'s> Template<'s> {
         if problems.is_empty() { Ok(Self { name, spec, parameters }) } else { Err(problems) }
     }
 
-    /// Of each service.
+    /// Labels of each of the set's services.
     pub fn labels(name: &str, spec: &ServiceSetSpec) -> BTreeMap<String, String> {
         let mut labels = spec.template.metadata.labels.clone();
         labels.insert(SET_LABEL.to_owned(), set_label(name));
         labels
     }
 
-    /// Whether a cluster with these labels is one of the set's.
+    /// Whether the set selects a cluster with these labels.
     pub fn selects(&self, labels: &BTreeMap<String, String>) -> bool {
         selects(&self.spec.cluster_selector, labels)
     }
@@ -148,7 +149,7 @@ impl<'s> Template<'s> {
         Ok(())
     }
 
-    /// The template, and what each override makes of it, with where they are stated below `spec`.
+    /// The template and its variants by override, each with its path below `spec`.
     pub fn variants(spec: &ServiceSetSpec) -> impl Iterator<Item = (String, TemplateSpec)> {
         let plain = ("template.spec".to_owned(), spec.template.spec.clone());
         let others = spec.overrides.iter().enumerate();
@@ -169,7 +170,7 @@ fn see(cluster: ClusterInput<'_>) -> Value {
     seen
 }
 
-/// What a set says of a service, by the service's spec: without what people may change.
+/// The part of a service's spec that its set states: without the fields that people may change.
 pub fn template_of(spec: &Value) -> Value {
     let mut spec = spec.clone();
     if let Some(fields) = spec.as_object_mut() {
@@ -178,7 +179,7 @@ pub fn template_of(spec: &Value) -> Value {
     spec
 }
 
-/// Of what a rollout holds: [`template_of`], whatever is said of how the service goes, which never waits.
+/// Digest of what a rollout delivers: [`template_of`] without the deletion policy, which takes effect at once.
 pub fn template_digest(spec: &Value) -> Digest {
     let mut template = template_of(spec);
     if let Some(fields) = template.as_object_mut() {
@@ -187,28 +188,28 @@ pub fn template_digest(spec: &Value) -> Digest {
     Digest::of_json(&template)
 }
 
-/// What the label [`SET_LABEL`] of a set's services says.
+/// Value of the label [`SET_LABEL`] on a set's services.
 pub fn set_label(set: &str) -> String {
     fit(set, MAX_LABEL)
 }
 
-/// Of a set's service on a cluster.
+/// Name of a set's service on a cluster.
 pub fn service_name(set: &str, cluster: &str) -> String {
     fit(&format!("{set}-{cluster}"), MAX_NAME)
 }
 
-/// What is too long is cut, with a hash of the whole behind it.
+/// Cuts a name that is too long, and appends a hash of the whole.
 fn fit(name: &str, limit: usize) -> String {
     if name.len() <= limit {
         return name.to_owned();
     }
     let hash = hex::encode(Sha256::digest(name));
-    // Names are ASCII, and none may have a dot or a hyphen before the hash's own.
+    // Names are ASCII, and no dot or hyphen may precede the hyphen of the hash.
     let kept = name[..limit - HASH - 1].trim_end_matches(['.', '-']);
     format!("{kept}-{}", &hash[..HASH])
 }
 
-/// Where clusters of a set may lie: beside it, and among the administrators'.
+/// Namespaces in which clusters of a set may be: the set's own, and that of the administrators.
 pub fn cluster_namespaces(set_namespace: &str) -> Vec<&str> {
     if set_namespace == ADMIN_NAMESPACE { vec![ADMIN_NAMESPACE] } else { vec![set_namespace, ADMIN_NAMESPACE] }
 }

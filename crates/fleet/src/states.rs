@@ -1,39 +1,40 @@
-//! States: the few in which a service, a source or a cluster is counted, by its status alone.
+//! States: how services, sources and clusters are counted, by their status alone.
 
 use serde::{Deserialize, de::IgnoredAny};
 
-/// Changes with what a state means: then everything is counted anew.
+/// Must be changed when the meaning of a state changes; then everything is counted again.
 pub const VERSION: &str = "2";
 
 pub const SERVICES: &str = "servicedeployments.farwater.dev";
 pub const SOURCES: [&str; 3] =
     ["gitrepositories.farwater.dev", "helmrepositories.farwater.dev", "ocirepositories.farwater.dev"];
 pub const CLUSTERS: &str = "clusters.farwater.dev";
-/// What is counted.
+/// The counted kinds.
 pub const KINDS: &[&str] = &[SERVICES, SOURCES[0], SOURCES[1], SOURCES[2], CLUSTERS];
 
-/// A service's or a source's; it is in exactly one of them.
+/// States of a service or a source. Each is in exactly one.
 pub const READINESS: &[&str] = &[READY, PROGRESSING, FAILING, NOT_READY, HELD, NEW];
 pub const READY: &str = "ready";
-/// Not ready, and on its way without anybody's help.
+/// Not ready, but progressing without a person's action.
 pub const PROGRESSING: &str = "progressing";
-/// Not ready, and it stays so until somebody changes something.
+/// Not ready, and it stays so until a person changes something.
 pub const FAILING: &str = "failing";
-/// Not ready for another reason: a remote that can't be asked now, a prune that waits.
+/// Not ready for another reason, e.g. an unreachable remote or a prune that waits.
 pub const NOT_READY: &str = "not_ready";
-/// Nobody can say: it is suspended, or held.
+/// Its readiness is unknown, because it is suspended or held.
 pub const HELD: &str = "held";
-/// Nothing has looked at it yet.
+/// Not reconciled yet.
 pub const NEW: &str = "new";
 
-/// Besides: a service's prune waits for an approval.
+/// Additional state: a service's prune waits for an approval.
 pub const PRUNE_HELD: &str = "prune_held";
-/// Besides: a source's remote could not be asked the last time.
+/// Additional state: a source's remote could not be reached the last time.
 pub const STALE: &str = "stale";
-/// Besides: a cluster's agent has proven that the hub's database was restored, and nobody has confirmed it yet.
+/// Additional state: a cluster's agent has proven that the hub's database was restored, and no person has confirmed it
+/// yet.
 pub const RESTORED: &str = "restored";
 
-/// What of a status is looked at.
+/// The parts of a status that decide the states.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Status {
@@ -69,7 +70,7 @@ impl Status {
     }
 }
 
-/// The states of a resource by its kind and its status' JSON. A status that can't be read is none.
+/// The states of a resource, from its kind and its status as JSON. An unreadable status counts as an empty one.
 pub fn states(kind: &str, status: Option<&[u8]>) -> Vec<&'static str> {
     let status: Status = status.and_then(|json| serde_json::from_slice(json).ok()).unwrap_or_default();
     let besides = match kind {
@@ -78,7 +79,7 @@ pub fn states(kind: &str, status: Option<&[u8]>) -> Vec<&'static str> {
         CLUSTERS => status.holds("Restored").then_some(RESTORED),
         _ => None,
     };
-    // Whether a cluster polls is known by the minute, and not from its status.
+    // Whether a cluster polls changes every minute and is not in its status.
     let readiness = (kind != CLUSTERS).then(|| status.readiness());
     readiness.into_iter().chain(besides).collect()
 }

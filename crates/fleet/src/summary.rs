@@ -1,4 +1,4 @@
-//! Summary: a service's status from what is assigned, what its agent is told, and what the agent says.
+//! Summary: a service's status from its assignment, its action in the desired state, and its agent's report.
 
 use farwater_api::{
     Digest, ServiceDeploymentStatus,
@@ -23,24 +23,24 @@ use crate::{
 
 mod news;
 
-/// Largest status: a million services are listed and watched with it.
+/// Most bytes of a status, because a million services are listed and watched with theirs.
 pub const MAX_STATUS_BYTES: usize = 4096;
-/// Reason of a service whose agent has said nothing about the current entry: what it said before is no news.
+/// Reason of a service whose agent has not reported on the current entry. Older reports say nothing about now.
 pub const WAITING_FOR_AGENT: &str = "WaitingForAgent";
 /// Reasons of a service whose hook or test has failed.
 pub const HOOK_FAILED: &str = "HookFailed";
 pub const TEST_FAILED: &str = "TestFailed";
-/// Condition of a service whose newer version or spec waits since no change may begin.
+/// Condition of a service whose newer version or spec waits because no change may begin.
 pub const FROZEN: &str = "Frozen";
 /// Begins the message of a service whose removal waits for something.
 pub const REMOVAL_HELD: &str = "removal is held";
-/// Reason of a prune that waits because nothing is deleted in the whole fleet.
+/// Reason of a prune that waits because all deletions of the fleet are stopped.
 pub const FLEET_FROZEN: &str = "FleetFrozen";
-/// Reason of a set whose rollout a failed cluster halts.
+/// Reason of a set whose rollout is halted by a failed cluster.
 pub const ROLLOUT_HALTED: &str = "RolloutHalted";
-/// The reason of a set whose selector finds no cluster, as controllers and people read it.
+/// Reason of the condition `Ready` of a set whose selector finds no cluster.
 pub const NO_CLUSTERS: &str = "NoClusters";
-/// How a removal ends that waits for an agent which says nothing.
+/// Ends the message of a removal that waits for a silent agent.
 pub const REMOVAL_EXIT: &str =
     "to let go of its objects instead, set spec.deletionPolicy to Orphan or delete the Cluster; they stay then";
 const MAX_STALE_BYTES: usize = 256;
@@ -50,7 +50,7 @@ const MAX_HELD_OBJECTS: usize = 10;
 const MAX_HELD_CONTENTS: usize = 3;
 const MAX_HELD_KINDS: usize = 8;
 
-/// What a summary is made from. `report` may speak of an older entry; then it says nothing about now.
+/// The inputs of a summary. A `report` on an older entry says nothing about now.
 #[derive(Clone, Copy, Debug)]
 pub struct Inputs<'a> {
     pub generation: i64,
@@ -58,23 +58,23 @@ pub struct Inputs<'a> {
     pub cluster: &'a str,
     /// Whether the cluster's agent has an identity.
     pub joined: bool,
-    /// Whether it has missed its polls.
+    /// Whether the agent has missed its polls.
     pub silent: bool,
-    /// Whether nothing is deleted in the whole fleet.
+    /// Whether all deletions of the fleet are stopped.
     pub frozen: bool,
     pub assigned: Option<&'a Candidate>,
-    /// What its source has.
+    /// The candidate from its source.
     pub candidate: Option<&'a Candidate>,
     pub pin: Option<&'a Pin>,
     pub why: &'a Why,
-    /// The entry as the cluster's desired state has it now.
+    /// The action of its entry in the cluster's present desired state.
     pub action: &'a Action,
     pub entry: Digest,
     pub report: Option<&'a ServiceReport>,
     pub report_time: Option<Timestamp>,
     /// The last request annotation that was acted on.
     pub requested_at: Option<&'a str>,
-    /// Which values of backends are those of before, and why.
+    /// Values of backends that are not current, and why. None: all are.
     pub stale: Option<&'a str>,
     pub previous: &'a ServiceDeploymentStatus,
     pub now: Timestamp,
@@ -95,6 +95,7 @@ pub fn summarize(inputs: Inputs<'_>) -> ServiceDeploymentStatus {
     if let Some(stale) = inputs.stale.filter(|_| !inputs.deleting) {
         verdicts.push(Verdict::new("SecretsStale", Some(true), "BackendFailed", cut(stale, MAX_STALE_BYTES)));
     }
+
     let mut status = ServiceDeploymentStatus {
         observed_generation: Some(inputs.generation),
         conditions: conditions::resolve(&inputs.previous.conditions, verdicts, inputs.generation, inputs.now),
@@ -123,6 +124,7 @@ pub fn summarize(inputs: Inputs<'_>) -> ServiceDeploymentStatus {
         applied_entry: inputs.previous.applied_entry,
         last_handled_reconcile_at: inputs.requested_at.map(str::to_owned),
     };
+
     if let Some(report) = report {
         status.objects = Some(count(&report.objects));
         status.hooks = (!report.hooks.is_empty()).then(|| count_hooks(&report.hooks));
@@ -137,17 +139,18 @@ pub fn summarize(inputs: Inputs<'_>) -> ServiceDeploymentStatus {
         if report.outcome == Outcome::Applied && matches!(inputs.action, Action::Apply(_)) {
             status.applied_revision = inputs.assigned.map(|assigned| assigned.revision.clone());
             status.applied_entry = Some(inputs.entry);
-            // An agent reports what it has applied again when it starts.
+            // An agent that starts reports again what it applied before.
             if !is_applied_already(inputs.previous, &status) || status.last_applied_time.is_none() {
                 status.last_applied_time = inputs.report_time.map(conditions::whole_seconds);
             }
         }
     }
+
     fit(&mut status);
     status
 }
 
-/// With who approved it: the approval is taken off later, and the name stays with what it did.
+/// The deletion with the name of its approver. The approval is removed later, so the name is kept with the deletion.
 fn sign_deletion(inputs: &Inputs<'_>, deletion: Deletion) -> Deletion {
     let known = inputs.previous.last_deletion.as_ref();
     let known = known.filter(|known| (known.digest, known.time) == (deletion.digest, deletion.time));
@@ -161,7 +164,7 @@ fn sign_deletion(inputs: &Inputs<'_>, deletion: Deletion) -> Deletion {
     Deletion { approved_by, ..deletion }
 }
 
-/// What others changed and is left so, as the service or the object asks.
+/// Objects that others changed and that are left so, as the service or the object asks.
 fn drift_verdict(report: &ServiceReport) -> Option<Verdict> {
     let drifted: Vec<&ObjectReport> = report.objects.iter().filter(|o| o.sync == SyncState::Drifted).collect();
     let first = drifted.first()?;
@@ -170,7 +173,7 @@ fn drift_verdict(report: &ServiceReport) -> Option<Verdict> {
     Some(Verdict::new("Drifted", Some(true), "ChangedByOthers", message))
 }
 
-/// What the source has and the service is not to run now.
+/// The source's candidate, if the service is not to run it now.
 fn held_candidate<'a>(inputs: &Inputs<'a>) -> Option<&'a Candidate> {
     let is_held =
         inputs.pin.is_some() || matches!(inputs.why, Why::Suspended | Why::Waiting(_) | Why::Rollout | Why::Frozen(_));
@@ -178,7 +181,7 @@ fn held_candidate<'a>(inputs: &Inputs<'a>) -> Option<&'a Candidate> {
     inputs.candidate.filter(|_| is_held).filter(news)
 }
 
-/// Beside how the service is: a pinned one may be well.
+/// A condition in addition to `Ready`: a pinned service may be healthy.
 fn pin_verdict(inputs: &Inputs<'_>) -> Option<Verdict> {
     let pin = inputs.pin.filter(|_| !inputs.deleting)?;
     let (assigned, by) = (inputs.assigned.filter(|assigned| assigned.bundle == pin.bundle), &inputs.previous.pinned_by);
@@ -189,7 +192,7 @@ fn pin_verdict(inputs: &Inputs<'_>) -> Option<Verdict> {
     Some(Verdict::new("Pinned", Some(true), "Pinned", format!("pinned to {what}{by}{reason}{held}")))
 }
 
-/// Beside how the service is: what it runs may be well.
+/// A condition in addition to `Ready`: the version that it runs may be healthy.
 fn frozen_verdict(inputs: &Inputs<'_>) -> Option<Verdict> {
     let Why::Frozen(closed) = inputs.why else { return None };
     (!inputs.deleting).then(|| Verdict::new(FROZEN, Some(true), "WindowClosed", closed.to_string()))
@@ -208,10 +211,13 @@ fn resolve_verdicts(inputs: &Inputs<'_>, report: Option<&ServiceReport>) -> Vec<
             inputs.assigned.map_or_else(String::new, |assigned| format!("; {} stays assigned", assigned.revision));
         return Verdict::reconciling("DependencyNotReady", format!("{newer} {reasons}{kept}"));
     }
-    // What is asked for is not allowed, and what stands is: a pin to what came from a source that is allowed no more.
+
+    // The candidate is not granted, but the assigned version is, e.g. after a pin to a version from a source that is no
+    // longer granted.
     if let (Why::NotGranted(reason), Action::Apply(_), Some(kept)) = (inputs.why, inputs.action, inputs.assigned) {
         return Verdict::stalled("NotGranted", format!("{reason}; {} stays assigned", kept.revision));
     }
+
     match inputs.action {
         Action::Hold { reason } if matches!(inputs.why, Why::NotGranted(_)) => {
             Verdict::stalled("NotGranted", reason.clone())
@@ -223,12 +229,12 @@ fn resolve_verdicts(inputs: &Inputs<'_>, report: Option<&ServiceReport>) -> Vec<
         }
         Action::Hold { reason } => vec![Verdict::new("Ready", None, "Held", format!("held: {reason}"))],
         Action::Remove { .. } => Verdict::reconciling("Removing", removal_message(inputs, report)),
-        // One that this hub can't read it doesn't make either: its agent says what became of it.
+        // A hub never produces an action that it can't read itself, so use the agent's report as for an apply.
         Action::Apply(_) | Action::Unreadable(_) => applied_verdicts(inputs, report),
     }
 }
 
-/// A service that runs something goes on running it; the trouble is told either way.
+/// A service keeps running its assigned version; the trouble is reported in either case.
 fn trouble_verdicts(inputs: &Inputs<'_>, trouble: &crate::assignment::Trouble) -> Vec<Verdict> {
     use crate::assignment::Trouble;
     let kept = inputs.assigned.map_or_else(String::new, |assigned| format!("; {} stays assigned", assigned.revision));
@@ -257,7 +263,7 @@ fn removal_message(inputs: &Inputs<'_>, report: Option<&ServiceReport>) -> Strin
         (_, Some(_)) => format!("cluster {} is removing it", inputs.cluster),
         (_, None) => format!("waits for the agent of cluster {} to confirm the removal", inputs.cluster),
     };
-    // One that is to let go of its objects needs nobody for that.
+    // A service that orphans its objects does not wait for its agent.
     let is_stuck = inputs.silent && matches!(inputs.action, Action::Remove { policy: DeletionPolicy::Delete, .. });
     if is_stuck { format!("{message}; the agent is silent: {REMOVAL_EXIT}") } else { message }
 }
@@ -348,7 +354,8 @@ pub(crate) fn first_message(objects: &[ObjectReport]) -> String {
     })
 }
 
-/// Whether an object counts as failed, as on its way (`None`), or as fine. An object held from pruning isn't desired.
+/// Rates an object: `Some(false)` failed, `None` progressing, `Some(true)` healthy. An object that is kept from a prune
+/// isn't desired.
 fn rate(report: &ObjectReport) -> Option<bool> {
     match (report.sync, report.health) {
         (SyncState::Refused, _) | (_, Health::Failed) => Some(false),
@@ -370,13 +377,13 @@ fn count_hooks(hooks: &[HookReport]) -> HookCounts {
     }
 }
 
-/// The phase of the first hook that failed; what runs because something failed is not why.
+/// The phase of the first failed hook. Hooks that run because of a failure are not its cause.
 fn failed_phase(hooks: &[HookReport]) -> Option<HookPhase> {
     let failed = hooks.iter().filter(|hook| hook.state == HookState::Failed && hook.phase != HookPhase::SyncFail);
     failed.map(|hook| hook.phase).min()
 }
 
-/// A test that the report doesn't say to have succeeded.
+/// A test that did not succeed according to the report. None: all did.
 pub(crate) fn missing_test<'a>(report: &ServiceReport, tests: &'a [ServiceTest]) -> Option<&'a str> {
     let has_run = |test: &&ServiceTest| {
         let mut hooks = report.hooks.iter();
@@ -398,7 +405,7 @@ pub(crate) fn count(objects: &[ObjectReport]) -> ObjectCounts {
     counts
 }
 
-/// Failed and refused objects first, in the report's order, then those on their way.
+/// Failed and refused objects first, in the report's order, then those that progress.
 fn first_unhealthy(objects: &[ObjectReport]) -> Vec<UnhealthyObject> {
     let failed = desired(objects).filter(|report| rate(report) == Some(false));
     let progressing = desired(objects).filter(|report| rate(report).is_none());
@@ -409,12 +416,12 @@ fn first_unhealthy(objects: &[ObjectReport]) -> Vec<UnhealthyObject> {
     failed.chain(progressing).take(MAX_UNHEALTHY).map(cut_one).collect()
 }
 
-/// Drops one example; false where none is left.
+/// Drops one example. False: none is left.
 fn shorten_deletion(deletion: &mut Deletion) -> bool {
     deletion.objects.pop().is_some() || deletion.undone.as_mut().is_some_and(|undone| undone.failures.pop().is_some())
 }
 
-/// Drops examples until the status fits; counts and conditions stay.
+/// Drops examples until the status fits. Counts and conditions stay.
 fn fit(status: &mut ServiceDeploymentStatus) {
     let bytes = |status: &ServiceDeploymentStatus| serde_json::to_vec(status).map_or(0, |json| json.len());
     while bytes(status) > MAX_STATUS_BYTES {

@@ -1,7 +1,8 @@
-//! Objects that move from one service of a cluster to another: handed over, neither deleted nor made again.
+//! Objects that move from one service of a cluster to another: they are handed over, neither deleted nor recreated.
 //!
-//! Whoever states an object that another service owns has a claim on it. An owner whose source states it no more leaves it where
-//! it is and offers it; who has the claim applies it, and with that the marks of ownership change hands in one write.
+//! A service that states an object of another service claims it. When the owner's source no longer states it, the owner
+//! leaves it in the cluster and offers it. The claimant then applies it, and in that one write the ownership marks
+//! change.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -10,18 +11,18 @@ use crate::{
     plan::waves::{group_of, is_definition, is_namespace},
 };
 
-/// What other services of the cluster have to do with the objects of one.
+/// How other services of the cluster are related to the objects of one service.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Transfers {
-    /// Objects of others that are left to this service: the owner's uid.
+    /// Objects of other services that are offered to this service, with the owner's uid.
     pub offered: BTreeMap<ObjectKey, String>,
-    /// Objects of this service that another one of the same tenant states: its `namespace/name`.
+    /// Objects of this service that another one of the same tenant states, with its `namespace/name`.
     pub claimed: BTreeMap<ObjectKey, String>,
     /// Each other service of the cluster, by its `namespace/name`.
     pub others: Vec<(String, Arc<Holdings>)>,
 }
 
-/// How many objects a service states, or has applied, in each namespace and of each API group.
+/// Number of objects that a service states or has applied, by namespace and by API group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Holdings {
     /// Whether the service is being removed with its objects.
@@ -42,12 +43,12 @@ impl Holdings {
         holdings
     }
 
-    /// The same of a service that is being removed with its objects, or isn't.
+    /// The same, with whether the service is being removed with its objects.
     pub fn leaving(self, is_leaving: bool) -> Self {
         Self { is_leaving, ..self }
     }
 
-    /// How many would be deleted with a namespace or a definition.
+    /// Number of objects that would be deleted with a namespace or a definition.
     pub fn within(&self, holder: &ObjectKey) -> usize {
         let count = match (is_namespace(holder), is_definition(holder)) {
             (true, _) => self.namespaces.get(holder.name()),
@@ -58,8 +59,8 @@ impl Holdings {
     }
 }
 
-/// Whether objects may go from one service to another: of one tenant, whose services live in one namespace of the hub. Both are
-/// named `namespace/name`.
+/// Whether objects may move between two services (`namespace/name`). They may within one tenant, i.e. one namespace of
+/// the hub.
 pub fn may_transfer(from: &str, to: &str) -> bool {
     match (from.split_once('/'), to.split_once('/')) {
         (Some((from, _)), Some((to, _))) => from == to,

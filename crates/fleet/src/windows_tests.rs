@@ -15,7 +15,7 @@ fn time(text: &str) -> Timestamp {
     text.parse().unwrap()
 }
 
-/// `+` in force, `-` not, and when that changes.
+/// `+` if the window is in force, `-` if not, and when that changes.
 fn tell(window: &Window, now: &str) -> String {
     let Standing { in_force, until } = window.at(time(now));
     format!("{}{}", if in_force { '+' } else { '-' }, until.map(|until| until.to_string()).unwrap_or_default())
@@ -39,12 +39,12 @@ fn a_schedule_is_in_force_for_its_duration() {
             ("2026-11-23T22:00:00Z", "+2026-11-24T06:00:00Z"),
             ("2026-11-24T05:59:59Z", "+2026-11-24T06:00:00Z"),
             ("2026-11-24T06:00:00Z", "-2026-11-24T22:00:00Z"),
-            // That of Friday ends on Saturday, and the next is Monday's.
+            // Friday's turn ends on Saturday, and the next one is on Monday.
             ("2026-11-28T05:00:00Z", "+2026-11-28T06:00:00Z"),
             ("2026-11-28T06:00:00Z", "-2026-11-30T22:00:00Z"),
         ],
     );
-    // Each begins before the last has ended.
+    // Each turn begins before the previous one has ended.
     check(
         json!({"type": "Allow", "schedule": "0 8-16/4 * * *", "duration": "5h"}),
         &[("2026-11-23T09:00:00Z", "+2026-11-23T21:00:00Z"), ("2026-11-23T21:00:00Z", "-2026-11-24T08:00:00Z")],
@@ -64,7 +64,7 @@ fn a_freeze_is_in_force_from_its_start_to_its_end() {
         ],
     );
     check(json!({"reason": "until somebody ends it"}), &[("2026-11-23T09:30:00Z", "+")]);
-    // A schedule counts only between.
+    // A schedule counts only between start and end.
     let bounded = json!({"schedule": "0 22 * * *", "duration": "8h", "reason": "x",
         "start": "2026-11-23T23:00:00Z", "end": "2026-11-24T23:00:00Z"});
     check(
@@ -79,13 +79,13 @@ fn a_freeze_is_in_force_from_its_start_to_its_end() {
     );
 }
 
-/// The rules of daylight saving time are those of the IANA's database: Berlin and New York change by an hour in March and in autumn, Lord
+/// Daylight saving time follows the IANA database: Berlin and New York change by an hour in March and in autumn, Lord
 /// Howe by half an hour, Kolkata never.
 #[test]
 fn schedules_go_by_the_clocks_of_their_zone() {
     let daily =
         |schedule: &str, zone: &str| json!({"schedule": schedule, "duration": "2h", "timeZone": zone, "reason": "x"});
-    // 2:30 does not come on 29 March: the clock goes from 2:00 to 3:00, which is 1:00 UTC.
+    // On 29 March there is no 2:30: the clock goes from 2:00 to 3:00, which is 1:00 UTC.
     check(
         daily("30 2 * * *", "Europe/Berlin"),
         &[
@@ -93,7 +93,7 @@ fn schedules_go_by_the_clocks_of_their_zone() {
             ("2026-03-29T00:59:59Z", "-2026-03-29T01:00:00Z"),
             ("2026-03-29T01:00:00Z", "+2026-03-29T03:00:00Z"),
             ("2026-03-29T03:00:00Z", "-2026-03-30T00:30:00Z"),
-            // 2:30 comes twice on 25 October, first at 0:30 UTC.
+            // On 25 October there are two 2:30, the first at 0:30 UTC.
             ("2026-10-25T00:29:59Z", "-2026-10-25T00:30:00Z"),
             ("2026-10-25T00:30:00Z", "+2026-10-25T02:30:00Z"),
             ("2026-10-25T02:30:00Z", "-2026-10-26T01:30:00Z"),
@@ -183,9 +183,9 @@ fn a_denial_closes_and_where_some_allow_one_must() {
         tell(&[&nights, &noons, &freeze], "2026-12-21T12:30:00Z"),
         "farwater-admin/freeze holidays 2027-01-04T00:00:00Z"
     );
-    // What is open closes with the next denial, if that comes first.
+    // An open window closes with the next denial, if that comes first.
     assert_eq!(tell(&[&nights, &freeze], "2026-12-19T23:00:00Z"), "open 2026-12-20T00:00:00Z");
-    // One that allows and is over opens no more, and still says that changes have their times.
+    // An Allow window that is over doesn't open again, but still restricts changes to windows.
     let over = named("once", json!({"type": "Allow", "end": "2026-01-01T00:00:00Z"}));
     assert_eq!(tell(&[&over], "2026-12-01T00:00:00Z"), "farwater-admin/once  ");
 }
@@ -242,7 +242,7 @@ fn an_agent_goes_by_what_it_was_handed() {
     assert!(Handed::default().is_empty() && !handed.is_empty());
 }
 
-/// Whatever the clock says, and however it jumps: what is told of a time holds up to the time that is told with it.
+/// Whatever the time, and however the clock jumps: a standing holds until the time that it names.
 #[test]
 fn what_is_told_holds_until_it_is_told_to_change() {
     let specs = [

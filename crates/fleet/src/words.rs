@@ -2,13 +2,13 @@
 
 use std::fmt::Display;
 
-/// `1 object`, `3 objects`. `noun`: one whose plural ends in `s`.
+/// `1 object`, `3 objects`. `noun`: a noun whose plural ends in `s`.
 pub fn counted<N: Display + PartialEq + From<u8>>(count: N, noun: &str) -> String {
     let ending = verb(&count, "", "s");
     format!("{count} {noun}{ending}")
 }
 
-/// `a, b, c and 2 more`. `all`: how many there are, with those that are not named.
+/// `a, b, c and 2 more`. `all`: the total number, including items that are not named.
 pub fn listed(named: &[String], all: usize) -> String {
     let named_text = named.join(", ");
     match all.saturating_sub(named.len()) {
@@ -23,7 +23,7 @@ pub fn signed(by: Option<&str>, reason: Option<&str>) -> String {
     by + &reason.map(|reason| format!(": {reason}")).unwrap_or_default()
 }
 
-/// The verb for so many.
+/// The verb in the form for the count.
 pub fn verb<'a, N: PartialEq + From<u8>>(count: &N, one: &'a str, many: &'a str) -> &'a str {
     if *count == N::from(1) { one } else { many }
 }

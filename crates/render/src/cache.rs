@@ -1,4 +1,4 @@
-//! What was rendered, by the digest of all that it was rendered from.
+//! Cache of renders, by the digest of all inputs.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -14,28 +14,28 @@ use farwater_bundle::RelPath;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// Both over all entries, compressed.
+/// Most bytes of all entries, compressed.
 #[derive(Clone, Copy, Debug)]
 pub struct CacheLimits {
     pub memory: usize,
     pub disk: u64,
 }
 
-/// A service's objects compress to some 2 KB: memory for a thousand services, disk for many times that.
+/// A service's objects compress to about 2 KB: memory for a thousand services, disk for many times that.
 impl Default for CacheLimits {
     fn default() -> Self {
         Self { memory: 2 << 20, disk: 64 << 20 }
     }
 }
 
-/// What was rendered without an error.
+/// A render without errors.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Entry {
     pub objects: Vec<Kept>,
     pub warnings: Vec<String>,
 }
 
-/// An object and where it comes from, as in a [`farwater_bundle::manifests::Origin`].
+/// An object and its origin, as in a [`farwater_bundle::manifests::Origin`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Kept {
     pub file: RelPath,
@@ -44,12 +44,12 @@ pub(crate) struct Kept {
     pub value: Value,
 }
 
-/// Longest entry when it is read: the objects of one service, and what JSON adds.
+/// Most bytes of an entry when read: the objects of one service in JSON.
 const MAX_ENTRY: u64 = 64 << 20;
 const ZSTD_LEVEL: i32 = 3;
 const SUFFIX: &str = "rendered.zst";
 
-/// Renders of which one goes out of memory first when it was not asked for the longest, and from the disk in the same way.
+/// A cache in memory and on disk. In both, the least recently used entry is dropped first.
 #[derive(Debug)]
 pub struct Cache {
     folder: Option<PathBuf>,
@@ -60,13 +60,13 @@ pub struct Cache {
 #[derive(Debug, Default)]
 struct Held {
     entries: BTreeMap<Digest, Vec<u8>>,
-    /// The one that was used last is at the end.
+    /// The last used entry is at the end.
     order: VecDeque<Digest>,
     bytes: usize,
 }
 
 impl Cache {
-    /// In memory, and in a folder that exists, if one is given.
+    /// Caches in memory, and in an existing folder if one is given.
     pub fn new(folder: Option<PathBuf>, limits: CacheLimits) -> Self {
         Self { folder, limits, held: Mutex::default() }
     }
@@ -79,11 +79,11 @@ impl Cache {
         let path = self.path(key)?;
         let bytes = fs::read(&path).ok()?;
         let Some(entry) = open(&bytes, key) else {
-            // Damaged: it is made again.
+            // Damaged: render again.
             let _ = fs::remove_file(&path);
             return None;
         };
-        // So that those in use go last.
+        // Marks it as used, so that it is dropped last.
         if let Ok(file) = fs::File::options().append(true).open(&path) {
             let _ = file.set_modified(SystemTime::now());
         }
@@ -91,7 +91,7 @@ impl Cache {
         Some(entry)
     }
 
-    /// `secret`: values that nobody may find on a disk went into it.
+    /// `secret`: the entry contains secret values, which must not be written to disk.
     pub(crate) fn put(&self, key: &Digest, entry: &Entry, secret: bool) {
         let Some(bytes) = seal(entry, key) else { return };
         if !secret
@@ -109,14 +109,14 @@ impl Cache {
             return Ok(());
         }
         self.trim(self.limits.disk - bytes.len() as u64)?;
-        // Readable for its owner alone.
+        // Readable only for its owner.
         let mut file = tempfile::Builder::new().prefix(".rendered-").tempfile_in(folder)?;
         file.write_all(bytes)?;
         file.persist(path).map_err(|error| error.error)?;
         Ok(())
     }
 
-    /// Removes the oldest until no more than `most` bytes are left.
+    /// Removes the oldest entries until at most `most` bytes are left.
     fn trim(&self, most: u64) -> io::Result<()> {
         let Some(folder) = &self.folder else { return Ok(()) };
         let (mut files, mut total) = (Vec::new(), 0);
@@ -174,7 +174,7 @@ impl Held {
     }
 }
 
-/// With its key in front, so that a file is not taken for another's.
+/// Includes the key, so that a file is not taken for that of another key.
 fn seal(entry: &Entry, key: &Digest) -> Option<Vec<u8>> {
     let json = serde_json::to_vec(&(key, Digest::of(&serde_json::to_vec(entry).ok()?), entry)).ok()?;
     zstd::bulk::compress(&json, ZSTD_LEVEL).ok()
@@ -199,7 +199,7 @@ mod tests {
         Entry { objects: vec![object], warnings: Vec::new() }
     }
 
-    /// Does not compress.
+    /// Incompressible text.
     fn noise(seed: usize) -> String {
         (0..40).map(|n| Digest::of(format!("{seed} {n}")).to_hex()).collect()
     }

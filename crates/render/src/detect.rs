@@ -1,11 +1,11 @@
-//! Which renderer a folder is for.
+//! Detects the renderer of a folder.
 
 use farwater_api::renderer::RendererType;
 use farwater_bundle::{Archive, RelPath, manifests::KUSTOMIZATIONS};
 
 const CHART: &str = "Chart.yaml";
 
-/// By exact files at the root of a real folder. Never `Auto` or `Plugin`.
+/// By exact file names at the root of a real folder. Never returns `Auto` or `Plugin`.
 pub fn detect(archive: &Archive, folder: &RelPath) -> RendererType {
     let has = |name: &&str| folder.join_name(name.as_bytes()).is_ok_and(|file| archive.file(&file).is_ok());
     if has(&CHART) {

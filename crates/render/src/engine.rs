@@ -1,4 +1,4 @@
-//! All objects of a service, whatever they are made with.
+//! Renders all objects of a service, with whatever renderers it has.
 
 mod request;
 
@@ -32,50 +32,50 @@ use crate::{
     plugin::{PluginError, Plugins, Run},
 };
 
-/// Part of every key under which a render is cached; changed when the same inputs must give something else.
+/// Part of every cache key. Change it when the same inputs must give another result.
 const FORMAT: &str = concat!("farwater-render-v3 ", env!("CARGO_PKG_VERSION"));
-/// Warnings that are told of one service.
+/// Most warnings reported for one service.
 const MAX_WARNINGS: usize = 50;
 
-/// What is rendered.
+/// The input of a render.
 #[derive(Clone, Copy, Debug)]
 pub struct Input<'a> {
     pub archive: &'a Archive,
     /// The service's folder.
     pub path: &'a RelPath,
-    /// None: one of type `Auto`.
+    /// Empty: one renderer of type `Auto`.
     pub renderers: &'a [Renderer],
     pub patches: &'a [Patch],
     pub release: Release<'a>,
     pub capabilities: &'a Capabilities,
-    /// What templates and plugins see, by name.
+    /// Parameters for templates and plugins, by name.
     pub parameters: &'a Map<String, Value>,
-    /// Whether values that nobody may find on a disk are among the parameters, or in the files.
+    /// Whether the parameters or files contain secret values, which must not be written to disk.
     pub secret: bool,
 }
 
 #[derive(Clone, Copy, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Release<'a> {
-    /// The service's; a chart's release has it too unless its renderer says otherwise.
+    /// The service's name; also that of a chart's release, unless its renderer states another.
     pub name: &'a str,
-    /// Of objects that name none.
+    /// Namespace of objects that name none.
     pub namespace: &'a str,
     /// Whether an earlier version of the service was applied.
     pub is_upgrade: bool,
 }
 
-/// What was rendered. It is complete if there are no errors, and only then may anything be deleted on the strength of it.
+/// The result of a render. It is complete if there are no errors; only then may anything be deleted because of it.
 #[derive(Debug, Default)]
 pub struct Output {
     pub objects: Vec<Manifest>,
     pub errors: Vec<RenderError>,
     pub warnings: Vec<String>,
-    /// Whether it had been rendered before.
+    /// Whether it is from the cache.
     pub cached: bool,
 }
 
-/// Why some of a service's objects are not known.
+/// Why some of a service's objects are unknown.
 #[derive(Debug, thiserror::Error)]
 pub enum RenderError {
     #[error(transparent)]
@@ -118,19 +118,19 @@ fn known(names: &[String]) -> String {
     if names.is_empty() { String::new() } else { format!(", but {}", names.join(", ")) }
 }
 
-/// Nobody answers a template's question about the cluster.
+/// Why a template's lookup in the cluster could not be answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unanswered(pub String);
 
 type Answered<'a> = Pin<Box<dyn Future<Output = Result<Option<Value>, Unanswered>> + Send + 'a>>;
 
-/// Whoever knows the cluster. Asked only by charts that may look things up.
+/// Answers lookups in the cluster. Only called for charts with lookups enabled.
 pub trait Asker: Send + Sync {
-    /// The object, or the list where the question has no name; `None` where there is none.
+    /// The object, or the list if the question has no name. None: there is none.
     fn look_up<'a>(&'a self, question: &'a Question) -> Answered<'a>;
 }
 
-/// Where there is no cluster.
+/// Used without a cluster.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Nobody;
 
@@ -140,12 +140,12 @@ impl Asker for Nobody {
     }
 }
 
-/// Renders services, one after the other or several at a time.
+/// Renders services; several renders may run concurrently.
 pub struct Engine {
     pub helper: Option<Helper>,
     pub plugins: Plugins,
     pub cache: Cache,
-    /// Where plugins get folders to work in.
+    /// Folder in which plugins get their working folders.
     pub work: PathBuf,
     pub limits: Limits,
 }
@@ -154,7 +154,7 @@ pub struct Engine {
 struct Task<'a> {
     stated: &'a Renderer,
     kind: RendererType,
-    /// The real one.
+    /// The real folder.
     folder: RelPath,
 }
 
@@ -204,7 +204,7 @@ impl Engine {
         output
     }
 
-    /// Of everything that decides about the output; `None` if that is not all known.
+    /// Digest of everything that decides the output. None: not everything is known.
     fn key(&self, input: &Input<'_>, stated: &[Renderer], tasks: &[Task<'_>], has_templates: bool) -> Option<Digest> {
         #[derive(Serialize)]
         struct Key<'a> {
@@ -218,15 +218,17 @@ impl Engine {
             parameters: Option<&'a Map<String, Value>>,
             programs: Vec<String>,
         }
-        // What the cluster has now is no input that has a digest.
+
+        // The state of the cluster is no input with a digest.
         if stated.iter().any(|renderer| renderer.helm.as_ref().is_some_and(|helm| helm.lookup)) {
             return None;
         }
-        // Whose files templates make is not known yet.
+        // It is not known yet which renderers the templates' files are for.
         let is = |kind| has_templates || tasks.iter().any(|task| task.kind == kind);
         let plugins = tasks.iter().filter_map(|task| self.plugins.get(task.stated.plugin.as_deref()?));
         let mut programs: Vec<String> = plugins.map(crate::Plugin::fingerprint).collect::<Option<_>>()?;
         programs.extend(self.helper.as_ref().map(|helper| helper.program().fingerprint()));
+
         let key = Key {
             format: FORMAT,
             files: input.archive.digest(),
@@ -252,17 +254,18 @@ impl Engine {
         let replaced;
         let mut input = *input;
         if has_templates {
-            // Without one of its files a renderer would make something else than what is meant.
+            // Without one of its files a renderer would silently return other objects.
             match self.render_templates(&input, &mut warnings).await {
                 Ok(archive) => replaced = archive,
                 Err(error) => return Output { errors: vec![error], warnings, ..Output::default() },
             }
             input.archive = &replaced;
         }
-        // A template may have become the file that decides.
+
+        // A template may have become the file that decides the renderer.
         let (tasks, problems) = plan(&input, stated);
         let mut output = self.render_tasks(&input, &tasks, asker).await;
-        // A file that is read as what it isn't fails after them, and because of them.
+        // Errors of planning come first, because later errors may follow from them.
         output.errors.splice(0..0, problems);
         warnings.append(&mut output.warnings);
         if !input.patches.is_empty() && !output.objects.is_empty() {
@@ -273,7 +276,7 @@ impl Engine {
                     output.errors.extend(errors);
                 }
                 Err(error) => {
-                    // None of them is known to be what is meant.
+                    // Without the patches, no object is as intended.
                     output.objects.clear();
                     output.errors.push(error);
                 }
@@ -285,12 +288,13 @@ impl Engine {
     async fn render_templates(&self, input: &Input<'_>, warnings: &mut Vec<String>) -> Result<Archive, RenderError> {
         let helper = self.helper(&"a template")?;
         let templates: Vec<(&RelPath, &[u8])> = templates(input.archive).collect();
-        // What stands where a template's result goes is the helper's to find.
+        // The helper checks whether files exist where templates' results go.
         let beside = templates.iter().filter_map(|(path, _)| {
             let result = RelPath::parse(path.as_str().strip_suffix(TEMPLATE_SUFFIX)?).ok()?;
             input.archive.file(&result).is_ok().then_some(result)
         });
         let beside: Vec<RelPath> = beside.collect();
+
         let mut request = message::Request {
             liquid: Some(message::Liquid { parameters: input.parameters }),
             ..message::Request::default()
@@ -300,6 +304,7 @@ impl Engine {
             request.files.push(message::Part { path: path.as_str(), size: bytes.len() });
             body.push(bytes);
         }
+
         let (done, bytes) = helper.call(request, &body, &Nobody).await.map_err(RenderError::Templates)?;
         warnings.extend(done.warnings);
         let broken = |source| RenderError::Templates(helper.broken(source));
@@ -307,6 +312,7 @@ impl Engine {
         for (path, bytes) in message::split(&done.files, &bytes).map_err(broken)? {
             made.insert(RelPath::parse(path)?, bytes.to_vec());
         }
+
         let without: BTreeSet<RelPath> = templates.iter().map(|(path, _)| (*path).clone()).collect();
         input.archive.replace(&without, &made, &BundleLimits::default()).map_err(RenderError::Archive)
     }
@@ -348,6 +354,7 @@ impl Engine {
         let helper = self.helper(if is_chart { &"a chart" } else { &"a kustomization" })?;
         let mut request = if is_chart { request::helm(input, task)? } else { request::kustomize(input, task) };
         request.bases = bases(files);
+
         let mut body: Vec<&[u8]> = Vec::with_capacity(files.len());
         for (path, file) in files {
             request.files.push(message::Part { path: path.as_str(), size: file.bytes.len() });
@@ -356,6 +363,7 @@ impl Engine {
         if !is_chart {
             warnings.extend(repeated_keys(files));
         }
+
         let fail = |source| RenderError::Renderer { folder: task.folder.clone(), source };
         let (done, bytes) = helper.call(request, &body, asker).await.map_err(fail)?;
         let told = done.warnings.iter().map(|warning| format!("{}: {warning}", task.folder));
@@ -392,6 +400,7 @@ impl Engine {
         let helper = self.helper(&"a plugin")?;
         let watcher = helper.program().command.first().map(String::as_str).unwrap_or_default();
         let _turn = helper.turn().await;
+
         let mut own = Vec::new();
         if plugin.kind == crate::PluginType::KrmFunction {
             let mut read = Collector::new(input.release.namespace);
@@ -404,6 +413,7 @@ impl Engine {
                 }
             }
         }
+
         let run = Run {
             plugin,
             watcher,
@@ -451,7 +461,7 @@ impl Engine {
     }
 }
 
-/// The renderers with their folders, and those that have none.
+/// The renderers with their folders, and errors of those without one.
 fn plan<'a>(input: &Input<'_>, stated: &'a [Renderer]) -> (Vec<Task<'a>>, Vec<RenderError>) {
     let (mut tasks, mut problems) = (Vec::new(), Vec::new());
     for renderer in stated {
@@ -464,7 +474,7 @@ fn plan<'a>(input: &Input<'_>, stated: &'a [Renderer]) -> (Vec<Task<'a>>, Vec<Re
             }
         };
         let Ok(real) = input.archive.folder(&folder) else {
-            // Reading it as raw manifests says what is missing.
+            // Reading it as raw manifests reports what is missing.
             tasks.push(Task { stated: renderer, kind: RendererType::Raw, folder });
             continue;
         };
@@ -472,7 +482,7 @@ fn plan<'a>(input: &Input<'_>, stated: &'a [Renderer]) -> (Vec<Task<'a>>, Vec<Re
             RendererType::Auto => detect(input.archive, &real),
             kind => kind,
         };
-        // Options that nobody would read.
+        // Options that no renderer would read.
         let wanted = [
             (renderer.helm.is_some() && kind != RendererType::Helm, "Helm", "Chart.yaml"),
             (renderer.kustomize.is_some() && kind != RendererType::Kustomize, "Kustomize", "kustomization.yaml"),
@@ -489,7 +499,8 @@ fn plan<'a>(input: &Input<'_>, stated: &'a [Renderer]) -> (Vec<Task<'a>>, Vec<Re
     (tasks, problems)
 }
 
-/// Values files that may be passed over and lie where only the repository has files: one that is not here may be there.
+/// Errors for optional values files outside the service's folder that are missing here: the bundle may lack a file that
+/// the repository has.
 fn unknown_values(input: &Input<'_>, renderer: &Renderer, folder: &RelPath) -> Vec<RenderError> {
     let Some(helm) = renderer.helm.as_ref().filter(|helm| helm.ignore_missing_values_files) else { return Vec::new() };
     let files = helm.values_files.iter().filter_map(|file| request::resolve(folder, file).ok());
@@ -497,14 +508,14 @@ fn unknown_values(input: &Input<'_>, renderer: &Renderer, folder: &RelPath) -> V
     unknown.map(|file| RenderError::UnknownValues { folder: folder.clone(), file }).collect()
 }
 
-/// Folders within a task's that other renderers have, or the bases of their kustomizations.
+/// Folders within a task's folder that other renderers read, or that are bases of their kustomizations.
 fn others(tasks: &[Task<'_>], task: &Task<'_>) -> Vec<RelPath> {
     let within = tasks.iter().map(|other| &other.folder).filter(|folder| **folder != task.folder);
     let bases = RelPath::parse(BASES).ok();
     within.cloned().chain(bases).filter(|folder| folder.is_within(&task.folder)).collect()
 }
 
-/// Of kustomizations: Kustomize takes the last of two in silence.
+/// Warnings for duplicate keys in kustomizations: Kustomize silently uses the last one.
 fn repeated_keys(files: &Files<'_>) -> Vec<String> {
     let kustomizations = files.iter().filter(|(path, _)| KUSTOMIZATIONS.contains(&path.file_name()));
     let repeated = kustomizations.flat_map(|(path, file)| {
@@ -521,7 +532,7 @@ fn repeated_keys(files: &Files<'_>) -> Vec<String> {
     repeated.collect()
 }
 
-/// The remote bases that were laid in, by the words that name them.
+/// The mounted remote bases, by the texts that name them.
 fn bases(files: &Files<'_>) -> BTreeMap<String, String> {
     let Ok(folder) = RelPath::parse(BASES) else { return BTreeMap::new() };
     if !files.keys().any(|path| path.is_within(&folder)) {
@@ -534,7 +545,7 @@ fn bases(files: &Files<'_>) -> BTreeMap<String, String> {
     named.filter(|(_, place)| is_there(place)).map(|(words, place)| (words, place.to_string())).collect()
 }
 
-/// Raw manifests only.
+/// Reads raw manifests only.
 fn read(input: &Input<'_>, tasks: &[Task<'_>]) -> Output {
     let mut collector = Collector::new(input.release.namespace);
     for task in tasks {
@@ -554,7 +565,7 @@ fn take(manifests: Manifests, mut output: Output) -> Output {
     output
 }
 
-/// Files whose names end in `.liquid`, with what symlinks of such names lead to.
+/// Files whose names end in `.liquid`, with the targets of symlinks of such names.
 fn templates(archive: &Archive) -> impl Iterator<Item = (&RelPath, &[u8])> {
     let is_template =
         |path: &RelPath| path.file_name().len() > TEMPLATE_SUFFIX.len() && path.as_str().ends_with(TEMPLATE_SUFFIX);
@@ -562,7 +573,7 @@ fn templates(archive: &Archive) -> impl Iterator<Item = (&RelPath, &[u8])> {
     archive.files().chain(links).filter(move |(path, _)| is_template(path))
 }
 
-/// Helm names a template after the chart: `web/templates/a.yaml`.
+/// The path of a chart's template. Helm names templates after the chart: `web/templates/a.yaml`.
 fn template_path(folder: &RelPath, source: &str) -> RelPath {
     let within = source.split_once('/').map_or(source, |(_, rest)| rest);
     folder.join_clean(within).unwrap_or_else(|_| folder.clone())

@@ -1,4 +1,4 @@
-//! An archive as plain files: symlinks resolved, for programs that see no links.
+//! An archive as plain files with symlinks resolved, for programs that support no links.
 
 use std::collections::BTreeMap;
 
@@ -25,7 +25,7 @@ pub enum FilesError {
     TooLarge(u64),
 }
 
-/// All files, with what symlinks lead to in their places. Links multiply, so what comes of them is bounded as an archive is.
+/// All files, with symlinks replaced by their targets. Links multiply, so the result has the limits of an archive.
 pub(crate) fn resolve<'a>(archive: &'a Archive, limits: &Limits) -> Result<Files<'a>, FilesError> {
     let mut found = Resolved { archive, limits, files: BTreeMap::new(), bytes: 0 };
     for (path, bytes) in archive.files() {
@@ -45,7 +45,7 @@ struct Resolved<'a, 'l> {
 }
 
 impl<'a> Resolved<'a, '_> {
-    /// `at`: where the link, or what it leads to, is put.
+    /// `at`: where the link's target is put.
     fn follow(&mut self, link: &RelPath, at: &RelPath) -> Result<(), FilesError> {
         if let Ok(bytes) = self.archive.file(link) {
             return self.add(at.clone(), File { bytes, executable: false });

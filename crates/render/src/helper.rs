@@ -1,8 +1,8 @@
-//! The child that renders: started when there is something to render, kept while it is used, gone when it is not.
+//! The child process that renders: started on demand, kept while it is used, ended when it is idle.
 //!
-//! `farwater-render` has Helm's and Kustomize's own libraries, and any program that speaks its messages can be named instead. A
-//! request that takes too long or too much ends with the child that works on it, and the next request gets a new one. Some children
-//! at a time work, so one that hangs doesn't hold up the others.
+//! `farwater-render` contains Helm's and Kustomize's own libraries; any program with the same protocol can be used
+//! instead. A request that takes too long or too much ends with its child, and the next request gets a new one. Several
+//! children work at one time, so one that hangs doesn't delay the others.
 
 mod child;
 
@@ -24,26 +24,27 @@ use crate::{
     message::{Confinement, Done, MessageError, Reason, Request, RequestLimits},
 };
 
-/// The child's own watch over the time comes first: it can say why.
+/// Time after the child's own limit, which comes first because the child can give the reason.
 const GRACE: Duration = Duration::from_secs(3);
-/// A child that works for longer lets others go first, and can't come back to the front. Most renders take some milliseconds.
+/// A render that takes longer lets others go first and can't get back to the front. Most renders take some
+/// milliseconds.
 const LONG: Duration = Duration::from_millis(100);
-/// Children at one time. Two, so that one that hangs until its time is up stops nobody else.
+/// Children at one time. Two, so that one that hangs until its limit doesn't stop the others.
 const CHILDREN: usize = 2;
-/// How long one is kept that has nothing to do: a poll's worth.
+/// How long an idle child is kept: about a poll interval.
 const IDLE: Duration = Duration::from_secs(60);
-/// A new child that is not ready by then will never be; on a busy machine it takes half a second.
+/// A new child that is not ready by then never will be; on a busy machine it takes half a second.
 const START: Duration = Duration::from_secs(30);
 
 /// How the program is started.
 #[derive(Clone, Debug)]
 pub struct Program {
-    /// Its path and its arguments.
+    /// Path and arguments.
     pub command: Vec<String>,
     pub limits: Limits,
     pub children: usize,
     pub idle: Duration,
-    /// Where programs of the user's own get folders to work in; the helper itself needs none.
+    /// Folder in which users' programs get their working folders; the helper itself needs none.
     pub work: Option<PathBuf>,
 }
 
@@ -52,13 +53,13 @@ impl Program {
         Self { command, limits: Limits::default(), children: CHILDREN, idle: IDLE, work: None }
     }
 
-    /// Of its files: what it renders may change with them.
+    /// Fingerprint of its files, which the result may depend on.
     pub(crate) fn fingerprint(&self) -> String {
         self.command.iter().map(|word| fingerprint(word)).collect::<Vec<_>>().join(" ")
     }
 }
 
-/// A word of a command, with size and time of the file that it names.
+/// A word of a command, with size and time if it names a file.
 pub(crate) fn fingerprint(word: &str) -> String {
     let file = std::fs::metadata(word).ok().filter(std::fs::Metadata::is_file);
     let changed = |file: &std::fs::Metadata| {
@@ -67,14 +68,14 @@ pub(crate) fn fingerprint(word: &str) -> String {
     file.map_or_else(|| word.to_owned(), |file| format!("{word}@{}-{}", file.len(), changed(&file).unwrap_or(0)))
 }
 
-/// Nothing was rendered.
+/// Why nothing was rendered.
 #[derive(Debug, thiserror::Error)]
 pub enum HelperError {
     #[error("start {program}: {source}; it comes with farwater-agent and farwater, and belongs beside them")]
     Start { program: String, source: std::io::Error },
     #[error("{program} speaks version {found} of the renderers' messages, not {}", crate::message::PROTOCOL)]
     Protocol { program: String, found: u32 },
-    /// What the program itself says.
+    /// The program's own error.
     #[error("{message}")]
     Failed { reason: Reason, message: String },
     #[error("rendering took over {} s", .0.as_secs())]
@@ -92,7 +93,7 @@ fn said(words: &str) -> String {
 }
 
 impl HelperError {
-    /// Whether a limit was reached, so that it would be again.
+    /// Whether a limit was reached, so that a retry would fail again.
     pub fn is_limit(&self) -> bool {
         matches!(self, Self::Time(_) | Self::Memory(_) | Self::Failed { reason: Reason::Limit, .. })
     }
@@ -107,7 +108,7 @@ pub struct Helper {
 #[derive(Default)]
 struct Idle {
     children: Vec<(Instant, Child)>,
-    /// Somebody waits to send them away.
+    /// A task waits to end them.
     attended: bool,
 }
 
@@ -120,12 +121,12 @@ impl Helper {
         &self.program
     }
 
-    /// Children that wait for something to do, by process id.
+    /// Process ids of idle children.
     pub fn idle(&self) -> Vec<u32> {
         lock(&self.idle).children.iter().filter_map(|(_, child)| child.id()).collect()
     }
 
-    /// What the kernel keeps a child from. Starts one if there is none.
+    /// How the kernel confines a child. Starts one if there is none.
     pub async fn confinement(&self) -> Result<Confinement, HelperError> {
         let child = match self.take_idle() {
             Some(child) => child,
@@ -136,7 +137,7 @@ impl Helper {
         Ok(confinement)
     }
 
-    /// A place among the children that work at one time, for one of somebody else's.
+    /// A place among the working children, for another program.
     pub(crate) async fn turn(&self) -> Option<SemaphorePermit<'_>> {
         self.working.acquire().await.ok()
     }
@@ -155,6 +156,7 @@ impl Helper {
             memory_bytes: memory,
             output_bytes: output,
         };
+
         let _turn = self.turn().await;
         loop {
             let (mut child, is_new) = match self.take_idle() {
@@ -171,7 +173,7 @@ impl Helper {
                     }
                     return Ok(done);
                 }
-                // It has said no, and goes on, unless it was at its limits.
+                // The child refused the request and continues, unless it was at its limits.
                 Ok(Ok(Err(failure))) => {
                     if !gave_way && failure.reason != Reason::Limit {
                         self.put_back(child);
@@ -182,14 +184,14 @@ impl Helper {
                 Err(_) => None,
             };
             match self.explain(child.end().await, failed) {
-                // It was about to end before it was asked; nothing is known of the request.
+                // It was already ending before the request, so nothing is known of the request.
                 HelperError::Crashed { .. } if !is_new => {}
                 error => return Err(error),
             }
         }
     }
 
-    /// `None`: nothing came in time.
+    /// `failed`: the broken message. None: no answer came in time.
     fn explain(&self, broken: Broken, failed: Option<MessageError>) -> HelperError {
         let limits = &self.program.limits;
         let program = self.name();
@@ -202,7 +204,7 @@ impl Helper {
         }
     }
 
-    /// One that has nothing to do, and has not ended by itself as far as is known.
+    /// An idle child that is still running.
     fn take_idle(&self) -> Option<Child> {
         let take = || lock(&self.idle).children.pop();
         while let Some((_, mut child)) = take() {
@@ -242,7 +244,7 @@ impl Helper {
         }
     }
 
-    /// An answer that makes no sense.
+    /// The error for an invalid answer.
     pub(crate) fn broken(&self, source: MessageError) -> HelperError {
         HelperError::Message { program: self.name(), source }
     }
@@ -259,12 +261,12 @@ impl Helper {
     }
 }
 
-/// Ends children that had nothing to do for long, until there are none.
+/// Ends children that were idle for too long, until there are none.
 async fn attend(idle: Arc<Mutex<Idle>>, patience: Duration) {
     loop {
         let next = {
             let mut idle = lock(&idle);
-            // Dropped: it ends.
+            // Dropping a child ends it.
             idle.children.retain(|(since, _)| since.elapsed() < patience);
             let next = idle.children.iter().map(|(since, _)| *since + patience).min();
             idle.attended = next.is_some();

@@ -1,11 +1,11 @@
 //! From the files of a bundle to Kubernetes objects.
 //!
-//! The order: files named `*.liquid` become files; then each renderer makes objects of its folder; then the patches of the service
-//! change them. Raw manifests are read here. Helm, Kustomize, Liquid and patches are done by a child that has the libraries of
-//! their own projects and nothing else ([`helper`]), plugins by programs that the agent was configured with ([`plugin`]). The
-//! command line and the agent use the same code, so `farwater render` shows what a cluster gets.
+//! In this order: files named `*.liquid` become files; each renderer makes objects from its folder; the service's
+//! patches change them. Raw manifests are read here. Helm, Kustomize, Liquid and patches run in a child process that
+//! contains only the libraries of those projects ([`helper`]), plugins are programs in the agent's configuration
+//! ([`plugin`]). The command line and the agent use the same code, so `farwater render` shows what a cluster gets.
 //!
-//! Whatever goes wrong is an error beside the objects, and never fewer objects in silence.
+//! A failure is an error in addition to the objects, and never makes the set smaller silently.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod cache;

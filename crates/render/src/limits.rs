@@ -1,18 +1,19 @@
-//! What one render may cost.
+//! Limits of one render.
 
 use std::time::Duration;
 
-/// Of one request to the helper, and of one run of a plugin. Renders take milliseconds; the largest public charts some hundred.
+/// For one request to the helper, and one run of a plugin. Renders take milliseconds; the largest public charts some
+/// hundred.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Limits {
     pub time: Duration,
-    /// Of the processor, of each process.
+    /// Processor time of each process.
     pub cpu: Duration,
-    /// Of a child with all that it starts, in bytes. What a program of somebody else's gets of it is [`Limits::foreign`].
+    /// Memory in bytes of a child with everything it starts. Of that, a foreign program gets [`Limits::foreign`].
     pub memory: u64,
-    /// The objects together, in bytes. Ten thousand of them have some 30 MB.
+    /// Most bytes of the objects together. Ten thousand of them have some 30 MB.
     pub output: usize,
-    /// Processes of a plugin at one time.
+    /// Most concurrent processes of a plugin.
     pub processes: u32,
 }
 
@@ -28,18 +29,18 @@ impl Default for Limits {
     }
 }
 
-/// Less memory than this is of no use: the libraries themselves take some 60 MB.
+/// Less memory than this is useless: the libraries themselves take some 60 MB.
 const LEAST_MEMORY: u64 = 160 << 20;
 
 impl Limits {
-    /// Memory of a program of somebody else's with all that it starts: the rest is for who watches over it, some 30 MB, and for what it
-    /// takes between two looks.
+    /// Memory of a foreign program with everything it starts. The rest is for its watcher, some 30 MB, and for what the
+    /// program allocates between two checks.
     pub fn foreign(self) -> u64 {
         self.memory / 4 * 3
     }
 
-    /// With the memory of each of `children` fitted into what the container may use, so that they never have it killed as a whole.
-    /// `container`: its limit in bytes, if it has one.
+    /// Fits the memory of each of `children` into the container, so that they never get the whole container killed.
+    /// `container`: its limit in bytes; none: it has no limit.
     pub fn within(self, container: Option<u64>, children: u64, reserved: u64) -> Self {
         let Some(container) = container else { return self };
         let each = container.saturating_sub(reserved) / children.max(1);

@@ -1,4 +1,4 @@
-//! What is said to a renderer program and by it: `render-helper/message.go` describes the format.
+//! Messages to and from a renderer program. `render-helper/message.go` describes the format.
 
 use std::collections::BTreeMap;
 
@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
-/// The only one there is.
+/// The only protocol version.
 pub(crate) const PROTOCOL: u32 = 1;
-/// Of answers: lists of objects, and questions.
+/// Most bytes of an answer's header: lists of objects, and lookups.
 const MAX_HEADER: u32 = 16 << 20;
 
 #[derive(Debug, Default, Serialize)]
@@ -23,7 +23,7 @@ pub(crate) struct Request<'a> {
     pub liquid: Option<Liquid<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub patch: Option<Patches<'a>>,
-    /// Where the folders of other repositories lie that kustomizations name, by the words that name them.
+    /// Places of mounted remote bases, by the texts that name them in kustomizations.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub bases: BTreeMap<String, String>,
     pub files: Vec<Part<'a>>,
@@ -95,17 +95,17 @@ pub(crate) struct Patches<'a> {
     pub patches: &'a [Patch],
 }
 
-/// What templates learn of the cluster.
+/// The cluster's capabilities for templates.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Capabilities {
-    /// As the API server says it; empty: the newest that Helm knows.
+    /// Version as the API server returns it. Empty: the newest that Helm knows.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub kube_version: String,
     /// `apps/v1`, `apps/v1/Deployment`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub api_versions: Vec<String>,
-    /// These versions are all that the cluster has; else they come on top of those that Helm takes for granted.
+    /// Whether these versions are all that the cluster has. Otherwise they are added to Helm's defaults.
     #[serde(default)]
     pub complete: bool,
 }
@@ -125,7 +125,7 @@ pub(crate) struct RequestLimits {
     pub output_bytes: usize,
 }
 
-/// What a renderer program says. One of them.
+/// An answer of a renderer program. Exactly one field is set.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Answer {
     pub ready: Option<Ready>,
@@ -143,13 +143,13 @@ pub(crate) struct Ready {
     pub confinement: Confinement,
 }
 
-/// What holds in a child besides its limits.
+/// How a child is confined, besides its limits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 pub struct Confinement {
-    /// Version of the kernel's Landlock; 0 without it.
+    /// Version of the kernel's Landlock. 0: not available.
     #[serde(default)]
     pub landlock: u32,
-    /// No sockets, files and programs.
+    /// Whether sockets, files and programs are blocked.
     #[serde(default)]
     pub seccomp: bool,
 }
@@ -179,18 +179,18 @@ pub(crate) struct Failure {
 /// Why nothing was rendered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 pub enum Reason {
-    /// The files or the options are not right.
+    /// The files or the options are wrong.
     Input,
-    /// Time, memory or output.
+    /// A limit of time, memory or output was reached.
     Limit,
-    /// Something was asked for that rendering doesn't do.
+    /// Rendering does not support what was requested.
     Refused,
-    /// A mistake of the program.
+    /// An error of the program.
     #[serde(other)]
     Internal,
 }
 
-/// What a template's `lookup` asks about: an object, or all of a kind where the name is empty.
+/// A template's `lookup`: an object, or all of a kind if the name is empty.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Question {
@@ -205,7 +205,7 @@ pub struct Question {
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) enum Reply<'a> {
-    /// Null where there is none.
+    /// Null: there is none.
     Found(&'a Value),
     Refused(&'a str),
 }
@@ -249,7 +249,7 @@ pub(crate) async fn send<W: AsyncWrite + Unpin>(
     Ok(to.flush().await?)
 }
 
-/// A header and its body of at most `most` bytes.
+/// Reads a header and its body of at most `most` bytes.
 pub(crate) async fn receive<H: DeserializeOwned, R: AsyncRead + Unpin>(
     from: &mut R,
     most: usize,
@@ -266,7 +266,7 @@ pub(crate) async fn receive<H: DeserializeOwned, R: AsyncRead + Unpin>(
     Ok((read, bytes))
 }
 
-/// The parts of a body, one after the other.
+/// Splits a body into its parts.
 pub(crate) fn split<'a>(parts: &'a [OwnedPart], body: &'a [u8]) -> Result<Vec<(&'a str, &'a [u8])>, MessageError> {
     let mut rest = body;
     let mut found = Vec::with_capacity(parts.len());

@@ -1,4 +1,5 @@
-//! Programs of somebody else's that make objects of a folder: named in the agent's configuration, never by a repository.
+//! Plugins: foreign programs that make objects from a folder. Named in the agent's configuration, never by a
+//! repository.
 
 use std::{
     collections::BTreeMap,
@@ -22,16 +23,16 @@ use tokio::{
 
 use crate::{files::Files, helper::fingerprint, limits::Limits};
 
-/// Beyond the plugin's own time: who watches it says why it ended.
+/// Time beyond the plugin's own limit, in which its watcher reports why it ended.
 const GRACE: Duration = Duration::from_secs(5);
-/// Longest text that is taken of what a plugin says for people.
+/// Longest text that is kept of a plugin's messages.
 const MAX_WORDS: usize = 4 << 10;
 /// Exit codes of `farwater-render confine`: a limit was reached; the program could not be started.
 const BEYOND: i32 = 121;
 const NOT_BEGUN: i32 = 122;
-/// Files and folders a plugin may read that are looked at for whether they have changed.
+/// Most files and folders of a plugin's `read` that are checked for changes.
 const MAX_READ_FILES: usize = 10_000;
-/// Folders of a run: the service's files, and what the plugin may write to.
+/// Folders of a run: the service's files, and the folder that the plugin may write to.
 const INPUT: &str = "input";
 const SCRATCH: &str = "scratch";
 
@@ -39,17 +40,17 @@ const SCRATCH: &str = "scratch";
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Plugin {
-    /// As services name it.
+    /// The name that services use.
     pub name: String,
-    /// The program's path and its arguments. In these `{parameters}` is the path of a JSON file with the parameters, `{folder}` the
-    /// renderer's folder and `{scratch}` a folder to write to.
+    /// The program's path and arguments. Placeholders: `{parameters}` is the path of a JSON file with the parameters,
+    /// `{folder}` the renderer's folder and `{scratch}` a folder to write to.
     pub command: Vec<String>,
     #[serde(default, rename = "type")]
     pub kind: PluginType,
-    /// Folders that it may read besides its own, the system's and the files that it works on.
+    /// Folders that it may read besides its own, the system's and its input files.
     #[serde(default)]
     pub read: Vec<PathBuf>,
-    /// Less than what the agent allows.
+    /// Limit below that of the agent. None: the agent's.
     #[serde(default)]
     pub timeout_seconds: Option<u64>,
     #[serde(default)]
@@ -61,13 +62,13 @@ pub enum PluginType {
     /// Gets the parameters as JSON on standard input, and prints YAML.
     #[default]
     Exec,
-    /// A KRM function: gets a ResourceList on standard input, with the folder's manifests as items and the parameters as its
-    /// `functionConfig`, and prints one.
+    /// A KRM function. It gets a ResourceList on standard input, with the folder's manifests as items and the
+    /// parameters as its `functionConfig`, and prints a ResourceList.
     #[serde(rename = "KRMFunction")]
     KrmFunction,
 }
 
-/// The configuration is not right.
+/// An error in the configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum PluginsError {
     #[error("line {line}: {problem}")]
@@ -124,7 +125,7 @@ impl Plugins {
 }
 
 impl Plugin {
-    /// Of its configuration, its program and the files that it may read; `None` if these are too many to look at.
+    /// Fingerprint of its configuration, its program and the files that it may read. None: there are too many files.
     pub(crate) fn fingerprint(&self) -> Option<String> {
         let mut parts: Vec<String> = self.command.iter().map(|word| fingerprint(word)).collect();
         let mut left = MAX_READ_FILES;
@@ -135,7 +136,7 @@ impl Plugin {
     }
 }
 
-/// Of a file, or of all that lies in a folder. Links are read where they lead, and followed into no folder.
+/// Adds the fingerprint of a file, or of everything in a folder. Links to files are followed, links to folders are not.
 fn add_fingerprints(place: &Path, parts: &mut Vec<String>, left: &mut usize) -> Option<()> {
     *left = left.checked_sub(1)?;
     parts.push(fingerprint(&place.to_string_lossy()));
@@ -148,7 +149,7 @@ fn add_fingerprints(place: &Path, parts: &mut Vec<String>, left: &mut usize) -> 
     entries.iter().try_for_each(|entry| add_fingerprints(entry, parts, left))
 }
 
-/// A plugin made no objects.
+/// Why a plugin made no objects.
 #[derive(Debug, thiserror::Error)]
 pub enum PluginError {
     #[error("lay out its files")]
@@ -179,18 +180,18 @@ fn said(words: &str) -> String {
     if words.is_empty() { String::new() } else { format!(": {words}") }
 }
 
-/// What one run is given.
+/// The input of one run.
 pub(crate) struct Run<'a> {
     pub plugin: &'a Plugin,
-    /// The helper's program, which watches over plugins too.
+    /// The helper program, which also watches over plugins.
     pub watcher: &'a str,
-    /// A folder of the agent's own, where each run gets one.
+    /// The agent's folder in which each run gets a folder.
     pub work: &'a Path,
     pub limits: Limits,
     pub files: &'a Files<'a>,
     pub folder: &'a RelPath,
     pub parameters: &'a Map<String, Value>,
-    /// Of the folder; for a KRM function.
+    /// The folder's manifests, for a KRM function.
     pub manifests: &'a [Value],
 }
 
@@ -211,7 +212,7 @@ impl Run<'_> {
     }
 
     async fn output(&self) -> Result<Vec<u8>, PluginError> {
-        // Root's plugins run as another user, who can't get to the agent's own folders.
+        // If the agent is root, plugins run as another user, who can't access the agent's own folders.
         let is_root = rustix::process::geteuid().is_root();
         let parent = if is_root { std::env::temp_dir() } else { self.work.to_owned() };
         let place =
@@ -242,7 +243,7 @@ impl Run<'_> {
                 fs::create_dir_all(folder)?;
             }
             fs::write(&to, file.bytes)?;
-            // Not to be written to, where the kernel can't keep it from that.
+            // Read-only, in case the kernel can't prevent writing.
             fs::set_permissions(&to, fs::Permissions::from_mode(if file.executable { 0o500 } else { 0o400 }))?;
         }
         Ok(())
@@ -296,17 +297,17 @@ impl Run<'_> {
     }
 }
 
-/// A plugin and who watches over it. Dropping it ends both.
+/// A plugin and its watcher. Dropping it ends both.
 struct Running(Option<Child>);
 
 impl Running {
-    /// What it printed, when it has ended well.
+    /// Its output, if it succeeded.
     async fn finish(&mut self, input: &[u8], most: usize) -> Result<Vec<u8>, PluginError> {
         let Some(child) = &mut self.0 else { return Ok(Vec::new()) };
         let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let write = async {
             if let Some(mut stdin) = stdin {
-                // Who doesn't read its input may still do its work.
+                // A plugin that doesn't read its input may still succeed.
                 let _ = stdin.write_all(input).await;
             }
         };
@@ -330,7 +331,7 @@ impl Drop for Running {
     fn drop(&mut self) {
         let Some(mut child) = self.0.take() else { return };
         let Some(pid) = child.id().and_then(|pid| rustix::process::Pid::from_raw(pid.cast_signed())) else { return };
-        // The watcher ends all that the plugin has started, and then itself.
+        // The watcher ends everything that the plugin has started, and then itself.
         let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(async move {
@@ -342,7 +343,7 @@ impl Drop for Running {
     }
 }
 
-/// At most `most` bytes; then the pipe is closed.
+/// Reads at most `most` bytes, then closes the pipe.
 async fn read(from: Option<impl AsyncRead + Unpin>, most: usize) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     if let Some(from) = from {
@@ -351,7 +352,7 @@ async fn read(from: Option<impl AsyncRead + Unpin>, most: usize) -> io::Result<V
     Ok(bytes)
 }
 
-/// The end of what it says for people; the rest is read and forgotten, so that it doesn't wait for us.
+/// The end of the plugin's messages. Earlier output is read and dropped, so that the plugin doesn't block.
 async fn read_words(from: Option<impl AsyncRead + Unpin>) -> String {
     let (mut words, mut is_cut) = (Vec::new(), false);
     if let Some(mut from) = from {
@@ -369,13 +370,13 @@ async fn read_words(from: Option<impl AsyncRead + Unpin>) -> String {
     String::from_utf8_lossy(kept).trim().to_owned()
 }
 
-/// Without the line that a cut left the end of: nobody would know the end of a secret.
+/// Drops the partial first line of cut output, because a cut secret could not be recognized.
 fn whole_lines(words: &[u8]) -> &[u8] {
     let end = words.iter().position(|byte| *byte == b'\n');
     end.map_or(&[], |end| &words[end + 1..])
 }
 
-/// The beginning of a text, up to the last word that is all there, for the same reason.
+/// The beginning of a text up to the last complete word, for the same reason.
 fn whole_words(text: &str) -> &str {
     match text.char_indices().nth(MAX_WORDS) {
         Some((end, _)) => text[..end].rsplit_once(char::is_whitespace).map_or("", |(whole, _)| whole),
@@ -387,7 +388,8 @@ fn whole_words(text: &str) -> &str {
 fn items(output: &[u8]) -> Result<Vec<Value>, PluginError> {
     let fail = |problem: String| PluginError::ResourceList(problem);
     let text = std::str::from_utf8(output).map_err(|_| fail("it is not UTF-8 text".to_owned()))?;
-    // As large as ten thousand objects are.
+
+    // Enough for ten thousand objects.
     let budget = Budget { nodes: 5_000_000, bytes: 64 << 20, ..Budget::default() };
     let mut documents =
         yaml::parse(text, &budget).map_err(|error| fail(format!("line {}: {}", error.line, error.reason)))?;
@@ -399,6 +401,7 @@ fn items(output: &[u8]) -> Result<Vec<Value>, PluginError> {
     if list["kind"] != "ResourceList" {
         return Err(fail(format!("its kind is {}", list["kind"])));
     }
+
     let errors = list["results"].as_array().into_iter().flatten();
     let errors: Vec<&str> = errors
         .filter(|result| result["severity"] == "error")

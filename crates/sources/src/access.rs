@@ -1,4 +1,4 @@
-//! Who we are at a host, and whom we trust there: read from the Secrets that a source names.
+//! Credentials and trusted authorities for a host, from the Secrets that a source names.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -12,10 +12,10 @@ use crate::remote::Secret;
 pub type SecretData = BTreeMap<String, Vec<u8>>;
 
 const DOCKER_CONFIG: &str = ".dockerconfigjson";
-/// Longest docker configuration; Secrets of Kubernetes end at 1 MiB.
+/// Most bytes of a docker configuration; Secrets in Kubernetes have at most 1 MiB.
 const MAX_DOCKER_CONFIG: usize = 1 << 20;
 
-/// What proves that we may read.
+/// Credentials that allow reading.
 #[derive(Clone, Debug)]
 pub enum Login {
     Basic {
@@ -24,20 +24,20 @@ pub enum Login {
     },
     /// Sent as it is.
     Bearer(Secret),
-    /// A registry's identity token: its token service gives others for it.
+    /// A registry's identity token, which its token service exchanges for other tokens.
     Identity(Secret),
 }
 
-/// For one host.
+/// Credentials and trust for one host.
 #[derive(Clone, Default)]
 pub struct Access {
     pub(crate) login: Option<Login>,
-    /// PEM, beside the machine's own authorities.
+    /// Authorities in PEM, in addition to the machine's own.
     pub(crate) ca: Option<String>,
     pub(crate) identity: Option<Identity>,
 }
 
-/// What we show a server that asks for a certificate, PEM.
+/// Client certificate for servers that ask for one, PEM.
 #[derive(Clone)]
 pub(crate) struct Identity {
     pub certificate: String,
@@ -78,7 +78,7 @@ pub enum AccessError {
 }
 
 impl Access {
-    /// `host`: with its port, and the path behind it for a registry, as docker's configuration names it.
+    /// `host`: with its port, and for a registry with the path, as in docker's configuration.
     pub fn read(host: &str, secret: Option<&SecretData>, tls: Option<&SecretData>) -> Result<Self, AccessError> {
         let mut access = Self::default();
         if let Some(data) = secret {
@@ -99,12 +99,12 @@ impl Access {
         Ok(access)
     }
 
-    /// A token that is sent as it is, or none; `tls`: an authority, and what we show.
+    /// A token that is sent as it is, or none. `tls`: an authority, and a client certificate.
     pub fn with_token(token: Option<Secret>, tls: Option<&SecretData>) -> Result<Self, AccessError> {
         Ok(Self { login: token.map(Login::Bearer), ..Self::read("", None, tls)? })
     }
 
-    /// No login, and an authority beside the machine's own.
+    /// No login, and an authority in addition to the machine's own.
     pub(crate) fn trusting(ca: Option<&str>) -> Self {
         Self { ca: ca.map(str::to_owned), ..Self::default() }
     }
@@ -113,7 +113,7 @@ impl Access {
         self.login.is_some()
     }
 
-    /// The text without anything secret in it.
+    /// The text with secrets removed.
     pub(crate) fn redact(&self, text: &str) -> String {
         let secrets: Vec<String> = match &self.login {
             Some(Login::Basic { username, password }) => {
@@ -131,7 +131,7 @@ impl Access {
 }
 
 impl Login {
-    /// The value of the `Authorization` header; an identity token is for a token service alone.
+    /// The value of the `Authorization` header. None for an identity token, which is only for a token service.
     pub(crate) fn header(&self) -> Option<Zeroizing<String>> {
         match self {
             Self::Basic { username, password } => {
@@ -147,7 +147,7 @@ impl Login {
 fn text(data: &SecretData, key: &'static str) -> Result<Option<String>, AccessError> {
     let Some(bytes) = data.get(key) else { return Ok(None) };
     let text = std::str::from_utf8(bytes).map_err(|_| AccessError::Text(key))?;
-    // `echo token | base64` leaves a line break at the end; inside it would be another header.
+    // `echo token | base64` appends a line break, which is removed; one inside would start another header.
     let text = text.trim_end_matches(['\r', '\n']);
     if text.chars().any(char::is_control) {
         return Err(AccessError::Text(key));
@@ -192,7 +192,7 @@ struct DockerAuth {
     registrytoken: Option<Zeroizing<String>>,
 }
 
-/// Text that is wiped when it is dropped.
+/// Reads a text that is wiped when dropped.
 pub(crate) fn read_secret<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Zeroizing<String>>, D::Error> {
     Ok(Option::<String>::deserialize(from)?.map(Zeroizing::new))
 }
@@ -202,13 +202,15 @@ fn read_docker_config(place: &str, bytes: &[u8]) -> Result<Login, AccessError> {
         return Err(AccessError::Docker);
     }
     let config: DockerConfig = serde_json::from_slice(bytes).map_err(|_| AccessError::Docker)?;
-    // The longest name that the place begins with: a host may have other credentials for a path.
+
+    // The longest matching name counts, because a host may have other credentials for a path.
     let named = config.auths.into_iter().map(|(name, auth)| (docker_name(&name), auth));
     let place = docker_name(place);
     let fits = |name: &str| place == name || place.strip_prefix(name).is_some_and(|rest| rest.starts_with('/'));
     let found = named.filter(|(name, _)| !name.is_empty() && fits(name)).max_by_key(|(name, _)| name.len());
     let host = || place.split('/').next().unwrap_or_default().to_owned();
     let (_, auth) = found.ok_or_else(|| AccessError::NoSuchHost(host()))?;
+
     let given = |text: &Option<Zeroizing<String>>| {
         text.as_ref().filter(|text| !text.is_empty()).map(|text| Secret::new(text.as_str()))
     };
@@ -221,6 +223,7 @@ fn read_docker_config(place: &str, bytes: &[u8]) -> Result<Login, AccessError> {
     if let (Some(username), Some(password)) = (&auth.username, given(&auth.password)) {
         return Ok(Login::Basic { username: username.clone(), password });
     }
+
     let pair = auth.auth.as_ref().and_then(|auth| STANDARD.decode(auth.trim()).ok()).map(Zeroizing::new);
     let pair = pair.as_ref().and_then(|pair| std::str::from_utf8(pair).ok()?.split_once(':'));
     match pair {
@@ -232,7 +235,7 @@ fn read_docker_config(place: &str, bytes: &[u8]) -> Result<Login, AccessError> {
     }
 }
 
-/// `https://index.docker.io/v1/` is how docker itself calls `docker.io`.
+/// Docker itself calls `docker.io` `https://index.docker.io/v1/`.
 fn docker_name(name: &str) -> String {
     let name = name.trim_start_matches("https://").trim_start_matches("http://").trim_end_matches('/');
     let name = name.trim_end_matches("/v1").trim_end_matches("/v2");
@@ -244,7 +247,7 @@ fn docker_name(name: &str) -> String {
     if path.is_empty() { host } else { format!("{host}/{path}") }
 }
 
-/// Flux's older name for it is taken too.
+/// Flux's older name for the key is accepted too.
 fn read_ca(data: &SecretData) -> Result<Option<String>, AccessError> {
     let Some(bytes) = data.get("ca.crt").or_else(|| data.get("caFile")) else { return Ok(None) };
     let text = String::from_utf8(bytes.clone()).ok();

@@ -1,18 +1,17 @@
-//! Addresses of repositories, taken apart before anything is done with them: http, https, `ssh://` and ssh's short
-//! form `user@host:path`.
+//! Addresses of repositories, parsed before they are used: http, https, `ssh://` and ssh's short form `user@host:path`.
 //!
-//! What a program or a comparison could read in another way than we do is refused: octal numbers as addresses, dots that
-//! climb, slashes in disguise, names and paths that look like options.
+//! Anything that a program or a comparison could interpret differently is refused: octal numbers as addresses, dots
+//! that climb, disguised slashes, names and paths that look like options.
 
 use std::{fmt, net::IpAddr};
 
 use percent_encoding::percent_decode_str;
 
-/// Longest address; the API's schema says the same.
+/// Most bytes of an address; the API's schema has the same limit.
 pub const MAX_URL: usize = 2048;
-/// Longest name of a host (RFC 1035, 2.3.4).
+/// Most bytes of a host name (RFC 1035, 2.3.4).
 const MAX_HOST: usize = 253;
-/// As whom ssh signs in where the address doesn't say: what every Git host calls its account.
+/// User for ssh if the address names none: the account name of every Git host.
 const SSH_USER: &str = "git";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -20,7 +19,7 @@ pub enum Scheme {
     Http,
     Https,
     Ssh,
-    /// Of credentials only: Git doesn't speak it.
+    /// Only for credentials: Git doesn't support it.
     Oci,
 }
 
@@ -48,18 +47,18 @@ impl Scheme {
     }
 }
 
-/// A repository's address in its parts.
+/// A parsed address of a repository.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Address {
-    /// As it was written.
+    /// As written.
     text: String,
     pub scheme: Scheme,
-    /// Of ssh.
+    /// Only for ssh.
     user: Option<String>,
     /// A name or an address, in lower case, IPv6 without brackets.
     host: String,
     port: Option<u16>,
-    /// As it was written: with the first slash, but for ssh's short form.
+    /// As written, with the first slash except in ssh's short form.
     path: String,
     is_short: bool,
 }
@@ -77,7 +76,7 @@ pub enum AddressError {
 }
 
 impl Address {
-    /// Of a repository.
+    /// Parses the address of a repository.
     pub fn parse(text: &str) -> Result<Self, AddressError> {
         let address = Self::parse_any(text)?;
         if address.scheme == Scheme::Oci {
@@ -89,7 +88,7 @@ impl Address {
         Ok(address)
     }
 
-    /// Of a repository or a registry.
+    /// Parses the address of a repository or a registry.
     pub fn parse_any(text: &str) -> Result<Self, AddressError> {
         if text.len() > MAX_URL {
             return Err(AddressError::Malformed("longer than 2048 bytes"));
@@ -99,6 +98,7 @@ impl Address {
             let why = "it has a space, a query, a fragment or a character that must be encoded";
             return Err(AddressError::Malformed(why));
         }
+
         let (scheme, authority, path, is_short) = match text.split_once("://") {
             Some((scheme, rest)) => {
                 let scheme = Scheme::parse(scheme).ok_or(AddressError::Scheme)?;
@@ -115,6 +115,7 @@ impl Address {
             Some((user, place)) => (Some(parse_user(user)?), place),
             None => (None, authority),
         };
+
         let (host, port) = if is_short { (parse_host(place)?, None) } else { parse_place(place)? };
         check_path(path, scheme, is_short)?;
         Ok(Self { text: text.to_owned(), scheme, user, host, port, path: path.to_owned(), is_short })
@@ -124,12 +125,12 @@ impl Address {
         &self.text
     }
 
-    /// In lower case, an IPv6 address without brackets.
+    /// The host in lower case, an IPv6 address without brackets.
     pub fn host(&self) -> &str {
         &self.host
     }
 
-    /// The address that the host is, where it is no name.
+    /// The host as an IP address. None: it is a name.
     pub fn ip(&self) -> Option<IpAddr> {
         self.host.parse().ok()
     }
@@ -138,12 +139,12 @@ impl Address {
         self.port.unwrap_or(self.scheme.default_port())
     }
 
-    /// As whom ssh signs in.
+    /// The user for ssh.
     pub fn user(&self) -> &str {
         self.user.as_deref().unwrap_or(SSH_USER)
     }
 
-    /// `scheme://host[:port]`: what credentials are bound to. Default ports are left out.
+    /// `scheme://host[:port]` without a default port. Credentials are bound to it.
     pub fn origin(&self) -> String {
         format!("{}://{}", self.scheme.as_str(), self.authority())
     }
@@ -157,7 +158,7 @@ impl Address {
         }
     }
 
-    /// Equal for addresses of one repository, however they are written.
+    /// A text that is equal for all forms of one repository's address.
     pub fn identity(&self) -> String {
         let user = if self.scheme == Scheme::Ssh { self.user() } else { "" };
         let slash = if self.is_short || self.path.is_empty() { "/" } else { "" };
@@ -165,17 +166,17 @@ impl Address {
         format!("{}://{user}@{}:{}{slash}{path}", self.scheme.as_str(), self.host, self.port())
     }
 
-    /// What ssh's other side is asked for. Only addresses with a scheme are encoded.
+    /// The path for ssh's remote side. Only addresses with a scheme are percent-encoded.
     pub fn ssh_path(&self) -> String {
         if self.is_short {
             return self.path.clone();
         }
         let path = percent_decode_str(&self.path).decode_utf8_lossy().into_owned();
-        // As Git reads it: a home folder is not below the root.
+        // As in Git, a home folder is not below the root.
         if path.starts_with("/~") { path[1..].to_owned() } else { path }
     }
 
-    /// The address that a submodule's URL means, relative to this one where it begins with `./` or `../`.
+    /// The address of a submodule's URL, relative to this one if it begins with `./` or `../`.
     pub fn join(&self, text: &str) -> Result<Self, AddressError> {
         if !text.starts_with("./") && !text.starts_with("../") {
             return Self::parse(text);
@@ -200,7 +201,7 @@ impl Address {
         Self::parse(&format!("{}://{user}{}{port}/{path}", self.scheme.as_str(), self.bracketed()))
     }
 
-    /// As it was written.
+    /// The path as written.
     pub(crate) fn path(&self) -> &str {
         &self.path
     }
@@ -222,7 +223,7 @@ impl fmt::Display for Address {
     }
 }
 
-/// `user@host:path`: a colon before the first slash, outside of brackets. Without a user it could be anything.
+/// Splits `user@host:path`: a colon before the first slash and outside brackets. Without a user it would be ambiguous.
 fn split_short(text: &str) -> Option<(&str, &str)> {
     let from = text.find(']').unwrap_or(0);
     let colon = from + text[from..].find(':')?;
@@ -271,7 +272,8 @@ fn parse_host(host: &str) -> Result<String, AddressError> {
     if host.is_empty() || host.len() > MAX_HOST || !host.split('.').all(label) {
         return Err(AddressError::Malformed("it has no host, or one that is no name of the DNS"));
     }
-    // Programs read `0x7f.1` and `2130706433` as 127.0.0.1. What ends in a number must be an address as all read it.
+    // Programs read `0x7f.1` and `2130706433` as 127.0.0.1. A host that ends in a number must be an address in the
+    // common form.
     let last = host.rsplit('.').next().unwrap_or_default();
     let is_number = last.bytes().all(|b| b.is_ascii_digit()) || last.starts_with("0x") || last.starts_with("0X");
     if is_number && host.parse::<std::net::Ipv4Addr>().is_err() {
@@ -280,7 +282,7 @@ fn parse_host(host: &str) -> Result<String, AddressError> {
     Ok(host.to_ascii_lowercase())
 }
 
-/// Segments that climb, and separators in disguise, would let two programs see two paths.
+/// Two programs could see different paths in segments that climb and in disguised separators.
 fn check_path(path: &str, scheme: Scheme, is_short: bool) -> Result<(), AddressError> {
     let decoded = if is_short { path.as_bytes().to_vec() } else { percent_decode_str(path).collect() };
     if decoded.iter().any(u8::is_ascii_control) || decoded.contains(&b'\\') {
@@ -301,7 +303,7 @@ fn check_path(path: &str, scheme: Scheme, is_short: bool) -> Result<(), AddressE
     Ok(())
 }
 
-/// Addresses that credentials are meant for: all of one host, or those below a path.
+/// A prefix of the addresses that credentials are for: a whole host, or a path on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UrlPrefix(Address);
 
@@ -309,7 +311,7 @@ impl UrlPrefix {
     /// An address of http, https, ssh (in both forms) or oci, with or without a path.
     pub fn parse(text: &str) -> Result<Self, AddressError> {
         let text = text.trim_end_matches('/');
-        // Of ssh's short form without a path nothing is left behind the colon.
+        // A prefix in ssh's short form without a path has nothing after the colon.
         let text = text.strip_suffix(':').map_or_else(|| text.to_owned(), |host| format!("ssh://{host}"));
         let with_path = if text.starts_with("ssh://") && !text["ssh://".len()..].contains('/') {
             format!("{text}/~")
@@ -323,8 +325,8 @@ impl UrlPrefix {
         Ok(Self(address))
     }
 
-    /// Whether an address is below the prefix: the same scheme, host and port, the same user of ssh if the prefix names one, and a
-    /// path that begins with whole segments of the prefix's.
+    /// Whether an address is below the prefix: same scheme, host and port, the same ssh user if the prefix names one,
+    /// and a path that begins with all segments of the prefix.
     pub fn covers(&self, url: &str) -> bool {
         let Ok(address) = Address::parse_any(url) else { return false };
         let own = &self.0;
@@ -335,12 +337,12 @@ impl UrlPrefix {
         let (prefix, names): (Vec<_>, Vec<_>) = (own.names().collect(), address.names().collect());
         let Some((last, before)) = prefix.split_last() else { return true };
         let Some(name) = names.get(before.len()) else { return false };
-        // `…/web` is `…/web.git`, too.
+        // `…/web` also covers `…/web.git`.
         let is_last = names.len() == prefix.len();
         names[..before.len()] == *before && (name == last || (is_last && name.strip_suffix(".git") == Some(last)))
     }
 
-    /// The longer prefix is the one that was meant.
+    /// Sort key: of several matching prefixes, the longest counts.
     pub fn length(&self) -> (usize, usize, bool) {
         (self.0.names().count(), self.0.path.len(), self.0.user.is_some())
     }

@@ -1,5 +1,5 @@
-//! What is kept of a Helm repository or a registry on the disk: the charts that its index lists, and the archives that services
-//! need. One folder for each source, as a Git source has its mirror.
+//! The files of a Helm repository or a registry on disk: the charts in its index, and the archives that services need.
+//! Each source has one folder, as a Git source has its mirror.
 
 use std::{
     fs, io,
@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::heavy;
 
-/// Archives before the newest that are kept: services that are looked at still name them.
+/// Unused archives that are kept, newest first, because services that are being reconciled may still name them.
 const KEPT: usize = 8;
 const TEMPORARY: &str = "tmp-";
 
@@ -22,11 +22,11 @@ const TEMPORARY: &str = "tmp-";
 #[derive(Clone, Debug)]
 pub struct Artifacts(Arc<PathBuf>);
 
-/// What an archive is, beside its bytes.
+/// Description of an archive.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Label {
-    /// Of the file's bytes.
+    /// Digest of the file's bytes.
     pub file: Digest,
     pub holds: Holds,
 }
@@ -36,9 +36,9 @@ pub struct Label {
 pub enum Holds {
     /// An archive of files.
     Files,
-    /// A chart's archive: its folder is the root.
+    /// The archive of a chart, whose folder becomes the root.
     Chart,
-    /// One file, of this name.
+    /// A single file with this name.
     File(String),
 }
 
@@ -46,7 +46,7 @@ pub enum Holds {
 pub enum ArtifactError {
     #[error("{what} {}", path.display())]
     Io { what: &'static str, path: PathBuf, source: io::Error },
-    /// It is not here, or not what it was: it is to be fetched again.
+    /// It is missing or damaged, and must be fetched again.
     #[error("artifact {0} is not on the disk")]
     Missing(Digest),
     #[error(transparent)]
@@ -56,7 +56,7 @@ pub enum ArtifactError {
 }
 
 impl Artifacts {
-    /// The folder is made when something is put into it.
+    /// The folder is created when something is written to it.
     pub fn at(folder: &Path) -> Self {
         Self(Arc::new(folder.to_owned()))
     }
@@ -70,14 +70,14 @@ impl Artifacts {
         self.0.join(name)
     }
 
-    /// A file of no name that goes when it is dropped.
+    /// A temporary file that is deleted when dropped.
     pub(crate) fn temporary(&self) -> Result<tempfile::NamedTempFile, ArtifactError> {
         fs::create_dir_all(self.folder()).map_err(io_error("make", self.folder()))?;
         let made = tempfile::Builder::new().prefix(TEMPORARY).tempfile_in(self.folder());
         made.map_err(io_error("make a file in", self.folder()))
     }
 
-    /// Gives a file its name, so that it is there whole or not at all.
+    /// Gives a temporary file its name, so that it exists completely or not at all.
     pub(crate) fn persist(&self, file: tempfile::NamedTempFile, name: &str) -> Result<(), ArtifactError> {
         let path = self.path(name);
         file.as_file().sync_all().map_err(io_error("write", &path))?;
@@ -92,7 +92,7 @@ impl Artifacts {
         self.persist(file, name)
     }
 
-    /// Whether an artifact is here: `key` is its manifest's digest, or its own where there is no manifest.
+    /// Whether an artifact is on disk. `key`: digest of its manifest, or its own if it has no manifest.
     pub fn contains(&self, key: &Digest) -> bool {
         self.label(key).is_some_and(|label| self.path(&archive_name(&label.file)).is_file())
     }
@@ -101,7 +101,7 @@ impl Artifacts {
         serde_json::from_slice(&fs::read(self.path(&label_name(key))).ok()?).ok()
     }
 
-    /// Takes a downloaded archive in, once it was seen to be one. Blocking work, and not much of it at the same time.
+    /// Stores a downloaded archive after checking it. Blocking work, limited to few at a time.
     pub(crate) async fn admit(
         &self,
         key: Digest,
@@ -121,7 +121,7 @@ impl Artifacts {
                 }
             }
             artifacts.persist(file, &archive_name(&label.file))?;
-            // Last: what has a label is here.
+            // Written last, so that an artifact with a label is complete.
             let text =
                 serde_json::to_vec(&label).map_err(|error| io_error("write", artifacts.folder())(error.into()))?;
             artifacts.write(&label_name(&key), &text)?;
@@ -130,7 +130,7 @@ impl Artifacts {
         .await
     }
 
-    /// The files of an artifact. Blocking; what is not what it was counts as missing.
+    /// The files of an artifact. Blocking. A damaged one counts as missing.
     pub fn open(&self, key: &Digest) -> Result<Members, ArtifactError> {
         let missing = || ArtifactError::Missing(*key);
         let label = self.label(key).ok_or_else(missing)?;
@@ -141,7 +141,7 @@ impl Artifacts {
             Err(error) => return Err(io_error("read", &path)(error)),
         };
         if Digest::of(&bytes) != label.file {
-            // The label goes with it: then it is fetched again.
+            // Remove the label too, so that it is fetched again.
             let label = self.path(&label_name(key));
             fs::remove_file(&label).map_err(io_error("remove", &label))?;
             return Err(missing());
@@ -149,7 +149,7 @@ impl Artifacts {
         Ok(read_members(&bytes, &label.holds)?)
     }
 
-    /// Removes what was downloaded and is named no more, but for the last few, and what a killed download left.
+    /// Deletes artifacts that no service names, except the last few, and the remains of killed downloads.
     pub async fn tidy(&self, kept: Vec<Digest>) -> Result<(), ArtifactError> {
         let artifacts = self.clone();
         blocking(move || artifacts.tidy_now(&kept)).await
@@ -161,6 +161,7 @@ impl Artifacts {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             Err(error) => return Err(io_error("list", self.folder())(error)),
         };
+
         let (mut old, mut files) = (Vec::new(), Vec::new());
         for entry in list {
             let entry = entry.map_err(io_error("list", self.folder()))?;
@@ -176,12 +177,14 @@ impl Artifacts {
                 files.push(file);
             }
         }
+
         old.sort_unstable();
         let gone = old.len().saturating_sub(KEPT);
         let (gone, stays) = old.split_at(gone);
         for (_, key) in gone {
             remove(&self.path(&label_name(key)))?;
         }
+
         let named: Vec<_> =
             kept.iter().chain(stays.iter().map(|(_, key)| key)).filter_map(|key| Some(self.label(key)?.file)).collect();
         for file in files.into_iter().filter(|file| !named.contains(file)) {
@@ -227,7 +230,7 @@ pub(crate) fn io_error(what: &'static str, path: &Path) -> impl FnOnce(io::Error
     move |source| ArtifactError::Io { what, path, source }
 }
 
-/// Work that takes memory and a core, off the threads that others wait on.
+/// Runs work that needs memory and a core on another thread, so that nothing waits behind it.
 pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, ArtifactError> + Send + 'static,
 ) -> Result<T, ArtifactError> {

@@ -1,8 +1,8 @@
 //! The node's bundle cache: `<hex digest>.tar.zst` files in one folder.
 //!
-//! Files appear whole (temporary file, fsync, rename, fsync of the folder), are verified each time they are read,
-//! and go when the folder is over its size, least recently used first. A pinned bundle never goes: what is assigned
-//! or needed for a rollback must be there when the Git host isn't.
+//! Files appear completely (temporary file, fsync, rename, fsync of the folder), are verified at each read, and are
+//! evicted when the folder exceeds its size, least recently used first. A pinned bundle is never evicted: assigned
+//! bundles, and those needed for a rollback, must be available while the Git host isn't.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -16,7 +16,7 @@ use farwater_api::Digest;
 use farwater_bundle::{ArchiveError, Limits, archive};
 
 const SUFFIX: &str = ".tar.zst";
-/// What was found broken, kept once for a look at it.
+/// Folder in which damaged files are kept once, for analysis.
 const QUARANTINE: &str = ".corrupt";
 const TEMPORARY: &str = "tmp-";
 
@@ -35,7 +35,7 @@ struct Inner {
 struct State {
     files: HashMap<Digest, File>,
     pinned: HashSet<Digest>,
-    /// Of them: since somebody began to look for all.
+    /// Bundles that were pinned since the last call of `pin_all` began.
     pinned_since: HashSet<Digest>,
     total: u64,
     /// Counts uses; the larger, the later.
@@ -52,7 +52,7 @@ struct File {
 pub enum CacheError {
     #[error("{what} {} in the bundle cache", path.display())]
     Io { what: &'static str, path: PathBuf, source: io::Error },
-    /// The file was set aside; the bundle is to be made or fetched again.
+    /// The file was set aside; the bundle must be made or fetched again.
     #[error("bundle {digest} in the cache is damaged and was set aside")]
     Corrupt { digest: Digest, source: ArchiveError },
     #[error("these bytes are not bundle {digest}")]
@@ -62,7 +62,7 @@ pub enum CacheError {
 }
 
 impl BundleCache {
-    /// Makes or scans the folder. Reads names and sizes only: contents are verified when they are read.
+    /// Creates or scans the folder. Reads only names and sizes; contents are verified when they are read.
     pub fn open(folder: &Path, max_bytes: u64, limits: Limits) -> Result<Self, CacheError> {
         fs::create_dir_all(folder).map_err(io_error("make", folder))?;
         let mut found = Vec::new();
@@ -79,7 +79,7 @@ impl BundleCache {
                 found.push((metadata.modified().ok(), digest, metadata.len()));
             }
         }
-        // Uses aren't written down; the age of the files stands in for them after a restart.
+        // Uses are not stored; after a restart the age of the files replaces them.
         found.sort_unstable();
         let mut state = State::default();
         for (_, digest, bytes) in found {
@@ -99,15 +99,15 @@ impl BundleCache {
         (state.files.len(), state.total)
     }
 
-    /// One more bundle that must stay.
+    /// Pins one more bundle.
     pub fn pin(&self, digest: Digest) {
         let mut state = self.state();
         state.pinned.insert(digest);
         state.pinned_since.insert(digest);
     }
 
-    /// The bundles that must stay, all of them, as `find` comes to: whatever else was pinned before may go, and what is pinned
-    /// meanwhile stays.
+    /// Replaces the pinned bundles by those that `find` returns: others may be evicted. Bundles that are pinned
+    /// meanwhile stay pinned.
     pub async fn pin_all<E>(&self, find: impl Future<Output = Result<HashSet<Digest>, E>>) -> Result<(), E> {
         self.state().pinned_since.clear();
         let mut all = find.await?;
@@ -117,13 +117,13 @@ impl BundleCache {
         Ok(())
     }
 
-    /// The compressed bundle, verified; `None` if it isn't here.
+    /// The compressed bundle, verified. None: it is not here.
     pub async fn get(&self, digest: &Digest) -> Result<Option<Vec<u8>>, CacheError> {
         let (inner, digest) = (self.0.clone(), *digest);
         blocking(move || inner.read(&digest)).await
     }
 
-    /// Keeps a compressed bundle. Bytes that aren't the digest's are refused.
+    /// Stores a compressed bundle. Bytes with another digest are refused.
     pub async fn put(&self, digest: &Digest, compressed: Vec<u8>) -> Result<(), CacheError> {
         let (inner, digest) = (self.0.clone(), *digest);
         blocking(move || inner.write(&digest, &compressed)).await
@@ -173,7 +173,7 @@ impl Inner {
             .map_err(io_error("make a file for", &path))?;
         file.write_all(compressed).and_then(|()| file.as_file().sync_all()).map_err(io_error("write", &path))?;
         file.persist(&path).map_err(|error| io_error("name", &path)(error.error))?;
-        // Without this the name may be gone after a power cut while a row says that it is there.
+        // Otherwise a power cut could lose the name while a row says that the file exists.
         fs::File::open(&self.folder).and_then(|folder| folder.sync_all()).map_err(io_error("sync", &self.folder))?;
         let evicted = {
             let mut state = self.state();
@@ -212,7 +212,7 @@ impl State {
         }
     }
 
-    /// Forgets the least recently used until all fits, and tells which. What was just written stays, pinned or not.
+    /// Evicts the least recently used until everything fits, and returns them. The newest one stays, pinned or not.
     fn evict(&mut self, max_bytes: u64, newest: &Digest) -> Vec<Digest> {
         if self.total <= max_bytes {
             return Vec::new();

@@ -1,6 +1,6 @@
-//! What a Secret says: how to sign in, whom to trust, and through which proxy.
+//! The contents of a Secret: credentials, authorities and a proxy.
 //!
-//! The keys are Flux's, so that its Secrets can be taken as they are.
+//! The keys are Flux's, so that its Secrets can be used unchanged.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::{
     secret::Secret,
 };
 
-/// Where GitHub mints tokens.
+/// GitHub's API, which mints tokens.
 const GITHUB_API: &str = "https://api.github.com";
 
 #[derive(Clone, Debug)]
@@ -25,14 +25,14 @@ pub enum Credentials {
         password: Secret,
     },
     Bearer(Secret),
-    /// Tokens that an API gives for a short time.
+    /// Short-lived tokens from an API.
     App(App),
-    /// What a program of the administrator's says.
+    /// Credentials from a program of the administrator.
     Program(Arc<Program>),
     Ssh(SshAccess),
 }
 
-/// A GitHub App as it is installed somewhere: what tokens are asked for with.
+/// An installation of a GitHub App, for which tokens are requested.
 #[derive(Clone, Debug)]
 pub struct App {
     pub(crate) id: String,
@@ -44,11 +44,11 @@ pub struct App {
 
 #[derive(Clone, Debug)]
 pub struct SshAccess {
-    /// A private key as `ssh-keygen` or OpenSSL wrote it.
+    /// A private key as written by `ssh-keygen` or OpenSSL.
     pub(crate) identity: Secret,
-    /// Of the key.
+    /// Passphrase of the key.
     pub(crate) passphrase: Option<Secret>,
-    /// Lines of known hosts' keys.
+    /// Lines with known hosts' keys.
     pub(crate) known_hosts: String,
 }
 
@@ -57,7 +57,7 @@ pub struct SshAccess {
 pub struct Proxy {
     pub(crate) address: Address,
     pub(crate) login: Option<(String, Secret)>,
-    /// Of the proxy itself, where it speaks TLS; PEM.
+    /// Authority of the proxy itself, if it uses TLS; PEM.
     pub(crate) ca: Option<String>,
 }
 
@@ -98,7 +98,7 @@ pub enum RemoteError {
     ProxySsh,
 }
 
-/// Reads a Secret for an address: keys of the other kind of address are left aside, so that one Secret can serve both.
+/// Reads a Secret for an address. Keys for other kinds of addresses are ignored, so that one Secret can serve both.
 pub(crate) fn read_secret(
     scheme: Scheme,
     data: &SecretData,
@@ -112,7 +112,7 @@ pub(crate) fn read_secret(
 fn read_http(data: &SecretData) -> Result<(Option<Credentials>, Option<String>), RemoteError> {
     let ca = read_ca(data)?;
     let is_of_ssh = data.contains_key("identity");
-    // Of a Secret for ssh this is the key's passphrase.
+    // In a Secret for ssh this is the key's passphrase.
     let password = if is_of_ssh && !data.contains_key("username") { None } else { line(data, "password")? };
     let basic = (line(data, "username")?, password);
     let token = line(data, "bearerToken")?;
@@ -150,7 +150,7 @@ fn read_app(data: &SecretData) -> Result<Option<App>, RemoteError> {
     }
     let number = |key: &'static str| {
         let text = line(data, key)?.ok_or(RemoteError::AppHalf(key))?;
-        // GitHub's client ids are accepted as issuers too.
+        // GitHub accepts client ids as issuers too.
         let plain = text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'.');
         if plain { Ok(text) } else { Err(RemoteError::SecretText(key)) }
     };
@@ -165,7 +165,7 @@ fn read_app(data: &SecretData) -> Result<Option<App>, RemoteError> {
     Ok(Some(App { id, installation, key: Secret::new(key), api }))
 }
 
-/// Of the Secret that `spec.proxySecretRef` names.
+/// Reads the Secret that `spec.proxySecretRef` names.
 pub(crate) fn read_proxy(data: &SecretData) -> Result<Proxy, RemoteError> {
     let address = line(data, "address")?.ok_or(RemoteError::ProxyAddress)?;
     let address = Address::parse(address.trim_end_matches('/')).map_err(|_| RemoteError::ProxyAddress)?;
@@ -186,7 +186,8 @@ fn read_ca(data: &SecretData) -> Result<Option<String>, RemoteError> {
     pem.map(|pem| Some(pem.to_owned())).ok_or(RemoteError::Ca)
 }
 
-/// A value of one line. `echo token | base64` leaves a line break at the end; inside it would be another header.
+/// A value of one line. `echo token | base64` appends a line break, which is removed; one inside would start another
+/// header.
 fn line(data: &SecretData, key: &'static str) -> Result<Option<String>, RemoteError> {
     let Some(bytes) = data.get(key) else { return Ok(None) };
     let text = std::str::from_utf8(bytes).map_err(|_| RemoteError::SecretText(key))?;
@@ -208,7 +209,7 @@ pub(crate) fn basic(username: &str, password: &Secret) -> Zeroizing<String> {
 }
 
 impl Proxy {
-    /// With what it asks for, as curl takes it.
+    /// The proxy's URL with its login, for curl.
     pub(crate) fn url(&self) -> Zeroizing<String> {
         let encode = |text: &str| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string();
         let login = self.login.as_ref().map(|(user, password)| {
@@ -217,7 +218,7 @@ impl Proxy {
         });
         let login = login.unwrap_or_default();
         let address = &self.address;
-        // Without a port curl takes 1080.
+        // Without a port curl uses 1080.
         let (scheme, host, port) = (address.scheme.as_str(), address.bracketed(), address.port());
         Zeroizing::new(format!("{scheme}://{}{host}:{port}", *login))
     }

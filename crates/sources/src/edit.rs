@@ -1,4 +1,5 @@
-//! An edit of one field of one file, as a commit on top of another. It is made of objects in the mirror, and nothing is checked out.
+//! Edits one field of one file, as a commit on top of another. It is made from objects in the mirror; nothing is
+//! checked out.
 
 use std::error::Error;
 
@@ -13,19 +14,19 @@ use crate::{
     mirror::{MAX_TREE_BYTES, Mirror, MirrorError, MirrorObjects, parse_entry},
 };
 
-/// Largest file that is edited. A manifest of which people state one field is far smaller.
+/// Most bytes of an edited file. A manifest in which people state one field is far smaller.
 const MAX_EDITED: u64 = 1 << 20;
-/// Who makes such commits. With the time of what is promoted and the commit below it, the same edit is the same commit.
+/// Author of such commits. With the promotion's time and the parent commit, the same edit gives the same commit.
 const AUTHOR: &str = "Farwater <noreply@farwater.dev>";
 
-/// One field of one file is to say something.
+/// One field of one file, and its new value.
 #[derive(Clone, Debug)]
 pub struct Edit {
     pub path: RelPath,
     pub field: FieldPath,
     pub value: FieldValue,
     pub message: String,
-    /// Of the commit, in seconds since 1970.
+    /// Time of the commit, in seconds since 1970.
     pub time: i64,
 }
 
@@ -42,14 +43,14 @@ pub enum FileError {
 }
 
 impl FileError {
-    /// Whether the mirror, and not the file, is what is wrong.
+    /// Whether the mirror is at fault, and not the file.
     pub fn is_of_mirror(&self) -> bool {
         matches!(self, Self::Mirror(_) | Self::Write(_))
     }
 }
 
 impl Mirror {
-    /// What a field of a file says at a commit.
+    /// The value of a file's field at a commit.
     pub async fn field_at(&self, commit: ObjectId, path: RelPath, field: FieldPath) -> Result<FieldValue, FileError> {
         let mirror = self.clone();
         spawn(move || {
@@ -59,7 +60,7 @@ impl Mirror {
         .await
     }
 
-    /// Makes the commit; none: the file says that already.
+    /// Creates the commit. None: the field already has that value.
     pub async fn commit_edit(&self, base: ObjectId, edit: Edit) -> Result<Option<ObjectId>, FileError> {
         let mirror = self.clone();
         spawn(move || {
@@ -72,7 +73,7 @@ impl Mirror {
             let write = |kind, data: &[u8]| file.objects.write(kind, data).map_err(FileError::Write);
             let mut id = write(Kind::Blob, text.as_bytes())?;
             for (mut tree, end) in file.trees.into_iter().rev() {
-                // It is as long as the one before, and its name is the same: the order stays.
+                // The new id has the length of the old one and the name is unchanged, so the order stays.
                 tree[end - id.as_bytes().len()..end].copy_from_slice(id.as_bytes());
                 id = write(Kind::Tree, &tree)?;
             }
@@ -90,7 +91,7 @@ fn refuse_field(path: RelPath, field: &FieldPath, source: FieldError) -> FileErr
 
 struct File {
     objects: MirrorObjects,
-    /// Those that lead to it, from the root, each with where in it the id of the next ends.
+    /// The trees that lead to the file, from the root, each with the end of the next id in it.
     trees: Vec<(Vec<u8>, usize)>,
     text: String,
 }
@@ -117,6 +118,7 @@ impl File {
             trees.push((tree, end));
             id = next;
         }
+
         if trees.is_empty() {
             return Err(refuse("is no file"));
         }
@@ -130,7 +132,7 @@ impl File {
     }
 }
 
-/// The entry of a name: what it is, its id, and where that ends.
+/// The entry with a name: its mode, its id, and where that ends.
 fn find_entry(tree: &[u8], name: &str, of: &ObjectId) -> Option<(Mode, ObjectId, usize)> {
     let mut at = 0;
     while at < tree.len() {

@@ -1,4 +1,4 @@
-//! Why a Helm repository or a registry gave nothing: typed, with evidence and what to do, and without anything secret.
+//! Why a Helm repository or a registry returned nothing: typed, with evidence and a remedy, and without secrets.
 
 use farwater_api::Digest;
 use url::Url;
@@ -11,10 +11,10 @@ use crate::git::Retry;
 pub struct FetchError {
     /// What was attempted: "fetch the index of".
     pub what: &'static str,
-    /// Without its query, which may hold a token.
+    /// Without its query, which may contain a token.
     pub url: String,
     pub reason: FetchReason,
-    /// What was seen, on one line, without anything secret.
+    /// The observation, on one line, without secrets.
     pub evidence: String,
 }
 
@@ -155,7 +155,7 @@ impl FetchError {
     }
 }
 
-/// A URL fit for printing: a query may be a signature that lets anybody in.
+/// A printable URL: the query is removed, because it may be a signature that grants access.
 pub(crate) fn show(url: &Url) -> String {
     let mut url = url.clone();
     url.set_query(None);

@@ -1,7 +1,7 @@
-//! The network side of Git: asking a remote for its references, and fetching into a bare mirror when they moved.
+//! The network side of Git: listing a remote's references, and fetching into a bare mirror when they have moved.
 //!
-//! Why the `git` program and not a library: it speaks to every server there is, and its fetch is bounded from
-//! outside. What makes it safe to run: [`run`].
+//! The `git` program is used instead of a library, because it works with every server, and its fetch can be limited
+//! from outside. [`run`] makes it safe.
 
 mod aside;
 mod error;
@@ -42,33 +42,34 @@ use crate::{
     web::Web,
 };
 
-/// The one reference of a mirror. Its name is ours, so that no renamed branch (`a` to `a/b`) can stand in its way.
+/// The one reference of a mirror. The hub chooses its name, so a renamed branch (`a` to `a/b`) can't conflict with it.
 const TRACKED: &str = "refs/farwater/tracked";
-/// Everything of a remote, fetched only when a server doesn't hand out a commit by its id.
+/// All references of a remote, fetched only if a server doesn't serve a commit by its id.
 const ALL: &str = "refs/farwater/all";
-/// What somebody looked at last beside what is followed.
+/// The revision that was last looked up besides the followed one.
 const ASIDE: &str = "refs/farwater/aside";
 /// The name of a remote's default branch.
 const HEAD: &str = "HEAD";
-/// The branch that is followed where HEAD leads to nothing: in a bare repository that was made with another name for its first branch.
+/// Branch to follow if HEAD has no target, as in a bare repository that was created with another name for its first
+/// branch.
 const FALLBACK: &str = "main";
 /// Where the default branch was, beside [`TRACKED`], which is where HEAD was.
 const DEFAULT: &str = "refs/farwater/default";
-/// Names the branch that a mirror's HEAD stood for when it was last looked up.
+/// File with the branch that the remote's HEAD named when it was last looked up.
 const DEFAULT_FILE: &str = "farwater-default";
-/// Names the URL that a mirror's objects came from.
+/// File with the URL that a mirror's objects came from.
 pub(crate) const URL_FILE: &str = "farwater-url";
 
-/// What a remote may cost.
+/// Limits for a remote.
 #[derive(Clone, Copy, Debug)]
 pub struct GitLimits {
-    /// References that a remote may list where all of a kind are asked for (semver ranges).
+    /// References that a remote may list when all of a kind are requested (semver ranges).
     pub refs: usize,
     /// Bytes of references.
     pub refs_bytes: usize,
     /// Bytes that one mirror may take on disk.
     pub mirror_bytes: u64,
-    /// Packs in a mirror before they are put together; each fetch leaves one.
+    /// Packs in a mirror before they are merged; each fetch adds one.
     pub packs: usize,
 }
 
@@ -80,13 +81,13 @@ impl Default for GitLimits {
     }
 }
 
-/// What a source is at.
+/// The revision that a source is at.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Revision {
-    /// The branch or tag; `None` if a commit was asked for.
+    /// The branch or tag. None: a commit was requested.
     pub name: Option<String>,
     pub commit: ObjectId,
-    /// What the reference holds: for an annotated tag the tag's own id, else the commit's.
+    /// The object of the reference: for an annotated tag the tag's own id, otherwise the commit's.
     pub object: ObjectId,
 }
 
@@ -100,17 +101,17 @@ impl fmt::Display for Revision {
     }
 }
 
-/// The outcome of a successful look at a remote.
+/// The result of a successful check of a remote.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Synced {
     pub revision: Revision,
-    /// Whether objects were fetched; a reference that didn't move costs one question and no fetch.
+    /// Whether objects were fetched. An unmoved reference costs one request and no fetch.
     pub fetched: bool,
-    /// The commit that a branch was at before, if its history was rewritten: it is no ancestor of the new one.
+    /// The previous commit of the branch, if it is not an ancestor of the new one, i.e. the history was rewritten.
     pub rewritten: Option<ObjectId>,
 }
 
-/// The `git` program, ready to be run against strangers. Cheap to clone.
+/// The `git` program, prepared for untrusted remotes. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Git(Arc<Inner>);
 
@@ -118,20 +119,20 @@ pub struct Git(Arc<Inner>);
 struct Inner {
     program: PathBuf,
     ssh: PathBuf,
-    /// An empty folder: no configuration, no credentials.
+    /// An empty home folder, without configuration and credentials.
     home: PathBuf,
     limits: GitLimits,
-    /// For requests of our own, and what links may lead to.
+    /// For requests without git, and for restrictions on links.
     web: Web,
     mint: Mint,
     identities: Identities,
-    /// One fetch at a time for each mirror.
+    /// Allows one fetch at a time for each mirror.
     locks: Mutex<HashMap<PathBuf, Weak<tokio::sync::Mutex<()>>>>,
 }
 
 impl Git {
-    /// Uses the `git` and the `ssh` that are found on the path. They run in `home`, which is emptied first: what an earlier process left
-    /// there when it was killed is nobody's.
+    /// Uses the `git` and `ssh` on the path. They run in `home`, which is emptied first of the remains of an earlier
+    /// killed process.
     pub fn new(limits: GitLimits, web: Web, home: &Path) -> io::Result<Self> {
         let home = std::path::absolute(home)?;
         match std::fs::remove_dir_all(&home) {
@@ -156,9 +157,10 @@ impl Git {
         self.0.identities.unlock(access).await
     }
 
-    /// Looks at the remote and fetches into the mirror if what is followed moved. `timeout` bounds each of the two.
+    /// Checks the remote and fetches into the mirror if the followed reference has moved. `timeout` limits each of the
+    /// two.
     ///
-    /// The mirror is made if it isn't there, and made anew if it belongs to another URL.
+    /// The mirror is created if it is missing, and recreated if it belongs to another URL.
     pub async fn sync(
         &self,
         remote: &Remote,
@@ -173,6 +175,7 @@ impl Git {
         let lock = self.lock(mirror);
         let _one_at_a_time = lock.lock().await;
         let session = &self.open(remote, timeout).await?;
+
         let known = if is_mirror_of(remote, mirror).await { open_mirror(mirror).await } else { None };
         let before = match &known {
             Some(known) => tracked(known).await,
@@ -183,6 +186,7 @@ impl Git {
             Reference::Default => known_default(mirror).await,
             _ => None,
         };
+
         let is_whole = before.as_ref().is_some_and(Tracked::is_whole);
         let is_default = *reference == Reference::Default;
         let name = match (&branch, &known) {
@@ -193,8 +197,9 @@ impl Git {
             }
             (_, known) => self.look_up(session, reference, (known.as_ref(), mirror), timeout).await?,
         };
+
         let missing = || GitError::new("read", remote, GitReason::MirrorIncomplete, reference.to_string());
-        // One that was made anew is another.
+        // A recreated mirror must be opened again.
         let opened = if before.is_some() { known } else { open_mirror(mirror).await }.ok_or_else(missing)?;
         let now = tracked(&opened).await.ok_or_else(missing)?;
         let commit = now.commit.ok_or_else(missing)?;
@@ -204,15 +209,16 @@ impl Git {
             Some(before) if before != commit && !is_ancestor(&opened, before, commit).await => Some(before),
             _ => None,
         };
+
         if fetched {
             self.tidy(remote, mirror, timeout).await;
         }
         Ok(Synced { revision: Revision { name, commit, object: now.id }, fetched, rewritten })
     }
 
-    /// A branch into a mirror that has it already, in one visit to the remote instead of two: git looks where it is before it
-    /// fetches, and fetches nothing if it hasn't moved. `false`: there is no such branch any more, or the remote's default branch is at
-    /// another commit than this one, and so it is another one.
+    /// Fetches a branch into a mirror that already has it, in one connection instead of two: git checks it before the
+    /// fetch and fetches nothing if it hasn't moved. False: the branch no longer exists, or the remote's default branch
+    /// is at another commit and so is another branch.
     async fn follow(
         &self,
         session: &Session<'_>,
@@ -236,7 +242,8 @@ impl Git {
         Ok(!is_default || spawn(move || known.reference(TRACKED) == known.reference(DEFAULT)).await)
     }
 
-    /// Fetches a reference into the mirror, which is created if it is missing. Returns the name of the reference in the mirror.
+    /// Fetches a reference into the mirror, which is created if missing. Returns the name of the reference in the
+    /// mirror.
     async fn look_up(
         &self,
         session: &Session<'_>,
@@ -261,7 +268,7 @@ impl Git {
         Ok(wanted.name)
     }
 
-    /// Asks the remote where a reference is; changes nothing.
+    /// Looks up a reference at the remote; changes nothing.
     async fn resolve(
         &self,
         session: &Session<'_>,
@@ -272,7 +279,7 @@ impl Git {
             GitError::new("find", session.remote, GitReason::ReferenceMissing(reference.to_string()), evidence)
         };
         match reference {
-            // A commit never moves: whether it exists is seen when it is fetched.
+            // A commit never moves; the fetch shows whether it exists.
             Reference::Commit(id) => Ok(Wanted { name: None, refspec: id.to_string(), id: *id, is_commit: true }),
             Reference::Branch(name) => {
                 let full = format!("refs/heads/{name}");
@@ -301,7 +308,7 @@ impl Git {
             Reference::Default => {
                 let fallback = format!("refs/heads/{FALLBACK}");
                 let refs = self.list_refs(session, &["--symref", "--", URL, HEAD, &fallback], timeout).await?;
-                // A HEAD that is no branch has no other name.
+                // A HEAD that names no branch has no other name.
                 let head = refs.get(HEAD).map(|id| (refs.head().unwrap_or(HEAD), HEAD, id));
                 match head.or_else(|| Some((FALLBACK, fallback.as_str(), refs.get(&fallback)?))) {
                     Some((name, refspec, id)) => {
@@ -332,7 +339,7 @@ impl Git {
             .map_err(|reason| GitError::new(call.what, session.remote, reason, String::new()))
     }
 
-    /// Tells an empty repository from one that lacks the reference, and names some that it has.
+    /// Distinguishes an empty repository from one that lacks the reference, and names some existing ones.
     async fn explain_missing(
         &self,
         session: &Session<'_>,
@@ -361,12 +368,12 @@ impl Git {
                     _ => format!("the remote has the {kind} {shown} and {more} more"),
                 })
             }
-            // It answered a moment ago; that the reference is missing is still true.
+            // The remote has just answered, so the reference is still missing.
             Err(_) => missing(String::new()),
         }
     }
 
-    /// Makes the mirror, or cleans what a killed fetch left in it.
+    /// Creates the mirror, or cleans up after a killed fetch.
     async fn prepare(&self, remote: &Remote, mirror: &Path, id: &ObjectId) -> Result<(), GitError> {
         let fail = |error: io::Error| GitError::new("prepare a mirror of", remote, GitReason::Disk, error.to_string());
         if is_mirror_of(remote, mirror).await {
@@ -386,7 +393,7 @@ impl Git {
         tokio::fs::write(mirror.join(URL_FILE), remote.url()).await.map_err(fail)
     }
 
-    /// `whole` is the folder whose size is bounded, where it is not the mirror alone.
+    /// `whole`: the folder whose size is limited, if that is not only the mirror.
     async fn fetch(
         &self,
         session: &Session<'_>,
@@ -400,7 +407,7 @@ impl Git {
         let direct = format!("+{}:{into}", wanted.refspec);
         let result = self.fetch_refspecs(session, &[&direct], places, timeout).await;
         match result {
-            // Servers need not hand out a commit by its id. Then everything is fetched and the commit looked for.
+            // Servers need not serve a commit by its id. Then fetch everything and look for the commit.
             Err(error) if wanted.is_commit && error.reason.is_refused_commit() => {
                 let specs = [format!("+refs/heads/*:{ALL}/heads/*"), format!("+refs/tags/*:{ALL}/tags/*")];
                 self.fetch_refspecs(session, &[&specs[0], &specs[1]], places, timeout).await?;
@@ -437,8 +444,8 @@ impl Git {
         self.run(call, session, &args).await.map(drop)
     }
 
-    /// Puts the packs of many small fetches together. Only the small ones are rewritten, so that a large repository
-    /// isn't repacked over and over; unreachable objects go when the mirror is half full. Failing harms nothing.
+    /// Merges the packs of many small fetches. Only small ones are rewritten, so that a large repository isn't repacked
+    /// again and again. Unreachable objects are deleted when the mirror is half full. A failure does no harm.
     async fn tidy(&self, remote: &Remote, mirror: &Path, timeout: Duration) {
         let limits = self.0.limits;
         let path = mirror.to_owned();
@@ -468,24 +475,24 @@ impl Git {
     }
 }
 
-/// With its path, a program is started by `posix_spawn`: by name it would be by `fork`, which copies the tables of all our memory, and
-/// has each page that is written meanwhile copied too.
+/// The program's path. With a path it is started by `posix_spawn`; by name it would be started by `fork`, which copies
+/// the page tables of all our memory, and each page that is written meanwhile.
 fn find_program(name: &str) -> PathBuf {
-    // What is not there yet may be when it is needed.
+    // A program that is missing now may be installed later.
     which::which(name).unwrap_or_else(|_| name.into())
 }
 
-/// What is to be fetched.
+/// The reference to fetch.
 struct Wanted {
     name: Option<String>,
     /// The remote's side of the refspec.
     refspec: String,
-    /// What the remote said that it is at: for an annotated tag the tag's own id.
+    /// Its id at the remote: for an annotated tag the tag's own id.
     id: ObjectId,
     is_commit: bool,
 }
 
-/// Where the mirror's reference is: its own id, and the commit behind it if all is there.
+/// The mirror's reference: its own id, and its commit if all objects are there.
 #[derive(PartialEq, Eq)]
 struct Tracked {
     id: ObjectId,
@@ -512,19 +519,19 @@ async fn tracked(mirror: &Mirror) -> Option<Tracked> {
     .await
 }
 
-/// The branch that the remote's HEAD stood for, as it was noted beside the mirror.
+/// The stored name of the branch that the remote's HEAD named.
 async fn known_default(mirror: &Path) -> Option<String> {
     let noted = tokio::fs::read_to_string(mirror.join(DEFAULT_FILE)).await.ok()?;
     check_name("branch", &noted).ok()
 }
 
-/// Notes it, or that it stands for none.
+/// Stores it. None: HEAD names no branch.
 async fn remember_default(remote: &Remote, mirror: &Path, branch: Option<&str>) -> Result<(), GitError> {
     let noted = tokio::fs::write(mirror.join(DEFAULT_FILE), branch.unwrap_or_default()).await;
     noted.map_err(|error| GitError::new("prepare a mirror of", remote, GitReason::Disk, error.to_string()))
 }
 
-/// Removes what a killed fetch left.
+/// Removes the remains of a killed fetch.
 async fn clean(remote: &Remote, mirror: &Path) -> Result<(), GitError> {
     let path = mirror.to_owned();
     spawn(move || leftovers::remove(&path))
@@ -546,13 +553,13 @@ fn git_dir(mirror: &Path) -> String {
     format!("--git-dir={}", mirror.display())
 }
 
-/// Runs blocking work. A panic in it is a panic here.
+/// Runs blocking work. A panic in it panics here.
 pub(crate) async fn spawn<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     match tokio::task::spawn_blocking(work).await {
         Ok(value) => value,
         Err(error) => match error.try_into_panic() {
             Ok(panic) => std::panic::resume_unwind(panic),
-            // Only at the end of the runtime, when nobody waits any more.
+            // Only at the end of the runtime, when nothing waits any more.
             Err(_) => std::future::pending().await,
         },
     }

@@ -1,16 +1,16 @@
-//! Work that keeps a core busy for a while and takes memory: large indexes, and archives.
+//! Limits work that needs memory and a core for a while: large indexes, and archives.
 
 use std::{sync::LazyLock, thread::available_parallelism};
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-/// However many cores there are: what is read is held in memory, some three times its size.
+/// Most concurrent work, however many cores there are: inputs are in memory, at about three times their size.
 const MOST: usize = 2;
-/// Half of the machine's cores, so that whoever has little to do finds one. Never closed.
+/// Half of the machine's cores, so that small work finds a free one. Never closed.
 static PLACES: LazyLock<Semaphore> =
     LazyLock::new(|| Semaphore::new(available_parallelism().map_or(1, |cores| (cores.get() / 2).clamp(1, MOST))));
 
-/// Waits until such work may be done; it is done when this is dropped.
+/// Waits for a place, which is freed when the permit is dropped.
 pub async fn place() -> Option<SemaphorePermit<'static>> {
     PLACES.acquire().await.ok()
 }

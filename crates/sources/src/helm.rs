@@ -1,7 +1,7 @@
 //! Helm repositories over http and https: an index that lists charts, and the charts' archives.
 //!
-//! The index is asked for by what is known of it (ETag, Last-Modified), saved without being held in memory, and read on threads
-//! that nobody waits on; what is kept of it is a line for each chart.
+//! The index is requested conditionally (ETag, Last-Modified), saved without being held in memory, and parsed on
+//! threads that nothing waits on. Only a line for each chart is kept.
 
 mod index;
 
@@ -22,45 +22,46 @@ use crate::{
     web::{Answer, Ask, Sign, Site, Step, Web},
 };
 
-/// Twice the largest public index; it is read in one piece.
+/// Most bytes of an index: twice the largest public one. It is parsed in one piece.
 const MAX_INDEX: u64 = 64 << 20;
-/// What a bundle may hold is more than what its archive may.
+/// Most bytes of an archive; a bundle may contain more than its archive.
 pub(crate) const MAX_ARCHIVE: u64 = 64 << 20;
 const HEAD: &str = "index.json";
 const LINES: &str = "index.jsonl";
 
-/// An index above this size is read for a second and more.
+/// Size from which parsing an index takes a second or more.
 const LARGE: u64 = 1 << 20;
 
-/// What is known of the index that was fetched last.
+/// Metadata of the last fetched index.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct IndexHead {
     pub url: String,
-    /// Of the file as it was sent.
+    /// Digest of the file as sent.
     pub digest: Option<Digest>,
     #[serde(default)]
     etag: Option<String>,
     #[serde(default)]
     last_modified: Option<String>,
-    /// Of how its lines are written.
+    /// Format of its lines.
     #[serde(default)]
     format: u32,
 }
 
 const FORMAT: u32 = 1;
 
-/// A chart at a version, as it was found.
+/// A chart at a version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FoundChart {
     pub version: String,
-    /// Of its archive, or of its manifest in a registry: what a revision names, and where [`Artifacts`] has it.
+    /// Digest of its archive, or of its manifest in a registry. A revision names it, and [`Artifacts`] stores the chart
+    /// under it.
     pub digest: Digest,
     /// Changes when there is something else to fetch.
     pub entry: String,
 }
 
-/// Which chart somebody wants.
+/// A wanted chart.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WantedChart {
     pub name: String,
@@ -68,7 +69,7 @@ pub struct WantedChart {
     pub version: String,
 }
 
-/// The index of a repository, fetched if it is another one than the last.
+/// Fetches the index of a repository if it has changed. Returns its digest.
 pub async fn sync_index(site: &Site, artifacts: &Artifacts, timeout: Duration) -> Result<Digest, FetchError> {
     let url = index_url(site.url());
     let known = load_head(artifacts).filter(|head| head.url == url.as_str() && head.format == FORMAT);
@@ -79,12 +80,14 @@ pub async fn sync_index(site: &Site, artifacts: &Artifacts, timeout: Duration) -
         ask = head.etag.iter().fold(ask, |ask, etag| ask.header(header::IF_NONE_MATCH, etag));
         ask = head.last_modified.iter().fold(ask, |ask, time| ask.header(header::IF_MODIFIED_SINCE, time));
     }
+
     let answer = site.send(step, ask).await?;
     if let Some(digest) =
         known.as_ref().and_then(|head| head.digest).filter(|_| answer.status == StatusCode::NOT_MODIFIED)
     {
         return Ok(digest);
     }
+
     let answer = answer.success(site)?;
     let text = |name| answer.header(name).map(str::to_owned);
     let head = IndexHead {
@@ -101,10 +104,11 @@ pub async fn sync_index(site: &Site, artifacts: &Artifacts, timeout: Duration) -
             return Err(answer.fail(FetchReason::Index, format!("it is encoded as {}", escape(other.as_bytes()))));
         }
     };
+
     let disk = |error: ArtifactError| FetchError::new(step.what, &url, FetchReason::Disk, chain(&error));
     let mut file = artifacts.temporary().map_err(disk)?;
     let sent = answer.save(file.as_file_mut(), MAX_INDEX).await?;
-    // Compressed anew, an index is the same one.
+    // An index that was compressed again is still the same one.
     if !is_compressed && known.as_ref().and_then(|head| head.digest) == Some(sent) {
         save_head(artifacts, &IndexHead { digest: Some(sent), ..head }).map_err(disk)?;
         return Ok(sent);
@@ -123,9 +127,10 @@ async fn read_index(
     head: IndexHead,
 ) -> Result<Result<Digest, IndexError>, ArtifactError> {
     let size = file.as_file().metadata().map_or(u64::MAX, |metadata| metadata.len());
-    // Compressed, it is some ten times as large.
+    // Uncompressed it is about ten times as large.
     let is_large = size > if is_compressed { LARGE / 10 } else { LARGE };
     let _place = if is_large { heavy::place().await } else { None };
+
     let work = tokio::task::spawn_blocking(move || {
         let read = io_error("read", file.path());
         let opened = std::fs::File::open(file.path());
@@ -149,7 +154,7 @@ async fn read_index(
             };
             artifacts.write(LINES, lines.as_bytes())?;
         }
-        // Last: it says what the lines are of.
+        // Written last, because it says which index the lines are from.
         save_head(&artifacts, &IndexHead { digest: Some(digest), ..head })?;
         Ok(Ok(digest))
     });
@@ -171,7 +176,8 @@ fn save_head(artifacts: &Artifacts, head: &IndexHead) -> Result<(), ArtifactErro
     artifacts.write(HEAD, &text)
 }
 
-/// The chart that is wanted, by the index that was fetched last; downloaded if it isn't here. `known`: what was found before.
+/// Finds the wanted chart in the last fetched index, and downloads it if it is not here. `known`: the result of the
+/// last call.
 pub async fn find_chart(
     web: &Web,
     site: &Site,
@@ -197,7 +203,7 @@ pub async fn find_chart(
     }
     let download = Download { web, site, artifacts, step, wanted, version: &version };
     let mut last = None;
-    // One of several places is enough.
+    // One of several URLs is enough.
     for url in &version.urls {
         match download.fetch(url).await {
             Ok(digest) => return Ok(FoundChart { version: version.version.clone(), digest, entry }),
@@ -222,7 +228,7 @@ fn some_of(versions: &[String]) -> String {
 
 type Chosen = Result<Option<ChartVersion>, String>;
 
-/// All versions of a chart, and the one that is wanted.
+/// All versions of a chart, and the chosen one.
 async fn look_up(
     artifacts: &Artifacts,
     wanted: &WantedChart,
@@ -246,7 +252,7 @@ async fn look_up(
     work.await.map_err(|_| ArtifactError::Stopped)?
 }
 
-/// As Helm chooses: a version that is written exactly so, else the highest in the range.
+/// Chooses like Helm: a version that is written exactly so, otherwise the highest in the range.
 pub fn choose_version<'n>(
     wanted: &str,
     names: impl Iterator<Item = &'n str> + Clone,
@@ -292,7 +298,7 @@ impl Download<'_> {
         Ok(found)
     }
 
-    /// Indexes name registries too. The credentials are of another host.
+    /// Indexes may name registries too. The credentials are for another host, so they are not used.
     async fn fetch_from_registry(&self, url: &str) -> Result<Digest, FetchError> {
         let fail = |problem: String| FetchError::new(self.step.what, self.site.url(), FetchReason::Index, problem);
         let place = oci::Place::parse(url).map_err(|error| fail(error.to_string()))?;
@@ -304,7 +310,7 @@ impl Download<'_> {
     }
 }
 
-/// What an archive says it is must be what it was called.
+/// Checks that an archive has the name and version under which it was found.
 pub(crate) fn chart_check(
     name: String,
     version: Option<String>,
@@ -335,7 +341,7 @@ fn index_url(repository: &Url) -> Url {
     url
 }
 
-/// With a slash at its end: what relative addresses are below.
+/// The URL with a trailing slash, to which relative addresses are appended.
 fn folder(repository: &Url) -> Url {
     let mut url = repository.clone();
     if !url.path().ends_with('/') {
@@ -345,7 +351,7 @@ fn folder(repository: &Url) -> Url {
     url
 }
 
-/// An address of an index, relative to the repository's own.
+/// An address in an index, relative to the repository's own.
 fn resolve(repository: &Url, address: &str) -> Option<Url> {
     let url = match Url::parse(address) {
         Ok(url) => url,

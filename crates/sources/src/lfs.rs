@@ -1,7 +1,7 @@
 //! Large files: pointers in Git, objects elsewhere (<https://github.com/git-lfs/git-lfs/blob/main/docs/spec.md>).
 //!
-//! An object is fetched when a bundle needs it and is kept beside the mirror. Its sha256 is the one in the pointer,
-//! and is looked at when it arrives and each time that it is read.
+//! An object is fetched when a bundle needs it, and stored beside the mirror. Its SHA-256 must be the one in the
+//! pointer; it is checked on arrival and at each read.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -30,32 +30,32 @@ use crate::{
     web::{Answer, Ask, Route, Sign, Site, Step},
 };
 
-/// Pointers are shorter.
+/// Most bytes of a pointer.
 pub(crate) const MAX_POINTER: u64 = 1024;
 const FIRST_LINE: &str = "version https://git-lfs.github.com/spec/v1\n";
-/// Below a source's mirror.
+/// Folder below a source's mirror.
 const FOLDER: &str = "farwater-large";
 const TEMPORARY: &str = "tmp-";
-/// Objects on the disk, of one source. Those that were used longest ago go first.
+/// Most bytes of objects on disk for one source. The least recently used are deleted first.
 const MAX_KEPT: u64 = 1 << 30;
-/// Asked for in one request. Hosts take 100.
+/// Objects in one request. Hosts accept 100.
 const BATCH: usize = 100;
-/// Fetched at the same time.
+/// Objects fetched at the same time.
 const AT_ONCE: usize = 4;
-/// Of the batch API.
+/// Most bytes of a batch API's answer.
 const MAX_ANSWER: usize = 4 << 20;
 const MEDIA_TYPE: &str = "application/vnd.git-lfs+json";
 
-/// What a pointer stands for.
+/// The object of a pointer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LargeFile {
-    /// sha256, in hex.
+    /// SHA-256, in hex.
     oid: String,
     pub size: u64,
 }
 
 impl LargeFile {
-    /// `None`: the file is none of a pointer's form. An error: it is one that can't be followed.
+    /// None: the file is no pointer. Err: it is one that can't be followed.
     pub(crate) fn parse(bytes: &[u8]) -> Option<Result<Self, String>> {
         let text = std::str::from_utf8(bytes).ok()?.strip_prefix(FIRST_LINE)?;
         let value = |key: &str| text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' '));
@@ -72,7 +72,7 @@ impl LargeFile {
     }
 }
 
-/// Objects on the disk.
+/// Large objects on disk.
 pub struct LargeFiles(PathBuf);
 
 impl LargeFiles {
@@ -84,12 +84,12 @@ impl LargeFiles {
         self.0.join(&file.oid)
     }
 
-    /// What is not here, by repository, each once.
+    /// The missing objects by repository, each once.
     pub fn missing(&self, wanted: Vec<(String, LargeFile)>) -> Vec<(String, Vec<LargeFile>)> {
         let mut missing: BTreeMap<String, BTreeMap<String, LargeFile>> = BTreeMap::new();
         for (url, file) in wanted {
             if fs::metadata(self.path(&file)).is_ok_and(|found| found.len() == file.size) {
-                // So that what is used stays.
+                // Marks it as used, so that it is not deleted.
                 let _ = fs::File::open(self.path(&file)).and_then(|file| file.set_modified(SystemTime::now()));
             } else {
                 missing.entry(url).or_default().insert(file.oid.clone(), file);
@@ -98,7 +98,7 @@ impl LargeFiles {
         missing.into_iter().map(|(url, files)| (url, files.into_values().collect())).collect()
     }
 
-    /// `id` is the pointer's own.
+    /// `id`: id of the pointer itself.
     pub(crate) fn read(&self, id: &ObjectId, file: &LargeFile, limit: u64) -> Result<Vec<u8>, TreeError> {
         let unreadable = |source: Box<dyn std::error::Error + Send + Sync>| TreeError::Unreadable { id: *id, source };
         if file.size > limit {
@@ -117,13 +117,13 @@ impl LargeFiles {
         Ok(bytes)
     }
 
-    /// A file that gets its name when its content is known to be right.
+    /// A temporary file, which gets its name once its content is verified.
     fn begin(&self) -> io::Result<tempfile::NamedTempFile> {
         fs::create_dir_all(&self.0)?;
         tempfile::Builder::new().prefix(TEMPORARY).tempfile_in(&self.0)
     }
 
-    /// Makes room: the oldest go, and what a killed process left.
+    /// Deletes the oldest objects over the limit, and the remains of a killed process.
     fn trim(&self) -> io::Result<()> {
         let mut found = Vec::new();
         for entry in fs::read_dir(&self.0)? {
@@ -177,7 +177,7 @@ struct Actions {
     download: Option<Action>,
 }
 
-/// Also what `git-lfs-authenticate` prints.
+/// Also the output of `git-lfs-authenticate`.
 #[derive(Deserialize)]
 struct Action {
     href: String,
@@ -192,20 +192,20 @@ struct Refusal {
     message: String,
 }
 
-/// Where the batch API is, and what is sent there.
+/// URL of the batch API, and the headers for it.
 struct Endpoint<'s> {
     session: &'s Session<'s>,
     url: Url,
     scheme: Scheme,
     headers: HeaderMap,
-    /// Of the repository itself, where both have one origin.
+    /// Authorization of the repository itself, if both have one origin.
     authorization: Option<Zeroizing<String>>,
 }
 
 const WHAT: &str = "fetch large files of";
 
 impl Git {
-    /// Fetches large files of a repository into a source's store. `timeout` bounds all of it.
+    /// Fetches large files of a repository into a source's store. `timeout` limits everything.
     pub async fn fetch_large_files(
         &self,
         remote: &Remote,
@@ -244,7 +244,7 @@ impl Git {
     ) -> Result<(), Problem> {
         let endpoint = self.find_endpoint(session).await?;
         let (remote, step) = (session.remote, Step::new(WHAT, timeout));
-        // Of a repository that is reached by ssh, the other host is a link.
+        // For a repository reached by ssh, the other host counts as a link.
         let host = remote.address().bracketed();
         let links = match &session.links {
             None if endpoint.url.host_str() != Some(&host) => Some(self.web().links_of(&host).await),
@@ -277,13 +277,13 @@ impl Git {
         Ok(Endpoint { session, url, scheme: address.scheme, headers, authorization })
     }
 
-    /// Over ssh a command says where it is, and what to send there.
+    /// For ssh, a remote command returns the URL and headers.
     async fn ask_for_endpoint<'s>(&self, session: &'s Session<'s>) -> Result<Endpoint<'s>, Problem> {
         let command = format!("git-lfs-authenticate {} download", ssh::quote(&session.remote.address().ssh_path()));
         let output = self.ask_over_ssh(session, &command, MAX_ANSWER as u64).await?;
         let bad = |why: &str| Problem::new(GitReason::ServerError, format!("git-lfs-authenticate answered {why}"));
         let action: Action = serde_json::from_slice(&output).map_err(|_| bad("no JSON with a href"))?;
-        // Who named a loopback address for ssh may have its other server there, too.
+        // A loopback address for ssh may have its other server there too.
         let is_near = session.remote.address().ip().is_some_and(|address| address.is_loopback());
         let scheme = if is_near { Scheme::Http } else { Scheme::Https };
         let url = parse_href(&action.href, scheme).ok_or_else(|| bad("no https address"))?;
@@ -302,19 +302,19 @@ impl Endpoint<'_> {
         answer.refusal(self.authorization.is_some() || !self.headers.is_empty()).into()
     }
 
-    /// What a server says, fit for a status: short, and without what was sent there, which it may say again.
+    /// A server's message for a status: short, and without headers that were sent there, which it may repeat.
     fn evidence(&self, text: &str) -> String {
         let values = self.headers.values().filter_map(|value| value.to_str().ok());
-        // The whole value, and what follows the scheme.
+        // The whole value, and the part after the scheme.
         let secrets = values.flat_map(|value| [Some(value), value.split_once(' ').map(|(_, rest)| rest)]);
         let secrets = secrets.flatten().filter(|secret| !secret.is_empty());
         let text = secrets.fold(self.session.redact(text), |text, secret| text.replace(secret, "***"));
-        // Only now escaped and cut: both would hide a secret from what takes it out.
+        // Escape and cut last, because both could hide a secret from the redaction.
         escape(text.as_bytes())
     }
 }
 
-/// Of what can't be read only the place is told: a parser quotes what it does not expect, and that may be a token.
+/// Only the position of a syntax error is reported, because a parser quotes unexpected text, which may be a token.
 fn read_batch(body: &[u8]) -> Result<BatchAnswer, Problem> {
     serde_json::from_slice(body).map_err(|error| {
         let why = format!("the batch API's answer can't be read at line {}, column {}", error.line(), error.column());
@@ -332,6 +332,7 @@ async fn ask_batch(
     let objects = files.iter().map(|file| Asked { oid: &file.oid, size: file.size }).collect();
     let question = BatchRequest { operation: "download", transfers: ["basic"], hash_algo: "sha256", objects };
     let question = serde_json::to_vec(&question).map_err(|error| bad(error.to_string()))?;
+
     let mut url = endpoint.url.clone();
     url.set_path(&format!("{}/objects/batch", endpoint.url.path().trim_end_matches('/')));
     let ask = Ask::post(url, question).header(header::ACCEPT, MEDIA_TYPE).header(header::CONTENT_TYPE, MEDIA_TYPE);
@@ -339,11 +340,13 @@ async fn ask_batch(
     if answer.status != StatusCode::OK {
         return Err(endpoint.refusal(&answer));
     }
+
     let body = Zeroizing::new(answer.bytes(MAX_ANSWER).await?);
     let answer = read_batch(&body)?;
     if answer.transfer.as_deref().is_some_and(|transfer| transfer != "basic") {
         return Err(bad("the batch API wants a way of transfer that was not offered".to_owned()));
     }
+
     let mut described: HashMap<String, Described> =
         answer.objects.into_iter().map(|object| (object.oid.clone(), object)).collect();
     let mut found = Vec::new();
@@ -374,7 +377,7 @@ async fn download(
     let mut answer = site.send_unredirected(step, endpoint.ask(Ask::get(url.clone()), headers_of(action)?)).await?;
     if let Some(to) = answer.header(header::LOCATION).filter(|_| answer.status.is_redirection()) {
         let next = url.join(to).ok().and_then(|next| parse_href(next.as_str(), endpoint.scheme));
-        // Nothing that was meant for one address goes to another.
+        // Headers for one address must not be sent to another.
         answer = site.send(step, Ask::get(next.ok_or_else(unsafe_address)?).sign(Sign::Nothing)).await?;
     }
     if answer.status != StatusCode::OK {
@@ -395,14 +398,14 @@ async fn download(
     Ok(())
 }
 
-/// An address that a server names. http only where the repository itself is asked so.
+/// An address that a server names. http is only allowed if the repository itself uses it.
 fn parse_href(href: &str, scheme: Scheme) -> Option<Url> {
     let url = Url::parse(href).ok().filter(|url| url.username().is_empty() && url.password().is_none())?;
     let is_safe = url.scheme() == "https" || (url.scheme() == "http" && scheme == Scheme::Http);
     (is_safe && url.has_host()).then_some(url)
 }
 
-/// What a server wants to be sent back. What says how a request is transported is ours.
+/// The headers that a server requests. Headers for the transport are set by us.
 fn headers_of(action: &Action) -> Result<HeaderMap, Problem> {
     const OURS: [&str; 6] = ["host", "connection", "content-length", "transfer-encoding", "upgrade", "te"];
     let mut headers = HeaderMap::new();
@@ -454,7 +457,7 @@ mod tests {
         check("https://h:8443/a", Scheme::Http, Some("https://h:8443"));
         check("http://h/a", Scheme::Https, None);
         check("http://h/a", Scheme::Http, Some("http://h"));
-        // Other ways to write an address are brought into the one that is judged.
+        // Other notations of an address are normalized before they are judged.
         check("https://0x7f.1/a", Scheme::Https, Some("https://127.0.0.1"));
         check("https://[::ffff:7f00:1]/a", Scheme::Https, Some("https://[::ffff:7f00:1]"));
         check("https://u:p@h/a", Scheme::Https, None);

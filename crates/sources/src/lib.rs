@@ -1,9 +1,9 @@
-//! Sources: Git repositories fetched into bare mirrors and read without a checkout, charts of Helm repositories and artifacts of
-//! registries, and the node's bundle cache.
+//! Sources: Git repositories fetched into bare mirrors and read without a checkout, charts of Helm repositories and
+//! artifacts of registries, and the node's bundle cache.
 //!
-//! The network is spoken by the `git` program, started from an empty environment with everything switched off that
-//! a repository or a machine could use to run code or to leak credentials ([`git`]). Objects are read by gix
-//! ([`mirror`]). No file of a repository ever reaches a file system under its own name.
+//! The `git` program does the networking. It starts with an empty environment, and everything that a repository or a
+//! machine could use to run code or to leak credentials is switched off ([`git`]). gix reads objects ([`mirror`]). No
+//! file of a repository ever reaches a file system under its own name.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod access;

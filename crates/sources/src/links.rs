@@ -1,8 +1,8 @@
-//! Where the hub connects to for others: never to its own machine or its neighbours' link-local addresses, where clouds hold credentials,
-//! unless an administrator allows it.
+//! Where the hub connects to on behalf of others: never to its own machine or to link-local addresses, where clouds
+//! serve credentials, unless an administrator allows it.
 //!
-//! What somebody states in a source's spec may lie in a private network. A link is what is found in an index, a chart or a redirect, and
-//! its author may have no right to anything: a host in the public internet never leads the hub into private networks.
+//! An address in a source's spec may be in a private network. A link is an address in an index, a chart or a redirect,
+//! and its author may have no rights: a host in the public internet never leads the hub into private networks.
 
 use std::{
     collections::HashMap,
@@ -20,14 +20,14 @@ use std::{
 use futures::future::BoxFuture;
 use hyper_util::client::legacy::connect::dns::Name;
 
-/// A resolver that says nothing for longer is as good as none.
+/// Limit for a resolver's answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Networks that are not public and that links may lead to all the same.
+/// Networks that links may lead to although they are not public.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Links {
     allowed: Arc<[Network]>,
-    /// Of a host that lies in a private network itself.
+    /// Whether private networks are allowed, for links of a host that is in one itself.
     into_private: bool,
 }
 
@@ -44,13 +44,14 @@ impl Links {
             || self.allowed.iter().any(|network| network.contains(address))
     }
 
-    /// Where what a source states may lie: also in private networks.
+    /// Where addresses in a source's spec may lead: also into private networks.
     pub(crate) fn of_stated(&self) -> Self {
         Self { into_private: true, ..self.clone() }
     }
 
-    /// Where links of a host may lead. If a host has several addresses, the most distant one counts, including those that were connected
-    /// to before: otherwise the owner of a name could add a nearer address. A host that can't be resolved counts as public.
+    /// Where links of a host may lead. If a host has several addresses, the most distant one counts, including
+    /// addresses of earlier connections: otherwise the owner of a name could add a nearer address. A host that can't be
+    /// resolved counts as public.
     pub(crate) async fn of_host(&self, host: &str, reached: &Reached) -> Self {
         let host = host.trim_start_matches('[').trim_end_matches(']');
         let zone = match host.parse::<IpAddr>() {
@@ -64,12 +65,12 @@ impl Links {
     }
 }
 
-/// How far away hosts were, whenever they were connected to, by name.
+/// The distance of each host at all earlier connections, by name.
 #[derive(Debug, Default)]
 pub(crate) struct Hosts(Mutex<HashMap<String, Reached>>);
 
 impl Hosts {
-    /// With more, names that are no longer in use are forgotten.
+    /// Above this number, names that are no longer in use are dropped.
     const MANY: usize = 10_000;
 
     pub fn reached(&self, host: &str) -> Reached {
@@ -81,7 +82,7 @@ impl Hosts {
     }
 }
 
-/// How far away a host was, whenever it was connected to.
+/// The distance of a host at all earlier connections.
 #[derive(Clone, Debug)]
 pub(crate) struct Reached(Arc<AtomicU8>);
 
@@ -101,17 +102,18 @@ impl Reached {
     }
 }
 
-/// How near a host is.
+/// The distance of a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Zone {
-    /// So are addresses that are nobody's.
+    /// Also unassigned addresses.
     Public,
     Private,
-    /// This machine, and whoever is on the same wire.
+    /// This machine, and link-local neighbours.
     Local,
 }
 
-/// Services of clouds that give credentials to each machine that asks, at addresses that are not link-local: AWS, Azure, Alibaba.
+/// Cloud services that give credentials to each machine that asks, at addresses that are not link-local: AWS, Azure,
+/// Alibaba.
 const METADATA: [IpAddr; 3] = [
     IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)),
     IpAddr::V4(Ipv4Addr::new(168, 63, 129, 16)),
@@ -137,7 +139,7 @@ fn zone_of(address: IpAddr) -> Zone {
     }
 }
 
-/// An address with the number of its bits that count: `10.0.0.0/8`.
+/// An address with a prefix length: `10.0.0.0/8`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Network {
     address: IpAddr,
@@ -171,7 +173,7 @@ impl fmt::Display for Network {
 }
 
 impl Network {
-    /// `bits`: at most 32, or 128.
+    /// `bits`: at most 32 or 128.
     pub const fn new(address: IpAddr, bits: u8) -> Self {
         Self { address, bits }
     }
@@ -189,8 +191,8 @@ impl Network {
     }
 }
 
-/// By the IANA's registries of special-purpose addresses: what is not reachable from everywhere, and what holds another
-/// address that isn't.
+/// By IANA's registries of special-purpose addresses: false for addresses that are not globally reachable, or that
+/// embed one that isn't.
 pub fn is_public(address: IpAddr) -> bool {
     if METADATA.contains(&address.to_canonical()) {
         return false;
@@ -220,18 +222,18 @@ fn is_public_v6(address: Ipv6Addr) -> bool {
     let s = address.segments();
     let embedded = |high: u16, low: u16| is_public_v4(Ipv4Addr::from((u32::from(high) << 16) | u32::from(low)));
     match s {
-        // NAT64, 6to4 and Teredo lead to what they hold.
+        // NAT64, 6to4 and Teredo lead to the embedded address.
         [0x64, 0xff9b, 0, 0, 0, 0, high, low] => embedded(high, low),
         [0x64, 0xff9b, ..] => false,
         [0x2002, high, low, ..] => embedded(high, low),
         [0x2001, 0, ..] => false,
         [0x2001, 0xdb8, ..] | [0x3fff, ..] => false,
-        // Only this is handed out for all.
+        // Only this range is assigned for global use.
         [first, ..] => first & 0xe000 == 0x2000,
     }
 }
 
-/// Why a host has no address for us.
+/// Why a host has no usable address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ResolveError {
     #[error("{host}: {why}")]
@@ -240,7 +242,8 @@ pub(crate) enum ResolveError {
     Refused(#[from] Refused),
 }
 
-/// The addresses of a host, at its port, if all of them are allowed: one that is left out would be tried at the next look.
+/// The addresses of a host at its port, if all of them are allowed: one that was left out might be used after the next
+/// lookup.
 pub(crate) async fn resolve(links: &Links, host: &str, port: u16) -> Result<Vec<SocketAddr>, ResolveError> {
     let unresolved = |why: String| ResolveError::Unresolved { host: host.to_owned(), why };
     let mut found: Vec<SocketAddr> = match host.parse::<IpAddr>() {
@@ -259,7 +262,7 @@ pub(crate) async fn resolve(links: &Links, host: &str, port: u16) -> Result<Vec<
     }
 }
 
-/// A name led to an address that the hub may not connect to.
+/// A name resolved to an address that the hub may not connect to.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{host} is at {address}, which is not public")]
 pub(crate) struct Refused {
@@ -267,7 +270,7 @@ pub(crate) struct Refused {
     pub address: IpAddr,
 }
 
-/// Looks names up that lead to nothing but what these links allow.
+/// Resolves names to addresses that these links allow.
 #[derive(Clone, Debug)]
 pub(crate) struct Resolver(pub Links);
 
@@ -369,7 +372,7 @@ mod tests {
         for local in ["127.0.0.1", "localhost", "[::1]", "169.254.1.1", "[fe80::1]"] {
             check(local, [true, true, false, false, true]).await;
         }
-        // A name that was connected to in the internet, and leads here at the next look.
+        // A name that was public at an earlier connection, and is local at the next lookup.
         let reached = Reached::default();
         reached.note("10.1.1.1".parse().unwrap());
         assert!(links.of_host("localhost", &reached).await.allows("10.1.2.3".parse().unwrap()));

@@ -1,5 +1,5 @@
-//! Credentials that live for a short time: those that a GitHub App is given, and those that a program says. Kept in
-//! memory until shortly before their end; nobody asks twice for the same at the same time.
+//! Short-lived credentials: tokens of a GitHub App, and those from a program. They stay in memory until shortly before
+//! they expire; concurrent requests for the same are made once.
 
 use std::{
     collections::HashMap,
@@ -26,32 +26,32 @@ use crate::{
     web::{Ask, Route, Sign, Step, Web},
 };
 
-/// A fetch that begins with a token must end before it does.
+/// A fetch that begins with a token must end before the token does.
 const MARGIN: Duration = Duration::from_secs(5 * 60);
-/// Longest time that something is kept, whatever it says of itself.
+/// Longest time that credentials are kept, whatever their stated lifetime.
 const LONGEST: Duration = Duration::from_secs(3600);
-/// Kept without a statement of its end.
+/// Time that credentials without a stated lifetime are kept.
 const UNSAID: Duration = Duration::from_secs(5 * 60);
-/// Longest life of a signed request: GitHub takes ten minutes at most. Clocks differ, so it begins in the past.
+/// Lifetime of a signed request in seconds; GitHub allows ten minutes. It begins in the past, because clocks differ.
 const JWT_LIFE: i64 = 9 * 60;
 const JWT_SKEW: i64 = 60;
-/// Of an API.
+/// Most bytes of an API's answer.
 const MAX_ANSWER: usize = 64 << 10;
-/// More are forgotten together; who needs one asks again.
+/// With more entries, all are dropped and minted again on demand.
 const MAX_KEPT: usize = 10_000;
 
-/// What was minted, as it is sent.
+/// Minted credentials, as sent.
 #[derive(Clone, Debug)]
 pub(crate) struct Minted {
-    /// `None`: a bearer token.
+    /// None: a bearer token.
     pub username: Option<String>,
     pub token: Secret,
-    /// When another one is to be had.
+    /// When new ones must be minted.
     pub until: Instant,
 }
 
 impl Minted {
-    /// `left`: how long it lives, as far as that was said.
+    /// `left`: remaining lifetime. None: not stated.
     pub fn new(username: Option<String>, token: Secret, left: Option<Duration>) -> Self {
         let kept = left.map_or(UNSAID, |left| left.saturating_sub(MARGIN.min(left / 2)).min(LONGEST));
         Self { username, token, until: Instant::now() + kept }
@@ -77,12 +77,12 @@ impl Mint {
         self.get(fingerprint_of_app(app), ask_api(app, web, remote, timeout)).await
     }
 
-    /// `host` is `host[:port]`.
+    /// `host`: `host[:port]`.
     pub async fn of_program(&self, program: &Program, host: &str, path: &str) -> Result<Minted, Problem> {
         self.get(program.fingerprint(host, path), program.ask(host, path)).await
     }
 
-    /// What was minted was refused: the next one who asks gets another.
+    /// Drops refused credentials, so that the next request mints new ones.
     pub fn forget(&self, fingerprint: &Fingerprint) {
         self.places().remove(fingerprint);
     }
@@ -113,7 +113,7 @@ impl Mint {
     }
 }
 
-/// Of parts that can't be confused: each with its length.
+/// A fingerprint of parts, each hashed with its length so that they are unambiguous.
 pub(crate) fn fingerprint(parts: &[&str]) -> Fingerprint {
     let mut hash = Sha256::new();
     for part in parts {
@@ -140,8 +140,8 @@ struct Token {
     expires_at: Option<Timestamp>,
 }
 
-/// <https://docs.github.com/en/apps/creating-github-apps/authenticating-with-a-github-app>: a request that is signed by the app's
-/// key is answered with a token of one installation.
+/// <https://docs.github.com/en/apps/creating-github-apps/authenticating-with-a-github-app>: a request signed with the
+/// app's key returns a token for one installation.
 async fn ask_api(app: &App, web: &Web, remote: &Remote, timeout: Duration) -> Result<Minted, Problem> {
     let unusable = |_| GitReason::KeyUnusable("githubAppPrivateKey is no RSA key in PEM".to_owned());
     let key = EncodingKey::from_rsa_pem(app.key.reveal().as_bytes()).map_err(|e| Problem::new(unusable(e), ""))?;
@@ -149,6 +149,7 @@ async fn ask_api(app: &App, web: &Web, remote: &Remote, timeout: Duration) -> Re
     let claims = Claims { iat: now - JWT_SKEW, exp: now + JWT_LIFE, iss: &app.id };
     let signed = jsonwebtoken::encode(&Header::new(Algorithm::RS256), &claims, &key);
     let signed = Zeroizing::new(signed.map_err(|error| Problem::new(unusable(error), ""))?);
+
     let url = format!("{}/app/installations/{}/access_tokens", app.api.as_str(), app.installation);
     let url = Url::parse(&url).map_err(|error| Problem::new(GitReason::Failed, error.to_string()))?;
     let route = Route { links: None, proxy: remote.proxy() };
@@ -161,6 +162,7 @@ async fn ask_api(app: &App, web: &Web, remote: &Remote, timeout: Duration) -> Re
         let problem = Problem::from(answer.refusal(true));
         return Err(Problem::new(problem.reason, format!("{} of the app's API", problem.evidence)));
     }
+
     let body = Zeroizing::new(answer.bytes(MAX_ANSWER).await?);
     let bad = || Problem::new(GitReason::ServerError, "the app's API answered without a token");
     let answer: Token = serde_json::from_slice(&body).map_err(|_| bad())?;
@@ -168,6 +170,7 @@ async fn ask_api(app: &App, web: &Web, remote: &Remote, timeout: Duration) -> Re
     if token.is_empty() || token.chars().any(|c| !c.is_ascii_graphic()) {
         return Err(bad());
     }
+
     let left = answer.expires_at.map(|end| Duration::try_from(end - Timestamp::now()).unwrap_or_default());
     Ok(Minted::new(Some("x-access-token".to_owned()), answer.token, left))
 }

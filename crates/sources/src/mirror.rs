@@ -1,4 +1,4 @@
-//! Reading a bare mirror: commits, trees and blobs as stored, by gix. Nothing is ever checked out.
+//! Reads a bare mirror with gix: commits, trees and blobs as stored. Nothing is ever checked out.
 
 use std::path::{Path, PathBuf};
 
@@ -8,15 +8,15 @@ use farwater_bundle::{
     closure,
 };
 
-/// Largest tree object: 32 MiB is some 700,000 entries in one folder.
+/// Most bytes of a tree object: 32 MiB is about 700,000 entries in one folder.
 pub(crate) const MAX_TREE_BYTES: u64 = 32 << 20;
-/// Largest commit or tag that is read.
+/// Most bytes of a commit or tag.
 const MAX_COMMIT_BYTES: u64 = 4 << 20;
-/// Longest name of an author, with the address.
+/// Most bytes of an author's name and address.
 const MAX_AUTHOR: usize = 128;
-/// Tags of tags that are followed.
+/// Most nested tags.
 const MAX_PEEL: usize = 8;
-/// Decoded objects kept while one closure is walked; deltas are then resolved once.
+/// Bytes of decoded objects that are cached during a walk, so that deltas are resolved once.
 const OBJECT_CACHE: usize = 8 << 20;
 
 /// A bare mirror. Cheap to clone and to share.
@@ -45,7 +45,7 @@ pub enum MirrorError {
 }
 
 impl MirrorError {
-    /// Whether the mirror lacks what it should hold: removing its folder makes the next fetch complete again.
+    /// Whether the mirror lacks objects. Removing its folder makes the next fetch complete again.
     pub fn is_damage(&self) -> bool {
         use farwater_bundle::ClosureReason::Tree;
         match self {
@@ -60,10 +60,10 @@ impl MirrorError {
     }
 }
 
-/// A bundle as it is stored and sent.
+/// A bundle as stored and sent.
 #[derive(Clone, Debug)]
 pub struct PackedBundle {
-    /// Of the uncompressed archive.
+    /// Digest of the uncompressed archive.
     pub digest: Digest,
     /// Bytes of the uncompressed archive.
     pub bytes: u64,
@@ -78,7 +78,7 @@ impl std::fmt::Debug for Mirror {
 }
 
 impl Mirror {
-    /// Opens a mirror that [`crate::Git::sync`] made. Blocking, as all but the `async` functions here.
+    /// Opens a mirror that [`crate::Git::sync`] made. Blocking, like all functions here that are not `async`.
     pub fn open(path: &Path) -> Result<Self, MirrorError> {
         let options = gix::open::Options::isolated().open_path_as_is(true).with(gix::sec::Trust::Full);
         let repository = gix::ThreadSafeRepository::open_opts(path, options)
@@ -86,14 +86,14 @@ impl Mirror {
         Ok(Self { repository, path: path.to_owned() })
     }
 
-    /// The id that a reference holds, not peeled.
+    /// The id in a reference, not peeled.
     pub(crate) fn reference(&self, name: &str) -> Option<ObjectId> {
         let repository = self.repository.to_thread_local();
         let reference = repository.try_find_reference(name).ok()??;
         ObjectId::from_bytes(reference.try_id()?.as_bytes()).ok()
     }
 
-    /// The commit that an id is, or that an annotated tag leads to.
+    /// The commit with this id, or the one that an annotated tag leads to.
     pub fn peel_to_commit(&self, id: &ObjectId) -> Result<ObjectId, MirrorError> {
         let objects = self.objects();
         let mut id = *id;
@@ -116,14 +116,14 @@ impl Mirror {
         }
     }
 
-    /// Whether `before` is in the history of `now`. False too if that can't be told.
+    /// Whether `before` is in the history of `now`. False also if this is unknown.
     pub(crate) fn is_ancestor(&self, before: &ObjectId, now: &ObjectId) -> bool {
         let repository = self.repository.to_thread_local();
         let (Ok(before), Ok(now)) = (to_gix(before), to_gix(now)) else { return false };
         repository.merge_base(before, now).is_ok_and(|base| base.is_some_and(|base| base.detach() == before))
     }
 
-    /// What two commits have in common: the one itself where the other is made of it. None too if that can't be told.
+    /// The merge base of two commits. If one is an ancestor of the other, that one. None also if this is unknown.
     pub async fn merge_base(&self, one: ObjectId, other: ObjectId) -> Option<ObjectId> {
         let mirror = self.clone();
         let found = tokio::task::spawn_blocking(move || {
@@ -134,14 +134,14 @@ impl Mirror {
         found.await.ok().flatten()
     }
 
-    /// Whether two commits have a common ancestor. False too if that can't be told: a commit may be of another mirror.
+    /// Whether two commits have a common ancestor. False also if this is unknown, e.g. for a commit of another mirror.
     pub fn are_related(&self, before: &ObjectId, now: &ObjectId) -> bool {
         let repository = self.repository.to_thread_local();
         let (Ok(before), Ok(now)) = (to_gix(before), to_gix(now)) else { return false };
         repository.merge_base(before, now).is_ok_and(|base| base.is_some())
     }
 
-    /// The first commit of a history, by first parents. It stays what it is for as long as a repository is the same one.
+    /// The first commit of a history, by first parents. It is the same for as long as the repository is.
     pub fn first_commit(&self, commit: &ObjectId) -> Result<ObjectId, MirrorError> {
         let objects = self.objects();
         let mut id = *commit;
@@ -173,7 +173,7 @@ impl Mirror {
         .await
     }
 
-    /// Where two commits differ; `None` where that is more than `most` paths, or can't be told.
+    /// The paths at which two commits differ. None: there are more than `most`, or they are unknown.
     pub async fn changed_paths(
         &self,
         before: ObjectId,
@@ -189,7 +189,7 @@ impl Mirror {
         .await
     }
 
-    /// Who wrote a commit, as it says itself: `Name <address>`. Empty where it says nothing.
+    /// Author of a commit, as it states: `Name <address>`. Empty: it states none.
     pub async fn author(&self, id: ObjectId) -> Result<String, MirrorError> {
         let mirror = self.clone();
         blocking(move || {
@@ -236,14 +236,14 @@ pub struct MirrorObjects {
 }
 
 impl MirrorObjects {
-    /// An id as this repository makes them: one of another length is asked for where sources of several kinds lie together, and gix
-    /// takes none.
+    /// The id for this repository. Where several kinds of sources are combined, ids of another length are requested,
+    /// which gix does not accept.
     fn own(&self, id: &ObjectId) -> Result<gix::ObjectId, TreeError> {
         let wanted = to_gix(id).map_err(|source| TreeError::Unreadable { id: *id, source })?;
         if wanted.kind() == self.repository.object_hash() { Ok(wanted) } else { Err(TreeError::Missing(*id)) }
     }
 
-    /// The size is asked for first: a blob that is too large is never inflated.
+    /// Checks the size first, so that a blob that is too large is never inflated.
     pub(crate) fn read(&self, id: &ObjectId, limit: u64) -> Result<(gix::objs::Kind, Vec<u8>), TreeError> {
         let unreadable = |error: gix::Error| TreeError::Unreadable { id: *id, source: error.into() };
         let wanted = self.own(id)?;
@@ -255,7 +255,7 @@ impl MirrorObjects {
         Ok((object.kind, object.detach().data))
     }
 
-    /// Adds an object, if it isn't there. One that no reference leads to goes when the mirror is tidied.
+    /// Adds an object if it is missing. Without a reference to it, it is deleted when the mirror is tidied.
     pub(crate) fn write(
         &self,
         kind: gix::objs::Kind,
@@ -266,14 +266,14 @@ impl MirrorObjects {
         Ok(ObjectId::from_bytes(id.as_bytes())?)
     }
 
-    /// The bytes of an object, without reading it.
+    /// The size of an object, without reading it.
     pub(crate) fn size(&self, id: &ObjectId) -> Result<u64, TreeError> {
         let header = self.repository.try_find_header(self.own(id)?);
         let header = header.map_err(|error| TreeError::Unreadable { id: *id, source: error.into() })?;
         Ok(header.ok_or(TreeError::Missing(*id))?.size())
     }
 
-    /// A commit or tag as it is stored, and whether it is a commit.
+    /// A commit or tag as stored, and whether it is a commit.
     pub(crate) fn signed_object(&self, id: &ObjectId) -> Result<(bool, Vec<u8>), TreeError> {
         match self.read(id, MAX_COMMIT_BYTES)? {
             (gix::objs::Kind::Commit, data) => Ok((true, data)),
@@ -289,7 +289,7 @@ impl MirrorObjects {
         file.map(|entry| self.blob(&entry.id, limit)).transpose()
     }
 
-    /// The commit of a submodule that a tree has at a path.
+    /// The commit of a submodule at a path of a tree.
     pub(crate) fn commit_at(&self, root: &ObjectId, path: &RelPath) -> Result<Option<ObjectId>, TreeError> {
         let (mut tree, mut names) = (*root, path.names().peekable());
         while let Some(name) = names.next() {
@@ -327,8 +327,8 @@ impl Tree for MirrorObjects {
     }
 }
 
-/// `<octal mode> <name>\0<id>`, over and over. Twenty lines of our own, since names must come as they are: deciding
-/// what they may hold is the closure's.
+/// Parses a sequence of `<octal mode> <name>\0<id>`. Our own parser keeps names as they are: the closure decides what
+/// they may contain.
 fn parse_tree(data: &[u8], id_len: usize) -> Option<Vec<Entry>> {
     let (mut entries, mut at) = (Vec::new(), 0);
     while at < data.len() {
@@ -339,7 +339,7 @@ fn parse_tree(data: &[u8], id_len: usize) -> Option<Vec<Entry>> {
     Some(entries)
 }
 
-/// The entry that begins at `at`, and where it ends: its id comes last.
+/// The entry that begins at `at`, and where it ends; its id comes last.
 pub(crate) fn parse_entry(data: &[u8], at: usize, id_len: usize) -> Option<(Entry, usize)> {
     let rest = data.get(at..)?;
     let space = rest.iter().position(|b| *b == b' ')?;
@@ -364,13 +364,13 @@ fn header(data: &[u8], name: &str) -> Option<ObjectId> {
     std::str::from_utf8(line).ok()?.strip_prefix(name)?.strip_prefix(' ')?.parse().ok()
 }
 
-/// The line behind a commit's tree, where there is one.
+/// The first parent, in the line after a commit's tree. None: there is none.
 fn first_parent(commit: &[u8]) -> Option<ObjectId> {
     let (_, rest) = commit.split_at_checked(commit.iter().position(|byte| *byte == b'\n')? + 1)?;
     header(rest, "parent")
 }
 
-/// `author Name <address> <seconds> <zone>`, among the lines before the first empty one. What it holds is anybody's choice.
+/// The line `author Name <address> <seconds> <zone>` before the first empty line. Its content is arbitrary.
 fn author(commit: &[u8]) -> String {
     let mut header = commit.split(|byte| *byte == b'\n').take_while(|line| !line.is_empty());
     let line = header.find_map(|line| line.strip_prefix(b"author ")).unwrap_or_default();

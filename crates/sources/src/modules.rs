@@ -1,7 +1,7 @@
 //! Submodules: which ones a commit has, where they are fetched to, and their objects under their parent's paths.
 //!
-//! Nothing of Git's own machinery for them is used: `.gitmodules` is read as a file of the commit, what it says beside
-//! path and URL is passed over, and each submodule is a mirror of its own below the source's.
+//! Git's own support for them is not used: `.gitmodules` is read as a file of the commit, only its paths and URLs are
+//! used, and each submodule is a mirror of its own below the source's.
 
 use std::{
     fs, io,
@@ -16,15 +16,15 @@ use crate::{
     mirror::{Mirror, MirrorError},
 };
 
-/// Submodules of one commit, those of submodules too. Git hosts show hundreds in a few repositories of the world; none of
-/// those is a source of manifests.
+/// Most submodules of one commit, including nested ones. Only a few repositories in the world have hundreds, and none
+/// of them is a source of manifests.
 pub const MAX_MODULES: usize = 100;
-/// Submodules in submodules.
+/// Most nested submodules.
 pub const MAX_DEPTH: usize = 5;
-/// Largest `.gitmodules`.
+/// Most bytes of a `.gitmodules`.
 const MAX_FILE: u64 = 256 << 10;
 const FILE: &[u8] = b".gitmodules";
-/// Below a source's mirror. Git knows no such folder.
+/// Folder below a source's mirror. Git uses no such folder.
 const FOLDER: &str = "farwater-modules";
 
 /// A submodule of a commit.
@@ -50,7 +50,7 @@ pub enum ModulesError {
 }
 
 impl ModulesError {
-    /// Whether the mirror lacks what it should hold.
+    /// Whether the mirror lacks objects.
     pub fn is_damage(&self) -> bool {
         match self {
             Self::Mirror { source, .. } => source.is_damage(),
@@ -60,7 +60,7 @@ impl ModulesError {
     }
 }
 
-/// Where the mirror of a submodule lies. By its URL: of two that are the same one is enough.
+/// The folder of a submodule's mirror, by its URL, so that equal ones share it.
 pub(crate) fn mirror_of(source: &Path, address: &Address) -> PathBuf {
     source.join(FOLDER).join(hex::encode(Sha256::digest(address.as_str())))
 }
@@ -81,7 +81,7 @@ pub(crate) fn retain(source: &Path, used: &[Address]) -> io::Result<()> {
     Ok(())
 }
 
-/// The submodules that a commit names in `.gitmodules` and has in its tree. `base` is the repository's own address.
+/// The submodules that a commit names in `.gitmodules` and has in its tree. `base`: the repository's own address.
 pub(crate) fn read(mirror: &Mirror, base: &Address, commit: &ObjectId) -> Result<Vec<Submodule>, ModulesError> {
     let commit = *commit;
     let objects = mirror.objects();
@@ -91,7 +91,7 @@ pub(crate) fn read(mirror: &Mirror, base: &Address, commit: &ObjectId) -> Result
     let Some(file) = objects.file(&root, FILE, MAX_FILE).map_err(fail)? else { return Ok(Vec::new()) };
     let mut found = Vec::new();
     for (path, url) in parse(&file).map_err(|why| ModulesError::Syntax { commit, why })? {
-        // One that is no path of ours can't be reached by a closure either.
+        // A closure can't reach an invalid path either.
         let Ok(folder) = RelPath::parse_folder(&path) else { continue };
         let Some(at) = objects.commit_at(&root, &folder).map_err(fail)? else { continue };
         let address =
@@ -104,7 +104,7 @@ pub(crate) fn read(mirror: &Mirror, base: &Address, commit: &ObjectId) -> Result
     Ok(found)
 }
 
-/// Paths and URLs, in the order of the file; includes are not followed.
+/// Paths and URLs in the order of the file; includes are not followed.
 fn parse(file: &[u8]) -> Result<Vec<(String, String)>, String> {
     let file =
         gix::config::File::from_bytes_no_includes(file, gix::config::file::Metadata::default(), Default::default())

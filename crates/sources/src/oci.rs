@@ -1,7 +1,7 @@
-//! Registries: artifacts by tag, range or digest, charts, and the signatures that vouch for them.
+//! Registries: artifacts by tag, range or digest, charts, and their signatures.
 //!
-//! What is spoken is the OCI distribution specification, of which pulling is a small part: manifests, blobs, lists of tags and
-//! the two ways of signing in. Everything that comes is bounded, and nothing counts before its digest is right.
+//! Implements the part of the OCI distribution specification that pulling needs: manifests, blobs, lists of tags and
+//! both ways of signing in. All input is bounded, and used only once its digest is verified.
 
 mod challenge;
 pub mod cosign;
@@ -31,7 +31,7 @@ use crate::{
     web::Step,
 };
 
-/// What of a repository is followed.
+/// The followed revision of a repository.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Follow {
     Tag(String),
@@ -53,7 +53,7 @@ pub enum FollowError {
 }
 
 impl Follow {
-    /// What an OCIRepository follows; the tag `latest` if it names nothing.
+    /// What an OCIRepository follows. None: the tag `latest`.
     pub fn parse(reference: Option<&OCIReference>) -> Result<Self, FollowError> {
         let Some(OCIReference { tag, semver, digest }) = reference else { return Ok(Self::Tag("latest".to_owned())) };
         match [tag, semver, digest].into_iter().flatten().count() {
@@ -74,18 +74,18 @@ impl Follow {
     }
 }
 
-/// As the distribution specification has it.
+/// Whether a text is a tag by the distribution specification.
 pub fn is_tag(text: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
     !text.is_empty() && text.len() <= 128 && text.bytes().all(plain) && !text.starts_with(['.', '-'])
 }
 
-/// A tag can't hold a plus; Helm writes an underscore for it.
+/// A tag can't contain a plus, so Helm writes an underscore.
 pub fn tag_of_version(version: &str) -> String {
     version.replace('+', "_")
 }
 
-/// Which layer is read, and as what.
+/// The layer to read, and how.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selection {
     pub media_type: Option<String>,
@@ -93,7 +93,7 @@ pub struct Selection {
 }
 
 impl Selection {
-    /// Where an artifact lies of which this was read: of one manifest, two selections make two.
+    /// Key of an artifact read by this selection: two selections of one manifest give two artifacts.
     pub fn key(&self, manifest: &Digest) -> Digest {
         if *self == Self::default() { *manifest } else { Digest::of(format!("{manifest}\n{self:?}")) }
     }
@@ -106,26 +106,27 @@ impl From<Option<&LayerSelector>> for Selection {
     }
 }
 
-/// What a repository is at.
+/// The revision that a repository is at.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pulled {
-    /// The tag; empty where a digest was asked for.
+    /// The tag. Empty: a digest was requested.
     pub reference: String,
-    /// Of the manifest.
+    /// Digest of the manifest.
     pub digest: Digest,
     /// Whether something was downloaded.
     pub fetched: bool,
 }
 
-/// What was served before.
+/// The revision that was served before.
 #[derive(Clone, Copy, Debug)]
 pub struct Known {
     pub digest: Digest,
-    /// It was pulled with the same selection, and verified with the same keys where there are any.
+    /// It was pulled with the same selection, and if there are keys, verified with the same ones.
     pub same_terms: bool,
 }
 
-/// Asks the registry; pulls what is followed if it is another than before. With keys, nothing is pulled that they have not signed.
+/// Checks the registry, and pulls the followed artifact if it has changed. With keys, only an artifact that they have
+/// signed is pulled.
 pub async fn sync(
     registry: &Registry,
     artifacts: &Artifacts,
@@ -148,11 +149,13 @@ pub async fn sync(
             (tag, digest)
         }
     };
+
     let key = selection.key(&digest);
     let is_known = known.is_some_and(|known| known.digest == digest && known.same_terms);
     if is_known && artifacts.contains(&key) {
         return Ok(Pulled { reference, digest, fetched: false });
     }
+
     let manifest = registry.manifest(step, &digest.to_string()).await?;
     if let Some(keys) = keys {
         cosign::verify(registry, step, &digest, keys).await?;
@@ -169,11 +172,12 @@ pub async fn sync(
     } else {
         Holds::Files
     };
+
     download(registry, artifacts, step, (key, layer.digest), holds, |_| Ok(())).await?;
     Ok(Pulled { reference, digest, fetched: true })
 }
 
-/// The chart that is wanted, of the repository of its name.
+/// Finds the wanted chart, in the repository of its name.
 pub async fn find_chart(
     registry: &Registry,
     artifacts: &Artifacts,
@@ -185,7 +189,7 @@ pub async fn find_chart(
     let asked = || format!("chart {} {}", escape(wanted.name.as_bytes()), escape(wanted.version.as_bytes()));
     let missing = |evidence: String| registry.fail(step, FetchReason::ReferenceMissing(asked()), evidence);
     let version = match semver::Version::parse(&wanted.version) {
-        // What is one version needs no list, which may be long or not to be seen.
+        // A single version needs no list, which may be long or forbidden.
         Ok(_) => wanted.version.clone(),
         Err(_) => {
             let tags = registry.tags(step).await?;
@@ -194,6 +198,7 @@ pub async fn find_chart(
             chosen.map(str::to_owned).ok_or_else(|| missing(format!("{} tags, none in the range", versions.len())))?
         }
     };
+
     let tag = tag_of_version(&version);
     if !is_tag(&tag) {
         return Err(missing("it is no tag".to_owned()));
@@ -204,12 +209,13 @@ pub async fn find_chart(
         // The same artifact may have another tag now.
         return Ok(FoundChart { version, ..known.clone() });
     }
+
     let check = crate::helm::chart_check(wanted.name.clone(), Some(version.clone()));
     let digest = fetch_chart(registry, artifacts, step, &entry, check).await?;
     Ok(FoundChart { version, digest, entry })
 }
 
-/// A chart by its tag or its manifest's digest.
+/// Fetches a chart by its tag or its manifest's digest.
 pub(crate) async fn fetch_chart(
     registry: &Registry,
     artifacts: &Artifacts,

@@ -1,7 +1,7 @@
-//! A program of the administrator's that says credentials: for the identities of clouds, whose tools need no password.
+//! A program of the administrator that supplies credentials, for cloud identities, whose tools need no password.
 //!
-//! It is named in the hub's configuration with the addresses and the namespaces that it serves, never in a resource. It
-//! speaks as git's credential helpers do: `get` as its argument, lines of `key=value` on both sides.
+//! It is named in the hub's configuration with its addresses and namespaces, never in a resource. It uses the protocol
+//! of git's credential helpers: `get` as its argument, lines of `key=value` in both directions.
 
 use std::{
     collections::BTreeSet,
@@ -28,7 +28,7 @@ use crate::{
 
 const PATIENCE: Duration = Duration::from_secs(15);
 const MAX_OUTPUT: u64 = 64 << 10;
-/// Variables of the hub that a program gets: all but the hub's own.
+/// Prefix of the hub's own variables, which a program does not get.
 const OWN: &str = "FARWATER_";
 
 /// Which program serves which addresses: `PREFIX PROGRAM [NAMESPACE …]`.
@@ -36,7 +36,7 @@ const OWN: &str = "FARWATER_";
 pub struct ProgramRule {
     prefix: UrlPrefix,
     path: PathBuf,
-    /// Empty: the administrators'.
+    /// Namespaces that it serves. Empty: only the administrators' namespace.
     namespaces: BTreeSet<String>,
 }
 
@@ -61,7 +61,7 @@ impl FromStr for ProgramRule {
     }
 }
 
-/// A program as it is asked for one namespace.
+/// A program, for one namespace.
 #[derive(Clone, Debug)]
 pub struct Program {
     path: PathBuf,
@@ -69,7 +69,8 @@ pub struct Program {
 }
 
 impl Program {
-    /// The program that serves an address for a namespace: that of the longest prefix. `own` is the administrators' namespace.
+    /// The program with the longest matching prefix for an address and a namespace. `own`: the administrators'
+    /// namespace.
     pub fn choose(rules: &[ProgramRule], url: &str, namespace: &str, own: &str) -> Option<Arc<Self>> {
         let serves = |rule: &&ProgramRule| {
             let is_meant = match rule.namespaces.is_empty() {
@@ -89,7 +90,7 @@ impl Program {
     pub(crate) async fn ask(&self, host: &str, path: &str) -> Result<Minted, Problem> {
         let failed = |why: String| {
             tracing::warn!(program = %self.path.display(), error = why, "a program for credentials failed");
-            // What it printed is the administrator's, not the tenant's.
+            // The program's output is for the administrator, not for the tenant.
             Problem::new(GitReason::ProgramFailed, "")
         };
         let question = format!(
@@ -109,9 +110,10 @@ impl Program {
         let mut child = command.process_group(0).kill_on_drop(true).spawn().map_err(|error| error.to_string())?;
         let group = child.id().and_then(|id| i32::try_from(id).ok()).map(Pid::from_raw);
         let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
+
         let talk = async {
             if let Some(mut stdin) = stdin {
-                // One that doesn't listen may still know the answer.
+                // A program that doesn't read its input may still answer.
                 let _ = stdin.write_all(question.as_bytes()).await;
             }
             let mut text = Zeroizing::new(String::new());
@@ -120,6 +122,7 @@ impl Program {
             }
             Ok::<_, std::io::Error>((text, child.wait().await?))
         };
+
         let ended = tokio::time::timeout(PATIENCE, talk).await;
         if let (Err(_), Some(group)) = (&ended, group) {
             let _ = signal::killpg(group, signal::Signal::SIGKILL);
@@ -133,7 +136,8 @@ impl Program {
     }
 }
 
-/// `username` and `password`, or `authtype=Bearer` and `credential`; `password_expiry_utc` in seconds since 1970.
+/// Parses `username` and `password`, or `authtype=Bearer` and `credential`; `password_expiry_utc` is in seconds since
+/// 1970.
 fn parse(output: &str) -> Option<Minted> {
     let value = |key: &str| {
         let mut lines = output.lines().filter_map(|line| line.trim_end_matches('\r').split_once('='));

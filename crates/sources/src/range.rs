@@ -1,14 +1,14 @@
-//! Semver ranges as Flux and Helm users write them: the syntax and the meaning of github.com/Masterminds/semver.
+//! Semver ranges as in Flux and Helm: the syntax and meaning of github.com/Masterminds/semver.
 //!
-//! `||` is or; a comma or a space is and; `= != > < >= <=` and `=> =<`; `~1.2`, `^1.2`, `1.2 - 1.4`; `x`, `X` and `*` for any number.
-//! Pre-releases match only where one of the comparisons that are joined by and names one: `>=1.2.3-0 <2` takes `1.3.0-rc.1`, `>=1.2.3 <2`
-//! doesn't.
+//! `||` is or; a comma or a space is and; `= != > < >= <=` and `=> =<`; `~1.2`, `^1.2`, `1.2 - 1.4`; `x`, `X` and `*`
+//! for any number. A pre-release matches only if one of the comparisons joined by and names a pre-release: `>=1.2.3-0
+//! <2` includes `1.3.0-rc.1`, `>=1.2.3 <2` doesn't.
 
 use std::{cmp::Ordering, fmt, str::FromStr};
 
 use semver::{BuildMetadata, Prerelease, Version};
 
-/// Longest range; ranges come from strangers too.
+/// Most bytes of a range, because ranges are untrusted too.
 const MAX_LENGTH: usize = 256;
 
 #[derive(Clone, Debug, PartialEq)]
@@ -68,19 +68,18 @@ impl Range {
         })
     }
 
-    /// The highest version of these names that is in the range. Names that aren't versions are passed over; a
-    /// leading `v` is none of the version's business.
+    /// The highest of these versions in the range. Names that aren't versions are skipped; a leading `v` is ignored.
     pub fn choose<'n>(&self, names: impl IntoIterator<Item = &'n str>) -> Option<&'n str> {
         names
             .into_iter()
             .filter_map(|name| Some((Version::parse(name.strip_prefix('v').unwrap_or(name)).ok()?, name)))
             .filter(|(version, _)| self.matches(version))
-            // Two tags of one version differ in build metadata or in the `v`: an order of our own keeps it stable.
+            // Two tags of one version differ in build metadata or in the `v`; this order makes the result stable.
             .max_by(|(a, a_name), (b, b_name)| a.cmp_precedence(b).then(a.build.cmp(&b.build)).then(a_name.cmp(b_name)))
             .map(|(_, name)| name)
     }
 
-    /// The same of versions as charts may have them: `1.2` is 1.2.0.
+    /// The same for versions in the form of charts: `1.2` is 1.2.0.
     pub fn choose_loosely<'n>(&self, names: impl IntoIterator<Item = &'n str>) -> Option<&'n str> {
         names
             .into_iter()
@@ -90,13 +89,13 @@ impl Range {
             .map(|(_, name)| name)
     }
 
-    /// Whether a version is in the range, as charts may have it.
+    /// Whether a version, in the form of charts, is in the range.
     pub fn contains(&self, version: &str) -> bool {
         read_loosely(version).is_some_and(|version| self.matches(&version))
     }
 }
 
-/// Numbers that are left out are 0, as Masterminds' NewVersion has it.
+/// Missing numbers are 0, as in Masterminds' NewVersion.
 fn read_loosely(text: &str) -> Option<Version> {
     let text = text.strip_prefix('v').unwrap_or(text);
     if let Ok(version) = Version::parse(text) {
@@ -135,7 +134,7 @@ fn parse_all(part: &str) -> Result<Vec<Comparison>, &'static str> {
     let mut words = part.split([' ', ',']).filter(|w| !w.is_empty()).peekable();
     let mut all = Vec::new();
     while let Some(word) = words.next() {
-        // An operator may stand apart from its version.
+        // An operator may be separated from its version.
         let (operator, rest) = split_operator(word);
         let version = match rest {
             "" => words.next().ok_or("an operator without a version")?,
@@ -204,7 +203,7 @@ impl Comparison {
             Operator::LessOrEqual if self.written < 3 => order != Ordering::Greater || self.same_written(v),
             Operator::LessOrEqual => order != Ordering::Greater,
             Operator::Tilde => {
-                // Written out, ~0.0.0 is anything, as ~* is.
+                // A complete ~0.0.0 means anything, like ~*.
                 let is_any = self.written == 0 || (self.written == 3 && (c.major, c.minor, c.patch) == (0, 0, 0));
                 let same = v.major == c.major && (self.written < 2 || v.minor == c.minor);
                 order != Ordering::Less && (is_any || same)
@@ -213,13 +212,13 @@ impl Comparison {
         }
     }
 
-    /// Whether the numbers that were written are the same.
+    /// Whether the written numbers are equal.
     fn same_written(&self, v: &Version) -> bool {
         let pairs = [(v.major, self.version.major), (v.minor, self.version.minor), (v.patch, self.version.patch)];
         pairs.into_iter().take(usize::from(self.written)).all(|(a, b)| a == b)
     }
 
-    /// The leftmost number that isn't zero stays.
+    /// The leftmost nonzero number must be equal.
     fn same_caret(&self, v: &Version) -> bool {
         let c = &self.version;
         if self.written == 0 {

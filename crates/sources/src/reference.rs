@@ -1,4 +1,4 @@
-//! What of a repository is followed.
+//! The followed reference of a repository.
 
 use std::fmt;
 
@@ -16,13 +16,13 @@ pub enum Reference {
     /// The tag with the highest version in the range.
     Semver(Range),
     Commit(ObjectId),
-    /// A branch, or else a tag.
+    /// A branch, otherwise a tag.
     Named(String),
-    /// The branch that the remote's HEAD names; `main` if its HEAD leads to nothing.
+    /// The branch that the remote's HEAD names; `main` if HEAD has no target.
     Default,
 }
 
-/// What somebody names without saying what it is.
+/// A name whose kind is not stated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Named {
     /// A branch or a tag.
@@ -31,7 +31,7 @@ pub enum Named {
 }
 
 impl Named {
-    /// A full commit id is one; all else is a name.
+    /// A full commit id is a commit; anything else is a name.
     pub fn parse(text: &str) -> Result<Self, ReferenceError> {
         match text.parse() {
             Ok(id) => Ok(Self::Commit(id)),
@@ -48,7 +48,7 @@ pub enum ReferenceError {
     Name { kind: &'static str, name: String },
     #[error("commit {0:?} is not a full commit id: 40 or 64 hex digits in lower case")]
     Commit(String),
-    /// The hub knows, and puts the commit in its place.
+    /// The hub replaces it by the promoted commit.
     #[error("what pipeline {0:?} has promoted is not known here")]
     Pipeline(String),
     #[error(transparent)]
@@ -56,7 +56,7 @@ pub enum ReferenceError {
 }
 
 impl Reference {
-    /// What a kustomization's base follows, as kustomize's `ref` has it.
+    /// The reference of a kustomization's base, as in kustomize's `ref`.
     pub fn of_base(text: &str) -> Result<Self, ReferenceError> {
         Ok(match text {
             "" | "HEAD" => Self::Default,
@@ -76,6 +76,7 @@ impl Reference {
         if set > 1 {
             return Err(ReferenceError::Several(set));
         }
+
         if let Some(pipeline) = pipeline {
             return Err(ReferenceError::Pipeline(pipeline.clone()));
         }
@@ -94,6 +95,7 @@ impl Reference {
         if let Some(range) = semver {
             return Ok(Self::Semver(range.parse()?));
         }
+
         match commit {
             Some(id) => id.parse().map(Self::Commit).map_err(|_| ReferenceError::Commit(id.chars().take(80).collect())),
             None => Ok(Self::Default),

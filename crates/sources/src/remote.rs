@@ -1,4 +1,4 @@
-//! A repository as it is asked: where it is, what proves that we may read it, whom to trust, and which way to take.
+//! A repository with everything for requests to it: its address, credentials, trusted authorities, and proxy.
 
 use std::sync::Arc;
 
@@ -22,17 +22,17 @@ pub struct Remote {
     link: Option<Link>,
 }
 
-/// Who leads to a remote that nobody states.
+/// The origin of a remote that no spec states.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Link {
-    /// A repository of another host.
+    /// A repository on another host.
     Of(String),
-    /// Somebody whose place is not known.
+    /// An unknown origin.
     Anybody,
 }
 
 impl Remote {
-    /// `secret` is the data of the Secret that the repository names, decoded.
+    /// `secret`: decoded data of the Secret that the repository names.
     pub fn new(url: &str, secret: Option<&SecretData>) -> Result<Self, RemoteError> {
         let address = Address::parse(url)?;
         let (credentials, ca) = match secret {
@@ -46,21 +46,21 @@ impl Remote {
         Ok(Self { address, credentials, ca, proxy: None, link: None })
     }
 
-    /// A file of the repository at `from` names the address, and nobody states it.
+    /// Marks the address as named by a file of the repository at `from`, not by a spec.
     #[must_use]
     pub fn linked(mut self, from: &Address) -> Self {
         self.link = (from.host() != self.address.host()).then(|| Link::Of(from.host().to_owned()));
         self
     }
 
-    /// Somebody names the address, and nobody states it: it must be public.
+    /// Marks the address as named by an unknown origin, so it must be public.
     #[must_use]
     pub fn public(mut self) -> Self {
         self.link = Some(Link::Anybody);
         self
     }
 
-    /// Through a proxy: the data of the Secret that `spec.proxySecretRef` names.
+    /// Uses a proxy. `data`: the Secret that `spec.proxySecretRef` names.
     pub fn with_proxy(mut self, data: &SecretData) -> Result<Self, RemoteError> {
         if !self.is_http() {
             return Err(RemoteError::ProxySsh);
@@ -69,7 +69,7 @@ impl Remote {
         Ok(self)
     }
 
-    /// With what a program says, where nothing else proves that we may read it.
+    /// Uses a program for credentials if there are no others.
     #[must_use]
     pub fn with_program(mut self, program: Arc<Program>) -> Self {
         if self.credentials.is_none() && self.address.scheme == Scheme::Https {
@@ -86,7 +86,7 @@ impl Remote {
         &self.address
     }
 
-    /// Whether it is asked over http or https.
+    /// Whether it is reached over http or https.
     pub fn is_http(&self) -> bool {
         self.address.scheme != Scheme::Ssh
     }
@@ -99,7 +99,7 @@ impl Remote {
         self.ca.as_deref()
     }
 
-    /// Who leads here, where that is not the repository's own host.
+    /// The origin of the address, if that is not the repository's own host. None: it is.
     pub(crate) fn link(&self) -> Option<&Link> {
         self.link.as_ref()
     }

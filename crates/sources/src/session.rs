@@ -1,4 +1,4 @@
-//! A remote as it is asked now: its name resolved, its tokens minted, its key unlocked.
+//! A remote prepared for requests: its name resolved, its tokens minted, its key unlocked.
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
@@ -13,28 +13,28 @@ use crate::{
     ssh::Identity,
 };
 
-/// Addresses of one name that are tried.
+/// Most addresses of one name that are tried.
 const MAX_PINNED: usize = 8;
 
-/// For the questions and fetches of one look at a remote.
+/// Used for the requests and fetches of one check of a remote.
 pub(crate) struct Session<'r> {
     pub remote: &'r Remote,
-    /// Where it may lie, if only a file of a repository leads there.
+    /// Where it may be, if only a file of a repository names it.
     pub links: Option<Links>,
-    /// Of the host, or of its proxy.
+    /// Addresses of the host, or of its proxy.
     pub addresses: Vec<SocketAddr>,
-    /// The value of the header of that name.
+    /// The value of the `Authorization` header.
     pub authorization: Option<Zeroizing<String>>,
-    /// What was minted for it, to be forgotten if it is refused.
+    /// Minted credentials, which are dropped if they are refused.
     minted: Option<Fingerprint>,
     pub identity: Option<Arc<Identity>>,
-    /// It is asked to take something, and not to give.
+    /// Whether it is for a push.
     pub pushes: bool,
     secrets: Vec<Zeroizing<String>>,
 }
 
 impl<'r> Session<'r> {
-    /// Of a remote that is not asked.
+    /// A session for a remote to which no request is made.
     pub fn of(remote: &'r Remote) -> Self {
         let mut session = Self {
             remote,
@@ -64,6 +64,7 @@ impl<'r> Session<'r> {
             }
             Some(Credentials::Program(_)) | None => {}
         }
+
         session.secrets.extend(remote.proxy().into_iter().flat_map(crate::credentials::Proxy::secrets));
         session
     }
@@ -72,7 +73,7 @@ impl<'r> Session<'r> {
         self.remote.credentials().is_some()
     }
 
-    /// The text without anything secret in it.
+    /// The text with secrets removed.
     pub fn redact(&self, text: &str) -> String {
         let mut text = text.to_owned();
         for secret in self.secrets.iter().filter(|secret| !secret.is_empty()) {
@@ -81,7 +82,7 @@ impl<'r> Session<'r> {
         text
     }
 
-    /// What curl is told of the name, `HOST:PORT:ADDRESS[,ADDRESS]`. An address needs no telling.
+    /// The resolved addresses for curl, `HOST:PORT:ADDRESS[,ADDRESS]`. None: the host is an address, or has none.
     pub fn pin(&self) -> Option<String> {
         let asked = self.remote.proxy().map_or(self.remote.address(), |proxy| &proxy.address);
         if asked.ip().is_some() || self.addresses.is_empty() {
@@ -112,7 +113,7 @@ impl<'r> Session<'r> {
 }
 
 impl Git {
-    /// Prepares to ask a remote.
+    /// Prepares requests to a remote.
     pub(crate) async fn open<'r>(&self, remote: &'r Remote, timeout: Duration) -> Result<Session<'r>, GitError> {
         let mut session = Session::of(remote);
         session.links = match remote.link() {
@@ -120,12 +121,14 @@ impl Git {
             Some(Link::Anybody) => Some(self.web().links().clone()),
             None => None,
         };
+
         let resolved = self.resolve_session(&session).await;
         session.addresses = resolved.map_err(|error| Problem::from(error).at("reach", remote))?;
         if remote.proxy().is_none() {
             let reached = self.web().reached(remote.address().host());
             session.addresses.iter().for_each(|address| reached.note(address.ip()));
         }
+
         let minted = match remote.credentials() {
             Some(Credentials::App(app)) => {
                 let minted = self.mint().of_app(app, self.web(), remote, timeout).await;
@@ -153,7 +156,7 @@ impl Git {
         Ok(session)
     }
 
-    /// The addresses that are connected to: of the remote, or of its proxy, which looks up the remote's name itself.
+    /// The addresses to connect to: those of the remote, or of its proxy, which resolves the remote's name itself.
     async fn resolve_session(&self, session: &Session<'_>) -> Result<Vec<SocketAddr>, ResolveError> {
         let (remote, stated) = (session.remote, self.web().links().of_stated());
         let links = session.links.as_ref().unwrap_or(&stated);
@@ -166,7 +169,7 @@ impl Git {
         resolve(&stated, proxy.address.host(), proxy.address.port()).await
     }
 
-    /// What was minted and is refused was taken back by whoever gave it.
+    /// Drops minted credentials that were refused, because they may have been revoked.
     pub(crate) fn note_refusal(&self, session: &Session<'_>, error: &GitError) {
         if let (Some(minted), GitReason::Unauthorized | GitReason::NotFound) = (&session.minted, &error.reason) {
             self.mint().forget(minted);

@@ -1,4 +1,4 @@
-//! A single file on a web server, as a kustomization names one.
+//! A single file on a web server, named by a kustomization.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::{
 
 const HEAD: &str = "file.json";
 
-/// What is known of the file that was fetched last.
+/// Metadata of the last fetched file.
 #[derive(Debug, Serialize, Deserialize)]
 struct Head {
     url: String,
@@ -24,7 +24,7 @@ struct Head {
     etag: Option<String>,
 }
 
-/// The file's digest, by which [`Artifacts`] has it under a name; fetched if it is another one than the last.
+/// Fetches the file if it has changed. Returns the digest under which [`Artifacts`] stores it.
 pub async fn sync_file(
     site: &Site,
     artifacts: &Artifacts,

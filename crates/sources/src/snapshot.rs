@@ -1,5 +1,5 @@
-//! A commit with what belongs to it beside its own objects: the trees of its submodules at their places, and the large
-//! files that its pointers stand for.
+//! A commit with what belongs to it besides its own objects: the trees of its submodules at their paths, and the large
+//! files of its pointers.
 
 use std::{cell::RefCell, collections::HashMap, path::PathBuf};
 
@@ -14,7 +14,7 @@ use crate::{
     modules::{self, MAX_DEPTH, MAX_MODULES},
 };
 
-/// What is read beside a commit's own objects.
+/// What is read besides a commit's own objects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Reads {
     #[serde(default)]
@@ -24,7 +24,7 @@ pub struct Reads {
 }
 
 impl Reads {
-    /// The commit's own objects alone.
+    /// Only the commit's own objects.
     pub fn is_plain(&self) -> bool {
         *self == Self::default()
     }
@@ -36,12 +36,12 @@ pub struct Snapshot {
     commit: ObjectId,
     reads: Reads,
     opened: RefCell<Vec<Opened>>,
-    /// Where objects are that are not in the source's own mirror.
+    /// Places of objects that are not in the source's own mirror.
     places: RefCell<HashMap<ObjectId, usize>>,
-    /// By their commits; `None` until a submodule is met.
+    /// Submodules by commit. None until one is found.
     modules: RefCell<Option<HashMap<ObjectId, Module>>>,
     large_files: LargeFiles,
-    /// By the object that is the pointer.
+    /// Large files by the id of their pointer.
     large: RefCell<HashMap<ObjectId, LargeFile>>,
 }
 
@@ -54,12 +54,12 @@ struct Opened {
 struct Module {
     address: Address,
     depth: usize,
-    /// Its place and the root of its tree, once it was opened; the inner `None`: it is not here.
+    /// Its place and the root of its tree, once opened. Inner None: it was not fetched.
     opened: Option<Option<(usize, ObjectId)>>,
 }
 
 impl Snapshot {
-    /// Of a mirror at a commit; with the root of its tree. Blocking, as all here.
+    /// Opens a mirror at a commit. Returns also the root of its tree. Blocking, like all functions here.
     pub fn open(mirror: &Mirror, commit: ObjectId, reads: Reads) -> Result<(Self, ObjectId), MirrorError> {
         let root = mirror.root_tree(&commit)?;
         let own = Opened { objects: mirror.objects(), url: url_of(mirror)? };
@@ -76,8 +76,8 @@ impl Snapshot {
         Ok((snapshot, root))
     }
 
-    /// Finds the pointers to large files among the files of a closure, as far as they are of this commit. From now on a pointer is
-    /// read as what it stands for. What is not on this node, by the URL of the repository that has it.
+    /// Finds the pointers to large files among the files of a closure that are of this commit. From then on a pointer
+    /// is read as its large file. Returns the files that are missing on this node, by the URL of their repository.
     pub fn resolve_pointers(
         &self,
         closure: &Closure,
@@ -86,6 +86,7 @@ impl Snapshot {
         if !self.reads.lfs {
             return Ok(Vec::new());
         }
+
         let (mut found, mut total) = (Vec::new(), 0u64);
         for (path, file) in &closure.files {
             if !matches!(file.mode, Mode::File | Mode::Executable) {
@@ -99,7 +100,7 @@ impl Snapshot {
             });
             let (bytes, url) = match read {
                 Ok(Some(read)) => read,
-                // Of another source of the service.
+                // A file of another source of the service.
                 Ok(None) | Err(TreeError::Missing(_)) => continue,
                 Err(error) => return Err(fail(error.to_string())),
             };
@@ -113,10 +114,11 @@ impl Snapshot {
             self.large.borrow_mut().insert(file.id, large.clone());
             found.push((url, large));
         }
+
         Ok(self.large_files.missing(found))
     }
 
-    /// Whether any file is another one than its object says.
+    /// Whether any pointer is read as a large file.
     pub fn has_large_files(&self) -> bool {
         !self.large.borrow().is_empty()
     }
@@ -127,11 +129,11 @@ impl Snapshot {
 
     fn objects<T>(&self, place: usize, read: impl FnOnce(&Opened) -> T) -> T {
         let opened = self.opened.borrow();
-        // Places are handed out with what is opened.
+        // Places only refer to opened repositories.
         read(&opened[place.min(opened.len() - 1)])
     }
 
-    /// The place and the tree of a submodule; `None` if it was not fetched.
+    /// The place and the tree of a submodule. None: it was not fetched.
     fn mount(&self, commit: &ObjectId) -> Result<Option<(usize, ObjectId)>, TreeError> {
         self.read_modules()?;
         let known = self.modules.borrow().as_ref().and_then(|modules| modules.get(commit).cloned());
@@ -192,7 +194,7 @@ fn unreadable(id: &ObjectId, error: impl std::error::Error + Send + Sync + 'stat
     TreeError::Unreadable { id: *id, source: error.into() }
 }
 
-/// Where a mirror's objects came from.
+/// The URL that a mirror's objects came from.
 fn url_of(mirror: &Mirror) -> Result<String, MirrorError> {
     let path = mirror.path().join(URL_FILE);
     std::fs::read_to_string(&path).map_err(|error| MirrorError::Open { path, source: error.into() })

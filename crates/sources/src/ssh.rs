@@ -1,8 +1,8 @@
-//! The `ssh` program, run for git.
+//! Runs the `ssh` program for git.
 //!
-//! git is not told to run it: it gets one end of a socket ([`Link`]), and ssh the other. So there is no shell, no
-//! configuration of a user or a machine, and each says by itself what went wrong. ssh signs in with a key that it
-//! never sees: an agent of ours answers it, and nobody else, for as long as it runs ([`agent`]).
+//! git does not start it: git gets one end of a socket ([`Link`]), and ssh the other. So there is no shell and no
+//! configuration of a user or a machine, and each program reports its own errors. ssh signs in with a key that it never
+//! sees: our own agent answers only that process, as long as it runs ([`agent`]).
 
 mod agent;
 mod identity;
@@ -27,19 +27,19 @@ use tokio::{
 pub(crate) use self::identity::{Identities, Identity};
 use crate::{address::Address, credentials::Credentials, session::Session};
 
-/// Of standard error only this much is kept.
+/// Most bytes of standard error that are kept.
 const MAX_STDERR: u64 = 64 << 10;
-/// Files in ssh's own folder. It runs there, so that no path of ours is part of an option.
+/// Files in ssh's own folder. ssh runs there, so that no path of ours is part of an option.
 const KNOWN_HOSTS: &str = "known_hosts";
 const AGENT: &str = "agent";
 /// Longest path of a socket (`sun_path`), with a margin.
 const MAX_SOCKET_PATH: usize = 100;
-/// How long ssh may take to end after git has.
+/// Time for ssh to end after git has.
 const END: Duration = Duration::from_secs(2);
-/// A silent connection is given up after four of these.
+/// Interval of keep-alives. A silent connection is given up after four of them.
 const ALIVE: Duration = Duration::from_secs(15);
 
-/// An ssh that runs. Dropped, it is killed.
+/// A running ssh. It is killed when dropped.
 pub(crate) struct Link {
     child: Child,
     group: Option<Pid>,
@@ -53,19 +53,19 @@ impl Drop for Link {
         self.agent.abort();
         self.stderr.abort();
         if let Some(group) = self.group {
-            // Not waited for yet, so the id can't be another's.
+            // Not waited for yet, so the id can't belong to another process.
             let _ = signal::killpg(group, signal::Signal::SIGKILL);
         }
     }
 }
 
-/// How one ssh ended.
+/// The end of an ssh.
 pub(crate) struct Ended {
     pub is_success: bool,
     pub stderr: String,
 }
 
-/// Starts ssh with a command for the other side, and gives our end of its standard input and output.
+/// Starts ssh with a command for the remote side, and returns our end of its standard input and output.
 pub(crate) fn connect(
     program: &Path,
     home: &Path,
@@ -80,7 +80,7 @@ pub(crate) fn connect(
     Ok((link, ours.into()))
 }
 
-/// Runs one command at the other side and gives what it printed.
+/// Runs one command at the remote side, and returns its output.
 pub(crate) async fn ask(
     program: &Path,
     home: &Path,
@@ -126,15 +126,16 @@ fn spawn(
     Ok(Link { child, group, stderr, agent, _folder: folder })
 }
 
-/// A folder for one run. Where the data directory's path is too long for a socket, the system's temporary folder serves.
+/// A folder for one run. If the path of the data directory is too long for a socket, the system's temporary folder is
+/// used.
 fn make_folder(home: &Path) -> std::io::Result<tempfile::TempDir> {
-    // What is appended: a separator, the prefix, six letters, and the socket.
+    // Appended are a separator, the prefix, six letters, and the socket.
     let is_short = home.as_os_str().len() + "/ssh-xxxxxx/agent".len() <= MAX_SOCKET_PATH;
     let place = if is_short { home.to_owned() } else { std::env::temp_dir() };
     tempfile::Builder::new().prefix("ssh-").rand_bytes(6).tempdir_in(place)
 }
 
-/// Everything that ssh reads elsewhere or does beside is switched off by name; what it connects to is an address.
+/// Switches off by name everything that ssh would read elsewhere or do besides. It connects to an address.
 fn options(address: &Address, to: SocketAddr) -> Vec<String> {
     let mut options: Vec<String> = ["-F", "/dev/null", "-T", "-a", "-x"].map(str::to_owned).into();
     let alias = match address.port() {
@@ -180,6 +181,7 @@ fn options(address: &Address, to: SocketAddr) -> Vec<String> {
         ("ServerAliveCountMax", "4".to_owned()),
         ("LogLevel", "ERROR".to_owned()),
     ];
+
     for (name, value) in settings {
         options.extend(["-o".to_owned(), format!("{name}={value}")]);
     }
@@ -189,14 +191,14 @@ fn options(address: &Address, to: SocketAddr) -> Vec<String> {
 async fn read_stderr(stream: Option<ChildStderr>) -> String {
     let Some(mut stream) = stream else { return String::new() };
     let mut kept = Vec::new();
-    // An error ends what there is to read as well as the end does.
+    // An error ends the output like its end does.
     let _ = (&mut stream).take(MAX_STDERR).read_to_end(&mut kept).await;
     let _ = tokio::io::copy(&mut stream, &mut tokio::io::sink()).await;
     String::from_utf8_lossy(&kept).into_owned()
 }
 
 impl Link {
-    /// Waits for its end, which git's brings about, and not for long.
+    /// Waits a short time for its end, which git's end causes.
     pub async fn end(mut self) -> Ended {
         let status = tokio::time::timeout(END, self.child.wait()).await;
         let is_success = matches!(&status, Ok(Ok(status)) if status.success());
@@ -211,7 +213,7 @@ impl Link {
     }
 }
 
-/// As git quotes for the other side's shell.
+/// Quotes for the remote shell, like git.
 pub(crate) fn quote(text: &str) -> String {
     let mut quoted = String::from("'");
     for c in text.chars() {

@@ -1,5 +1,6 @@
-//! Signatures of commits and tags, checked against given keys: OpenPGP's by rPGP, ssh's by ssh-key and aws-lc-rs. In
-//! process: `git verify-commit` would need a keyring on the disk and GnuPG in the image, and its word would be an exit code.
+//! Signatures of commits and tags, verified with given keys: OpenPGP with rPGP, ssh with ssh-key and aws-lc-rs. In
+//! process, because `git verify-commit` would need a keyring on disk and GnuPG in the image, and returns only an exit
+//! code.
 
 mod openpgp;
 mod sshsig;
@@ -15,11 +16,11 @@ use crate::{
     mirror::{Mirror, MirrorError},
 };
 
-/// Longest signature; one with a key of the largest size takes some 3 KB.
+/// Most bytes of a signature; one with a key of the largest size has about 3 KB.
 const MAX_SIGNATURE: usize = 64 << 10;
-/// Keys of one Secret.
+/// Most keys of one Secret.
 const MAX_KEYS: usize = 500;
-/// How far a signer's clock may be ahead.
+/// Seconds that a signer's clock may be ahead.
 const SKEW: u64 = 24 * 3600;
 
 /// What must be signed.
@@ -27,13 +28,13 @@ const SKEW: u64 = 24 * 3600;
 pub enum VerifyMode {
     /// The commit.
     Head,
-    /// The annotated tag that is followed.
+    /// The followed annotated tag.
     Tag,
     TagAndHead,
 }
 
 impl VerifyMode {
-    /// As Flux names them.
+    /// Flux's names.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Head => "HEAD",
@@ -43,7 +44,7 @@ impl VerifyMode {
     }
 }
 
-/// Public keys of those whose signatures count.
+/// Public keys whose signatures are accepted.
 pub struct Keys {
     openpgp: Vec<openpgp::Certificate>,
     ssh: Vec<ssh_key::PublicKey>,
@@ -73,8 +74,8 @@ pub enum KeysError {
 }
 
 impl Keys {
-    /// Every value of the Secret is one or more public keys: OpenPGP's, armored or not, or lines of ssh's, as `.pub` files,
-    /// `authorized_keys` or `allowed_signers` have them.
+    /// Every value of the Secret is one or more public keys: OpenPGP keys, armored or not, or lines of ssh keys as in
+    /// `.pub` files, `authorized_keys` or `allowed_signers`.
     pub fn read(data: &SecretData) -> Result<Self, KeysError> {
         let (mut openpgp, mut ssh) = (Vec::new(), Vec::new());
         for (entry, bytes) in data {
@@ -98,14 +99,14 @@ impl Keys {
         }
     }
 
-    /// What was demanded of a revision: equal for the same mode and keys.
+    /// A text for the required verification: equal for the same mode and keys.
     pub fn policy(&self, mode: VerifyMode) -> String {
         format!("{} {}", mode.as_str(), hex::encode(self.print))
     }
 }
 
 impl Mirror {
-    /// Checks a revision. `None`: it is signed as it should be; else why it isn't.
+    /// Verifies a revision. None: it is signed as required. Otherwise the reason why not.
     pub async fn verify(
         &self,
         revision: &Revision,
@@ -136,7 +137,7 @@ impl Mirror {
     }
 }
 
-/// `tag`: the name under which an annotated tag is followed.
+/// `tag`: the name of the followed annotated tag.
 fn check_object(
     keys: &Keys,
     id: &ObjectId,
@@ -155,9 +156,10 @@ fn check_object(
     if let Some(tag) = tag
         && !names_itself(data, tag)
     {
-        // A signed tag that was put under another name is not what its signer signed.
+        // A signed tag under another name is not what its signer signed.
         return Err(format!("{name} is signed, if at all, under another name"));
     }
+
     let algorithm = id.algorithm();
     let signed = if is_commit { split_commit(data, algorithm) } else { split_tag(data) };
     let Some((payload, signature)) = signed.map_err(|why| format!("{name} {why}"))? else {
@@ -166,6 +168,7 @@ fn check_object(
     if signature.len() > MAX_SIGNATURE {
         return Err(format!("{name} has a signature of {} bytes", signature.len()));
     }
+
     let signature = std::str::from_utf8(&signature).map_err(|_| format!("{name} has a signature that is no text"))?;
     let checked = if signature.starts_with("-----BEGIN SSH SIGNATURE-----") {
         sshsig::check(&keys.ssh, signature, &payload)
@@ -184,8 +187,8 @@ fn names_itself(data: &[u8], tag: &str) -> bool {
 
 type Signed = (Vec<u8>, Vec<u8>);
 
-/// A commit without its signatures, and the one that counts (git's `parse_signed_commit`): a repository of SHA-256 has its
-/// own header, and the other one may be there beside it.
+/// A commit without its signatures, and the signature that counts (git's `parse_signed_commit`): a SHA-256 repository
+/// uses its own header, and the other one may exist beside it.
 fn split_commit(data: &[u8], algorithm: &str) -> Result<Option<Signed>, &'static str> {
     let own: &[u8] = if algorithm == "sha256" { b"gpgsig-sha256 " } else { b"gpgsig " };
     let (mut payload, mut signature) = (Vec::new(), Vec::new());
@@ -195,7 +198,7 @@ fn split_commit(data: &[u8], algorithm: &str) -> Result<Option<Signed>, &'static
         let end = rest.iter().position(|byte| *byte == b'\n').map_or(rest.len(), |at| at + 1);
         let (line, after) = rest.split_at(end);
         if line == b"\n" {
-            // Behind the header is text, whatever it looks like.
+            // After the header everything is text.
             payload.extend_from_slice(rest);
             break;
         }
@@ -219,6 +222,7 @@ fn split_commit(data: &[u8], algorithm: &str) -> Result<Option<Signed>, &'static
         }
         rest = after;
     }
+
     match found {
         0 => Ok(None),
         1 => Ok(Some((payload, signature))),
@@ -226,14 +230,14 @@ fn split_commit(data: &[u8], algorithm: &str) -> Result<Option<Signed>, &'static
     }
 }
 
-/// A tag up to its signature, which is the end of its text (git's `parse_signature`).
+/// A tag up to its signature, which is at the end of its text (git's `parse_signature`).
 fn split_tag(data: &[u8]) -> Result<Option<Signed>, &'static str> {
     const STARTS: [&[u8]; 2] = [b"-----BEGIN PGP SIGNATURE-----", b"-----BEGIN SSH SIGNATURE-----"];
     let lines = std::iter::once(0).chain(data.iter().enumerate().filter(|(_, b)| **b == b'\n').map(|(at, _)| at + 1));
     let mut starts = lines.filter(|at| STARTS.iter().any(|start| data[*at..].starts_with(start)));
     let Some(at) = starts.next_back() else { return Ok(None) };
     let (text, signature) = data.split_at(at);
-    // A signature of the other kind of object id stands in the header and is signed by nobody.
+    // A signature for the other object format is in the header and is not signed itself.
     Ok(Some((strip_header_signatures(text), signature.to_vec())))
 }
 

@@ -1,7 +1,8 @@
-//! Asking hosts over http and https: bounded in time and size, and careful about whom credentials are shown to.
+//! Requests over http and https, limited in time and size, and careful about which hosts get credentials.
 //!
-//! A [`Site`] is one host as a source states it. Whatever else an answer leads to is a link: it gets no credentials unless that
-//! was asked for, and leads no nearer to the hub than the site lies itself. None lies on the hub's own machine.
+//! A [`Site`] is one host from a source's spec. Any other host that an answer names is a link: it gets no credentials
+//! unless that was requested, and may not be nearer to the hub than the site itself. No link may lead to the hub's own
+//! machine.
 
 mod way;
 
@@ -35,18 +36,18 @@ use crate::{
     links::{self, Hosts, Links, Reached, Refused, ResolveError},
 };
 
-/// Redirects that are followed in one answer: a download's is one or two.
+/// Most redirects for one answer: a download has one or two.
 const MAX_REDIRECTS: usize = 5;
-/// For a connection to a host that does not answer; the rest of a step's time is for the answer.
+/// Limit for connecting to a host; the rest of a step's time is for the answer.
 const CONNECT: Duration = Duration::from_secs(10);
 const USER_AGENT: &str = concat!("farwater/", env!("CARGO_PKG_VERSION"));
 const MAX_EVIDENCE: usize = 200;
-/// Bytes that are read of what a host says to a message.
+/// Most bytes of a host's reply to a message.
 const MAX_REPLY: usize = 64 << 10;
 
 type HttpClient = Client<HttpsConnector<Way>, Full<Bytes>>;
 
-/// How the hub sees the networks around it. Cheap to clone.
+/// HTTP access of the hub, with its rules for networks. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct Web(Arc<Inner>);
 
@@ -54,7 +55,7 @@ pub struct Web(Arc<Inner>);
 struct Inner {
     links: Links,
     hosts: Hosts,
-    /// The machine's authorities, read when they are first needed.
+    /// The machine's authorities, read on first use.
     roots: OnceLock<Vec<CertificateDer<'static>>>,
 }
 
@@ -63,22 +64,23 @@ impl Web {
         Self(Arc::new(Inner { links, hosts: Hosts::default(), roots: OnceLock::new() }))
     }
 
-    /// A host as a source states it.
+    /// A host from a source's spec.
     pub fn site(&self, stated: &Url, access: Access) -> Result<Site, FetchError> {
         self.make_site(stated, access, Route::default())
     }
 
-    /// A host that nobody states but a link: nothing of it may lie in a private network.
+    /// A host that only a link names, so it may not be in a private network.
     pub fn linked_site(&self, linked: &Url) -> Result<Site, FetchError> {
         self.make_site(linked, Access::default(), Route { links: Some(self.0.links.clone()), proxy: None })
     }
 
-    /// A host that somebody states who may see less than the hub does: as of a link, nothing of it may lie in a private network.
+    /// A host stated by a user with fewer rights than the hub: like a link, it may not be in a private network.
     pub fn guarded_site(&self, stated: &Url, access: Access) -> Result<Site, FetchError> {
         self.make_site(stated, access, Route { links: Some(self.0.links.clone()), proxy: None })
     }
 
-    /// The addresses of such a host, for what is spoken there beside HTTP; else why there are none, and what was seen.
+    /// The addresses of such a host, for protocols other than HTTP. Err: the reason why there are none, and the
+    /// evidence.
     pub async fn guarded_addresses(&self, host: &str, port: u16) -> Result<Vec<SocketAddr>, (FetchReason, String)> {
         let host = host.trim_start_matches('[').trim_end_matches(']');
         links::resolve(&self.0.links, host, port).await.map_err(|error| match error {
@@ -92,7 +94,7 @@ impl Web {
         self.0.links.of_host(host, &self.0.hosts.reached(host)).await
     }
 
-    /// How far away a host is, as far as that is known.
+    /// The distance of a host, as far as it is known.
     pub(crate) fn reached(&self, host: &str) -> Reached {
         self.0.hosts.reached(host)
     }
@@ -109,6 +111,7 @@ impl Web {
         if access.has_login() && stated.scheme() == "http" && !is_loopback(stated) {
             return Err(fail(FetchReason::ClearText, String::new()));
         }
+
         let untrusted = |why| fail(FetchReason::Untrusted, why);
         let tls = self.tls(&access).map_err(untrusted)?;
         let Route { links: own, proxy } = route;
@@ -123,6 +126,7 @@ impl Web {
                 )
             }
         };
+
         let reached = self.reached(stated.host_str().unwrap_or_default());
         let client = client(&tls, proxied.clone().unwrap_or_else(|| Way::direct(near.clone(), reached.clone())));
         let tls_abroad = match access.identity {
@@ -162,7 +166,7 @@ impl Web {
         let Some(identity) = &access.identity else { return Ok(builder.with_no_client_auth()) };
         let chain = CertificateDer::pem_slice_iter(identity.certificate.as_bytes()).collect::<Result<Vec<_>, _>>();
         let chain = chain.map_err(|error| format!("tls.crt: {error}"))?;
-        // What is wrong with a key is not told with its text.
+        // The error of a key must not quote it.
         let key = PrivateKeyDer::from_pem_slice(&identity.key).map_err(|_| "tls.key is no PEM key".to_owned())?;
         builder.with_client_auth_cert(chain, key).map_err(|error| format!("tls.crt and tls.key: {error}"))
     }
@@ -176,38 +180,38 @@ fn client(tls: &rustls::ClientConfig, way: Way) -> HttpClient {
 /// How a host is reached.
 #[derive(Clone, Default)]
 pub(crate) struct Route<'a> {
-    /// Where it may lie, if nobody states it but a link.
+    /// Where it may be, if only a link names it.
     pub links: Option<Links>,
     pub proxy: Option<&'a Proxy>,
 }
 
-/// A host, and how it is spoken to.
+/// A host, with everything for requests to it.
 pub struct Site {
     stated: Url,
     access: Arc<Access>,
     passes_credentials: bool,
     client: HttpClient,
-    /// Where the stated host may lie.
+    /// Where the stated host may be.
     near: Links,
-    /// The same, where nobody states it but a link.
+    /// The same, if only a link names it.
     own: Option<Links>,
-    /// Where the stated host was found to lie.
+    /// The observed distance of the stated host.
     reached: Reached,
-    /// For other hosts: they are shown no certificate.
+    /// For other hosts, without a client certificate.
     tls_abroad: rustls::ClientConfig,
-    /// The way to all hosts, where a proxy is to be asked.
+    /// Connections to all hosts, if a proxy is used.
     proxied: Option<Way>,
     links: Links,
     foreign: OnceCell<Foreign>,
 }
 
-/// For hosts that the stated one leads to.
+/// For hosts that the stated one links to.
 struct Foreign {
     client: HttpClient,
     links: Links,
 }
 
-/// One step of a fetch, and until when it may take.
+/// One step of a fetch, with its deadline.
 #[derive(Clone, Copy, Debug)]
 pub struct Step {
     pub what: &'static str,
@@ -220,7 +224,7 @@ impl Step {
         Self { what, deadline: Instant::now() + timeout, seconds: timeout.as_secs() }
     }
 
-    /// Another thing to do in what is left of the same time.
+    /// Another step within the same deadline.
     pub(crate) fn then(self, what: &'static str) -> Self {
         Self { what, ..self }
     }
@@ -231,7 +235,7 @@ impl Step {
     }
 }
 
-/// A question.
+/// A request.
 #[derive(Clone, Debug)]
 pub struct Ask {
     pub method: Method,
@@ -241,11 +245,11 @@ pub struct Ask {
     pub sign: Sign,
 }
 
-/// What goes into the `Authorization` header, as long as the host is the stated one.
+/// The `Authorization` header, which is only sent to the stated host.
 #[derive(Clone)]
 pub enum Sign {
     Nothing,
-    /// What the source's Secret has.
+    /// The login in the source's Secret.
     Login,
     Header(Zeroizing<String>),
 }
@@ -282,17 +286,17 @@ impl Ask {
     }
 }
 
-/// What a host said to a message.
+/// A host's reply to a message.
 #[derive(Clone, Debug)]
 pub struct Reply {
     pub status: StatusCode,
-    /// When it wants to be asked again.
+    /// The pause that the host asks for. None: it asks for none.
     pub retry_after: Option<Duration>,
-    /// Empty where it is longer than anybody reads.
+    /// Empty if it is too long.
     pub body: Vec<u8>,
 }
 
-/// The head of an answer; its body is still to come.
+/// The head of an answer; the body is not read yet.
 pub(crate) struct Answer {
     pub status: StatusCode,
     pub headers: HeaderMap,
@@ -302,7 +306,7 @@ pub(crate) struct Answer {
 }
 
 impl Site {
-    /// Shows the credentials to other hosts too, where an index leads there.
+    /// Also sends credentials to other hosts that an index names.
     pub fn passing_credentials(mut self, passes: bool) -> Self {
         self.passes_credentials = passes;
         self
@@ -312,7 +316,7 @@ impl Site {
         &self.stated
     }
 
-    /// Another host, that this one leads to. It is shown no credentials.
+    /// Another host that this one links to. It gets no credentials.
     pub(crate) async fn lead_to(&self, web: &Web, to: &Url) -> Result<Self, FetchError> {
         let (_, links) = self.ways_to(to).await;
         web.make_site(to, Access::default(), Route { links: Some(links.clone()), proxy: None })
@@ -326,7 +330,7 @@ impl Site {
         url.origin() == self.stated.origin()
     }
 
-    /// Sends and follows redirects. Any status is an answer.
+    /// Sends a request and follows redirects. Any status is a success.
     pub(crate) async fn send(&self, step: Step, ask: Ask) -> Result<Answer, FetchError> {
         let mut url = ask.url.clone();
         for _ in 0..=MAX_REDIRECTS {
@@ -344,14 +348,14 @@ impl Site {
         Err(FetchError::new(step.what, &ask.url, FetchReason::Redirected, format!("{MAX_REDIRECTS} times")))
     }
 
-    /// The same without following anything: headers of its own go to one host.
+    /// The same without redirects: a request's own headers are for one host only.
     pub(crate) async fn send_unredirected(&self, step: Step, ask: Ask) -> Result<Answer, FetchError> {
         let response = step.bound(&ask.url, self.send_once(step, &ask, &ask.url)).await??;
         let (parts, body) = response.into_parts();
         Ok(Answer { status: parts.status, headers: parts.headers, body, url: ask.url, step })
     }
 
-    /// Sends a message and follows nothing: whoever redirects it may not read it. Any status is a reply.
+    /// Sends a message without redirects, because another host may not read it. Any status is a success.
     pub async fn deliver(&self, step: Step, ask: Ask) -> Result<Reply, FetchError> {
         let answer = self.send_unredirected(step, ask).await?;
         let status = answer.status;
@@ -372,6 +376,7 @@ impl Site {
             url.as_str().parse().map_err(|_| fail(FetchReason::Redirected, "an address that is none".to_owned()))?;
         *request.headers_mut() = ask.headers.clone();
         request.headers_mut().insert(header::USER_AGENT, HeaderValue::from_static(USER_AGENT));
+
         let signature = match &ask.sign {
             Sign::Nothing => None,
             Sign::Login if is_stated || (self.passes_credentials && url.scheme() == "https") => {
@@ -386,6 +391,7 @@ impl Site {
             value.set_sensitive(true);
             request.headers_mut().insert(header::AUTHORIZATION, value);
         }
+
         let (client, links) = self.ways_to(url).await;
         if let Some(refused) = refuse_written(links, url) {
             return Err(fail(FetchReason::LinkRefused, refused.to_string()));
@@ -396,7 +402,7 @@ impl Site {
         })
     }
 
-    /// How a host is asked, and where it may lie.
+    /// The client for a host, and where the host may be.
     async fn ways_to(&self, url: &Url) -> (&HttpClient, &Links) {
         if self.is_stated(url) {
             return (&self.client, &self.near);
@@ -406,7 +412,7 @@ impl Site {
                 Some(links) => links.clone(),
                 None => self.links.of_host(self.stated.host_str().unwrap_or_default(), &self.reached).await,
             };
-            // A proxy looks names up itself.
+            // A proxy resolves names itself.
             let way = self.proxied.clone().unwrap_or_else(|| Way::direct(links.clone(), Reached::default()));
             Foreign { client: client(&self.tls_abroad, way), links }
         };
@@ -414,7 +420,7 @@ impl Site {
         (client, links)
     }
 
-    /// What was seen, fit for a status.
+    /// The observation in a form for a status.
     pub(crate) fn evidence(&self, text: &str) -> String {
         let text = self.access.redact(text.lines().next().unwrap_or_default());
         escape(text.chars().take(MAX_EVIDENCE).collect::<String>().as_bytes())
@@ -430,7 +436,7 @@ impl Answer {
         self.headers.get(name)?.to_str().ok()
     }
 
-    /// What any other status than 200 means.
+    /// An error for any status except 200.
     pub(crate) fn success(self, site: &Site) -> Result<Self, FetchError> {
         match self.status {
             StatusCode::OK => Ok(self),
@@ -438,7 +444,7 @@ impl Answer {
         }
     }
 
-    /// What the status means, where it is not the one that was hoped for.
+    /// The error for a status that was not expected.
     pub(crate) fn refusal(&self, is_signed: bool) -> FetchError {
         let reason = match self.status.as_u16() {
             401 if is_signed => FetchReason::Unauthorized,
@@ -453,7 +459,7 @@ impl Answer {
         self.fail(reason, format!("HTTP {}", self.status.as_u16()))
     }
 
-    /// The body, of at most so many bytes.
+    /// The body, of at most `limit` bytes.
     pub(crate) async fn bytes(mut self, limit: usize) -> Result<Vec<u8>, FetchError> {
         let mut bytes = Vec::new();
         while let Some(data) = self.next().await? {
@@ -465,7 +471,7 @@ impl Answer {
         Ok(bytes)
     }
 
-    /// The body into a file, of at most so many bytes; its digest. Memory holds a piece of it at a time.
+    /// Writes the body, of at most `limit` bytes, to a file and returns its digest. One piece at a time is in memory.
     pub(crate) async fn save(mut self, file: &mut std::fs::File, limit: u64) -> Result<Digest, FetchError> {
         let (mut hash, mut total) = (Sha256::new(), 0_u64);
         while let Some(data) = self.next().await? {
@@ -474,7 +480,7 @@ impl Answer {
                 return Err(self.fail(FetchReason::TooLarge { limit }, String::new()));
             }
             hash.update(&data);
-            // A piece is some KiB, which a local file's pages take at once.
+            // A piece has some KiB, which the page cache takes at once.
             file.write_all(&data).map_err(|error| self.fail(FetchReason::Disk, error.to_string()))?;
         }
         Ok(Digest::from_bytes(hash.finalize().into()))
@@ -503,13 +509,13 @@ fn inner_of<'e>(error: &'e (dyn std::error::Error + 'static)) -> Option<&'e (dyn
     Some(inner)
 }
 
-/// What a connection that failed has died of.
+/// Why a connection failed.
 fn classify(error: &hyper_util::client::legacy::Error) -> (FetchReason, String) {
     let mut cause: Option<&(dyn std::error::Error + 'static)> = error.source();
     let mut last = error.to_string();
     while let Some(error) = cause {
         last = error.to_string();
-        // Errors of TLS lie in one of the other kind, and that in another one.
+        // TLS errors are wrapped in errors of another kind, possibly twice.
         let mut inner = inner_of(error);
         while let Some(deeper) = inner.and_then(inner_of) {
             inner = Some(deeper);
@@ -532,7 +538,8 @@ fn classify(error: &hyper_util::client::legacy::Error) -> (FetchReason, String) 
         }
         cause = error.source();
     }
-    // Their types are not shown.
+
+    // The types of these errors are private.
     let reason = match &last {
         last if last.starts_with("tunnel error") => FetchReason::ProxyRefused,
         last if last.starts_with("failed to lookup address") => FetchReason::HostUnknown,
@@ -541,7 +548,7 @@ fn classify(error: &hyper_util::client::legacy::Error) -> (FetchReason, String) 
     (reason, last)
 }
 
-/// An address that is written out is looked at here: no name leads to it.
+/// Checks a literal address, which no resolver sees.
 fn refuse_written(links: &Links, url: &Url) -> Option<Refused> {
     let address = match url.host() {
         Some(url::Host::Ipv4(address)) => IpAddr::V4(address),

@@ -1,8 +1,8 @@
-//! All of a store in one file, and back; and from one engine to the other.
+//! Copies a store into one file and back, and from one engine to the other.
 //!
-//! A backup is of one moment and can be made while a hub runs. It holds rows as they lie in the tables, sealed ones sealed,
-//! so it is the same from a file and from a server, and can be restored into either. It may enclose the hub's keys; then it is all
-//! that a hub is.
+//! A backup shows one moment and can be made while a hub runs. It holds rows as they are in the tables (sealed rows
+//! stay sealed), so a backup of a file equals one of a server and can be restored into either. It may enclose the hub's
+//! keys; then it contains everything that a hub needs.
 
 mod chunk;
 mod file;
@@ -31,8 +31,9 @@ use chunk::{Cell, Pages};
 use file::{Entry, Header, Reader, Writer};
 use target::Target;
 
-/// How far the counter moves up at a restore: beyond all that was written since the backup (at 20,000 writes a second it takes a
-/// year and a half), so that no client is shown a version twice. 2^53, where JavaScript's numbers end, is 8,000 restores away.
+/// Amount by which a restore raises the counter: more than was written since the backup (at 20,000 writes a second it
+/// lasts a year and a half), so that no client sees a version twice. 2^53, the largest exact number of JavaScript, is
+/// 8,000 restores away.
 const RESTORED: u64 = 1 << 40;
 
 #[derive(Debug, thiserror::Error)]
@@ -55,14 +56,14 @@ pub enum ArchiveError {
     Replace { path: PathBuf, source: std::io::Error },
 }
 
-/// What was copied.
+/// The result of a copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Copied {
-    /// Rows, by table.
+    /// Number of rows, by table.
     pub rows: Vec<(String, u64)>,
     /// The newest version among them.
     pub counter: u64,
-    /// Seconds since 1970: the moment that was copied.
+    /// The moment that was copied, in seconds since 1970.
     pub moment: i64,
 }
 
@@ -75,31 +76,32 @@ impl Copied {
     }
 }
 
-/// What a restore may do besides what it must.
+/// Exceptions that a restore may make.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Allow {
-    /// Take the place of a store that is there.
+    /// Replace an existing store.
     pub replace: bool,
-    /// Restore rows that [`fsck`](crate::fsck) calls damaged: what was damaged when the backup was made, and is all that there is.
+    /// Restore rows that [`fsck`](crate::fsck) calls damaged, because they were damaged when the backup was made and
+    /// nothing better exists.
     pub damage: bool,
 }
 
-/// What a restore did besides.
+/// The result of a restore.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Restored {
     pub copied: Copied,
-    /// The counter from now on.
+    /// The counter after the restore.
     pub counter: u64,
-    /// The epoch of all clusters' desired states from now on.
+    /// The epoch of all clusters' desired states after the restore.
     pub epoch: u64,
 }
 
-/// Writes everything at `from`, as it is at one moment, into a new file. A hub may go on writing meanwhile.
+/// Writes everything at `from`, as of one moment, into a new file. A hub may write meanwhile.
 pub async fn backup(from: &Location, to: &Path, force: bool) -> Result<Copied, ArchiveError> {
     backup_to(from, Destination::File { path: to, force }, &[]).await
 }
 
-/// The same to anywhere, and with files.
+/// Like [`backup`], to any destination and with enclosed files.
 pub async fn backup_to(from: &Location, to: Destination<'_>, enclosed: &[Enclosed]) -> Result<Copied, ArchiveError> {
     let mut visit = Visit::of(from).await?;
     let at = |error: sqlx::Error| StoreError::from(error).at(from);
@@ -136,7 +138,7 @@ fn check_schema(from: &str, found: usize) -> Result<(), ArchiveError> {
     Ok(())
 }
 
-/// Reads a backup to its end: whether it is whole, and what is in it.
+/// Reads a backup to its end: checks that it is whole, and returns its contents.
 pub fn verify(path: &Path) -> Result<Copied, ArchiveError> {
     let (mut reader, header) = Reader::open(path)?;
     check_schema(&path.display().to_string(), header.schema)?;
@@ -163,27 +165,29 @@ pub fn verify(path: &Path) -> Result<Copied, ArchiveError> {
     }
 }
 
-/// The files that a backup encloses. Whether it is whole, [`verify`] says.
+/// The files that a backup encloses. [`verify`] checks that the backup is whole.
 pub fn enclosed(path: &Path) -> Result<Vec<Enclosed>, ArchiveError> {
     let (mut reader, _) = Reader::open(path)?;
     let mut files = Vec::new();
-    // They come first.
+    // Files come before the tables.
     while let Entry::File(file) = reader.next()? {
         files.push(file);
     }
     Ok(files)
 }
 
-/// Puts a backup in the place of what is at `to`, all or nothing. The file is read to its end first, and what came of it is checked as
-/// [`fsck`](crate::fsck) does before it takes the old one's place. No hub may run on it.
+/// Replaces the store at `to` with a backup, all or nothing. The file is read to its end first, and the result is
+/// checked like [`fsck`](crate::fsck) does before it replaces the old store. No hub may run on it.
 ///
-/// Nobody is shown the past: the counter moves far up, so watchers have to list again; and the epoch rises, so agents take
-/// what the backup says for news, report differences, and delete nothing until somebody has confirmed that it is right.
+/// No client sees the past as the present: the counter is raised far, so watchers must list again. The epoch is raised
+/// too, so agents accept the restored state as new, report differences, and delete nothing until a person has confirmed
+/// that it is right.
 pub async fn restore(from: &Path, to: &Location, seal_key: &[u8; 32], allow: Allow) -> Result<Restored, ArchiveError> {
     restore_from(from, to, seal_key, &[], allow).await
 }
 
-/// The same, where the backup's rows may depend on a seal key of before: what they depend on afterwards is `seal_key`.
+/// Like [`restore`], for a backup whose rows may be sealed with an earlier seal key. Afterwards they are sealed with
+/// `seal_key`.
 pub async fn restore_from(
     from: &Path,
     to: &Location,
@@ -195,6 +199,7 @@ pub async fn restore_from(
     let found = find_seal_key(from, std::iter::once(seal_key).chain(earlier))?;
     let (mut reader, header) = Reader::open(from)?;
     let tables = schema::tables(header.schema);
+
     let mut target = Target::open(to, header.schema, allow.replace).await?;
     let before = target.replaced_counter();
     let mut copied = Copied { rows: Vec::new(), counter: header.counter, moment: header.created };
@@ -211,6 +216,7 @@ pub async fn restore_from(
             Entry::End => break,
         }
     }
+
     target.flush().await?;
     let counter = header.counter.max(before) + RESTORED;
     let epoch = move_ahead(target.connection(), counter).await.map_err(|error| error.at(to))?;
@@ -220,6 +226,7 @@ pub async fn restore_from(
         let sealed = seal_keys::rewrap(target.connection(), &from, &Master::new(seal_key), now).await;
         sealed.map_err(|error| StoreError::from(error).at(to))?;
     }
+
     let report = fsck::check(target.connection(), to, seal_key).await?;
     if report.is_damaged && !allow.damage {
         let first = report.damage().next().map_or_else(|| "beyond the listed findings".to_owned(), ToString::to_string);
@@ -229,8 +236,8 @@ pub async fn restore_from(
     Ok(Restored { copied, counter, epoch })
 }
 
-/// The one of these that the backup's rows depend on: a wrong key is found before anything is replaced. Any will do for one that
-/// was made before the hub had its first.
+/// The key of these that opens the backup's rows, so that a wrong key is found before anything is replaced. Any key
+/// matches a backup that was made before the hub had its first key.
 fn find_seal_key<'a>(path: &Path, mut keys: impl Iterator<Item = &'a [u8; 32]>) -> Result<[u8; 32], ArchiveError> {
     let (mut reader, _) = Reader::open(path)?;
     let mut is_meta = false;
@@ -251,8 +258,8 @@ fn find_seal_key<'a>(path: &Path, mut keys: impl Iterator<Item = &'a [u8; 32]>) 
     }
 }
 
-/// Copies a store that nobody uses to a place that is empty, or emptied by force: versions, log and all, so that watchers and
-/// agents notice nothing but the pause.
+/// Copies a store that no hub uses to a place that is empty, or emptied by `force`. Versions and the log are copied
+/// too, so watchers and agents notice only a pause.
 pub async fn copy_store(from: &Location, to: &Location, force: bool) -> Result<Copied, ArchiveError> {
     let mut source = target::Source::open(from).await?;
     let at = |error: sqlx::Error| StoreError::from(error).at(from);
@@ -276,7 +283,7 @@ pub async fn copy_store(from: &Location, to: &Location, force: bool) -> Result<C
     Ok(copied)
 }
 
-/// Makes what was just restored newer than all that anybody has seen of this installation; answers the epoch.
+/// Makes a restored store newer than everything that clients of this installation have seen. Returns the epoch.
 async fn move_ahead(connection: &mut Connection, counter: u64) -> Result<u64, StoreError> {
     sqlx::query("DELETE FROM changes").execute(&mut *connection).await?;
     sqlx::query("UPDATE counter SET value = $1 WHERE id = 1").bind(counter as i64).execute(&mut *connection).await?;

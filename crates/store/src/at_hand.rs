@@ -1,8 +1,8 @@
-//! Objects that were written or read a moment ago: what controllers read again and again.
+//! Cache of recently written or read objects, which controllers read again and again.
 //!
-//! Whoever reads one here reads what the database has: before a commit what it touches is taken out, and is not put in again until
-//! what came of the commit is known. So nobody who has seen any of a transaction sees an object as it was before. Only where this
-//! process is the only one to write.
+//! A read from this cache equals a read from the database. Before a commit, [`AtHand::doubt`] removes the keys that it
+//! touches; they are cached again only when the result of the commit is known. So a reader that has seen any part of a
+//! transaction never gets an older object. Only used if this process is the only writer.
 
 use std::{
     collections::HashMap,
@@ -13,15 +13,15 @@ use hashlink::LruCache;
 
 use crate::{Key, Resource};
 
-/// Bytes of stored JSON that are kept.
+/// Most bytes of stored JSON in the cache.
 const BYTES: usize = 16 << 20;
-/// What an entry takes beside its object.
+/// Bytes that an entry takes besides its object.
 const ENTRY_BYTES: usize = 256;
-/// Keys of which is known when they were touched last; beyond it no reading that has begun is kept.
+/// Most keys whose last commit is remembered. Beyond it no read that has begun is cached.
 const TOUCHED: usize = 16_384;
 
 pub(crate) struct AtHand {
-    /// None: others write too.
+    /// None: other processes write too, so nothing is cached.
     state: Option<Mutex<State>>,
     limit: usize,
 }
@@ -29,22 +29,22 @@ pub(crate) struct AtHand {
 struct State {
     objects: LruCache<Key, Entry>,
     bytes: usize,
-    /// The number of the commit that has touched a key last.
+    /// Number of the commit that last touched a key.
     touched: HashMap<Key, u64>,
     /// Raised before and after each commit.
     number: u64,
-    /// What began to be read at a lesser number is not kept.
+    /// Reads that began at a lower number are not cached.
     floor: u64,
     closed: bool,
 }
 
 struct Entry {
-    /// None: there is no such object.
+    /// None: the object does not exist.
     object: Option<Resource>,
     bytes: usize,
 }
 
-/// When a reading began.
+/// The number at which a read began.
 #[derive(Clone, Copy)]
 pub(crate) struct Begun(u64);
 
@@ -66,18 +66,18 @@ impl AtHand {
     }
 
     fn state(&self) -> Option<MutexGuard<'_, State>> {
-        // Nothing in here panics half-way through a change.
+        // Code under this lock never panics half-way through a change.
         self.state.as_ref().map(|state| state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// What there is of a key. Otherwise it is to be read, and may be given to [`Self::keep`].
+    /// The cached object of a key. Err: it must be read, and may then be passed to [`Self::keep`].
     pub(crate) fn find(&self, key: &Key) -> Result<Option<Resource>, Begun> {
         let Some(mut state) = self.state() else { return Err(Begun(0)) };
         let number = state.number;
         state.objects.get(key).map(|entry| entry.object.clone()).ok_or(Begun(number))
     }
 
-    /// Keeps what was read of a key, unless it was touched since. `bytes`: of its JSON.
+    /// Caches an object that was read, unless its key was touched since the read began. `bytes`: size of its JSON.
     pub(crate) fn keep(&self, begun: Begun, key: &Key, object: Option<Resource>, bytes: usize) {
         let Some(mut state) = self.state() else { return };
         if begun.0 >= state.floor && state.touched.get(key).is_none_or(|touched| *touched < begun.0) {
@@ -86,7 +86,7 @@ impl AtHand {
         }
     }
 
-    /// Before a commit that touches these keys.
+    /// Removes keys before a commit that touches them.
     pub(crate) fn doubt<'k>(&self, keys: impl Iterator<Item = &'k Key>) {
         let Some(mut state) = self.state() else { return };
         state.number += 1;
@@ -101,7 +101,7 @@ impl AtHand {
         }
     }
 
-    /// After it was made: with what is there now, and the bytes of its JSON.
+    /// Caches the objects after the commit is known to be made, with the bytes of their JSON.
     pub(crate) fn settle(&self, objects: impl Iterator<Item = (Key, Option<Resource>, usize)>) {
         let Some(mut state) = self.state() else { return };
         state.number += 1;
@@ -111,7 +111,7 @@ impl AtHand {
         state.bound(self.limit);
     }
 
-    /// Somebody else may have written, whatever.
+    /// Clears the cache, because another process may have written anything.
     pub(crate) fn forget(&self) {
         let Some(mut state) = self.state() else { return };
         state.number += 1;
@@ -120,7 +120,7 @@ impl AtHand {
         state.clear();
     }
 
-    /// From here on nothing is kept.
+    /// Stops caching.
     pub(crate) fn close(&self) {
         let Some(mut state) = self.state() else { return };
         state.closed = true;
@@ -173,20 +173,20 @@ mod tests {
         Resource { key: key.clone(), uid: String::new(), version, object: Arc::default() }
     }
 
-    /// What may happen, one after the other.
+    /// Events in any order.
     #[derive(Clone, Debug)]
     enum Event {
-        /// A row is read, and is not yet here.
+        /// A row is read, but not cached yet.
         Read(u8),
-        /// The reading that began first comes here.
+        /// The oldest pending read is passed to the cache.
         Arrive,
-        /// A transaction that touches these has begun its commit.
+        /// A transaction that touches these keys begins its commit.
         Doubt(Vec<(u8, bool)>),
-        /// The database has made it.
+        /// The database makes the commit.
         Make,
-        /// It is known to be made.
+        /// The commit is known to be made.
         Settle,
-        /// It is not known what came of it, or will: it may still be made.
+        /// The result of the commit stays unknown; it may still be made.
         GiveUp,
         Forget,
     }
@@ -207,12 +207,12 @@ mod tests {
 
     type Changes = Vec<(Key, Option<Resource>)>;
 
-    /// What the database has, and a commit that is under way: with what it touches, and whether it is made.
+    /// The rows of the database, and a commit in progress with the keys that it touches and whether it is made.
     #[derive(Default)]
     struct World {
         rows: HashMap<Key, Resource>,
         committing: Option<(Changes, bool)>,
-        /// Nobody waits for it any more.
+        /// The caller no longer waits for the commit.
         given_up: bool,
         version: u64,
         readings: std::collections::VecDeque<(Begun, Key, Option<Resource>)>,
@@ -245,7 +245,7 @@ mod tests {
                         at_hand.keep(begun, &key, object, 100);
                     }
                 }
-                // What was given up is over when the next begins: one lock orders them.
+                // A commit that was given up has ended when the next begins, because one lock orders them.
                 Event::Doubt(touched) if self.committing.is_none() || self.given_up => {
                     let mut changes = Vec::new();
                     for (n, is_there) in touched {
@@ -263,7 +263,7 @@ mod tests {
                     }
                 }
                 Event::GiveUp => self.given_up = self.committing.is_some(),
-                // By whoever commits.
+                // Called by the committing task.
                 Event::Forget if self.committing.as_ref().is_none_or(|(_, is_made)| *is_made) => at_hand.forget(),
                 Event::Doubt(_) | Event::Settle | Event::Forget => {}
             }
@@ -272,7 +272,7 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig { cases: 2_000, ..ProptestConfig::default() })]
-        /// Whenever one looks.
+        /// After every event, the cache equals the database.
         #[test]
         fn what_is_at_hand_is_what_the_database_has(events in events(), limit in 0..1_500_usize) {
             let (at_hand, mut world) = (AtHand::with_limit(true, limit), World::default());

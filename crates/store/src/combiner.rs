@@ -1,7 +1,7 @@
-//! The write combiner: the one task of a replica that writes.
+//! The write combiner: the only task of a replica that writes.
 //!
-//! Whatever waits is put into one transaction, so that an fsync is paid once for up to [`BATCH`] writes. Nobody is
-//! answered and no watcher is shown anything before the commit has returned.
+//! It puts all waiting requests into one transaction, so that one fsync serves up to [`BATCH`] writes. Callers get
+//! their answers, and watchers their events, only after the commit has returned.
 
 mod batch;
 mod commit;
@@ -27,16 +27,16 @@ use crate::{
 };
 use batch::Batch;
 
-/// Waiting requests in one transaction: beyond some hundreds the commit's share is nothing, and the first in the batch
-/// waits for the last.
+/// Most requests in one transaction. Beyond some hundreds the cost of the commit per request is negligible, while the
+/// first request waits for the last.
 const BATCH: usize = 256;
 
 /// Requests that wait for the combiner before callers wait for a place.
 pub(crate) const QUEUE: usize = 1024;
 
-/// How long after a compaction the next is tried.
+/// Pause between two compactions.
 const COMPACT_EVERY: Duration = Duration::from_secs(10);
-/// The same while there is more to take: whoever writes meanwhile waits for one step at most.
+/// Pause while there is more to compact: writers wait for one step at most.
 const COMPACT_ON: Duration = Duration::from_millis(50);
 
 pub(crate) enum Request {
@@ -45,11 +45,11 @@ pub(crate) enum Request {
     Close(oneshot::Sender<()>),
 }
 
-/// A closure and who waits for its result.
+/// A closure, and the caller that waits for its result.
 pub(crate) trait Work: Send {
-    /// Runs the closure and keeps its result; the error says that it wants a rollback.
+    /// Runs the closure and keeps its result. An error means that the closure wants a rollback.
     fn run<'a>(&'a mut self, tx: &'a mut Tx) -> BoxFuture<'a, Result<(), StoreError>>;
-    /// Answers with the kept result, or with the failure of the whole transaction.
+    /// Sends the kept result, or the failure of the whole transaction.
     fn answer(self: Box<Self>, failure: Option<StoreError>);
 }
 
@@ -60,9 +60,9 @@ pub(crate) struct Combiner {
     pub tail: Arc<Tail>,
     pub settings: Arc<Settings>,
     pub requests: mpsc::Receiver<Request>,
-    /// Held as long as this process may write to its file.
+    /// Held while this process may write to its file.
     pub lock: Option<File>,
-    /// What follows the other replicas; it ends with this.
+    /// Tasks that follow the other replicas; they end with this one.
     pub followers: JoinSet<()>,
     /// Whether the last transaction failed.
     pub failing: bool,
@@ -76,6 +76,7 @@ impl Combiner {
         compact.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut compacted = self.ring.position();
         let mut requests = Vec::with_capacity(BATCH);
+
         let closed = loop {
             tokio::select! {
                 biased;
@@ -117,7 +118,7 @@ impl Combiner {
         }
     }
 
-    /// Runs a batch up to a request to close; answers who asked for it.
+    /// Runs a batch up to a request to close. Returns where to answer that request.
     async fn serve(&mut self, requests: &mut Vec<Request>) -> Option<oneshot::Sender<()>> {
         let mut batch = Batch::default();
         let mut close = None;
@@ -141,7 +142,7 @@ impl Combiner {
         let location = &self.settings.database.location;
         match &outcome {
             Err(failure) => {
-                // Once: while the disk is full, every batch fails.
+                // Log it once: while the disk is full, every batch fails.
                 if !self.failing {
                     let cause = failure as &dyn std::error::Error;
                     error!(%location, error = cause, "a transaction failed; every caller that waited for it gets an error");
@@ -155,7 +156,7 @@ impl Combiner {
         batch.answer(outcome.err());
     }
 
-    /// An error leaves nothing committed, unless it says that it doesn't know.
+    /// After an error nothing is committed, unless the error says that the result is unknown.
     async fn run_and_commit(&mut self, batch: &mut Batch) -> Result<(), StoreError> {
         let settings = Arc::clone(&self.settings);
         let counter = self.begin().await?;
@@ -175,7 +176,7 @@ impl Combiner {
         self.commit(counter).await
     }
 
-    /// A connection on which an answer is outstanding is of no use any more.
+    /// Drops a connection with an outstanding answer, because it can't be used any more.
     fn lost(&mut self, error: StoreError) -> StoreError {
         if matches!(error, StoreError::Timeout { .. }) {
             self.tx.drop_connection();
@@ -194,7 +195,7 @@ impl Combiner {
         }
     }
 
-    /// Begins, on a new connection if there is none or the old one can't; answers the counter.
+    /// Begins a transaction, on a new connection if there is none or the old one fails. Returns the counter.
     async fn begin(&mut self) -> Result<u64, StoreError> {
         if *self.taken.borrow() {
             return Err(StoreError::Taken { location: self.settings.database.location.clone() });
@@ -219,8 +220,8 @@ impl Combiner {
         self.keep_order(counter).await
     }
 
-    /// Watchers never see time run backwards: not when a database comes back that lacks what was committed before, as a
-    /// standby that lagged does.
+    /// Raises the counter to the ring's position if it is behind: watchers must never see versions go back, not even
+    /// when a database comes back without the last commits, e.g. a lagging standby.
     async fn keep_order(&mut self, counter: u64) -> Result<u64, StoreError> {
         let position = self.ring.position();
         if counter >= position {
@@ -253,14 +254,14 @@ impl Combiner {
         Ok(())
     }
 
-    /// `true`: there may be more to take.
+    /// Compacts one step. True: there may be more.
     async fn compact(&mut self) -> bool {
         let after = self.settings.compact_after;
         match self.try_compact(after).await {
             Ok(has_more) => has_more,
             Err(error) => {
                 let (error, location) = (error.at(&self.settings.database.location), &self.settings.database.location);
-                // Nothing depends on it but the log's size; the next tick tries again.
+                // Only the size of the log depends on this; the next tick tries again.
                 warn!(%location, error = &error as &dyn std::error::Error, "compacting the change log failed");
                 self.rollback().await;
                 false

@@ -1,33 +1,34 @@
-//! Taking old rows from the change log, a bounded step at a time.
+//! Removes old rows from the change log, in bounded steps.
 
 use std::time::Duration;
 
 use crate::{read, tx::Tx};
 
-/// A change leaves the log once it is behind by more than `versions` and older than `age`. Watches resume across a
-/// restart from what is left, so `versions` should be at least what the ring holds.
+/// A change is removed from the log once it is more than `versions` behind and older than `age`. Watches resume across
+/// a restart from the remaining changes, so `versions` should be at least the size of the ring.
 #[derive(Clone, Copy, Debug)]
 pub struct CompactAfter {
     pub versions: u64,
     pub age: Duration,
 }
 
-/// The meta entry with the newest version that has left.
+/// Meta entry with the newest removed version.
 pub(crate) const COMPACTED: &str = "compacted";
 
-/// Rows in one step, for which writers wait: some 10 ms with rows of 4 KB whose pages nobody has read for minutes. Ten times as
-/// many took 50 to 170 ms.
+/// Rows of one step, for which writers wait: some 10 ms for rows of 4 KB whose pages were not read for minutes. Ten
+/// times as many took 50 to 170 ms.
 const STEP: u64 = 500;
 
 impl CompactAfter {
-    /// After how many writes a step is due: each takes out twice as much as came in, so the log can't outgrow them.
+    /// Number of writes after which a step is due. Each step removes twice as many rows, so the log can't grow without
+    /// limit.
     pub(crate) fn every(&self) -> u64 {
         (STEP / 2).min(self.versions).max(1)
     }
 }
 
-/// One step, in a transaction that has begun at `counter`. Rows leave from the oldest only, so that what is left has no
-/// gaps; a clock that was set back only makes them stay longer. `true`: there may be more to take.
+/// One step, in a transaction that began at `counter`. Only the oldest rows are removed, so the rest has no gaps; a
+/// clock that was set back only delays the removal. True: there may be more.
 pub(crate) async fn compact(tx: &mut Tx, counter: u64, after: CompactAfter) -> Result<bool, sqlx::Error> {
     let cutoff = tx.time().saturating_sub(i64::try_from(after.age.as_secs()).unwrap_or(i64::MAX));
     let oldest: Vec<(i64, i64)> =

@@ -1,8 +1,8 @@
 //! The delivery tables: revisions, bundles, assignments, desired states, agents and their reports.
 //!
-//! Functions of a connection: writers hand in the [`Tx`](crate::Tx) of [`Store::transact`](crate::Store::transact), so that
-//! what belongs together is committed together, readers a connection of [`Store::reader`](crate::Store::reader). Rows are
-//! plain data; what their JSON means is known to those who decide.
+//! Functions on a connection. Writers pass the [`Tx`](crate::Tx) of [`Store::transact`](crate::Store::transact), so
+//! that related rows are committed together; readers pass a connection of [`Store::reader`](crate::Store::reader). Rows
+//! are plain data; only the callers know the meaning of their JSON.
 
 /// Reads a struct from the columns of the same names.
 macro_rules! from_row {
@@ -124,16 +124,16 @@ use farwater_api::{ADMIN_NAMESPACE, parameters::ChangedKeys};
 use futures::future::BoxFuture;
 
 impl Store {
-    /// A connection to read these tables with; it can't write.
+    /// A read-only connection to these tables.
     pub async fn tables(&self) -> Result<Reader, StoreError> {
         self.connection().await
     }
 }
 
-/// Marks the clusters whose desired state depends on a resource that is written, in the transaction that writes it.
+/// Marks the clusters whose desired state depends on a written resource, in the transaction that writes it.
 ///
-/// A service that is new, or that moves to another cluster, marks it when its assignment is written. Of an object that services are
-/// handed keys of, those services are marked that are handed a key that has changed.
+/// A service that is new, or that moves to another cluster, marks the cluster when its assignment is written. If an
+/// object's keys are parameters of services, only services that use a changed key are marked.
 pub struct MarkClusters;
 
 impl ChangeHook for MarkClusters {
@@ -158,7 +158,7 @@ impl ChangeHook for MarkClusters {
     }
 }
 
-/// Services that are handed what has changed.
+/// Marks the services that use a changed key.
 async fn mark_handed(connection: &mut Connection, change: &Written) -> Result<(), sqlx::Error> {
     let kind = change.key.kind.as_str();
     if !parameters::SOURCES.contains(&kind) {
@@ -166,13 +166,13 @@ async fn mark_handed(connection: &mut Connection, change: &Written) -> Result<()
     }
     let changed = match (change.operation, change.before()) {
         (Operation::Updated, Ok(Some(before))) => farwater_api::parameters::changed_keys(kind, &before, &change.object),
-        // Whatever was there before: what can't be compared has changed.
+        // Without comparable objects every key counts as changed.
         _ => ChangedKeys::Any,
     };
     parameters::mark(connection, kind, &change.key.namespace, &change.key.name, &changed).await
 }
 
-/// Whether there was any.
+/// Marks dependent clusters. Returns whether there were any.
 async fn mark_dependents(connection: &mut Connection, change: &Written) -> Result<bool, sqlx::Error> {
     let uid = change.object["metadata"]["uid"].as_str().unwrap_or_default();
     let (select, values) = match change.key.kind.as_str() {
@@ -186,7 +186,7 @@ async fn mark_dependents(connection: &mut Connection, change: &Written) -> Resul
             (select, [uid.to_owned(), stamp])
         }
         "clusters.farwater.dev" => ("SELECT $1, 1 WHERE $1 <> $2", [uid.to_owned(), String::new()]),
-        // The grant's selector may have matched any cluster before; the administrators' services need none.
+        // The grant's selector may have matched any cluster before. Services of the administrators need no grant.
         "clustergrants.farwater.dev" => {
             let select = "SELECT DISTINCT cluster_uid, 1 FROM assignments WHERE namespace <> $1 AND cluster_uid <> $2";
             (select, [ADMIN_NAMESPACE.to_owned(), String::new()])
@@ -198,6 +198,7 @@ async fn mark_dependents(connection: &mut Connection, change: &Written) -> Resul
         }
         _ => return Ok(false),
     };
+
     let insert = format!("INSERT INTO dirty (cluster_uid, marks) {select} {}", desired::COUNT_MARK);
     let [first, second] = values;
     let marked = sqlx::query(sqlx::AssertSqlSafe(insert)).bind(first).bind(second).execute(connection).await?;

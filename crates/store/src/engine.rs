@@ -1,4 +1,5 @@
-//! What differs between the two engines: how to connect, and three pieces of SQL. All other SQL is one text for both.
+//! The differences between the two engines: how to connect, and three pieces of SQL. All other SQL is one text for
+//! both.
 
 use std::{path::Path, time::Duration};
 
@@ -14,9 +15,9 @@ use crate::{Location, StoreError};
 
 /// A connection to either engine.
 pub type Connection = sqlx::AnyConnection;
-/// Connections that can't write.
+/// Read-only connections.
 pub type Pool = sqlx::AnyPool;
-/// One of them; it goes back when dropped.
+/// One connection of a pool; it is returned to the pool when dropped.
 pub type PooledConnection = PoolConnection<sqlx::Any>;
 /// A row of either engine.
 pub type Row = sqlx::any::AnyRow;
@@ -27,17 +28,18 @@ pub(crate) enum Engine {
     Postgres,
 }
 
-/// On which PostgreSQL tells the replicas that the counter has moved.
+/// Channel on which PostgreSQL notifies the replicas that the counter has moved.
 pub(crate) const CHANNEL: &str = "farwater_changes";
 
 /// Connections that read at the same time: lists spend their time in them.
 pub(crate) const READERS: u32 = 8;
 
-/// To connect, and for a connection of the pool to be free.
+/// Limit for connecting, and for waiting for a free connection of the pool.
 pub(crate) const CONNECT: Duration = Duration::from_secs(5);
 
-/// Limits of the server: a statement, a wait for the counter's lock, and a replica that stands still while it holds it.
-/// Commits that would only be told to other processes, not be on the disk, are made safe.
+/// Limits of the server: for a statement, for waiting for the counter's lock, and for a replica that hangs while it
+/// holds the lock. `synchronous_commit` is raised to `on` from `off` (a commit may not be on disk) and `local` (it may
+/// be missing on a synchronous standby).
 const WRITER_SESSION: &str = "SELECT set_config('statement_timeout', $1, false), \
      set_config('idle_in_transaction_session_timeout', $1, false), \
      set_config('lock_timeout', $2, false), \
@@ -47,18 +49,18 @@ const WRITER_SESSION: &str = "SELECT set_config('statement_timeout', $1, false),
          CASE WHEN current_setting('synchronous_commit') IN ('off', 'local') THEN 'on' \
          ELSE current_setting('synchronous_commit') END, false)";
 
-/// A list reads the counter and its rows in one transaction, of one moment.
+/// A list reads the counter and its rows in one transaction, so both are of one moment.
 const READER_SESSION: &str = "SELECT set_config('statement_timeout', $1, false), \
      set_config('idle_in_transaction_session_timeout', $1, false), \
      set_config('default_transaction_isolation', 'repeatable read', false), \
      set_config('default_transaction_read_only', 'on', false), \
      set_config('application_name', 'farwater reader', false)";
 
-/// Where a store lies, and how long its answers may take.
+/// Location of a store, and the limit for its answers.
 #[derive(Clone)]
 pub(crate) struct Database {
     pub location: Location,
-    /// Beyond it a server is taken for gone, even if its connection is open.
+    /// After this time without an answer a server counts as gone, even if its connection is open.
     pub patience: Duration,
 }
 
@@ -70,9 +72,9 @@ impl Engine {
         }
     }
 
-    /// Begins a transaction that writes, and reads the counter and the number of the key that seals, in one go: no other
-    /// gets a number before it has ended. SQLite's lock is that of the file. The key in a statement of its own: what was
-    /// committed while the counter was waited for must be seen.
+    /// Begins a writing transaction, and reads the counter and the number of the active key in one round trip. No other
+    /// transaction gets a version before this one has ended. SQLite locks the whole file. The key is read by a
+    /// statement of its own, so that it sees what was committed while the counter's lock was waited for.
     pub(crate) fn begin(self) -> &'static str {
         match self {
             Self::Sqlite => {
@@ -86,8 +88,8 @@ impl Engine {
         }
     }
 
-    /// Sets the counter and commits, in one go; PostgreSQL wakes the other replicas with it. An error of the first keeps the
-    /// last from being run.
+    /// Sets the counter and commits in one round trip; on PostgreSQL this also notifies the other replicas. If the
+    /// first statement fails, the commit is not run.
     pub(crate) fn commit(self, counter: u64) -> String {
         let update = format!("UPDATE counter SET value = {counter} WHERE id = 1");
         match self {
@@ -110,7 +112,7 @@ impl Database {
         Engine::of(&self.location)
     }
 
-    /// Waits for the engine as long as it may take. A file answers as soon as the disk does.
+    /// Waits for the engine up to the limit. A file answers as soon as the disk does.
     pub(crate) async fn answered<T>(&self, work: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
         match self.engine() {
             Engine::Sqlite => work.await,
@@ -124,8 +126,8 @@ impl Database {
         match self.engine() {
             Engine::Sqlite => {
                 let mut connection = Connection::connect_with(&options).await?;
-                // synchronous=FULL: in WAL mode the log is fsynced at each commit, so an answer survives a power cut.
-                // The size limit: a burst must not leave its log's size on the disk for ever.
+                // synchronous=FULL: in WAL mode the log is fsynced at each commit, so an answered write survives a
+                // power cut. journal_size_limit: after a burst the log must not keep its size on disk for ever.
                 for setting in ["journal_mode = WAL", "synchronous = FULL", "journal_size_limit = 67108864"] {
                     let pragma = sqlx::query(sqlx::AssertSqlSafe(format!("PRAGMA {setting}")));
                     pragma.fetch_all(&mut connection).await?;
@@ -144,11 +146,11 @@ impl Database {
         }
     }
 
-    /// Connections that read. None is made before it is needed.
+    /// The pool of read-only connections. Each is opened when it is first needed.
     pub(crate) fn reader_pool(&self) -> Result<Pool, StoreError> {
         let pool = AnyPoolOptions::new().max_connections(READERS);
         let pool = match self.engine() {
-            // A file doesn't go away as a server does: asking each time whether it is there doubles what a read costs.
+            // A file doesn't vanish as a server does, and a test before each use would double the cost of a read.
             Engine::Sqlite => pool.test_before_acquire(false),
             Engine::Postgres => {
                 let limit = self.statement_limit();
@@ -161,7 +163,7 @@ impl Database {
         Ok(pool.connect_lazy_with(options(&self.location, Access::Read)?))
     }
 
-    /// Shorter than our own patience, so that mostly the server is the one to say what was slow.
+    /// Shorter than our own limit, so that usually the server reports the slow statement.
     pub(crate) fn statement_limit(&self) -> String {
         format!("{}ms", (self.patience * 2 / 3).as_millis())
     }
@@ -194,8 +196,8 @@ fn options(location: &Location, access: Access) -> Result<AnyConnectOptions, Sto
     Ok(options.disable_statement_logging())
 }
 
-/// As a URL, which is all that `Any` takes. The URL's own rules would take `..` out of a path, so it goes in resolved; and
-/// what sqlx writes leaves the percent sign as it is. The busy time-out is sqlx's own, 5 s.
+/// Options as a URL, the only form that `Any` accepts. URL parsing would remove `..` from a path, so the path is
+/// resolved first. sqlx does not escape percent signs, so this does. The busy timeout is sqlx's default, 5 s.
 fn file_options(path: &Path, access: Access) -> Result<AnyConnectOptions, StoreError> {
     let path = path.canonicalize().map_err(sqlx::Error::Io)?;
     let text = path.to_str().ok_or_else(|| sqlx::Error::Configuration("the path is no UTF-8".into()))?;

@@ -1,4 +1,4 @@
-//! What can go wrong, with the file's or the database's name, and what a caller may do about it.
+//! Errors, with the name of the file or database, and what a caller may do about them.
 
 use std::{io, path::PathBuf, sync::Arc, time::Duration};
 
@@ -29,24 +29,24 @@ pub enum StoreError {
         #[source]
         source: Arc<sqlx::Error>,
     },
-    /// The server is away, starts, or takes no more connections. Nothing was committed.
+    /// The server is away, is starting, or accepts no more connections. Nothing was committed.
     #[error("reach {location}: the database server is not available")]
     Unavailable {
         location: Location,
         #[source]
         source: Arc<sqlx::Error>,
     },
-    /// The server is there and doesn't answer, or gave up itself. Nothing was committed.
+    /// The server doesn't answer, or gave up by itself. Nothing was committed.
     #[error("use {location}: no answer from the database within {} s", limit.as_secs())]
     Timeout { location: Location, limit: Duration },
-    /// The connection was lost during the commit, and what became of it could not be found out: read, then decide.
+    /// The connection was lost during the commit, and its result could not be found out: read, then decide.
     #[error("write to {location}: the connection was lost during the commit; whether the write was made is unknown")]
     Unknown {
         location: Location,
         #[source]
         source: Arc<sqlx::Error>,
     },
-    /// Another hub has used the database since this one lost its connection: this one must not write to it any more.
+    /// Another hub has used the database since this one lost its connection, so this one must not write to it any more.
     #[error("write to {location}: another hub has taken it over; this one must be started again")]
     Taken { location: Location },
     #[error("query {location}")]
@@ -55,14 +55,14 @@ pub enum StoreError {
         #[source]
         source: Arc<sqlx::Error>,
     },
-    /// What `?` makes of an SQL error inside a closure of [`transact`](crate::Store::transact) or beside it; `transact`
-    /// turns it into one of the variants above.
+    /// An SQL error that `?` converts inside a closure of [`transact`](crate::Store::transact) or outside of it.
+    /// `transact` converts it to one of the variants above.
     #[error("query the database")]
     Sql(#[source] Arc<sqlx::Error>),
-    /// A row that this program can't read: sealed with another key, or not what the store writes.
+    /// An unreadable row: sealed with another key, or not written by the store.
     #[error("read the stored {what}: {problem}")]
     Row { what: String, problem: String },
-    /// An object that doesn't fit its key: a mistake of the caller.
+    /// An object that doesn't match its key: a mistake of the caller.
     #[error("write {} {}/{}: {problem}", key.kind, key.namespace, key.name)]
     Object { key: Box<Key>, problem: String },
     #[error("list {kind}: one page would be larger than {max} bytes")]
@@ -79,12 +79,12 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// For a closure that wants to roll back for its own reason.
+    /// An error for a closure that wants to roll back for its own reason.
     pub fn abort(reason: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
         Self::Aborted(Arc::from(reason.into()))
     }
 
-    /// Whether the same request may succeed later without anybody changing it.
+    /// Whether the same request may succeed later without any change by a person.
     pub fn retry(&self) -> bool {
         matches!(
             self,
@@ -97,12 +97,12 @@ impl StoreError {
         )
     }
 
-    /// Nothing came within `limit`.
+    /// No answer came within `limit`.
     pub(crate) fn silent(location: &Location, limit: Duration) -> Self {
         Self::Timeout { location: location.clone(), limit }
     }
 
-    /// Names the database and tells the causes apart that people can do something about.
+    /// Adds the name of the database, and distinguishes the causes that people can act on.
     pub(crate) fn at(self, location: &Location) -> Self {
         let Self::Sql(source) = self else { return self };
         let engine = Engine::of(location);
@@ -149,7 +149,7 @@ impl From<WriteError> for StoreError {
     }
 }
 
-/// Why one write was refused; the others of its transaction are not touched by it.
+/// Why one write was refused. Other writes of its transaction are not affected.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum WriteError {
     #[error("the resource exists already")]
@@ -169,7 +169,7 @@ impl From<sqlx::Error> for WriteError {
     }
 }
 
-/// Why a watch can't start or go on. In all cases: list again, then watch from the list's version.
+/// Why a watch can't start or continue. In all cases: list again, then watch from the list's version.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WatchError {
     #[error("watch from version {from}: changes up to {oldest} are no longer kept")]
@@ -215,7 +215,7 @@ fn in_use(location: &Location) -> &'static str {
     }
 }
 
-/// What is behind an error of the engine.
+/// The cause behind an error of the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Trouble {
     DiskFull,
@@ -263,15 +263,16 @@ fn postgres_trouble(code: &str) -> Trouble {
         "53100" => Trouble::DiskFull,
         "25006" => Trouble::ReadOnly,
         "XX001" | "XX002" => Trouble::Damaged,
-        // Connection exceptions; too many connections; the server stops, crashed, starts; it lost its patience.
+        // Connection exceptions; too many connections; the server is stopping, has crashed or is starting; a limit of
+        // the server was exceeded.
         "53300" | "57014" | "55P03" | "25P03" => Trouble::Away,
         code if code.starts_with("08") || code.starts_with("57P") => Trouble::Away,
         _ => Trouble::Other,
     }
 }
 
-/// Whether a commit that ended with this error may have been made after all. A plain refusal of the server means that it
-/// was not; a connection that ends says nothing.
+/// Whether a commit that returned this error may have been made nevertheless. A refusal by the server means that it was
+/// not made; a lost connection says nothing.
 pub(crate) fn is_ambiguous(error: &sqlx::Error) -> bool {
     match error {
         sqlx::Error::Database(error) => {

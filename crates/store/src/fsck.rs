@@ -1,4 +1,4 @@
-//! Whether a store is what this program writes: read row by row, changing nothing. A hub may run meanwhile.
+//! Checks row by row that a store is as this program writes it, without changing anything. A hub may run meanwhile.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -17,17 +17,18 @@ use crate::{
     visit::Visit,
 };
 
-/// Rows that are read in one go.
+/// Rows that are read at a time.
 const ROWS: i64 = 500;
-/// Beyond these only their number is told.
+/// Most findings that are listed; of the others only the number is given.
 const FINDINGS: usize = 1_000;
 
-/// How bad it is.
+/// Severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
-    /// Refers to something that is gone. A running hub leaves such rows for moments, and an old one may have forgotten some.
+    /// A reference to a deleted row. A running hub leaves such rows for moments, and an old one may have left some for
+    /// good.
     Leftover,
-    /// Never written by this program: restore a backup, or ask us.
+    /// A row that this program never writes: restore a backup, or ask for support.
     Damage,
 }
 
@@ -35,7 +36,7 @@ pub enum Severity {
 pub struct Finding {
     pub severity: Severity,
     pub table: &'static str,
-    /// Which row.
+    /// Identifies the row.
     pub row: String,
     pub problem: String,
 }
@@ -46,11 +47,11 @@ impl fmt::Display for Finding {
     }
 }
 
-/// What was looked at and what was found.
+/// The result of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     pub findings: Vec<Finding>,
-    /// Findings beyond those that are listed.
+    /// Number of findings that are not listed.
     pub more: u64,
     /// Whether any finding, listed or not, is damage.
     pub is_damaged: bool,
@@ -68,7 +69,7 @@ impl Report {
         self.findings.push(Finding { severity, table, row: row.to_string(), problem: problem.into() });
     }
 
-    /// Findings that are damage.
+    /// The listed findings that are damage.
     pub fn damage(&self) -> impl Iterator<Item = &Finding> {
         self.findings.iter().filter(|finding| finding.severity == Severity::Damage)
     }
@@ -78,7 +79,7 @@ impl Report {
     }
 }
 
-/// Checks the store at `location`, all of one moment, with the key of its sealed rows.
+/// Checks the store at `location` as of one moment, with the key of its sealed rows.
 pub async fn fsck(location: &Location, seal_key: &[u8; 32]) -> Result<Report, OpenError> {
     let mut visit = Visit::of_newest(location).await?;
     let snapshot = visit.connection().begin().await;
@@ -97,7 +98,7 @@ pub async fn check_key(location: &Location, seal_key: &[u8; 32]) -> Result<(), O
     checked
 }
 
-/// The same as [`fsck`] for the tables that a connection sees, which are of the newest schema.
+/// Like [`fsck`], for the tables that a connection sees, which must have the newest schema.
 pub(crate) async fn check(
     connection: &mut Connection,
     location: &Location,
@@ -124,7 +125,7 @@ struct Check {
     sealer: Sealer,
     counter: u64,
     report: Report,
-    /// Uids of what other rows refer to.
+    /// uids that other rows may refer to.
     services: HashSet<String>,
     clusters: HashSet<String>,
 }
@@ -144,7 +145,7 @@ impl Check {
         Ok(())
     }
 
-    /// SQLite's own structures.
+    /// Checks SQLite's own structures.
     async fn file(&mut self, connection: &mut Connection) -> Result<(), StoreError> {
         let lines: Vec<String> = sqlx::query_scalar("PRAGMA quick_check").fetch_all(connection).await?;
         for line in lines.into_iter().filter(|line| line != "ok") {
@@ -188,6 +189,7 @@ impl Check {
         if self.sealer.seals(&key.kind) && stored.sealed == 0 {
             return Err("it is not sealed".to_owned());
         }
+
         let (uid, sealed, labels) = (stored.uid.clone(), stored.sealed, stored.labels.clone());
         let plain = stored.open(key, &self.sealer).map_err(problem)?;
         let resource = Resource::from_parts(plain, key.clone()).map_err(problem)?;
@@ -201,6 +203,7 @@ impl Check {
         if !column.is_ok_and(|column| column == expected) {
             return Err("its column of labels is not what its object says".to_owned());
         }
+
         match key.kind.as_str() {
             "servicedeployments.farwater.dev" => drop(self.services.insert(uid)),
             "clusters.farwater.dev" => drop(self.clusters.insert(uid)),
@@ -209,12 +212,14 @@ impl Check {
         Ok(())
     }
 
-    /// The log: readable, behind what was compacted, up to the counter, and its last word on each resource is the truth.
+    /// Checks the log: all rows are readable, newer than the last compaction, not above the counter, and the last entry
+    /// of each resource matches its row.
     async fn changes(&mut self, connection: &mut Connection) -> Result<(), StoreError> {
         let compacted = read::load_compacted(connection).await?;
         if compacted > self.counter {
             self.report.damaged("meta", "compacted", format!("{compacted} is above the counter, {}", self.counter));
         }
+
         let mut last: HashMap<Key, (u64, Operation)> = HashMap::new();
         let mut seen = 0_u64;
         loop {
@@ -243,6 +248,7 @@ impl Check {
                 break;
             }
         }
+
         for (key, (version, operation)) in last {
             let found = read::load_row(connection, &key).await?.map(|row| row.version);
             let expected = (operation != Operation::Deleted).then_some(version);
@@ -257,12 +263,12 @@ impl Check {
     fn change(&self, row: &crate::engine::Row) -> Result<(Key, Operation), String> {
         let text = |column: &str| row.try_get::<String, _>(column).map_err(|error| error.to_string());
         let key = Key { kind: Kind::from(&*text("kind")?), namespace: text("namespace")?, name: text("name")? };
-        // Opens and parses all of it.
+        // Opens and parses the whole row.
         let committed = read::committed(row, &self.sealer).map_err(problem)?;
         Ok((key, committed.event.operation))
     }
 
-    /// Rows of the delivery tables whose service or cluster is gone.
+    /// Finds rows of the delivery tables whose service or cluster is gone.
     async fn references(&mut self, connection: &mut Connection) -> Result<(), StoreError> {
         const OF_SERVICES: [&str; 12] = [
             "assignments",
@@ -290,11 +296,12 @@ impl Check {
             "reports",
             "released_services",
         ];
+
         for table in OF_SERVICES {
             self.refer(connection, table, "service_uid", |check, uid| check.services.contains(uid)).await?;
         }
         for table in OF_CLUSTERS {
-            // A service whose reference points to nothing has none.
+            // A service whose cluster reference has no target has no uid here.
             let exists = |check: &Self, uid: &str| uid.is_empty() || check.clusters.contains(uid);
             self.refer(connection, table, "cluster_uid", exists).await?;
         }

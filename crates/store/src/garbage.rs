@@ -1,6 +1,7 @@
-//! Who owns whom, and what the garbage collector has yet to look at.
+//! Owner references, and the marks of resources that the garbage collector has yet to reconcile.
 //!
-//! Both are kept by the transaction that writes a resource: [`RelationChange::follow`] is called by [`Tx`](crate::Tx) alone. What a mark leads to is decided by the collector, which reads everything again.
+//! Both are written in the transaction that writes a resource: only [`Tx`](crate::Tx) calls [`RelationChange::follow`].
+//! The collector decides what a mark leads to, and reads everything again for that.
 //!
 //! Functions of a connection, as in [`delivery`](crate::delivery).
 
@@ -11,15 +12,15 @@ use sqlx::Row as _;
 
 use crate::{Connection, Key, Kind, StoreError, engine::Row};
 
-/// Of `metadata.finalizers`: those that a garbage collector takes away.
+/// The entries of `metadata.finalizers` that a garbage collector removes.
 const FINALIZERS: [&str; 2] = ["orphan", "foregroundDeletion"];
 
-/// A resource to be looked at: it, or what depends on it if it is gone.
+/// A resource to reconcile: the resource itself, or its dependents if it is gone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GarbageMark {
     pub key: Key,
     pub uid: String,
-    /// How often it was marked; [`clear_garbage`] spares a row that was marked again.
+    /// Number of marks. [`clear_garbage`] keeps a row that was marked again.
     pub marks: i64,
 }
 
@@ -31,12 +32,12 @@ pub struct Dependent {
     pub blocks: bool,
 }
 
-/// What of an object's metadata concerns the collector.
+/// The parts of an object's metadata that the collector uses.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Relations {
-    /// `metadata.ownerReferences` as they stand.
+    /// `metadata.ownerReferences` as stored.
     references: Value,
-    /// Whether it waits for a collector to take a finalizer.
+    /// Whether it has a finalizer that the collector is to remove.
     waits: bool,
 }
 
@@ -48,7 +49,7 @@ impl Relations {
         Self { references: metadata["ownerReferences"].clone(), waits }
     }
 
-    /// Of a body as it is stored; parsed only if it can name an owner.
+    /// Reads a stored body. It is parsed only if it can name an owner.
     pub(crate) fn of_body(body: &[u8]) -> Self {
         const FIELD: &[u8] = b"\"ownerReferences\"";
         if !body.windows(FIELD.len()).any(|window| window == FIELD) {
@@ -57,7 +58,7 @@ impl Relations {
         serde_json::from_slice(body).map(|object| Self::of(&object)).unwrap_or_default()
     }
 
-    /// Uids of the owners, and whether they wait for this one.
+    /// uids of the owners, and whether they wait for this resource.
     fn owners(&self) -> BTreeMap<&str, bool> {
         let mut owners = BTreeMap::new();
         for reference in self.references.as_array().into_iter().flatten() {
@@ -68,18 +69,18 @@ impl Relations {
     }
 }
 
-/// A write that the collector may have to know of.
+/// A write that may concern the collector.
 pub(crate) struct RelationChange {
     key: Key,
     uid: String,
-    /// The default where the resource was made.
+    /// Before the write; the default if the resource was created.
     old: Relations,
-    /// None where it is gone.
+    /// After the write. None: the resource is gone.
     new: Option<Relations>,
 }
 
 impl RelationChange {
-    /// None for a write that changes nothing of it: nearly all of them.
+    /// None: the write does not concern the collector, as nearly all don't.
     pub(crate) fn of(key: &Key, uid: &str, old: Relations, new: Option<Relations>) -> Option<Self> {
         let concerns = new.as_ref().is_none_or(|new| new.waits || old.references != new.references);
         concerns.then(|| Self { key: key.clone(), uid: uid.to_owned(), old, new })
@@ -94,7 +95,7 @@ impl RelationChange {
     }
 }
 
-/// After a resource was made (then `old` is the default) or replaced.
+/// Updates the rows after a resource was created (`old` is the default) or replaced.
 async fn follow_write(
     connection: &mut Connection,
     key: &Key,
@@ -116,14 +117,14 @@ async fn follow_write(
             }
         }
     }
-    // References that changed in other than their uids may name something else now.
+    // References with the same uids but other changes may name another object now.
     if new.waits || (old.references != new.references && !new.owners().is_empty()) {
         mark(connection, key, uid).await?;
     }
     Ok(())
 }
 
-/// After a resource was removed.
+/// Updates the rows after a resource was removed.
 async fn follow_delete(connection: &mut Connection, key: &Key, uid: &str, last: &Relations) -> Result<(), sqlx::Error> {
     for owner in last.owners().into_keys() {
         delete_reference(connection, owner, key).await?;
@@ -184,7 +185,7 @@ async fn mark(connection: &mut Connection, key: &Key, uid: &str) -> Result<(), s
     Ok(())
 }
 
-/// Only an owner that waits for its dependents is marked now; another has no interest in who leaves it.
+/// Marks an owner only if it waits for its dependents; to other owners it doesn't matter that a dependent is gone.
 async fn mark_again(connection: &mut Connection, uid: &str) -> Result<(), sqlx::Error> {
     sqlx::query("UPDATE garbage SET marks = marks + 1 WHERE uid = $1").bind(uid).execute(connection).await?;
     Ok(())
@@ -198,7 +199,7 @@ fn key_of(row: &Row) -> Result<Key, sqlx::Error> {
     })
 }
 
-/// Marks in order of their uids, behind `after`.
+/// Marks in the order of their uids, after `after`.
 pub async fn load_garbage(
     connection: &mut Connection,
     after: &str,
@@ -212,15 +213,15 @@ pub async fn load_garbage(
     Ok(rows.iter().map(mark).collect::<Result<_, _>>()?)
 }
 
-/// Forgets a mark that nothing is left to do for, unless it was made again meanwhile.
+/// Removes a handled mark, unless it was made again meanwhile.
 pub async fn clear_garbage(connection: &mut Connection, mark: &GarbageMark) -> Result<(), StoreError> {
     let delete = sqlx::query("DELETE FROM garbage WHERE uid = $1 AND marks = $2");
     delete.bind(&mark.uid).bind(mark.marks).execute(connection).await?;
     Ok(())
 }
 
-/// Resources that name this owner, in order of their keys, behind `after`. Those of other namespaces than the owner's are none of its
-/// dependents, whatever uid they name; one without a namespace has them in all.
+/// Resources that name this owner, in the order of their keys, after `after`. Resources in other namespaces than the
+/// owner's are not its dependents, whatever uid they name; an owner without a namespace may have dependents in all.
 pub async fn load_dependents(
     connection: &mut Connection,
     owner_uid: &str,

@@ -2,8 +2,8 @@
 //! several replicas may share.
 //!
 //! One counter row orders all writes; its lock is held until the commit, so numbers become visible in order. In each
-//! process one write combiner owns the only writing connection. Everything that must be atomic goes through it: resource
-//! writes in batches, and closures by [`Store::transact`].
+//! process one write combiner owns the only writing connection. Everything that must be atomic goes through it:
+//! resource writes in batches, and closures by [`Store::transact`].
 //!
 //! ```text
 //!  write() ─┐                    ┌─ counter's lock, resources, changes, counter   (one durable transaction)
@@ -82,7 +82,8 @@ pub use tokens::{ApiToken, BoundObject};
 pub use tx::Tx;
 pub use watch::Watch;
 
-/// The open store; clones share it. When the last one is dropped, what was sent is still written and the database closed.
+/// The open store; clones share it. When the last one is dropped, requests sent before are still written, then the
+/// database is closed.
 #[derive(Clone)]
 pub struct Store {
     sender: mpsc::Sender<Request>,
@@ -94,7 +95,7 @@ pub struct Store {
 }
 
 impl Store {
-    /// Opens the database, or makes its schema. Call it in a Tokio runtime: the combiner runs there.
+    /// Opens the database, creating its schema if needed. Call it in a Tokio runtime: the combiner runs there.
     pub async fn open(options: OpenOptions) -> Result<Self, OpenError> {
         open::open(options).await
     }
@@ -103,7 +104,7 @@ impl Store {
         &self.settings.database.location
     }
 
-    /// Asks the database for its counter: whether it answers.
+    /// Reads the counter to check that the database answers.
     pub async fn check(&self) -> Result<(), StoreError> {
         let read = async {
             let mut connection = self.readers.acquire().await?;
@@ -112,7 +113,7 @@ impl Store {
         self.read(read).await.map(drop)
     }
 
-    /// One that was written or read a moment ago is at hand, and no question to the database.
+    /// Reads an object. One that was recently written or read comes from memory, without a query.
     pub async fn get(&self, key: &Key) -> Result<Option<Resource>, StoreError> {
         let begun = match self.at_hand.find(key) {
             Ok(found) => return Ok(found),
@@ -126,9 +127,9 @@ impl Store {
         self.keep(begun, key, row)
     }
 
-    /// Those of these keys that are there, in few statements.
+    /// Reads those of these keys that exist, in few statements.
     pub async fn get_all(&self, keys: &[Key]) -> Result<HashMap<Key, Resource>, StoreError> {
-        // By key: one that is asked for twice is read once, and is not absent the second time.
+        // Keyed, so that a key that is given twice is read once and found both times.
         let (mut found, mut unknown) = (HashMap::new(), HashMap::new());
         for key in keys {
             match self.at_hand.find(key) {
@@ -151,7 +152,7 @@ impl Store {
         Ok(found)
     }
 
-    /// What was read of a key, as an object; it is at hand from then on.
+    /// Parses the row of a key, and keeps the object in memory.
     fn keep(&self, begun: Begun, key: &Key, row: Option<StoredParts>) -> Result<Option<Resource>, StoreError> {
         let sealer = &self.settings.sealer;
         let bytes = row.as_ref().map_or(0, StoredParts::bytes);
@@ -162,17 +163,17 @@ impl Store {
         Ok(object)
     }
 
-    /// Current rows, all of one moment: that of `Page::version`. Behind `Page::next`, a later call reads a later moment.
+    /// Current rows as of one moment, that of `Page::version`. A call for the next page reads a later moment.
     pub async fn list(&self, query: &ListQuery) -> Result<Page, StoreError> {
         self.list_as(query).await
     }
 
-    /// The same as JSON, at a fraction of the cost: for whoever only passes it on.
+    /// Like [`Self::list`], but as JSON at a fraction of the cost, for callers that only pass it on.
     pub async fn list_json(&self, query: &ListQuery) -> Result<Page<JsonResource>, StoreError> {
         self.list_as(query).await
     }
 
-    /// The (namespace, name) of up to `limit` rows of a kind behind `after`, in order.
+    /// The (namespace, name) of up to `limit` rows of a kind after `after`, in order.
     pub async fn list_names(
         &self,
         kind: &Kind,
@@ -196,7 +197,7 @@ impl Store {
         self.read(read).await
     }
 
-    /// Returns when the write is on the disk, or refused. If the caller stops waiting, the write may happen or not.
+    /// Returns when the write is on disk, or refused. If the caller stops waiting, the write may still happen.
     pub async fn write(&self, write: Write) -> Result<Resource, WriteError> {
         let (reply, answer) = oneshot::channel();
         self.send(Request::Write(write, reply)).await?;
@@ -228,24 +229,25 @@ impl Store {
         answer.await.unwrap_or(Err(StoreError::Closed)).map_err(|error| error.at(self.location()))
     }
 
-    /// Changes behind `from`, of one kind or of all. `from` is the version of a list, of an event or of a bookmark; it
-    /// may be ahead of [`Store::position`], then the watch starts there.
+    /// Changes after `from`, of one kind or of all. `from` is the version of a list, an event or a bookmark. It may be
+    /// ahead of [`Store::position`]; then the watch starts there.
     pub fn watch(&self, kind: Option<Kind>, from: u64) -> Result<Watch, WatchError> {
         Watch::start(Arc::clone(&self.ring), kind, from)
     }
 
-    /// The newest version that watchers are shown. A write that was answered is at or below it.
+    /// The newest version that watchers have seen. An answered write is at or below it.
     pub fn position(&self) -> u64 {
         self.ring.position()
     }
 
-    /// Waits until [`Store::position`] is at least `version`; false if it isn't after `limit`.
+    /// Waits until [`Store::position`] is at least `version`. False: it was not after `limit`.
     pub async fn wait_for(&self, version: u64, limit: Duration) -> bool {
         let mut positions = self.ring.positions();
         matches!(timeout(limit, positions.wait_for(|position| *position >= version)).await, Ok(Ok(_)))
     }
 
-    /// How many resources are in which state, by the rules of [`OpenOptions::classes`]: a few rows, however many resources.
+    /// Number of resources by state, by the rules of [`OpenOptions::classes`]. Reads a few rows, however many resources
+    /// there are.
     pub async fn tallies(&self) -> Result<Vec<Tally>, StoreError> {
         let read = async {
             let mut connection = self.readers.acquire().await?;
@@ -254,7 +256,7 @@ impl Store {
         self.read(read).await
     }
 
-    /// What the database takes: the file with its log, or what the server says.
+    /// Size of the database: of the file with its log, or as the server reports it.
     pub async fn bytes(&self) -> Result<u64, StoreError> {
         if let Some(path) = self.location().file() {
             let size = |path: &std::path::Path| std::fs::metadata(path).map_or(0, |file| file.len());
@@ -269,8 +271,8 @@ impl Store {
         self.read(read).await
     }
 
-    /// Returns once another process has taken the database over, so that this store will never write again. Never for a
-    /// file, and never where replicas share.
+    /// Returns once another process has taken over the database, so that this store will never write again. Never
+    /// returns for a file, and never if replicas share the database.
     pub async fn taken(&self) {
         let mut is_taken = self.is_taken.clone();
         if is_taken.wait_for(|taken| *taken).await.is_err() {
@@ -278,11 +280,12 @@ impl Store {
         }
     }
 
-    /// Writes what was sent before, ends all watches and closes the database. Later requests are [`StoreError::Closed`].
+    /// Writes requests sent before, ends all watches and closes the database. Later requests get
+    /// [`StoreError::Closed`].
     pub async fn close(&self) {
         self.at_hand.close();
-        // The last connection to close puts the log into the file, and readers can't: so they go first. One that is
-        // never handed back must not hold up the end; then the next start finds the log.
+        // The last closed connection moves the log into the file, which readers can't do, so readers are closed first.
+        // A reader that is never returned must not delay the end; then the next start finds the log.
         let _ = timeout(Duration::from_secs(5), self.readers.close()).await;
         let (reply, closed) = oneshot::channel();
         if self.sender.send(Request::Close(reply)).await.is_ok() {
@@ -294,7 +297,7 @@ impl Store {
         self.read(async { Ok(self.readers.acquire().await?) }).await
     }
 
-    /// Waits for an answer as long as it may take, and names the database in its error.
+    /// Waits for an answer up to the limit, and adds the name of the database to its error.
     async fn read<T>(&self, work: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
         self.settings.database.answered(work).await.map_err(|error| error.at(self.location()))
     }
@@ -330,7 +333,7 @@ where
             Some(failure) => Err(failure),
             None => self.result.unwrap_or(Err(StoreError::Closed)),
         };
-        // Whoever waited may be gone; what is committed stays committed.
+        // The caller may have stopped waiting; the commit stays made.
         let _ = self.reply.send(result);
     }
 }

@@ -1,4 +1,4 @@
-//! Where a store lies: a file, or a database of a PostgreSQL server. What is printed never holds a password.
+//! Location of a store: a file, or a database of a PostgreSQL server. Its printed form never contains a password.
 
 use std::{
     fmt,
@@ -10,13 +10,13 @@ use sqlx::any::AnyConnectOptions;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Location {
-    /// A SQLite file; made if missing. Its folder must exist. `-wal`, `-shm` and `.lock` lie beside it.
+    /// A SQLite file; created if missing. Its folder must exist. `-wal`, `-shm` and `.lock` are beside it.
     File(Arc<Path>),
     Postgres(PostgresUrl),
 }
 
 impl Location {
-    /// The file, if it is one.
+    /// Path of the file. None: it is a server.
     pub fn file(&self) -> Option<&Path> {
         match self {
             Self::File(path) => Some(path),
@@ -52,8 +52,8 @@ impl From<PostgresUrl> for Location {
     }
 }
 
-/// `postgres://[USER[:PASSWORD]@]HOST[:PORT]/DATABASE[?sslmode=…]`, as libpq reads it. Equal if they name the same database
-/// by the same words.
+/// `postgres://[USER[:PASSWORD]@]HOST[:PORT]/DATABASE[?sslmode=…]`, as libpq reads it. Two are equal if they name the
+/// same database in the same words.
 #[derive(Clone)]
 pub struct PostgresUrl(Arc<Parsed>);
 
@@ -63,7 +63,8 @@ struct Parsed {
     shown: String,
 }
 
-/// What a URL may say behind its `?`. The rest of libpq's parameters is refused: some change what the store relies on.
+/// Allowed query parameters of a URL. libpq's other parameters are refused, because some change what the store relies
+/// on.
 const PARAMETERS: &[&str] = &["host", "sslcert", "sslkey", "sslmode", "sslrootcert"];
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -77,7 +78,7 @@ pub enum UrlError {
 }
 
 impl PostgresUrl {
-    /// The error repeats nothing that could be a password.
+    /// Parses a URL. The error repeats nothing that could be a password.
     pub fn parse(text: &str) -> Result<Self, UrlError> {
         let options: AnyConnectOptions = text.parse().map_err(|_| UrlError::Form)?;
         let url = &options.database_url;
@@ -102,9 +103,9 @@ impl PostgresUrl {
         self.0.options.database_url.password().is_some()
     }
 
-    /// The same with this password.
+    /// The same URL with this password.
     pub fn with_password(mut self, password: &str) -> Result<Self, UrlError> {
-        // Of a URL without a host the crate takes no password.
+        // The crate accepts no password for a URL without a host.
         let url = &mut Arc::make_mut(&mut self.0).options.database_url;
         url.set_password(Some(password)).map_err(|()| UrlError::Form)?;
         Ok(self)

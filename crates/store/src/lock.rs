@@ -1,4 +1,4 @@
-//! Locks on files, for as long as a process lives.
+//! File locks that a process holds as long as it runs.
 
 use std::{
     fs::{File, TryLockError},
@@ -6,10 +6,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A child that was just forked holds its parent's files until its exec; the parent may have ended in between.
+/// A forked child holds its parent's files until its exec, and the parent may have ended in between.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// Takes the kernel's lock of a file, or says that another process holds it. Blocks for half a second at most.
+/// Takes the kernel's lock of a file. Err: another process holds it. Blocks for half a second at most.
 pub fn lock_file(file: &File) -> Result<(), TryLockError> {
     let start = Instant::now();
     loop {

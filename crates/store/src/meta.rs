@@ -1,4 +1,4 @@
-//! The installation's own small facts: its id, its epoch.
+//! Meta entries: small facts about the installation, e.g. its id and epoch.
 
 use crate::{Store, StoreError, Tx, read};
 
@@ -16,7 +16,7 @@ impl Store {
         self.transact(move |tx| Box::pin(async move { tx.put_meta(&name, &value).await })).await
     }
 
-    /// The value that is there, or `value`, which is there from then on.
+    /// The stored value. If there is none, `value` is stored and returned.
     pub async fn init_meta(&self, name: &str, value: &str) -> Result<String, StoreError> {
         let (name, value) = (name.to_owned(), value.to_owned());
         self.transact(move |tx| {
@@ -37,7 +37,7 @@ impl Tx {
         Ok(read::load_meta(self, name).await?)
     }
 
-    /// The value, which is gone from then on.
+    /// Removes a value and returns it.
     pub async fn take_meta(&mut self, name: &str) -> Result<Option<String>, StoreError> {
         let take = sqlx::query_scalar("DELETE FROM meta WHERE name = $1 RETURNING value").bind(name);
         Ok(take.fetch_optional(&mut **self).await?)

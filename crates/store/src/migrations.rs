@@ -1,6 +1,6 @@
-//! The schema's history, embedded. A migration that has left a release is never edited; add the next number.
+//! The schema's history, embedded. A migration that was released is never edited; add the next number.
 //!
-//! SQLite's text is the one that is written; PostgreSQL's is made from it.
+//! SQLite's text is written by hand; PostgreSQL's is generated from it.
 
 use std::borrow::Cow;
 
@@ -62,7 +62,7 @@ pub(crate) const HISTORY: &[Text] = &[
     text!("0023_resting_members"),
 ];
 
-/// Brings the schema to what it is after so many migrations. A database that has had more is refused.
+/// Brings the schema to its state after `count` migrations. A database with more migrations is refused.
 pub(crate) async fn run_migrations(
     connection: &mut Connection,
     engine: Engine,
@@ -70,14 +70,14 @@ pub(crate) async fn run_migrations(
 ) -> Result<(), MigrateError> {
     let migrations = HISTORY.iter().take(count).zip(1..).map(|(text, version)| {
         let sql = text.of(engine);
-        // Numbers stand in the order; the description is the name behind its number.
+        // The list is in the order of the numbers; the description is the part of the name after the number.
         let description = text.name.split_once('_').map_or(text.name, |(_, description)| description);
         Migration::new(version, Cow::Borrowed(description), MigrationType::Simple, sql.into_sql_str(), false)
     });
     Migrator::with_migrations(migrations.collect()).run_direct(None, connection, false).await
 }
 
-/// How many migrations a database has had.
+/// Number of migrations of a database.
 pub(crate) async fn count_migrations(connection: &mut Connection) -> Result<usize, sqlx::Error> {
     let count: i64 = sqlx::query_scalar("SELECT count(*) FROM _sqlx_migrations").fetch_one(connection).await?;
     Ok(usize::try_from(count).unwrap_or(usize::MAX))
@@ -87,7 +87,8 @@ pub(crate) async fn count_migrations(connection: &mut Connection) -> Result<usiz
 mod tests {
     use super::*;
 
-    /// Keys are compared byte by byte on both engines, whatever the server's locale: pages go on behind the last key.
+    /// Keys are compared byte by byte on both engines, whatever the server's locale, because a page continues after the
+    /// last key.
     fn postgres_of(sqlite: &str) -> String {
         let column = |line: &str| {
             if line.trim_start().starts_with("--") {
@@ -99,7 +100,7 @@ mod tests {
         format!("-- Made from ../sqlite by a test of migrations.rs; don't edit.\n{}\n", lines.join("\n"))
     }
 
-    /// With `FARWATER_WRITE=1` it makes them.
+    /// With `FARWATER_WRITE=1` it writes them.
     #[test]
     fn the_text_for_postgresql_is_made_from_the_one_for_sqlite() {
         for text in HISTORY {

@@ -1,4 +1,4 @@
-//! Opening: lock, schema, seal key, ring.
+//! Opening a store: lock, schema, seal key, ring.
 
 use std::{
     fs::{File, TryLockError},
@@ -36,31 +36,31 @@ pub struct OpenOptions {
     pub location: Location,
     pub sharing: Sharing,
     pub seal_key: [u8; 32],
-    /// One that may have taken its place when an exchange was stopped.
+    /// Another key, which may be the seal key already if a rotation was stopped.
     pub next_seal_key: Option<[u8; 32]>,
     /// Kinds whose objects are encrypted at rest, as a whole and in the change log.
     pub sealed_kinds: Vec<Kind>,
-    /// Kinds whose owners are nobody's business: they are never collected, and no owner waits for them.
+    /// Kinds whose owner references are ignored: they are never collected, and no owner waits for them.
     pub ownerless_kinds: Vec<Kind>,
-    /// How many changes are kept in memory for watchers; older ones are [`WatchError::Compacted`](crate::WatchError).
+    /// Number of changes kept in memory for watchers. Older ones are [`WatchError::Compacted`](crate::WatchError).
     pub ring: usize,
-    /// The same bound in bytes of stored JSON: objects may be large.
+    /// The same limit in bytes of stored JSON, because objects may be large.
     pub ring_bytes: usize,
     pub compact_after: CompactAfter,
-    /// How long an answer of a database server may take before it is taken for gone.
+    /// Longest answer time of a database server before it counts as gone.
     pub patience: Duration,
     /// Called inside every transaction that changes resources.
     pub on_change: Option<Arc<dyn ChangeHook>>,
-    /// What [`Store::tallies`] counts; nothing, if absent.
+    /// The states that [`Store::tallies`] counts. None: nothing is counted.
     pub classes: Option<Classes>,
 }
 
-/// The usual patience with a database server.
+/// Usual limit for answers of a database server.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(45);
 
 impl OpenOptions {
-    /// The defaults: alone, 16,384 changes or 32 MiB in memory, 50,000 changes and 10 minutes on disk (a reader beyond the ring
-    /// has to list again anyway).
+    /// The defaults: no sharing, 16,384 changes or 32 MiB in memory, 50,000 changes and 10 minutes on disk (a watcher
+    /// beyond the ring must list again anyway).
     pub fn new(location: impl Into<Location>, seal_key: [u8; 32]) -> Self {
         Self {
             location: location.into(),
@@ -79,12 +79,11 @@ impl OpenOptions {
     }
 }
 
-/// Writes of its own in the transaction that changes resources, such as marking clusters dirty: whoever sees the change
-/// sees the mark, and a crash keeps both or neither.
+/// Writes that accompany changes of resources in the same transaction, e.g. marking clusters: a reader that sees the
+/// change also sees the mark, and a crash keeps both or neither.
 pub trait ChangeHook: Send + Sync {
-    /// `changes` is everything that the transaction changes, in order. Called after all its writes and before its
-    /// commit; an error fails the whole transaction. Write to narrow tables only, and wait for nothing but
-    /// `connection`.
+    /// `changes` contains every change of the transaction, in order. Called after all its writes and before its commit;
+    /// an error fails the whole transaction. Write only to narrow tables, and wait for nothing but `connection`.
     fn mark_changes<'a>(
         &'a self,
         connection: &'a mut Connection,
@@ -92,11 +91,11 @@ pub trait ChangeHook: Send + Sync {
     ) -> BoxFuture<'a, Result<(), sqlx::Error>>;
 }
 
-/// What the store's parts share.
+/// Settings shared by the parts of a store.
 pub(crate) struct Settings {
     pub database: Database,
     pub sharing: Sharing,
-    /// Names this opening of the database among all.
+    /// Identifies this opening of the database.
     pub owner: String,
     pub sealer: Arc<Sealer>,
     pub compact_after: CompactAfter,
@@ -104,13 +103,13 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// Whether only this store may write, by a lock that can be lost. A file's can't.
+    /// Whether only this store may write, by a lock that can be lost. The lock of a file can't.
     pub(crate) fn is_owned(&self) -> bool {
         self.sharing == Sharing::Alone && self.database.engine() == Engine::Postgres
     }
 }
 
-/// The meta entry that only the right seal key opens.
+/// Meta entry that only the right seal key opens.
 pub(crate) const SEAL_CHECK: &str = "seal-check";
 
 pub(crate) async fn open(options: OpenOptions) -> Result<Store, OpenError> {
@@ -150,7 +149,7 @@ pub(crate) async fn open(options: OpenOptions) -> Result<Store, OpenError> {
     };
     migrate(&mut connection, &settings).await?;
     let place = (settings.database.engine(), &settings.database.location);
-    // A wrong key is found at the start, not at the first Secret.
+    // A wrong key is found at the start, not when the first Secret is read.
     let (master, keys) = seal_keys::open(&mut connection, place, &masters, seconds_since_1970()).await?;
     settings.sealer.adopt(master, keys);
     session::own(&mut connection, &settings).await.map_err(at)?;
@@ -195,7 +194,7 @@ fn random_name() -> String {
     hex::encode(bytes)
 }
 
-/// A migration of many rows may take longer than any other statement.
+/// Runs migrations without the usual limit: one that changes many rows may take longer than any other statement.
 async fn migrate(connection: &mut Connection, settings: &Settings) -> Result<(), OpenError> {
     let engine = settings.database.engine();
     let at = |error: sqlx::Error| StoreError::from(error).at(&settings.database.location);
@@ -211,7 +210,7 @@ async fn migrate(connection: &mut Connection, settings: &Settings) -> Result<(),
     Ok(())
 }
 
-/// Two writing processes would each believe in their own ring.
+/// Locks a file. Two writing processes would each rely on their own ring.
 pub(crate) fn lock_database(path: &Path) -> Result<File, OpenError> {
     let lock_path = with_suffix(path, ".lock");
     let error = |source| OpenError::Create { path: lock_path.clone(), source };
@@ -223,7 +222,7 @@ pub(crate) fn lock_database(path: &Path) -> Result<File, OpenError> {
     }
 }
 
-/// SQLite would make it readable by all; its log takes the file's mode.
+/// Creates the file readable only by its owner; SQLite would make it readable by all. The log gets the file's mode.
 pub(crate) fn create_file(path: &Path) -> Result<(), OpenError> {
     let made = File::options().append(true).create(true).mode(0o600).open(path);
     made.map(drop).map_err(|source| OpenError::Create { path: path.to_owned(), source })
@@ -235,20 +234,20 @@ pub(crate) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     path.into()
 }
 
-/// What is read back for watches that resume: enough for whoever was up to date when the hub stopped, and parsed in
-/// some tens of milliseconds.
+/// Changes that are read back so that watches can resume: enough for watchers that were up to date when the hub
+/// stopped, and parsed in some tens of milliseconds.
 const RESUME: RingLimits = RingLimits { events: 4_096, bytes: 8 << 20 };
 
 async fn fill_ring(connection: &mut Connection, limits: RingLimits, sealer: &Sealer) -> Result<Ring, StoreError> {
     let counter = read::load_counter(connection).await?;
     let resumed = RingLimits { events: limits.events.min(RESUME.events), bytes: limits.bytes.min(RESUME.bytes) };
     let part = read::load_changes(connection, 0, counter, resumed, sealer).await?;
-    // Read last: had another replica taken any of them out meanwhile, this says so.
+    // Read last, so that it also shows rows that another replica compacted meanwhile.
     let compacted = read::load_compacted(connection).await?;
     let floor = match part.changes.first() {
         Some(first) if part.is_cut => first.event.version - 1,
         None if part.is_cut => counter,
-        // All that is there: a watch may start where compaction stopped.
+        // These are all rows of the log: a watch may start where compaction stopped.
         _ => 0,
     };
     let floor = floor.max(compacted).min(counter);

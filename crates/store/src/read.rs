@@ -1,4 +1,5 @@
-//! Reading rows: one, a page, the log. On any connection, so that readers and the writing transaction share it.
+//! Reads rows: a single one, a page, the log. On any connection, so that readers and the writing transaction share the
+//! code.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -39,7 +40,7 @@ pub(crate) async fn load_row(connection: &mut Connection, key: &Key) -> Result<O
     row.map(|row| stored_parts(&row)).transpose()
 }
 
-/// The rows of these keys that are there.
+/// The rows of those keys that exist.
 pub(crate) async fn load_rows(
     connection: &mut Connection,
     keys: impl Iterator<Item = &Key>,
@@ -89,11 +90,11 @@ pub(crate) async fn get(
     Ok(Some(Resource::from_parts(row.open(key, sealer)?, key.clone())?))
 }
 
-/// Rows that are asked for at a time, where a page has no limit or its selector leaves most of them out. A statement whose
-/// rows are not wanted any more is sent to its end by PostgreSQL.
+/// Rows requested at a time, if a page has no limit or its selector drops most rows. PostgreSQL completes a statement
+/// even if its rows are no longer wanted.
 const ROWS_AT_A_TIME: usize = 1_000;
 
-/// Call it in a transaction of one snapshot: the counter and all rows must be of one moment.
+/// Reads a page. Call it in a transaction with one snapshot: the counter and all rows must be of one moment.
 pub(crate) async fn list<T: FromParts>(
     connection: &mut Connection,
     engine: Engine,
@@ -102,17 +103,18 @@ pub(crate) async fn list<T: FromParts>(
 ) -> Result<Page<T>, StoreError> {
     let version = load_counter(connection).await?;
     let labels = match sealer.seals(&query.kind) {
-        // Their labels are sealed too.
+        // Labels of sealed rows are sealed too.
         true => Vec::new(),
         false => conditions(&query.labels),
     };
     let sql = list_sql(engine, query, &labels);
+
     let (mut namespace, mut name) = query.after.clone().unwrap_or_default();
     let (mut items, mut bytes) = (Vec::new(), 0_usize);
     let mut last = None;
     loop {
         let left = query.limit - items.len().min(query.limit);
-        // One more than fits says whether there is another page.
+        // One more row than fits shows whether there is another page.
         let is_exact = query.limit > 0 && labels.len() == query.labels.0.len();
         let wanted = if is_exact { left + 1 } else { ROWS_AT_A_TIME };
         let mut statement = sqlx::query(AssertSqlSafe(&*sql)).bind(query.kind.as_str()).bind(&namespace).bind(&name);
@@ -130,7 +132,7 @@ pub(crate) async fn list<T: FromParts>(
                 Key { kind: query.kind.clone(), namespace: row.try_get("namespace")?, name: row.try_get("name")? };
             let stored = stored_parts(&row)?;
             (namespace, name) = (key.namespace.clone(), key.name.clone());
-            // SQL narrows where it can; this decides.
+            // SQL narrows the rows where it can; this check decides.
             if !query.labels.0.is_empty() && !query.labels.matches(&stored.labels(&key, sealer)?) {
                 continue;
             }
@@ -168,7 +170,7 @@ pub(crate) async fn names(
     .await
 }
 
-/// One requirement of a selector as SQL; key and values are bound, never written into the text.
+/// One requirement of a selector in SQL. Key and values are bound, never written into the text.
 struct Condition<'a> {
     operator: Operator,
     key: &'a str,
@@ -183,7 +185,7 @@ enum Operator {
     NotExists,
 }
 
-/// The requirements that SQL can narrow down. Keys outside Kubernetes' alphabet could mean a path to `->>`; many values
+/// The requirements that SQL can check. `->>` could read keys outside Kubernetes' alphabet as paths, and many values
 /// would exceed the engine's number of parameters.
 fn conditions<'a>(selector: &'a Selector) -> Vec<Condition<'a>> {
     let usable = |key: &str| {
@@ -203,7 +205,7 @@ fn conditions<'a>(selector: &'a Selector) -> Vec<Condition<'a>> {
     selector.0.iter().filter_map(condition).take(20).collect()
 }
 
-/// Keyset paging by the primary key.
+/// SQL for keyset paging by the primary key.
 fn list_sql(engine: Engine, query: &ListQuery, conditions: &[Condition<'_>]) -> String {
     let mut sql = "SELECT namespace, name, uid, version, sealed, labels, body, status FROM resources \
                    WHERE kind = $1 AND (namespace, name) > ($2, $3)"
@@ -242,13 +244,13 @@ pub(crate) async fn save_meta(connection: &mut Connection, name: &str, value: &s
 
 /// Part of the log.
 pub(crate) struct LogPart {
-    /// In order, up to the version that was asked for.
+    /// In order, up to the requested version.
     pub changes: Vec<Committed>,
     /// Whether there are older ones that didn't fit.
     pub is_cut: bool,
 }
 
-/// Changes of the versions behind `from` up to `to`, the newest that fit `events` and `bytes`.
+/// Changes of the versions after `from` up to `to`: the newest that fit `events` and `bytes`.
 pub(crate) async fn load_changes(
     connection: &mut Connection,
     from: u64,
@@ -285,7 +287,7 @@ pub(crate) async fn load_changes(
     }
 }
 
-/// The newest version that has left the log.
+/// The newest version that was removed from the log.
 pub(crate) async fn load_compacted(connection: &mut Connection) -> Result<u64, sqlx::Error> {
     Ok(load_meta(connection, COMPACTED).await?.and_then(|text| text.parse().ok()).unwrap_or(0))
 }

@@ -1,8 +1,8 @@
-//! Connections that read, and are kept at hand.
+//! Reading connections that are kept ready.
 //!
-//! sqlx's pool asks each connection that comes back whether it is still there, on a task of its own. With a server that is what one
-//! wants. A file's connection is a thread that answers a statement in some ten microseconds, so that being asked costs as much as a
-//! read; and a file doesn't go away. So these wait here and are asked once in a while.
+//! sqlx's pool tests each returned connection on a task of its own. For a server that is right. A file's connection is
+//! a thread that answers a statement in some ten microseconds, so the test costs as much as a read, and a file doesn't
+//! vanish. These connections are therefore kept here and tested only now and then.
 
 use std::{
     ops::{Deref, DerefMut},
@@ -21,20 +21,20 @@ use crate::{
     engine::{Connection, Database, Engine, Pool, PooledConnection, READERS},
 };
 
-/// How long a place is waited for, as by the pool.
+/// Longest wait for a free connection, as in the pool.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// After so long a connection goes back to the pool, which asks it.
+/// After this time a connection is returned to the pool, which tests it.
 const ASKED_EVERY: Duration = Duration::from_secs(1);
 
 #[derive(Clone)]
 pub(crate) struct Readers {
     pool: Pool,
-    /// Of a file.
+    /// Only for a file.
     spare: Option<Arc<Spare>>,
 }
 
 struct Spare {
-    /// So many are out at most. The pool's own limit would not see those that wait here.
+    /// Limits the connections in use. The pool's own limit does not see the connections that are kept here.
     places: Arc<Semaphore>,
     /// None: closed.
     waiting: Mutex<Option<Vec<Asked>>>,
@@ -45,11 +45,11 @@ struct Asked {
     at: Instant,
 }
 
-/// A connection that can't write; it goes back when dropped.
+/// A read-only connection; it is returned when dropped.
 pub struct Reader {
-    /// Until it goes back.
+    /// None once it was returned.
     connection: Option<Asked>,
-    /// Given up behind the connection.
+    /// Released after the connection.
     home: Option<(Arc<Spare>, OwnedSemaphorePermit)>,
 }
 
@@ -62,7 +62,7 @@ impl Readers {
         Ok(Self { pool: database.reader_pool()?, spare })
     }
 
-    /// Waits while all are out.
+    /// Waits while all connections are in use.
     pub(crate) async fn acquire(&self) -> Result<Reader, sqlx::Error> {
         let Some(spare) = &self.spare else {
             return Ok(Reader { connection: Some(Asked::now(self.pool.acquire().await?)), home: None });
@@ -77,7 +77,7 @@ impl Readers {
         Ok(Reader { connection: Some(connection), home: Some((Arc::clone(spare), place)) })
     }
 
-    /// Waits for those that are out.
+    /// Waits for the connections in use.
     pub(crate) async fn close(&self) {
         let closed = self.pool.close();
         let waiting = self.spare.as_ref().and_then(|spare| spare.waiting().take());
@@ -102,7 +102,7 @@ impl Spare {
 
 impl Drop for Spare {
     fn drop(&mut self) {
-        // Whoever drops the last store may have no runtime any more, which a way back to the pool would need.
+        // The last store may be dropped without a runtime, which returning connections to the pool would need.
         for Asked { connection, .. } in self.waiting().take().into_iter().flatten() {
             drop(connection.detach());
         }
@@ -129,7 +129,7 @@ impl Drop for Reader {
         if asked.at.elapsed() < ASKED_EVERY
             && let Some(waiting) = spare.waiting().as_mut()
         {
-            // What it was in the middle of ends on its thread before the next statement begins.
+            // An unfinished statement ends on the connection's thread before the next one begins.
             waiting.push(asked);
         }
     }
@@ -186,7 +186,7 @@ mod tests {
             assert_eq!(one, 1);
         }
         let mut reader = readers.acquire().await.unwrap();
-        // SQLite refuses this within a transaction.
+        // SQLite refuses this inside a transaction, so none is left open.
         sqlx::raw_sql("BEGIN; ROLLBACK").execute(&mut *reader).await.unwrap();
         assert_eq!(readers.pool.size(), 1);
     }

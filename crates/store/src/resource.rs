@@ -40,7 +40,7 @@ impl fmt::Display for Kind {
     }
 }
 
-/// Where one resource lies. `namespace` is empty for cluster-scoped kinds.
+/// Identifies one resource. `namespace` is empty for cluster-scoped kinds.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key {
     pub kind: Kind,
@@ -53,16 +53,16 @@ pub struct Key {
 pub struct Resource {
     pub key: Key,
     pub uid: String,
-    /// The number behind `metadata.resourceVersion`.
+    /// The number in `metadata.resourceVersion`.
     pub version: u64,
     pub object: Arc<Value>,
 }
 
-/// One stored resource that nobody has parsed.
+/// One stored resource as unparsed JSON.
 #[derive(Clone, Debug)]
 pub struct JsonResource {
     pub key: Key,
-    /// The number behind `metadata.resourceVersion`.
+    /// The number in `metadata.resourceVersion`.
     pub version: u64,
     /// The complete object.
     pub json: Vec<u8>,
@@ -77,13 +77,13 @@ pub struct Write {
 
 #[derive(Clone, Debug)]
 pub enum Change {
-    /// Fails with `Exists`. `object.metadata.uid` and `creationTimestamp` are the caller's; the store sets
-    /// `resourceVersion`.
+    /// Fails with `Exists` if there is one. The caller sets `object.metadata.uid` and `creationTimestamp`; the store
+    /// sets `resourceVersion`.
     Create(Value),
-    /// Fails with `Conflict` unless the row is at exactly this uid and version, with `Missing` if it is gone. An
-    /// object equal to the stored one is not written: the answer is the row as it is.
+    /// Fails with `Conflict` unless the row is at exactly this uid and version, and with `Missing` if it is gone. An
+    /// object equal to the stored one is not written; the result is the unchanged row.
     Replace { uid: String, version: u64, object: Value },
-    /// Removes the row at exactly this uid and version; the last state goes to watchers with the deletion's version.
+    /// Removes the row at exactly this uid and version. Watchers get the last state with the deletion's version.
     Delete { uid: String, version: u64 },
 }
 
@@ -94,7 +94,7 @@ pub enum Operation {
     Deleted,
 }
 
-/// A change that is about to be committed, and what it takes the place of.
+/// A change that is about to be committed, with the object before it.
 #[derive(Clone)]
 pub struct Written {
     pub(crate) event: WatchEvent,
@@ -110,20 +110,20 @@ impl std::ops::Deref for Written {
 }
 
 impl Written {
-    /// The object before an update; none where it was made or is gone now.
+    /// The object before an update. None: it was created or deleted.
     pub fn before(&self) -> Result<Option<Value>, StoreError> {
         let Some(parts) = &self.before else { return Ok(None) };
         assemble(&parts.body, parts.status.as_deref(), parts.version, &self.key).map(Some)
     }
 }
 
-/// One committed change, in order of `version`, without gaps in what a watcher is shown.
+/// One committed change. Watchers see them in order of `version`, without gaps.
 #[derive(Clone, Debug)]
 pub struct WatchEvent {
     pub version: u64,
     pub key: Key,
     pub operation: Operation,
-    /// After the change; for `Deleted` the last state, with the deletion's resourceVersion.
+    /// The object after the change. For `Deleted` the last state, with the deletion's resourceVersion.
     pub object: Arc<Value>,
     /// Labels before the change, so that a watcher sees an object enter or leave its selector.
     pub old_labels: Arc<BTreeMap<String, String>>,
@@ -141,7 +141,7 @@ impl WatchEvent {
         Self { version, key, operation, object, old_labels: old_labels.into(), json: Arc::default() }
     }
 
-    /// The object as JSON, printed once for all who watch.
+    /// The object as JSON, serialized once for all watchers.
     pub fn json(&self) -> &str {
         self.json.get_or_init(|| self.object.to_string())
     }
@@ -151,13 +151,13 @@ impl WatchEvent {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LabelRequirement {
     In(String, Vec<String>),
-    /// Also true where the label is absent, as in Kubernetes.
+    /// Also true if the label is absent, as in Kubernetes.
     NotIn(String, Vec<String>),
     Exists(String),
     NotExists(String),
 }
 
-/// A parsed label selector: all requirements hold.
+/// A parsed label selector: all requirements must hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selector(pub Vec<LabelRequirement>);
 
@@ -176,16 +176,16 @@ impl Selector {
 #[derive(Clone, Debug)]
 pub struct ListQuery {
     pub kind: Kind,
-    /// Absent: all namespaces.
+    /// None: all namespaces.
     pub namespace: Option<String>,
-    /// Only this name.
+    /// Only this name. None: all names.
     pub name: Option<String>,
     pub labels: Selector,
-    /// 0: everything.
+    /// Most rows of a page. 0: no limit.
     pub limit: usize,
-    /// Start behind this (namespace, name).
+    /// Start after this (namespace, name). None: at the beginning.
     pub after: Option<(String, String)>,
-    /// Bytes of stored JSON that a page may have: one that would have more is [`StoreError::TooLarge`].
+    /// Most bytes of stored JSON in a page. A larger page fails with [`StoreError::TooLarge`].
     pub max_bytes: usize,
 }
 
@@ -200,8 +200,8 @@ impl ListQuery {
 #[derive(Clone, Debug)]
 pub struct Page<T = Resource> {
     pub items: Vec<T>,
-    /// The counter when the page was read: what a watch may start from.
+    /// The counter when the page was read: a watch may start from it.
     pub version: u64,
-    /// Where the next page starts, if there is one.
+    /// Where the next page starts. None: this is the last one.
     pub next: Option<(String, String)>,
 }

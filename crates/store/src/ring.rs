@@ -1,7 +1,7 @@
-//! The newest committed changes in memory: what all watchers read.
+//! The newest committed changes in memory, which all watchers read.
 //!
-//! Bounded in number and in bytes. A watcher keeps nothing but the version that it has seen, so a slow one costs
-//! nothing and is told when changes that it hasn't seen have left.
+//! Bounded in number and in bytes. A watcher stores only the version that it has seen, so a slow watcher costs nothing,
+//! and gets an error when changes that it hasn't seen have been dropped.
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
@@ -25,14 +25,14 @@ pub(crate) struct RingLimits {
     pub bytes: usize,
 }
 
-/// A committed change and what it costs to keep.
+/// A committed change, and the bytes that it takes.
 pub(crate) struct Committed {
     pub event: WatchEvent,
     pub bytes: usize,
 }
 
 impl Committed {
-    /// What there is of its key from then on, and the bytes of its JSON.
+    /// The state of its key after the change, and the bytes of its JSON.
     pub(crate) fn left(&self) -> (Key, Option<Resource>, usize) {
         let WatchEvent { key, version, operation, object, .. } = &self.event;
         let uid = || object["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
@@ -46,7 +46,8 @@ impl Committed {
 #[derive(Default)]
 struct State {
     events: VecDeque<Committed>,
-    /// How many events have left: the first one's number. Numbers make `by_kind` independent of evictions.
+    /// Number of dropped events, i.e. the number of the first one kept. With numbers, `by_kind` does not depend on
+    /// dropped events.
     evicted: u64,
     by_kind: HashMap<Kind, VecDeque<u64>>,
     bytes: usize,
@@ -59,11 +60,11 @@ struct State {
     next_watcher: u64,
 }
 
-/// What a watcher finds behind the version that it has seen.
+/// The result of reading after the version that a watcher has seen.
 pub(crate) enum Reading {
-    /// Some, in order; there may be more.
+    /// Some events, in order; there may be more.
     Events(Vec<WatchEvent>),
-    /// Nothing of its kind up to this version; the waker is kept.
+    /// No event of its kind up to this version; the waker is stored.
     Nothing {
         position: u64,
     },
@@ -73,29 +74,30 @@ pub(crate) enum Reading {
     Closed,
 }
 
-/// How many events a watcher copies at a time: bounds what a slow one holds beyond the ring.
+/// Events that a watcher copies at a time. Bounds the memory of a slow one beyond the ring.
 const CHUNK: usize = 64;
 
 impl Ring {
-    /// An empty ring at `position` that knows nothing of what is at or below it.
+    /// An empty ring at `position`, without the changes at or below it.
     pub(crate) fn new(limits: RingLimits, floor: u64, position: u64) -> Self {
         let state = State { floor, position, ..State::default() };
         Self { limits, state: Mutex::new(state), position: watch::Sender::new(position) }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Nothing in here panics half-way through a change.
+        // Code under this lock never panics half-way through a change.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Appends what was committed, in order: everything from at or below the present position up to `position`. What is
-    /// known already is passed over, so that two may tell the same.
+    /// Appends committed changes, in order: all from the present position or below up to `position`. Known changes are
+    /// skipped, so two callers may append the same.
     pub(crate) fn append(&self, changes: Vec<Committed>, position: u64) {
         let mut state = self.lock();
         let known = state.position;
         if position <= known {
             return;
         }
+
         let changes: Vec<Committed> = changes.into_iter().filter(|change| change.event.version > known).collect();
         let kinds: HashSet<Kind> = changes.iter().map(|change| change.event.key.kind.clone()).collect();
         let concerned = |wanted: &Option<Kind>| match wanted {
@@ -110,6 +112,7 @@ impl Ring {
             state.bytes += change.bytes;
             state.events.push_back(change);
         }
+
         while state.events.len() > self.limits.events || state.bytes > self.limits.bytes {
             if !state.evict() {
                 break;
@@ -123,8 +126,8 @@ impl Ring {
         }
     }
 
-    /// What lies between the present position and `version` can't be known any more: whoever hasn't seen it has to list
-    /// again. Nothing, if the position is there already.
+    /// Gives up on changes between the present position and `version`: watchers that haven't seen `version` must list
+    /// again. Does nothing if the position is already there.
     pub(crate) fn skip_to(&self, version: u64) {
         let mut state = self.lock();
         if version <= state.position {
@@ -140,7 +143,7 @@ impl Ring {
         }
     }
 
-    /// Nobody may go on from here: what was shown is not what is there any more.
+    /// Makes all watchers list again, because the changes that they saw may no longer be in the database.
     pub(crate) fn forget(&self) {
         let next = self.position() + 1;
         self.skip_to(next);
@@ -162,7 +165,7 @@ impl Ring {
         self.position.subscribe()
     }
 
-    /// A number of its own for a new watcher.
+    /// The number of a new watcher.
     pub(crate) fn enter(&self) -> u64 {
         let mut state = self.lock();
         state.next_watcher += 1;
@@ -173,7 +176,7 @@ impl Ring {
         self.lock().waiting.remove(&watcher);
     }
 
-    /// What lies behind `seen`; if nothing does, `waker` is called when there is news.
+    /// Reads what follows `seen`. If nothing does, `waker` is called when there is news.
     pub(crate) fn read(&self, kind: Option<&Kind>, seen: u64, waiting: Option<(u64, &Waker)>) -> Reading {
         let mut state = self.lock();
         if seen < state.floor {
@@ -192,7 +195,7 @@ impl Ring {
         Reading::Nothing { position: state.position }
     }
 
-    /// Watchers are shown what is left, then they end.
+    /// Ends all watches, after the watchers have read the remaining events.
     pub(crate) fn close(&self) {
         let mut state = self.lock();
         state.closed = true;
@@ -262,7 +265,8 @@ mod tests {
     }
 
     proptest! {
-        /// Against a plain list: whoever is not refused is shown everything behind its version, of its kind only.
+        /// Compared with a plain list: a watcher that gets no error sees everything after its version, of its kind
+        /// only.
         #[test]
         fn nothing_is_skipped_whatever_leaves(
             batches in prop::collection::vec(prop::collection::vec((0..3_u8, 1..50_usize), 0..8), 0..40),

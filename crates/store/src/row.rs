@@ -1,4 +1,4 @@
-//! Between objects and what lies in a row: spec and metadata apart from status, sealed or not.
+//! Converts between objects and rows: spec and metadata apart from status, sealed or not.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -13,7 +13,7 @@ use crate::{
 
 pub(crate) type Labels = BTreeMap<String, String>;
 
-/// An object taken apart. Equal objects have equal bytes.
+/// An object split into its parts. Equal objects have equal bytes.
 pub(crate) struct Parts {
     /// Without status and resourceVersion.
     object: Value,
@@ -26,12 +26,13 @@ pub(crate) struct Parts {
 }
 
 impl Parts {
-    /// Takes `object` apart and checks that it is what `key` names.
+    /// Splits `object` and checks that it matches `key`.
     pub(crate) fn of(mut object: Value, key: &Key) -> Result<Self, StoreError> {
         let wrong = |problem: &str| StoreError::Object { key: Box::new(key.clone()), problem: problem.to_owned() };
         if is_deeper(&object, MAX_DEPTH) {
             return Err(wrong("it is nested too deeply"));
         }
+
         let fields = object.as_object_mut().ok_or_else(|| wrong("not a JSON object"))?;
         let status_value = fields.remove("status").filter(|status| !status.is_null());
         let metadata =
@@ -41,11 +42,12 @@ impl Parts {
         if text("name") != key.name || text("namespace") != key.namespace {
             return Err(wrong("its metadata has another name or namespace"));
         }
+
         let uid = text("uid").to_owned();
         if uid.is_empty() {
             return Err(wrong("its metadata has no uid"));
         }
-        // What sealing binds to must be unambiguous.
+        // The context of sealing must be unambiguous.
         if [&*key.name, &*key.namespace, &*uid].iter().any(|part| part.contains('\0')) {
             return Err(wrong("its name, namespace or uid has a NUL in it"));
         }
@@ -57,8 +59,9 @@ impl Parts {
         if owners.any(|uid| uid.contains('\0') || uid.len() > MAX_NAME) {
             return Err(wrong("the uid of an owner is too long, or has a NUL in it"));
         }
+
         let labels = labels_of(metadata);
-        // PostgreSQL reads no label of a row where one has a NUL in it.
+        // PostgreSQL can't read the labels of a row if one contains a NUL.
         if labels.iter().any(|(name, value)| name.contains('\0') || value.contains('\0')) {
             return Err(wrong("a label has a NUL in it"));
         }
@@ -66,7 +69,7 @@ impl Parts {
         Ok(Self { object, status_value, uid, labels, body, status })
     }
 
-    /// The whole object again, at `version`.
+    /// Puts the object together again, at `version`.
     pub(crate) fn into_object(self, version: u64) -> Value {
         let Self { mut object, status_value, .. } = self;
         complete(&mut object, status_value, version);
@@ -74,10 +77,11 @@ impl Parts {
     }
 }
 
-/// Kubernetes' names end at 253 bytes. Four of these together must fit an entry of PostgreSQL's index, 2,704 bytes.
+/// Kubernetes' names have at most 253 bytes. Four of these together must fit an entry of PostgreSQL's index, 2,704
+/// bytes.
 const MAX_NAME: usize = 512;
 
-/// serde_json reads 127 levels: what is deeper could be written and then never be read.
+/// serde_json reads 127 levels. A deeper object could be written, but never read.
 const MAX_DEPTH: usize = 120;
 
 fn is_deeper(value: &Value, levels: usize) -> bool {
@@ -88,7 +92,7 @@ fn is_deeper(value: &Value, levels: usize) -> bool {
     }
 }
 
-/// Puts back what rows keep apart. False if `object` isn't an object with metadata.
+/// Adds the parts that rows store separately. False: `object` isn't an object with metadata.
 fn complete(object: &mut Value, status: Option<Value>, version: u64) -> bool {
     let Some(fields) = object.as_object_mut() else { return false };
     if let Some(status) = status {
@@ -104,12 +108,12 @@ fn labels_of(metadata: &Map<String, Value>) -> Labels {
     labels.into_iter().flatten().filter_map(|(name, value)| Some((name.clone(), value.as_str()?.to_owned()))).collect()
 }
 
-/// The bytes of one row, as they lie in the file.
+/// The bytes of one row, as stored.
 #[derive(Clone)]
 pub(crate) struct StoredParts {
     pub uid: String,
     pub version: u64,
-    /// The number of the key that it is sealed with; 0: none.
+    /// Number of the key that it is sealed with. 0: not sealed.
     pub sealed: i16,
     pub labels: String,
     pub body: Vec<u8>,
@@ -117,7 +121,7 @@ pub(crate) struct StoredParts {
 }
 
 impl StoredParts {
-    /// What it takes, more or less.
+    /// Approximate size in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.body.len() + self.status.as_ref().map_or(0, Vec::len)
     }
@@ -143,7 +147,7 @@ impl StoredParts {
         serde_json::from_str(&self.labels).map_err(|error| unreadable(key, error.to_string()))
     }
 
-    /// As it was before it was stored.
+    /// The row's content in plain text.
     pub(crate) fn open(self, key: &Key, sealer: &Sealer) -> Result<PlainParts, StoreError> {
         let open = |bytes: Vec<u8>| match self.sealed {
             0 => Ok(bytes),
@@ -155,7 +159,7 @@ impl StoredParts {
     }
 }
 
-/// A row's content in the clear: canonical JSON.
+/// A row's content in plain text, as canonical JSON.
 pub(crate) struct PlainParts {
     pub uid: String,
     pub version: u64,
@@ -163,7 +167,7 @@ pub(crate) struct PlainParts {
     pub status: Option<Vec<u8>>,
 }
 
-/// What a row is read as.
+/// A type that rows are read as.
 pub(crate) trait FromParts: Sized {
     fn from_parts(parts: PlainParts, key: Key) -> Result<Self, StoreError>;
 }
@@ -182,7 +186,7 @@ impl FromParts for JsonResource {
     }
 }
 
-/// What [`assemble`] makes, as text: the rest is looked over, and nothing of it kept.
+/// The same as [`assemble`], but as text: the body is scanned, not parsed into values.
 fn splice(body: &[u8], status: Option<&[u8]>, version: u64, key: &Key) -> Result<Vec<u8>, StoreError> {
     #[derive(Deserialize)]
     struct Outline<'a> {
@@ -195,7 +199,7 @@ fn splice(body: &[u8], status: Option<&[u8]>, version: u64, key: &Key) -> Result
     }
     let outline: Outline<'_> = serde_json::from_slice(body).map_err(|error| unreadable(key, error.to_string()))?;
     let metadata = outline.metadata.get();
-    // Never empty: a row has a name and a uid.
+    // Never empty, because a row has a name and a uid.
     let fields = metadata.strip_prefix('{').filter(|rest| rest.starts_with('"')).ok_or_else(unusable)?;
     let at = fields.as_ptr() as usize - body.as_ptr() as usize;
     let mut json = Vec::with_capacity(body.len() + status.map_or(0, <[u8]>::len) + 64);
@@ -211,7 +215,7 @@ fn splice(body: &[u8], status: Option<&[u8]>, version: u64, key: &Key) -> Result
     Ok(json)
 }
 
-/// The whole object again, with its resourceVersion.
+/// Puts the whole object together again, with its resourceVersion.
 pub(crate) fn assemble(body: &[u8], status: Option<&[u8]>, version: u64, key: &Key) -> Result<Value, StoreError> {
     let mut object = parse(body, key)?;
     let status = status.map(|status| parse(status, key)).transpose()?;
@@ -225,7 +229,7 @@ pub(crate) fn labels_of_object(object: &Value) -> Labels {
     object.get("metadata").and_then(Value::as_object).map(labels_of).unwrap_or_default()
 }
 
-/// With the same key as the row that they belong to.
+/// Encodes labels, sealed with the same key as their row.
 pub(crate) fn encode_labels(
     labels: &Labels,
     sealed: i16,

@@ -1,4 +1,5 @@
-//! Many rows in one statement: each statement is a hand-over to the connection's thread, or a way to the server and back.
+//! Many rows in one statement: each statement costs a hand-over to the connection's thread, or a round trip to the
+//! server.
 
 use std::fmt::Write as _;
 
@@ -6,15 +7,15 @@ use sqlx::{Row as _, ValueRef as _};
 
 use crate::engine::Row;
 
-/// A row of a table that is part of a statement's row.
+/// A row of one table inside a statement's row.
 pub(crate) trait Part: Sized {
     const COLUMNS: &'static [&'static str];
 
-    /// Its columns begin with this one.
+    /// Reads it from columns that begin at `first`.
     fn read(row: &Row, first: usize) -> Result<Self, sqlx::Error>;
 }
 
-/// The parts of a row, one after the other.
+/// Reads the parts of a row one after the other.
 pub(crate) struct Parts<'r> {
     row: &'r Row,
     next: usize,
@@ -25,7 +26,7 @@ impl<'r> Parts<'r> {
         Self { row, next: 0 }
     }
 
-    /// None where an outer join has found nothing: the first column of a part is never NULL otherwise.
+    /// None: an outer join found nothing. Otherwise the first column of a part is never NULL.
     pub(crate) fn next<T: Part>(&mut self) -> Result<Option<T>, sqlx::Error> {
         let first = self.next;
         self.next += T::COLUMNS.len();
@@ -39,7 +40,7 @@ impl<'r> Parts<'r> {
 /// Rows per statement. Few sizes, so that each is prepared once.
 const SIZES: [usize; 3] = [64, 8, 1];
 
-/// Takes `items` apart into the sizes of statements.
+/// Splits `items` into chunks of these sizes.
 pub(crate) fn chunks<T>(items: &[T]) -> impl Iterator<Item = &[T]> {
     let mut rest = items;
     std::iter::from_fn(move || {
@@ -50,7 +51,7 @@ pub(crate) fn chunks<T>(items: &[T]) -> impl Iterator<Item = &[T]> {
     })
 }
 
-/// `($1, $2), ($3, $4)`: parameters of so many rows and columns.
+/// Placeholders for so many rows and columns: `($1, $2), ($3, $4)`.
 pub(crate) fn parameters(rows: usize, columns: usize) -> String {
     let mut text = String::new();
     for row in 0..rows {
@@ -64,7 +65,7 @@ pub(crate) fn parameters(rows: usize, columns: usize) -> String {
     text
 }
 
-/// `$3, $4`: so many parameters in a row, from one on.
+/// `count` placeholders beginning with `first`: `$3, $4`.
 pub(crate) fn list(first: usize, count: usize) -> String {
     let places: Vec<String> = (first..first + count).map(|n| format!("${n}")).collect();
     places.join(", ")

@@ -1,5 +1,5 @@
-//! The tables as their migrations state them: what a copy of everything is made of. Read from the text itself, so that no
-//! table is forgotten.
+//! The tables as their migrations define them, for copies of a whole store. Parsed from the migrations' text, so that
+//! no table is forgotten.
 
 use crate::{engine::Engine, migrations::HISTORY};
 
@@ -25,12 +25,12 @@ pub(crate) enum ColumnKind {
     Bytes,
 }
 
-/// How many migrations this program knows.
+/// Number of migrations that this program knows.
 pub(crate) fn newest() -> usize {
     HISTORY.len()
 }
 
-/// The tables after so many migrations, in the order in which they were made.
+/// The tables after so many migrations, in the order of their creation.
 pub(crate) fn tables(migrations: usize) -> Vec<Table> {
     let text: String = HISTORY.iter().take(migrations).map(|text| text.of(Engine::Sqlite)).collect();
     let code: String =
@@ -48,7 +48,7 @@ pub(crate) fn tables(migrations: usize) -> Vec<Table> {
     tables
 }
 
-/// `ALTER TABLE name ADD COLUMN column TYPE …`.
+/// Parses `ALTER TABLE name ADD COLUMN column TYPE …`.
 fn parse_addition(statement: &str) -> Option<(&str, Column)> {
     let words: Vec<&str> = statement.split_whitespace().collect();
     let ["ALTER", "TABLE", table, "ADD", "COLUMN", name, kind, ..] = words[..] else { return None };
@@ -63,7 +63,8 @@ fn read_kind(word: &str) -> ColumnKind {
     }
 }
 
-/// `CREATE TABLE name (column TYPE …, PRIMARY KEY (…))`. Our own text: a test holds this to what SQLite makes of it.
+/// Parses `CREATE TABLE name (column TYPE …, PRIMARY KEY (…))`. It only reads our own text; a test compares the result
+/// with SQLite's.
 fn parse_table(statement: &str) -> Option<Table> {
     let (name, rest) = statement.strip_prefix("CREATE TABLE ")?.split_once('(')?;
     let body = rest.strip_suffix(')')?;

@@ -1,8 +1,8 @@
-//! Encryption at rest of sealed kinds: AES-256-GCM over whole objects, with keys that lie beside the rows, each sealed itself
-//! with the hub's seal key (an envelope). [`crate::seal_keys`] stores and exchanges them.
+//! Encryption at rest of sealed kinds: AES-256-GCM over whole objects. The data keys are stored beside the rows, each
+//! sealed with the hub's seal key (envelope encryption). [`crate::seal_keys`] stores and rotates them.
 //!
-//! Each sealing takes a random 96-bit nonce, so one key is good for 2^32 writes of sealed objects (NIST SP 800-38D, 8.3):
-//! a hundred years at one a second.
+//! Each sealing uses a random 96-bit nonce, so one key suffices for 2^32 writes of sealed objects (NIST SP 800-38D,
+//! 8.3): a hundred years at one per second.
 
 use std::{
     collections::BTreeMap,
@@ -14,15 +14,15 @@ use zeroize::Zeroizing;
 
 use crate::{Key, Kind, StoreError};
 
-/// The number of the first data key. Rows that no key is named for have 0: they are not sealed.
+/// Number of the first data key. Rows with 0 are not sealed.
 pub(crate) const FIRST: i16 = 1;
 
-/// Kinds that hold secrets.
+/// Kinds that contain secrets.
 pub(crate) fn sealed_kinds() -> Vec<Kind> {
     vec![Kind::new("secrets", ""), Kind::new("servicecontexts", farwater_api::GROUP)]
 }
 
-/// What seals: rows, or other keys.
+/// A key that seals rows, or other keys.
 pub(crate) struct Cipher(RandomizedNonceKey);
 
 impl Cipher {
@@ -30,7 +30,7 @@ impl Cipher {
         Self(RandomizedNonceKey::new(&AES_256_GCM, key).expect("AES-256 takes any 32 bytes"))
     }
 
-    /// Nonce, then ciphertext with its tag.
+    /// Returns nonce, ciphertext and tag.
     pub(crate) fn seal(&self, plain: &[u8], context: &[u8]) -> Vec<u8> {
         let mut sealed = plain.to_vec();
         let nonce = self
@@ -40,7 +40,7 @@ impl Cipher {
         [nonce.as_ref().as_slice(), &sealed].concat()
     }
 
-    /// `None` if this key and context didn't seal it.
+    /// None: it was not sealed with this key and context.
     pub(crate) fn open(&self, sealed: &[u8], context: &[u8]) -> Option<Vec<u8>> {
         let (nonce, rest) = sealed.split_at_checked(NONCE_LEN)?;
         let nonce = Nonce::try_assume_unique_for_key(nonce).ok()?;
@@ -51,13 +51,13 @@ impl Cipher {
     }
 }
 
-/// A key that rows are sealed with.
+/// A key that seals rows.
 pub(crate) struct DataKey {
-    /// What rows name it by.
+    /// The number by which rows name it.
     pub number: i16,
     /// Seconds since 1970.
     pub created: i64,
-    /// To be sealed with another seal key.
+    /// Kept so that it can be sealed with another seal key.
     pub bytes: Zeroizing<[u8; 32]>,
     cipher: Cipher,
 }
@@ -72,10 +72,10 @@ impl DataKey {
     }
 }
 
-/// Those that rows may be sealed with. The newest seals what is written.
+/// Known data keys, by number. The newest seals new rows.
 pub(crate) type DataKeys = BTreeMap<i16, Arc<DataKey>>;
 
-/// What data keys are sealed with: the hub's seal key.
+/// The hub's seal key, which seals data keys.
 #[derive(Clone)]
 pub(crate) struct Master(Zeroizing<[u8; 32]>);
 
@@ -88,7 +88,7 @@ impl Master {
         Cipher::new(&self.0)
     }
 
-    /// Of a store that was written before there were data keys: rows are sealed with the seal key itself.
+    /// For a store from before data keys, whose rows are sealed with the seal key itself.
     pub(crate) fn as_data_key(&self) -> Arc<DataKey> {
         DataKey::new(FIRST, 0, *self.0)
     }
@@ -100,7 +100,7 @@ pub(crate) struct Sealer {
 }
 
 struct Keys {
-    /// That of today; and one that may be it from the next commit on.
+    /// The present seal key, and one that may replace it with the next commit.
     masters: Vec<Master>,
     data: DataKeys,
     active: i16,
@@ -124,12 +124,12 @@ impl Sealer {
         self.keys.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The number of the key that seals what is written.
+    /// Number of the key that seals new rows.
     pub(crate) fn active(&self) -> i16 {
         self.keys().active
     }
 
-    /// The key that seals what is written.
+    /// The key that seals new rows.
     pub(crate) fn current(&self) -> Arc<DataKey> {
         let keys = self.keys();
         keys.data.get(&keys.active).cloned().expect("the active key is one of those that are known")
@@ -147,8 +147,8 @@ impl Sealer {
         self.keys().data.clone()
     }
 
-    /// A seal key that a transaction is about to make today's, and the data key that comes with it: both are known from before the
-    /// commit on, so that whoever comes first afterwards can read.
+    /// Adds a seal key that a transaction is about to make the present one, and its new data key. Both are known before
+    /// the commit, so that a reader right after the commit can open rows.
     pub(crate) fn expect(&self, master: Master, key: Arc<DataKey>) {
         let mut keys = self.keys.write().unwrap_or_else(PoisonError::into_inner);
         keys.masters.truncate(1);
@@ -156,7 +156,7 @@ impl Sealer {
         keys.data.insert(key.number, key);
     }
 
-    /// The database has these keys, sealed with `master`.
+    /// Sets the keys that the database has, sealed with `master`.
     pub(crate) fn adopt(&self, master: Master, data: DataKeys) {
         let mut keys = self.keys.write().unwrap_or_else(PoisonError::into_inner);
         keys.active = data.keys().next_back().copied().unwrap_or(keys.active);
@@ -164,13 +164,13 @@ impl Sealer {
         keys.data = data;
     }
 
-    /// Nothing is sealed with older keys any more.
+    /// Drops older keys, because no row is sealed with them any more.
     pub(crate) fn forget_before(&self, number: i16) {
         let mut keys = self.keys.write().unwrap_or_else(PoisonError::into_inner);
         keys.data.retain(|known, _| *known >= number);
     }
 
-    /// `None` if the key of this number is not known, or didn't seal it in this context.
+    /// None: the key of this number is unknown, or didn't seal it in this context.
     pub(crate) fn open(&self, number: i16, sealed: &[u8], context: &[u8]) -> Option<Vec<u8>> {
         self.key(number)?.cipher.open(sealed, context)
     }
@@ -183,7 +183,7 @@ impl Sealer {
     }
 }
 
-/// What a sealed row is bound to: moved to another name, it doesn't open. No part can hold a NUL.
+/// Context of a sealed row, so that it can't be opened under another name. No part can contain a NUL.
 pub(crate) fn row_context(key: &Key, uid: &str) -> Vec<u8> {
     format!("farwater-row-v1\0{}\0{}\0{}\0{uid}", key.kind, key.namespace, key.name).into_bytes()
 }

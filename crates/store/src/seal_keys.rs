@@ -1,8 +1,9 @@
-//! The keys that rows are sealed with: stored, exchanged while everything goes on, and rows sealed anew behind that.
+//! The keys that rows are sealed with: how they are stored and rotated at run time, and how rows are resealed
+//! afterwards.
 //!
-//! A new seal key seals the data keys anew and brings a new one of those, in one transaction; what is written from then on
-//! is sealed with the new one, and what lies there still opens with the old ones. [`Store::reseal`] goes over it in small
-//! steps, and at its end the old ones are gone. Whatever is stopped in between goes on at the next start.
+//! A rotation seals the data keys with the new seal key and adds a new data key, in one transaction. New rows are
+//! sealed with the new data key; existing rows still open with the old ones. [`Store::reseal`] then reseals them in
+//! small steps, and removes the old keys at the end. If it is stopped, it continues at the next start.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -19,16 +20,16 @@ use crate::{
     visit::Visit,
 };
 
-/// Rows that are sealed anew in one transaction, for which writers wait: some milliseconds.
+/// Rows resealed in one transaction, for which writers wait: some milliseconds.
 const STEP: i64 = 100;
-/// Before the ids of services' documents in `kept_values`; those of secrets of backends are hexadecimal digits.
+/// Prefix of the ids of services' documents in `kept_values`. Ids of backends' secrets are hexadecimal digits.
 pub(crate) const DOCUMENTS: &str = "parameters/";
 
 fn key_context(number: i16) -> Vec<u8> {
     format!("farwater-data-key-v1\0{number}").into_bytes()
 }
 
-/// What a value that is kept is bound to.
+/// Context of a kept value.
 fn kept_context(id: &str) -> Vec<u8> {
     format!("farwater-kept-v1\0{id}").into_bytes()
 }
@@ -57,7 +58,7 @@ fn new_check(master: &Master) -> String {
     hex::encode(master.cipher().seal(b"", SEAL_CHECK.as_bytes()))
 }
 
-/// The stored keys; those of a store that has none yet. None: another seal key has sealed them.
+/// The stored data keys. None: another seal key has sealed them.
 pub(crate) async fn load(connection: &mut Connection, master: &Master) -> Result<Option<DataKeys>, sqlx::Error> {
     let rows =
         sqlx::query("SELECT number, created, wrapped FROM data_keys ORDER BY number").fetch_all(connection).await?;
@@ -84,9 +85,9 @@ async fn save(connection: &mut Connection, master: &Master, key: &DataKey) -> Re
     Ok(())
 }
 
-/// The keys of a store that is opened, made where there are none: for a new store one; for one that an older version has
-/// written the seal key itself, which has sealed its rows, and a new one for what is written from now on. `masters`: the
-/// seal key, and one that a stopped exchange may have made the seal key already.
+/// The data keys of a store that is being opened, created if there are none: for a new store one; for a store of an
+/// older version the seal key itself, which has sealed its rows, and a new one for new rows. `masters`: the seal key,
+/// and one that a stopped rotation may already have made the seal key.
 pub(crate) async fn open(
     connection: &mut Connection,
     (engine, location): (Engine, &Location),
@@ -94,7 +95,7 @@ pub(crate) async fn open(
     now: i64,
 ) -> Result<(Master, DataKeys), OpenError> {
     let at = |error: sqlx::Error| StoreError::from(error).at(location);
-    // Of several that open a new database at once, the first one's key holds.
+    // If several processes open a new database at once, the key of the first counts.
     sqlx::raw_sql(engine.begin()).execute(&mut *connection).await.map_err(at)?;
     let opened = open_locked(connection, masters, now).await;
     let end = if matches!(opened, Ok(Some(_))) { "COMMIT" } else { "ROLLBACK" };
@@ -130,7 +131,7 @@ async fn open_locked(
     Ok(None)
 }
 
-/// The keys that the database has by now, where those that are known are not the newest.
+/// Loads the present keys of the database, if the known ones are not the newest.
 pub(crate) async fn reload(connection: &mut Connection, sealer: &Sealer) -> Result<(), sqlx::Error> {
     for master in sealer.masters() {
         if let Some(keys) = load(connection, &master).await? {
@@ -142,7 +143,7 @@ pub(crate) async fn reload(connection: &mut Connection, sealer: &Sealer) -> Resu
     Err(sqlx::Error::Configuration(problem.into()))
 }
 
-/// Seals what one seal key has sealed with another one, where nothing else uses the tables.
+/// Reseals the data keys from one seal key to another, while nothing else uses the tables.
 pub(crate) async fn rewrap(
     connection: &mut Connection,
     from: &Master,
@@ -164,15 +165,15 @@ pub(crate) async fn rewrap(
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DataKeyRow {
     pub number: i16,
-    /// Seconds since 1970; 0: before there were data keys.
+    /// Seconds since 1970. 0: from before data keys.
     pub created: i64,
-    /// Whether it seals what is written.
+    /// Whether it seals new rows.
     pub is_in_use: bool,
-    /// Sealed with it: resources, and values that were read of backends.
+    /// Number of rows sealed with it: resources, and values read from backends.
     pub rows: u64,
 }
 
-/// The data keys of a hub that may be running. Of a store that an older version has written there are none yet.
+/// The data keys of a hub that may be running. A store of an older version has none yet.
 pub async fn read_data_keys(location: &Location) -> Result<Vec<DataKeyRow>, OpenError> {
     let mut visit = Visit::of_newest(location).await?;
     let read = data_key_rows(visit.connection(), &sealed_kinds()).await;
@@ -203,16 +204,16 @@ async fn data_key_rows(connection: &mut Connection, kinds: &[Kind]) -> Result<Ve
 }
 
 impl Store {
-    /// Makes `seal_key` the one that everything sealed depends on, and a new data key the one that seals what is written. When this
-    /// has returned, no other seal key opens the database; what was written before waits for [`Self::reseal`].
+    /// Makes `seal_key` the seal key, and adds a new data key that seals new rows. After this has returned, no other
+    /// seal key opens the database; existing rows wait for [`Self::reseal`].
     pub async fn rotate_seal_key(&self, seal_key: &[u8; 32]) -> Result<(), StoreError> {
         let (master, bytes) = (Master::new(seal_key), random_key());
         self.transact(move |tx| Box::pin(async move { Ok(tx.rotate_seal_key(&master, bytes).await?) })).await?;
-        // A transaction goes by the newest keys from its beginning on.
+        // A transaction loads the newest keys when it begins.
         self.transact(|_| Box::pin(async { Ok(()) })).await
     }
 
-    /// Whether `seal_key` is the seal key of today.
+    /// Whether `seal_key` is the present seal key.
     pub fn is_sealed_with(&self, seal_key: &[u8; 32]) -> bool {
         let check = Master::new(seal_key);
         self.settings
@@ -222,13 +223,13 @@ impl Store {
             .is_some_and(|master| opens_check(&check.cipher().seal(b"", SEAL_CHECK.as_bytes()), master))
     }
 
-    /// How far sealing anew has come.
+    /// The data keys with their numbers of rows, i.e. the progress of resealing.
     pub async fn data_keys(&self) -> Result<Vec<DataKeyRow>, StoreError> {
         let mut connection = self.connection().await?;
         self.read(async { Ok(data_key_rows(&mut connection, self.settings.sealer.kinds()).await?) }).await
     }
 
-    /// A step of sealing anew what is sealed with keys of before. `false`: there is nothing left of them, and they are gone.
+    /// Reseals one step of rows with older keys. False: none is left, and the older keys are removed.
     pub async fn reseal(&self, place: &mut Resealing) -> Result<bool, StoreError> {
         let active = self.settings.sealer.active();
         let mut connection = self.connection().await?;
@@ -247,7 +248,7 @@ impl Store {
         Ok(!dropped)
     }
 
-    /// What was kept under an id, and when it was read (seconds since 1970).
+    /// The value stored under an id, and when it was read (seconds since 1970). None: there is none.
     pub async fn load_kept(&self, id: &str) -> Result<Option<(i64, Zeroizing<Vec<u8>>)>, StoreError> {
         let mut connection = self.connection().await?;
         let row = self.read(async { Ok(load_kept_row(&mut connection, id).await?) }).await?;
@@ -256,7 +257,7 @@ impl Store {
         Ok(Some((read, Zeroizing::new(opened))))
     }
 
-    /// The ids of all that is kept of backends: there may be many documents of services beside them.
+    /// The ids of all values of backends, without the documents of services, which may be many.
     pub async fn kept_ids(&self) -> Result<Vec<String>, StoreError> {
         let mut connection = self.connection().await?;
         let select = sqlx::query_scalar("SELECT id FROM kept_values WHERE id < $1 ORDER BY id").bind(DOCUMENTS);
@@ -278,7 +279,7 @@ pub(crate) fn damaged_kept(id: &str) -> StoreError {
     }
 }
 
-/// Opens all values that were kept; answers the ids of those that don't.
+/// Opens all kept values. Returns the ids of those that can't be opened.
 pub(crate) async fn check_kept(connection: &mut Connection, sealer: &Sealer) -> Result<Vec<String>, sqlx::Error> {
     let (mut last, mut damaged) = (String::new(), Vec::new());
     loop {
@@ -294,17 +295,18 @@ pub(crate) async fn check_kept(connection: &mut Connection, sealer: &Sealer) -> 
     }
 }
 
-/// Where sealing anew is. Resources come before the log: what is deleted meanwhile enters the log as it lay in its row.
+/// Position of resealing. Resources come before the log, because a resource that is deleted meanwhile enters the log as
+/// it was in its row.
 #[derive(Default)]
 pub struct Resealing {
-    /// Of the sealed kinds.
+    /// Index into the sealed kinds.
     kind: usize,
     resource: (String, String),
     version: i64,
     kept: String,
 }
 
-/// Some rows that are sealed with keys of before.
+/// Some rows that are sealed with older keys.
 enum Found {
     Resources(Kind, Vec<(String, String)>),
     Changes(Vec<i64>),
@@ -341,6 +343,7 @@ impl Resealing {
             self.version = *last;
             return Ok(Some(Found::Changes(versions)));
         }
+
         let select =
             sqlx::query_scalar("SELECT id FROM kept_values WHERE id > $1 AND sealed <> $2 ORDER BY id LIMIT $3");
         let ids: Vec<String> = select.bind(&self.kept).bind(active).bind(STEP).fetch_all(&mut *connection).await?;
@@ -351,7 +354,7 @@ impl Resealing {
 }
 
 impl Tx {
-    /// Keeps what was read, sealed, with what else the transaction writes because of it. `read`: seconds since 1970.
+    /// Stores a value that was read, sealed, together with the transaction's other writes. `read`: seconds since 1970.
     pub async fn save_kept(&mut self, id: &str, read: i64, value: &[u8]) -> Result<(), StoreError> {
         let key = self.sealer().current();
         let sealed = key.seal(value, &kept_context(id));
@@ -436,7 +439,7 @@ impl Tx {
         let select = sqlx::query(
             "SELECT kind, namespace, name, uid, sealed, old_labels, body, status FROM changes WHERE version = $1",
         );
-        // It may have left the log.
+        // The log may have been compacted meanwhile.
         let Some(row) = select.bind(version).fetch_optional(&mut **self).await? else { return Ok(()) };
         let sealer = Arc::clone(self.sealer());
         let (with, number): (_, i16) = (sealer.current(), row.try_get("sealed")?);
@@ -467,8 +470,8 @@ impl Tx {
         Ok(())
     }
 
-    /// Takes out all keys before `active`, if nothing is sealed with them any more. `false`: something is, or another is in
-    /// use by now.
+    /// Removes all keys before `active`, if no row is sealed with them. False: some row is, or another key has become
+    /// active.
     async fn drop_data_keys(&mut self, active: i16) -> Result<bool, StoreError> {
         let sealer = Arc::clone(self.sealer());
         if sealer.active() != active {

@@ -1,5 +1,5 @@
-//! Who may write to a PostgreSQL database: locks of the server that end with the connection that writes, so that whoever
-//! loses the lock has lost the way to write with it.
+//! Write access to a PostgreSQL database: a lock of the server that ends with the writing connection, so a process that
+//! loses the lock also loses its connection for writing.
 
 use std::time::Duration;
 
@@ -12,26 +12,26 @@ use crate::{
     read,
 };
 
-/// Who else may use the database.
+/// Which other processes may use the database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sharing {
-    /// Nobody; a second one is refused. For whoever keeps in memory what others would change.
+    /// None: a second one is refused. For hubs that keep state in memory that others would change.
     Alone,
-    /// Other stores that were opened so, of one database of a PostgreSQL server.
+    /// Other stores opened in this mode, on one database of a PostgreSQL server.
     Replicas,
 }
 
-/// Of PostgreSQL's advisory locks, which are the database's own: `farwater` as bytes.
+/// Key of PostgreSQL's advisory lock, which is per database: `farwater` as bytes.
 const LOCK: i64 = i64::from_be_bytes(*b"farwater");
 
-/// The meta entry that names the last one who had the database alone.
+/// Meta entry with the last exclusive owner of the database.
 pub(crate) const OWNER: &str = "owner";
 
-/// A connection that ended some moments ago may still hold its lock: until the server has noticed.
+/// A connection that just ended may still hold its lock until the server notices.
 const PATIENCE: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// A connection that may write; none while somebody else has the database.
+/// A writing connection. None: another process has the database.
 pub(crate) async fn take(database: &Database, sharing: Sharing) -> Result<Option<Connection>, StoreError> {
     let mut connection = database.connect_writer().await?;
     if database.engine() == Engine::Sqlite {
@@ -57,7 +57,7 @@ pub(crate) async fn take(database: &Database, sharing: Sharing) -> Result<Option
     }
 }
 
-/// Says whose the database is from now on.
+/// Records this store as the owner of the database.
 pub(crate) async fn own(connection: &mut Connection, settings: &Settings) -> Result<(), StoreError> {
     if settings.is_owned() {
         read::save_meta(connection, OWNER, &settings.owner).await?;
@@ -65,7 +65,7 @@ pub(crate) async fn own(connection: &mut Connection, settings: &Settings) -> Res
     Ok(())
 }
 
-/// The way to write again, after its connection was lost.
+/// A new writing connection after the last one was lost.
 pub(crate) async fn retake(settings: &Settings) -> Result<Connection, StoreError> {
     let database = &settings.database;
     let Some(mut connection) = take(database, settings.sharing).await? else {
@@ -78,8 +78,8 @@ pub(crate) async fn retake(settings: &Settings) -> Result<Connection, StoreError
     Ok(connection)
 }
 
-/// Between the loss of a lock and its return another one may have had the database, and then what this one remembers is
-/// wrong.
+/// Checks that no other process owned the database between the loss of the lock and its return; otherwise the state in
+/// memory would be wrong.
 async fn check_owner(connection: &mut Connection, settings: &Settings) -> Result<(), StoreError> {
     if !settings.is_owned() {
         return Ok(());

@@ -1,7 +1,7 @@
-//! Bringing what is committed to the watchers of this replica.
+//! Delivers committed changes to the watchers of this replica.
 //!
-//! Its own commits the combiner shows at once. What other replicas have committed is read from the log: when the database
-//! says that the counter has moved, and in any case now and then, because such hints may be lost.
+//! The combiner delivers this replica's own commits at once. Commits of other replicas are read from the log: when the
+//! database notifies that the counter has moved, and also periodically, because notifications may be lost.
 
 use std::{
     sync::{
@@ -30,17 +30,17 @@ use crate::{
     ring::Ring,
 };
 
-/// How often the counter is read while the database tells of each change, and while it doesn't.
+/// Interval of reading the counter while notifications arrive, and while they don't.
 const POLL: Duration = Duration::from_secs(1);
 const POLL_UNTOLD: Duration = Duration::from_millis(100);
 
-/// After a failure, before the next try.
+/// Pause after a failure.
 const PAUSE: Duration = Duration::from_millis(500);
 
 pub(crate) struct Tail {
     ring: Arc<Ring>,
     settings: Arc<Settings>,
-    /// One reads at a time; the other finds its work done.
+    /// Only one task reads at a time; another one then finds its work done.
     turn: Mutex<()>,
     hint: Notify,
     is_told: AtomicBool,
@@ -51,7 +51,7 @@ impl Tail {
         Self { ring, settings, turn: Mutex::new(()), hint: Notify::new(), is_told: AtomicBool::new(false) }
     }
 
-    /// Shows watchers everything up to `to`, which is committed. The connection must see the newest rows.
+    /// Delivers everything up to `to`, which is committed. The connection must see the newest rows.
     pub(crate) async fn fill(&self, connection: &mut Connection, to: u64) -> Result<(), StoreError> {
         let _turn = self.turn.lock().await;
         let from = self.ring.position();
@@ -59,7 +59,7 @@ impl Tail {
             return Ok(());
         }
         let part = read::load_changes(connection, from, to, self.ring.limits(), &self.settings.sealer).await?;
-        // Read last: had the log lost any of them before they were read, this says so.
+        // Read last, so that it also shows rows that were compacted before they were read.
         let compacted = read::load_compacted(connection).await?;
         let first = part.changes.first().map_or(to, |change| change.event.version - 1);
         if part.is_cut {
@@ -101,7 +101,7 @@ impl Tail {
         self.fill(&mut connection, counter).await
     }
 
-    /// Listens to the database's hints until it is aborted.
+    /// Listens to the database's notifications until it is aborted.
     pub(crate) async fn listen(self: Arc<Self>) {
         let Location::Postgres(url) = &self.settings.database.location else { return };
         loop {
@@ -113,7 +113,7 @@ impl Tail {
         }
     }
 
-    /// Ends when the connection does.
+    /// Listens until the connection ends.
     async fn hear(&self, url: &PostgresUrl) -> Result<(), sqlx::Error> {
         let options = PgConnectOptions::from_url(&url.options().database_url)?;
         let options = options.application_name("farwater listener").disable_statement_logging();
@@ -122,10 +122,10 @@ impl Tail {
         listener.eager_reconnect(false);
         listener.listen(CHANNEL).await?;
         self.is_told.store(true, Ordering::Relaxed);
-        // What came before it listened.
+        // Covers commits from before it listened.
         self.hint.notify_one();
         while let Some(hint) = listener.try_recv().await? {
-            // Mostly of this replica's own commits, which are shown already.
+            // Most notifications are of this replica's own commits, which were delivered already.
             if hint.payload().parse().is_ok_and(|version: u64| version > self.ring.position()) {
                 self.hint.notify_one();
             }

@@ -1,5 +1,5 @@
-//! How many resources are in which state, kept by the transactions that change them. Counting a million rows at each
-//! question would cost a second; this costs a few rows, and a write only where a resource comes into another state.
+//! Number of resources by state, updated by the transactions that change them. Counting a million rows on request would
+//! take a second; this reads a few rows, and writes only when a resource changes its state.
 
 use std::collections::BTreeMap;
 
@@ -12,18 +12,20 @@ use crate::{
     rows::parameters,
 };
 
-/// Which states there are.
+/// The states to count.
 #[derive(Clone, Copy, Debug)]
 pub struct Classes {
-    /// Another version has everything counted anew at the next start: change it with what the states mean.
+    /// Version of the rules. Change it when the meaning of a state changes: then the next start counts everything
+    /// again.
     pub version: &'static str,
-    /// What is counted; never a kind that is sealed.
+    /// The counted kinds; sealed kinds are not allowed.
     pub kinds: &'static [&'static str],
-    /// The states of a resource by its kind and its status' JSON. It may be in several, and there may be only so many.
+    /// The states of a resource, from its kind and its status as JSON. It may have several. The set of states must be
+    /// small.
     pub states: fn(&str, Option<&[u8]>) -> Vec<&'static str>,
 }
 
-/// So many resources of a kind are in a state.
+/// Number of resources of a kind in a state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tally {
     pub kind: String,
@@ -31,13 +33,13 @@ pub struct Tally {
     pub number: u64,
 }
 
-/// The meta entry with the version of [`Classes`] that the numbers were made by.
+/// Meta entry with the version of [`Classes`] by which the numbers were counted.
 const TALLIED: &str = "tallied";
 
-/// Rows that are looked at in one go when everything is counted.
+/// Rows that are read at a time when everything is counted.
 const ROWS: i64 = 1_000;
 
-/// What writes add to the numbers.
+/// Changes of the numbers by writes.
 pub(crate) struct TallyChanges {
     classes: Option<Classes>,
     changes: BTreeMap<(&'static str, &'static str), i64>,
@@ -48,7 +50,7 @@ impl TallyChanges {
         Self { classes, changes: BTreeMap::new() }
     }
 
-    /// `number` resources more with this status; less, if it is negative.
+    /// Adds `number` resources with this status; a negative number subtracts.
     pub(crate) fn add(&mut self, kind: &Kind, status: Option<&[u8]>, number: i64) {
         let Some(classes) = &self.classes else { return };
         let Some(kind) = classes.kinds.iter().find(|known| **known == kind.as_str()) else { return };
@@ -86,7 +88,7 @@ pub(crate) async fn load(connection: &mut Connection) -> Result<Vec<Tally>, sqlx
     rows.iter().map(tally).collect()
 }
 
-/// Counts everything, unless that was done by the same rules. Others that write wait meanwhile.
+/// Counts everything, unless that was done by the same rules. Other writers wait meanwhile.
 pub(crate) async fn ensure(connection: &mut Connection, engine: Engine, classes: &Classes) -> Result<(), sqlx::Error> {
     if read::load_meta(connection, TALLIED).await?.as_deref() == Some(classes.version) {
         return Ok(());
@@ -124,6 +126,7 @@ async fn count_all(connection: &mut Connection, classes: &Classes) -> Result<(),
             }
         }
     }
+
     all.save(connection).await?;
     read::save_meta(connection, TALLIED, classes.version).await
 }

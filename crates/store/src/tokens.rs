@@ -1,22 +1,22 @@
-//! Tokens of people and programs. Only hashes are stored: a copy of the file opens nothing.
+//! Tokens of people and programs. Only hashes are stored, so a copy of the file gives no access.
 
 use serde::{Deserialize, Serialize};
 use sqlx::Row as _;
 
 use crate::{Store, StoreError, Tx, engine::Row};
 
-/// One token. `hash` is the sha256 of the token's text.
+/// One token. `hash` is the SHA-256 of the token's text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ApiToken {
     pub hash: [u8; 32],
     pub user: String,
     pub uid: String,
     pub groups: Vec<String>,
-    /// The token ends when this object is gone: a ServiceAccount or Secret.
+    /// The ServiceAccount or Secret whose deletion ends the token. None: it is not bound.
     pub bound: Option<BoundObject>,
     /// Seconds since 1970.
     pub created: i64,
-    /// Seconds since 1970; absent: never.
+    /// Seconds since 1970. None: never.
     pub expires: Option<i64>,
 }
 
@@ -29,7 +29,7 @@ pub struct BoundObject {
 }
 
 impl Store {
-    /// A token with the same hash is replaced.
+    /// Stores a token, replacing one with the same hash.
     pub async fn insert_token(&self, token: ApiToken) -> Result<(), StoreError> {
         self.transact(move |tx| Box::pin(async move { tx.insert_token(&token).await })).await
     }
@@ -46,7 +46,7 @@ impl Store {
         row.map(|row| token_of(&row)).transpose().map_err(|error| error.at(self.location()))
     }
 
-    /// Whether there was one.
+    /// Deletes a token. Returns whether there was one.
     pub async fn delete_token(&self, hash: &[u8; 32]) -> Result<bool, StoreError> {
         let hash = *hash;
         self.transact(move |tx| {
@@ -58,7 +58,7 @@ impl Store {
         .await
     }
 
-    /// Forgets tokens that have expired at `now`; answers how many.
+    /// Deletes tokens that have expired at `now`. Returns their number.
     pub async fn expire_tokens(&self, now: i64) -> Result<u64, StoreError> {
         self.transact(move |tx| {
             Box::pin(async move {
@@ -71,7 +71,7 @@ impl Store {
 }
 
 impl Tx {
-    /// A token with the same hash is replaced.
+    /// Stores a token, replacing one with the same hash.
     pub async fn insert_token(&mut self, token: &ApiToken) -> Result<(), StoreError> {
         let groups = serde_json::to_string(&token.groups).expect("a list of strings is plain JSON");
         let bound = token.bound.as_ref();
@@ -95,7 +95,7 @@ impl Tx {
         Ok(())
     }
 
-    /// Ends all tokens bound to the object with this uid; answers how many.
+    /// Deletes all tokens bound to the object with this uid. Returns their number.
     pub async fn delete_bound_tokens(&mut self, uid: &str) -> Result<u64, StoreError> {
         let delete = sqlx::query("DELETE FROM api_tokens WHERE bound_uid = $1").bind(uid);
         Ok(delete.execute(&mut **self).await?.rows_affected())

@@ -1,4 +1,4 @@
-//! The combiner's open transaction: writes to resources, and whatever a closure does to its own tables.
+//! The combiner's open transaction: writes to resources, and the changes of closures to their own tables.
 
 mod plan;
 mod statements;
@@ -22,26 +22,28 @@ use crate::{
 };
 use plan::Plan;
 
-/// The one writing transaction. Derefs to its connection, for the narrow tables; resources are written by [`Tx::write`]
-/// only, which numbers them and tells watchers.
+/// The only writing transaction. Derefs to its connection, for the narrow tables. Resources are written only by
+/// [`Tx::write`], which assigns their versions and informs watchers.
 ///
-/// Never commit or roll back on the connection, return its errors instead of going on after them (the engine may have
-/// rolled back everything), and wait for nothing but the connection: all writers wait meanwhile, of other replicas too.
+/// Never commit or roll back on the connection. Return its errors instead of continuing after them, because the engine
+/// may have rolled back everything. Wait for nothing but the connection: all writers wait meanwhile, also those of
+/// other replicas.
 pub struct Tx {
     engine: Engine,
-    /// None: it was lost, or left in the middle of something.
+    /// None: it was lost, or abandoned during a statement.
     connection: Option<Connection>,
     sealer: Arc<Sealer>,
-    /// Kinds whose owners aren't followed.
+    /// Kinds whose owner references are ignored.
     ownerless: Arc<[Kind]>,
     classes: Option<Classes>,
-    /// The last number taken.
+    /// The last assigned version.
     number: u64,
     changes: Vec<Pending>,
     broken: Option<Arc<sqlx::Error>>,
     /// Seconds since 1970, when the transaction began.
     time: i64,
-    /// Of a closure, which may have ended; it goes with the next one's, or with the commit.
+    /// Whether there is a savepoint of a closure, which may have ended. It is released with the next closure's
+    /// savepoint, or with the commit.
     has_savepoint: bool,
 }
 
@@ -64,7 +66,7 @@ struct Pending {
     event: WatchEvent,
     row: StoredParts,
     old_labels: Vec<u8>,
-    /// What it takes the place of.
+    /// The row before the change.
     before: Option<Arc<PlainParts>>,
 }
 
@@ -76,7 +78,7 @@ impl Pending {
     }
 }
 
-/// Where a savepoint stands.
+/// State of the transaction at a savepoint.
 pub(crate) struct Mark {
     number: u64,
     changes: usize,
@@ -104,7 +106,7 @@ impl Tx {
         self.connection.is_some()
     }
 
-    /// Its transaction is gone with it; what was changed is kept until the next one begins.
+    /// Drops the connection, and with it its transaction. The changes are kept until the next one begins.
     pub(crate) fn drop_connection(&mut self) {
         self.connection = None;
     }
@@ -113,7 +115,7 @@ impl Tx {
         self.connection = Some(connection);
     }
 
-    /// Begins, and waits for the counter's lock; answers the counter.
+    /// Begins, waiting for the counter's lock. Returns the counter.
     pub(crate) async fn begin(&mut self, time: i64) -> Result<u64, sqlx::Error> {
         self.changes.clear();
         self.broken = None;
@@ -123,10 +125,10 @@ impl Tx {
         Ok(self.number)
     }
 
-    /// Begins a transaction that only looks: what is to be committed stays as it is.
+    /// Begins a transaction that only reads; the changes to be committed are kept.
     pub(crate) async fn lock(&mut self) -> Result<u64, sqlx::Error> {
         let begin = sqlx::raw_sql(self.engine.begin());
-        // All of it: the first answer is that of the beginning, which has no row.
+        // Read all results: the first is that of BEGIN, which has no row.
         let rows = begin.fetch_all(&mut **self).await?;
         let [counter, newest] = &rows[..] else { return Err(sqlx::Error::RowNotFound) };
         let counter = read::version(counter, "value")?;
@@ -141,7 +143,7 @@ impl Tx {
         &self.sealer
     }
 
-    /// Goes on with numbers behind `number`, for good.
+    /// Raises the counter to `number` for good.
     pub(crate) async fn raise_counter(&mut self, number: u64) -> Result<(), sqlx::Error> {
         self.number = number;
         let update = sqlx::query("UPDATE counter SET value = $1 WHERE id = 1").bind(number as i64);
@@ -153,18 +155,18 @@ impl Tx {
         !self.changes.is_empty()
     }
 
-    /// The keys of what it has changed so far.
+    /// The keys that it has changed so far.
     pub(crate) fn changed(&self) -> impl Iterator<Item = &Key> {
         self.changes.iter().map(|change| &change.event.key)
     }
 
-    /// What the transaction has changed so far.
+    /// The changes so far.
     pub(crate) fn written(&self) -> Vec<Written> {
         let written = |change: &Pending| Written { event: change.event.clone(), before: change.before.clone() };
         self.changes.iter().map(written).collect()
     }
 
-    /// Everything that comes before the commit itself.
+    /// Runs everything that precedes the commit itself.
     pub(crate) async fn prepare_commit(&mut self) -> Result<(), sqlx::Error> {
         self.log_changes().await
     }
@@ -175,28 +177,29 @@ impl Tx {
             false => "COMMIT".to_owned(),
         };
         if std::mem::take(&mut self.has_savepoint) {
-            // PostgreSQL answers a COMMIT well that rolls back, after an error that a closure has kept to itself; this it does not.
+            // After an error that a closure ignored, PostgreSQL answers COMMIT with success but rolls back. RELEASE
+            // SAVEPOINT fails in that case.
             commit.insert_str(0, "RELEASE SAVEPOINT closure; ");
         }
         sqlx::raw_sql(AssertSqlSafe(commit)).execute(&mut **self).await?;
         Ok(())
     }
 
-    /// What was committed, and where the counter stands.
+    /// The committed changes, and the counter.
     pub(crate) fn take_committed(&mut self) -> (Vec<Committed>, u64) {
         (self.changes.drain(..).map(Pending::committed).collect(), self.number)
     }
 
-    /// The engine may have rolled back by itself, so that there is nothing to do is no error.
+    /// Rolls back. The engine may have done so by itself, so it is no error if there is no transaction.
     pub(crate) async fn rollback(&mut self) {
         self.changes.clear();
         self.end().await;
     }
 
-    /// Ends a transaction that only looked.
+    /// Ends a transaction that only read.
     pub(crate) async fn end(&mut self) {
         if self.is_connected() && sqlx::raw_sql("ROLLBACK").execute(&mut **self).await.is_err() {
-            // Of SQLite: there was none. Of PostgreSQL: the connection is lost.
+            // SQLite: there was no transaction. PostgreSQL: the connection is lost.
             if self.engine == Engine::Postgres {
                 self.drop_connection();
             }
@@ -205,7 +208,7 @@ impl Tx {
 
     pub(crate) async fn savepoint(&mut self) -> Result<Mark, sqlx::Error> {
         let savepoint = match std::mem::replace(&mut self.has_savepoint, true) {
-            // That of the closure before goes with the statement that makes the next.
+            // The savepoint of the closure before is released by the statement that makes the next.
             true => "RELEASE SAVEPOINT closure; SAVEPOINT closure",
             false => "SAVEPOINT closure",
         };
@@ -225,26 +228,26 @@ impl Tx {
         self.time
     }
 
-    /// As the transaction sees it.
+    /// Reads an object as the transaction sees it.
     pub async fn get(&mut self, key: &Key) -> Result<Option<Resource>, StoreError> {
         let sealer = Arc::clone(&self.sealer);
         read::get(self, key, &sealer).await
     }
 
-    /// As the transaction sees it. `Page::version` is the counter before the transaction.
+    /// Reads a page as the transaction sees it. `Page::version` is the counter before the transaction.
     pub async fn list(&mut self, query: &ListQuery) -> Result<Page, StoreError> {
         let (engine, sealer) = (self.engine, Arc::clone(&self.sealer));
         read::list(self, engine, query, &sealer).await
     }
 
-    /// One compare-and-swap. A refusal changes nothing, and the closure may go on.
+    /// One compare-and-swap. A refused write changes nothing, and the closure may continue.
     pub async fn write(&mut self, write: Write) -> Result<Resource, WriteError> {
         let mut results = self.write_all(vec![write]).await?;
         results.pop().unwrap_or(Err(WriteError::Missing))
     }
 
-    /// Compare-and-swaps one after the other, each on what those before it have made. A refusal changes nothing and touches
-    /// no other. An error means that some may have been made by half: nothing of this transaction may be committed.
+    /// Compare-and-swaps in order, each on the results of those before it. A refused write changes nothing and affects
+    /// no other. An error means that some may be half done: then nothing of this transaction may be committed.
     pub(crate) async fn write_all(
         &mut self,
         writes: Vec<Write>,
@@ -256,7 +259,7 @@ impl Tx {
         })
     }
 
-    /// The error of writes that may have been made by half.
+    /// The error of writes that may be half done. None: there is none.
     pub(crate) fn broken(&self) -> Option<StoreError> {
         self.broken.clone().map(StoreError::Sql)
     }

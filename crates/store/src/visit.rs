@@ -1,4 +1,4 @@
-//! A look into a store that a hub may have open.
+//! Reads a store that a hub may have open.
 
 use crate::{
     Location, OpenError, StoreError,
@@ -8,14 +8,14 @@ use crate::{
     schema,
 };
 
-/// One connection that reads.
+/// One reading connection.
 pub(crate) struct Visit {
     pool: Pool,
     connection: PooledConnection,
 }
 
 impl Visit {
-    /// Of a store of any schema.
+    /// Opens a store of any schema.
     pub(crate) async fn of(location: &Location) -> Result<Self, OpenError> {
         let database = Database { location: location.clone(), patience: PATIENCE };
         let pool = database.reader_pool().map_err(|error| error.at(location))?;
@@ -23,9 +23,11 @@ impl Visit {
         Ok(Self { pool, connection })
     }
 
+    /// Opens a store of the newest schema.
+    ///
     /// # Errors
     ///
-    /// Also where the schema is another than this program's.
+    /// Also if the schema is not that of this program.
     pub(crate) async fn of_newest(location: &Location) -> Result<Self, OpenError> {
         let mut visit = Self::of(location).await?;
         let found = count_migrations(visit.connection()).await;

@@ -1,4 +1,4 @@
-//! One watcher: the changes of one kind, or of all, behind a version.
+//! One watcher: the changes of one kind, or of all, after a version.
 
 use std::{
     collections::VecDeque,
@@ -14,13 +14,14 @@ use crate::{
     ring::{Reading, Ring},
 };
 
-/// Committed changes in order of version, without gaps or doubles. Ends after an error, and when the store is closed.
+/// Committed changes in order of version, without gaps or duplicates. Ends after an error, and when the store is
+/// closed.
 pub struct Watch {
     ring: Arc<Ring>,
     kind: Option<Kind>,
-    /// Everything up to here has been read from the ring.
+    /// Everything up to this version was read from the ring.
     read: u64,
-    /// Everything up to here has been handed out.
+    /// Everything up to this version was returned.
     seen: u64,
     buffer: VecDeque<WatchEvent>,
     number: u64,
@@ -37,7 +38,7 @@ impl Watch {
         Ok(Self { ring, kind, read: from, seen: from, buffer: VecDeque::new(), number, ended: false })
     }
 
-    /// The version of a bookmark: every change of this watch up to it has been handed out.
+    /// The version of a bookmark: every change of this watch up to it was returned.
     pub fn position(&mut self) -> u64 {
         if self.buffer.is_empty() && !self.ended {
             self.fill(None);
@@ -45,7 +46,7 @@ impl Watch {
         self.seen
     }
 
-    /// Reads on in the ring. False if there is nothing and the waker was kept.
+    /// Reads further in the ring. None: there is nothing, and the waker was stored.
     fn fill(&mut self, context: Option<&Context<'_>>) -> Option<Result<(), WatchError>> {
         let waiting = context.map(|context| (self.number, context.waker()));
         match self.ring.read(self.kind.as_ref(), self.read, waiting) {

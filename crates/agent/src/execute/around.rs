@@ -1,4 +1,5 @@
-//! Objects that can't be applied because the merged result is not valid: they are written as a whole, without the conflicting fields.
+//! Objects that can't be applied because the merged result is invalid: they are written as a whole, without the
+//! conflicting fields.
 
 use farwater_api::apply_options::ConflictPolicy;
 use farwater_fleet::plan::{
@@ -14,12 +15,12 @@ use crate::{
     live::live_object,
 };
 
-/// Fields and elements that are taken out of an object, at most.
+/// Most fields and elements that are removed from an object.
 const MOST_REMOVED: usize = 16;
 
 impl Executor<'_> {
-    /// Writes an object as a whole that could not be applied because of `error`. Where that is not the way, or fails as well, the result is
-    /// `error`. Nothing is written that the API server did not accept in a dry run.
+    /// Writes an object as a whole that could not be applied because of `error`. Returns `error` if this is not the
+    /// remedy or fails too. Nothing is written that the API server did not accept in a dry run.
     pub(super) async fn write_around(
         &self,
         path: &str,
@@ -36,14 +37,14 @@ impl Executor<'_> {
         let mut tries = 1;
         loop {
             match self.write_around_once(path, object, &error, dry_run).await {
-                // The object was written in between: read it again.
+                // Another writer changed the object in between: read it again.
                 Err(conflict) if conflict.code() == 409 && tries < TRIES => tries += 1,
                 written => return written?.ok_or(error),
             }
         }
     }
 
-    /// None where this is no way either.
+    /// None: this is not the remedy.
     async fn write_around_once(
         &self,
         path: &str,
@@ -56,11 +57,13 @@ impl Executor<'_> {
             Err(gone) if gone.is_not_found() => return self.make_whole(path, object, error, dry_run).await,
             Err(error) => return Err(error),
         };
+
         let options = &object.options;
         let mut manifest = from_bytes(&object.body)?;
         if options.ignores() {
             leave_ignored(&mut manifest, &live, &options.ignore, &options.ignore_managers);
         }
+
         let Some(mut whole) = merge(&manifest, &live) else { return Ok(None) };
         let mut removed = Vec::new();
         let planned = loop {
@@ -71,7 +74,7 @@ impl Executor<'_> {
                 }
                 Err(wrong) => wrong,
             };
-            // The first refusal explains the manifest better than this one does.
+            // The first refusal explains the manifest better than this one.
             let Fault::Unmergeable(fields) = wrong.fault() else { return Ok(None) };
             let cleared: Vec<String> = fields.iter().filter_map(|field| clear(&mut whole, &manifest, field)).collect();
             if cleared.is_empty() || removed.len() > MOST_REMOVED {
@@ -79,6 +82,7 @@ impl Executor<'_> {
             }
             removed.extend(cleared);
         };
+
         let notice = Notice { whole: Some(explain(error, &removed)), ..Notice::default() };
         if dry_run {
             return Ok(Some((planned, notice)));
@@ -106,13 +110,14 @@ impl Executor<'_> {
         Ok(Some((made, Notice { whole: Some(explain(error, &[])), ..Notice::default() })))
     }
 
-    /// After a write as a whole, the fields of the manifest are made those of our applies: what leaves it later goes.
+    /// Moves the fields of the manifest to our apply manager after a write as a whole, so that fields that leave the
+    /// manifest later are removed.
     pub(super) async fn own_whole(&self, path: &str, manifest: &[u8]) -> Result<Value, ApiError> {
         let applied = self.send(path, manifest, ConflictPolicy::Force, false).await;
         let with_updates = match applied {
             Ok((applied, _)) if !live_object(&applied).moves => return Ok(applied),
             Ok(_) => false,
-            // The object can't be applied at all, but it already is as the manifest states.
+            // The object can't be applied at all, but it is already as the manifest states.
             Err(error) if matches!(error.fault(), Fault::Unmergeable(_)) => true,
             Err(error) => return Err(error),
         };

@@ -1,4 +1,4 @@
-//! Deletes, each only with the uid that the plan names, and none before what must go first.
+//! Deletes objects, each only with the uid that the plan names, and in the plan's order.
 
 use std::collections::BTreeMap;
 
@@ -17,23 +17,23 @@ use crate::{
     live::live_object,
 };
 
-/// What became of one delete.
+/// The result of one delete.
 #[derive(Clone, Debug)]
 pub enum Deleted {
     Gone,
-    /// Asked to go; a finalizer holds it.
+    /// Deletion was requested; a finalizer delays it.
     Going,
     Refused(ApiError),
-    /// Somebody has protected it since it was planned.
+    /// Its annotations have protected it since the plan.
     Kept(Keep),
-    /// Another one must be gone first.
+    /// Another object must be gone first.
     Waits(ObjectRef),
-    /// A newer assignment came first: it was not asked to go.
+    /// A newer assignment arrived first, so its deletion was not requested.
     Superseded,
 }
 
 impl Executor<'_> {
-    /// `going`: what is being deleted already.
+    /// `going`: objects that are being deleted already.
     pub async fn delete(
         &self,
         deletes: &[Candidate],
@@ -76,7 +76,7 @@ impl Executor<'_> {
         }
         let guard = |live: &LiveObject| match live.protection.forbids(purpose, candidate.confirm) {
             _ if self.superseded.has_come() => Some(Deleted::Superseded),
-            // Another service may have come into it since it was planned.
+            // Another service may have added objects to it since the plan.
             keep => keep.or_else(|| self.leaving.holds(self.service, &key)).map(Deleted::Kept),
         };
         let propagation = if owns_pods(&candidate.object) { Propagation::Foreground } else { Propagation::Background };
@@ -84,7 +84,7 @@ impl Executor<'_> {
         (key, deleted.unwrap_or_else(Deleted::Refused))
     }
 
-    /// `guard`: what becomes of it instead, asked of the object as it was read a moment ago.
+    /// `guard`: called with the object as just read; it may return another result instead of the deletion.
     pub(super) async fn delete_object(
         &self,
         object: &ObjectRef,
@@ -106,8 +106,9 @@ impl Executor<'_> {
             Served::As(resource) => resource,
         };
         let (path, key) = (resource.path_of(object), ObjectKey::from(object));
-        // Only while it is the planned object, our own and not protected, as it was read a moment ago: it may have gone to another
-        // service since it was planned, under the same uid.
+
+        // Delete only the planned object while it is ours and not protected, as just read: since the plan it may have
+        // been handed over to another service under the same uid.
         let mut tries = 1;
         loop {
             let live = match self.kubernetes.get(Some(self.account), &path, true).await {
@@ -124,7 +125,7 @@ impl Executor<'_> {
             }
             let exactly = Some((uid, live.resource_version.as_str()));
             match self.persist(|| self.kubernetes.delete(Some(self.account), &path, exactly, propagation)).await {
-                // Somebody wrote in between: look again.
+                // Another writer changed it in between: read it again.
                 Err(error) if error.code() == 409 && tries < TRIES => tries += 1,
                 Ok(true) => return Ok(Deleted::Gone),
                 Ok(false) => return Ok(Deleted::Going),
@@ -169,7 +170,7 @@ mod tests {
         }
     }
 
-    /// A ConfigMap that the service `uid` owns, as a plan deletes it.
+    /// A ConfigMap owned by the service `uid`, as a plan deletes it.
     async fn candidate(maps: &Api<ConfigMap>, name: &str, confirm: bool) -> Candidate {
         let object = reference(maps.namespace().unwrap(), name);
         let owner = owner_annotation("uid", &ObjectKey::from(&object));
@@ -208,7 +209,7 @@ mod tests {
         annotate(&maps, "kept", PRUNE, "disabled").await;
         annotate(&maps, "asks", PRUNE, "confirm").await;
         annotate(&maps, "was-asked", PRUNE, "confirm").await;
-        // The same name and marks under another uid, and the same uid under another's mark.
+        // The same name and marks with another uid, and the same uid with the mark of another service.
         maps.delete("replaced", &DeleteParams::default()).await.unwrap();
         let replacement = candidate(&maps, "replaced", false).await;
         let owner = owner_annotation("another", &ObjectKey::from(&reference(&namespace, "handed-over")));
@@ -247,7 +248,7 @@ mod tests {
         assert_eq!(said("was-asked"), "Gone");
         assert!(maps.get_opt("goes").await.unwrap().is_none() && maps.get_opt("was-asked").await.unwrap().is_none());
         assert!(maps.get_opt("kept").await.unwrap().is_some() && maps.get_opt("asks").await.unwrap().is_some());
-        // What was planned is gone to this service, and what there is now is not its to delete.
+        // The planned objects are gone for this service, and it must not delete the present ones.
         assert_eq!((said("replaced"), said("handed-over")), ("Gone".to_owned(), "Gone".to_owned()));
         let uid = async |name: &str| maps.get(name).await.unwrap().metadata.uid.unwrap();
         assert_eq!(uid("replaced").await, replacement.uid);

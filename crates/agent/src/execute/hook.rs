@@ -1,4 +1,4 @@
-//! Hooks: made, looked at and ended, and what their containers leave behind.
+//! Hooks: how their objects are created, observed and ended, and the output of their containers.
 
 use farwater_api::{
     Digest,
@@ -20,9 +20,9 @@ use crate::{
     live::live_object,
 };
 
-/// Lines that are asked for: a JUnit file of the largest size, and what comes after it.
+/// Lines of a log that are read: a JUnit file of the largest size, and the lines after it.
 const LOG_LINES: usize = 20_000;
-/// What the Job controller puts on its pods.
+/// Label that the Job controller puts on its pods.
 const JOB_UID: &str = "batch.kubernetes.io/controller-uid";
 
 const TIME_TO_LIVE: &str = "ttlSecondsAfterFinished";
@@ -37,13 +37,13 @@ pub fn time_to_live(hook: &ResolvedHook) -> Option<u32> {
     manifest["spec"][TIME_TO_LIVE].as_u64().and_then(|seconds| u32::try_from(seconds).ok())
 }
 
-/// What stands where a hook is to be made.
+/// The state of a hook's name before its object is created.
 #[derive(Debug)]
 pub enum Way {
     Clear,
     /// This very run was begun before.
     Begun(Value),
-    /// What has its name is on its way out.
+    /// The object with its name is being deleted.
     Leaving,
 }
 
@@ -58,21 +58,21 @@ pub enum HookError {
 }
 
 impl HookError {
-    /// Whether the same may succeed in a while.
+    /// Whether a retry may succeed later.
     pub fn is_passing(&self) -> bool {
         matches!(self, Self::Api(error) if error.is_passing())
     }
 }
 
-/// What a hook's container left behind.
+/// The output of a hook's container.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Output {
     pub exit_code: Option<i32>,
     pub log: Option<String>,
     pub junit: Option<String>,
-    /// Why something of it is missing.
+    /// Why a part of it is missing. Empty: nothing is.
     pub note: String,
-    /// What is missing may be read in a while.
+    /// The missing part may be readable later.
     pub may_come: bool,
 }
 
@@ -83,7 +83,7 @@ impl Output {
 }
 
 impl Executor<'_> {
-    /// Makes room for a run of a hook: what an earlier one left is deleted.
+    /// Deletes the object of an earlier run.
     pub async fn clear_way(&self, hook: &ResolvedHook, id: &Digest) -> Result<Way, HookError> {
         let path = self.hook_resource(&hook.object).await?.path_of(&hook.object);
         let found = match self.kubernetes.get(Some(self.account), &path, false).await {
@@ -107,12 +107,12 @@ impl Executor<'_> {
         }
     }
 
-    /// The object as it is then.
+    /// Creates the object of a run, and returns it.
     pub async fn make_hook(&self, hook: &ResolvedHook, id: &Digest) -> Result<Value, HookError> {
         let path = self.hook_resource(&hook.object).await?.path_of(&hook.object);
         let mut manifest = from_bytes(hook.body.as_bytes())?;
         manifest["metadata"]["annotations"][HOOK_RUN] = id.to_string().into();
-        // It goes when its end was seen: see `Run::ttl`.
+        // The agent deletes it once its end was observed: see `Run::ttl`.
         if let Some(Value::Object(spec)) = manifest.get_mut("spec").filter(|_| is_job(&hook.object)) {
             spec.remove(TIME_TO_LIVE);
         }
@@ -121,7 +121,7 @@ impl Executor<'_> {
         Ok(self.persist(|| self.kubernetes.apply(Some(self.account), &path, body.clone(), mode)).await?)
     }
 
-    /// The object of a run; `None` where it is gone, or another one by now.
+    /// The object of a run. None: it is gone, or another object has its name.
     pub async fn read_hook(&self, run: &Run) -> Result<Option<Value>, HookError> {
         let path = self.hook_resource(&run.object).await?.path_of(&run.object);
         match self.kubernetes.get(Some(self.account), &path, false).await {
@@ -131,7 +131,7 @@ impl Executor<'_> {
         }
     }
 
-    /// Deletes the object of a run, and with it what it runs. It may take a while until it is gone.
+    /// Deletes the object of a run with everything that it runs. It may take a while until it is gone.
     pub async fn end_hook(&self, object: &ObjectRef, uid: &str) -> Result<(), ApiError> {
         self.delete_object(object, uid, |_| None).await.map(drop)
     }
@@ -143,7 +143,7 @@ impl Executor<'_> {
         }
     }
 
-    /// What a Job's last pod, or a Pod, leaves behind. `hook` is the object; other kinds leave nothing.
+    /// The output of a Job's last pod, or of a Pod. `hook` is the object; other kinds have none.
     pub async fn read_output(&self, hook: &Value) -> Output {
         let pod = match hook["kind"].as_str() {
             Some("Pod") => Ok(Some(hook.clone())),
@@ -201,7 +201,7 @@ impl Executor<'_> {
     }
 }
 
-/// The container to ask: the first that failed, else the first; and its exit code.
+/// The container to read: the first that failed, otherwise the first; and its exit code.
 fn telling_container(pod: &Value) -> Option<(String, Option<i32>)> {
     let statuses = ["initContainerStatuses", "containerStatuses"];
     let statuses = statuses.iter().flat_map(|field| pod["status"][*field].as_array().into_iter().flatten());

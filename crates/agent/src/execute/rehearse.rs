@@ -1,4 +1,4 @@
-//! What sending an object would do, as the API server says when it is asked with a dry run: nothing is changed.
+//! The effect of sending an object, from dry runs by the API server: nothing is changed.
 
 use farwater_api::{apply_options::ConflictPolicy, objects::Health};
 use farwater_fleet::plan::{
@@ -22,13 +22,13 @@ use crate::{
     messages::shorten,
 };
 
-/// How a live object stands to its source.
+/// How a live object differs from its source.
 #[derive(Clone, Debug)]
 pub enum Inspected {
     Gone,
-    /// Applying it would change nothing.
+    /// Applying the source would change nothing.
     Same(LiveObject),
-    /// Which fields differ, and where that is known whose they are and since when.
+    /// The fields that differ, and if known their managers and since when.
     Differs {
         live: LiveObject,
         health: Health,
@@ -36,32 +36,34 @@ pub enum Inspected {
     },
 }
 
-/// What a change would do.
+/// The effect of a change.
 #[derive(Debug)]
 pub enum Rehearsed {
     Done {
-        /// None: it is made.
+        /// None: it is created.
         live: Option<Box<Value>>,
         planned: Box<Value>,
-        /// Whose fields it takes, or why it is written as a whole.
+        /// The managers whose fields it takes over, or why it is written as a whole.
         note: Option<String>,
     },
-    /// It is deleted and made again.
+    /// It is deleted and recreated.
     Recreated {
         why: String,
     },
     Refused(String),
-    /// What it needs is not there yet, or not yet as it will be.
+    /// What it depends on does not exist yet, or not in its new form.
     Untried(String),
 }
 
 impl Executor<'_> {
-    /// The same requests as [`Executor::apply`] would make, without their effect. `redefined`: the definition of its kind changes first.
+    /// Makes the same requests as [`Executor::apply`], but as dry runs. `redefined`: the definition of its kind changes
+    /// first.
     pub async fn rehearse(&self, change: &Change, object: &ResolvedObject, redefined: bool) -> Rehearsed {
         let Some(resource) = self.kinds.get(&GroupVersionKind::from(&object.object)) else {
             return Rehearsed::Untried(Wait::Kind.to_string());
         };
         let path = resource.path_of(&object.object);
+
         if change.cause == Cause::AdoptUnchanged {
             match self.check_adoption(&path, object).await {
                 Ok(None) => {}
@@ -75,6 +77,7 @@ impl Executor<'_> {
             Err(error) if error.is_not_found() => None,
             Err(error) => return Rehearsed::Refused(format!("read what exists: {error}")),
         };
+
         let written = self.rehearse_write(&path, object, live.as_ref()).await;
         let tell = |fields: String| format!("takes fields of others: {}", add_time(&fields, live.as_ref()));
         let written = match written {
@@ -123,7 +126,7 @@ impl Executor<'_> {
         self.send(path, &to_bytes(&manifest)?, options.conflicts, true).await
     }
 
-    /// The difference that keeps an object that belongs to nobody from being adopted.
+    /// The difference that prevents adopting an object that belongs to no service. None: there is none.
     pub(super) async fn check_adoption(&self, path: &str, object: &ResolvedObject) -> Result<Option<String>, ApiError> {
         Ok(match self.compare(path, object).await? {
             Inspected::Gone | Inspected::Same(_) => None,
@@ -140,7 +143,7 @@ impl Executor<'_> {
         }
     }
 
-    /// Asks the API server what an apply would change, whosever it is.
+    /// Asks the API server what an apply would change, whoever owns the fields.
     async fn compare(&self, path: &str, object: &ResolvedObject) -> Result<Inspected, ApiError> {
         let live = match self.kubernetes.get(Some(self.account), path, false).await {
             Err(e) if e.is_not_found() => return Ok(Inspected::Gone),
@@ -168,7 +171,7 @@ fn too_early(error: &ApiError) -> Rehearsed {
     Rehearsed::Untried(format!("its definition changes in the same plan, and before that it would be refused: {error}"))
 }
 
-/// Whether our fields of it would come to count as of the version that is sent.
+/// Whether our fields must first be moved to the version that is sent.
 fn moves(live: Option<&Value>, object: &ResolvedObject) -> bool {
     live.is_some_and(|live| matches!(move_fields(live, &object.object.api_version()), Move::Patch(_)))
 }

@@ -1,4 +1,5 @@
-//! Objects that can't be changed and may be made anew: deleted as every other one, so their last states are kept first, and sent again.
+//! Objects that can't be changed but may be recreated: they are deleted like all others, so tombstones are written
+//! first, and sent again.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +18,7 @@ use crate::{
     tombstones::{self, Series},
 };
 
-/// An object, the one in its place that goes, and what the API server said to a change of it.
+/// An object, the old one to delete, and the API server's message on changing it.
 struct Replacement<'a> {
     object: &'a ResolvedObject,
     old: Candidate,
@@ -25,7 +26,7 @@ struct Replacement<'a> {
 }
 
 impl Executor<'_> {
-    /// Asked before anything is kept of it: one that is protected is refused at each attempt.
+    /// Checked before a tombstone is written: a protected object is refused at each attempt.
     pub(super) async fn try_replacement(&self, path: &str, uid: &str, error: &ApiError) -> Tried {
         let refused = match self.kubernetes.get(Some(self.account), path, true).await {
             Ok(live) => forbids(&live_object(&live)).map(|keep| explain_kept(&error.to_string(), &keep)),
@@ -38,7 +39,7 @@ impl Executor<'_> {
         }
     }
 
-    /// Makes objects anew that can't be changed. Gives their deletion where not all of them could be made again.
+    /// Recreates objects that can't be changed. Returns their deletion if some could not be recreated.
     pub(super) async fn replace(
         &self,
         immutable: Vec<(ObjectKey, String, String)>,
@@ -54,6 +55,7 @@ impl Executor<'_> {
         if replacements.is_empty() {
             return None;
         }
+
         let old: Vec<Candidate> = replacements.iter().map(|replacement| replacement.old.clone()).collect();
         let kept = self.tombstones.keep(self.account, digest_of(&old), &old, Series::Replaced).await;
         let deletion = match kept {
@@ -64,6 +66,7 @@ impl Executor<'_> {
                 return None;
             }
         };
+
         let asked: Vec<_> = replacements.iter().map(|replacement| self.replace_one(replacement)).collect();
         let ended: Vec<_> = stream::iter(asked).buffer_unordered(PARALLEL).collect().await;
         tombstones::collect(self.kubernetes).await;
@@ -75,7 +78,7 @@ impl Executor<'_> {
         lost.then_some(deletion)
     }
 
-    /// Whether the old one is gone, and what became of the new one.
+    /// Whether the old object is gone, and the result for the new one.
     async fn replace_one(&self, Replacement { object, old, why }: &Replacement<'_>) -> (ObjectKey, bool, Applied) {
         let guard = |live: &LiveObject| match forbids(live) {
             _ if self.superseded.has_come() => Some(Deleted::Superseded),
@@ -94,7 +97,7 @@ impl Executor<'_> {
         (object.key(), false, applied)
     }
 
-    /// Also where something newer has come meanwhile: nothing may be left deleted.
+    /// Creates the new object, even if a newer assignment has arrived: nothing may be left deleted.
     async fn make_anew(&self, object: &ResolvedObject) -> Applied {
         let Some(resource) = self.kinds.get(&GroupVersionKind::from(&object.object)) else {
             return Applied::Refused("recreate: its kind is no longer served".to_owned());
@@ -105,12 +108,12 @@ impl Executor<'_> {
     }
 }
 
-/// Why an object is not deleted, though it could be made anew.
+/// Why an object is not deleted, though it could be recreated. None: it may be.
 pub(super) fn forbids(live: &LiveObject) -> Option<Keep> {
     live.protection.forbids(Purpose::Sync, false)
 }
 
-/// `why`: what the API server said to a change of it.
+/// `why`: the API server's message on changing it.
 pub(super) fn explain_kept(why: &str, keep: &Keep) -> String {
     match keep {
         Keep::Protected(annotation) => format!("{why}; it is not recreated: its annotation {annotation} protects it"),

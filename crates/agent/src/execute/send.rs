@@ -1,4 +1,4 @@
-//! One object: applied, written as a whole or made anew, as its options and the plan say.
+//! Sends one object: applies it, writes it as a whole or recreates it, by its options and the plan.
 
 use farwater_api::apply_options::ConflictPolicy;
 use farwater_fleet::plan::{
@@ -35,6 +35,7 @@ impl Executor<'_> {
         {
             return Tried::Ended(unapplied(&error, format!("take over from client-side apply: {error}")));
         }
+
         let exists = !matches!(change.cause, Cause::Create | Cause::Restore);
         let mut sent = self.write(&path, object, exists).await;
         if let Err(error) = &sent
@@ -52,6 +53,7 @@ impl Executor<'_> {
                 }
             }
         }
+
         if let Err(error) = sent {
             sent = self.write_around(&path, (change, object), error, false).await;
         }
@@ -63,7 +65,7 @@ impl Executor<'_> {
         Tried::Ended(self.conclude(&path, object, sent).await)
     }
 
-    /// What came of a write.
+    /// The result of a write.
     pub(super) async fn conclude(
         &self,
         path: &str,
@@ -92,7 +94,7 @@ impl Executor<'_> {
         }
     }
 
-    /// The object as it is then, and what was noticed.
+    /// The object after the write, and the observations.
     pub(super) async fn write(
         &self,
         path: &str,
@@ -103,7 +105,7 @@ impl Executor<'_> {
         loop {
             let written = self.write_once(path, object, exists).await;
             match written {
-                // Somebody wrote after the ignored fields were read: read them again.
+                // Another writer changed it after the ignored fields were read: read them again.
                 Err(e) if e.code() == 409 && *e.fault() == Fault::Other && tries < TRIES => tries += 1,
                 other => return other,
             }
@@ -131,7 +133,7 @@ impl Executor<'_> {
         Ok((applied, Notice { taken, overruled, whole: None }))
     }
 
-    /// The object as it is or would be then, and the fields that it takes from others where it may.
+    /// The object after the write or dry run, and the fields that it takes over if it may.
     pub(super) async fn send(
         &self,
         path: &str,
@@ -146,10 +148,10 @@ impl Executor<'_> {
         match send(false).await {
             Ok(applied) => Ok((applied, None)),
             Err(error) => match error.fault() {
-                // What the agent itself has written otherwise than by applies is its own.
+                // Fields that the agent itself wrote other than by applies are its own.
                 Fault::FieldConflicts(conflicts) if conflicts.is_empty() => Ok((send(true).await?, None)),
                 Fault::FieldConflicts(conflicts) if policy == ConflictPolicy::Force => {
-                    // Afterwards nobody knows any more when they wrote. A dry run leaves that as it is.
+                    // Read the managers first: afterwards their entries with the times are gone. A dry run leaves them.
                     let live = if dry_run { None } else { self.kubernetes.look(Some(self.account), path).await.ok() };
                     let taken = add_time(conflicts, live.as_ref());
                     Ok((send(true).await?, Some(taken)))
@@ -171,7 +173,7 @@ impl Executor<'_> {
             }
             let Some(patch) = migration(&object, with_updates) else { return Ok(()) };
             match self.kubernetes.patch(Some(self.account), path, &patch).await {
-                // Somebody wrote in between: read again.
+                // Another writer changed it in between: read it again.
                 Err(e) if e.code() == 409 => {}
                 other => return other.map(drop),
             }
@@ -179,7 +181,7 @@ impl Executor<'_> {
         Ok(())
     }
 
-    /// What was done, if anything. What the new version adds by default the API server then writes as ours too, which hinders nothing.
+    /// Returns what was done. Defaults of the new version then count as ours too, which does no harm.
     async fn move_fields(&self, path: &str, api_version: &str) -> Result<Move, ApiError> {
         let mut tries = 1;
         loop {
@@ -189,7 +191,7 @@ impl Executor<'_> {
                 other => return Ok(other),
             };
             match self.kubernetes.patch(Some(self.account), path, &patch).await {
-                // Somebody wrote in between: read again.
+                // Another writer changed it in between: read it again.
                 Err(error) if error.code() == 409 && tries < TRIES => tries += 1,
                 other => return other.map(|_| Move::Patch(patch)),
             }
@@ -197,12 +199,12 @@ impl Executor<'_> {
     }
 }
 
-/// What an overloaded API server or a lost connection leaves undone was refused by nobody.
+/// An overloaded API server or a lost connection is no refusal, so the change waits.
 fn unapplied(error: &ApiError, message: String) -> Applied {
     if error.is_passing() { Applied::Waiting(message) } else { Applied::Refused(message) }
 }
 
-/// `others` have fields in other versions.
+/// `others`: fields that have other versions, with their managers.
 fn explain_held(error: &ApiError, others: &str, api_version: &str) -> String {
     format!(
         "{error}: the API server reads the object by the schemas of others' fields too ({others}); it can be applied once these are in \
@@ -214,17 +216,17 @@ fn is_about_namespace(error: &ApiError) -> bool {
     error.to_string().contains("namespaces ")
 }
 
-/// Of an object that was not found, though it is made if it is not there.
+/// The message for an object that was not found although an apply creates it.
 pub(super) fn explain_absence(error: &ApiError) -> String {
     format!("waits for its {}: {error}", if is_about_namespace(error) { "namespace" } else { "kind" })
 }
 
-/// Of an object that is adopted only as it is.
+/// The message for an object that is adopted only if it needs no change.
 pub(super) fn explain_uncompared(error: &ApiError) -> String {
     format!("compare with what exists: {error}")
 }
 
-/// `live`: the object that it was to change, where it was read.
+/// `live`: the object that the change was for, if it was read.
 pub(super) fn explain_refusal(error: &ApiError, live: Option<&Value>) -> String {
     match error.fault() {
         Fault::FieldConflicts(conflicts) => format!("others own fields of it: {}", add_time(conflicts, live)),
@@ -232,7 +234,7 @@ pub(super) fn explain_refusal(error: &ApiError, live: Option<&Value>) -> String 
     }
 }
 
-/// Of what was just applied, so that nothing is read for it.
+/// Compares with the answer to the apply, so that nothing is read for it.
 fn find_overruled(sent: &[u8], answer: &Value) -> Vec<String> {
     let Ok(sent) = from_bytes(sent) else { return Vec::new() };
     overruled(&sent, answer)

@@ -1,4 +1,4 @@
-//! The way from a request to a WebSocket, through whatever polls go through.
+//! Opens a WebSocket to the hub, through the same proxies as polls.
 
 use farwater_api::protocol::{CONNECTION_PATH, MAX_CONNECTION_MESSAGE};
 use http::{Method, StatusCode, header};
@@ -16,7 +16,7 @@ use tokio_tungstenite::{
 
 use super::{Caller, HubClient, HubError, PATIENCE, unreachable};
 
-/// What is read at once, and kept as long as the connection lasts.
+/// Buffer size for reading, which is kept as long as the connection lasts.
 const READ_BUFFER: usize = 512;
 
 pub type Socket = WebSocketStream<TokioIo<Upgraded>>;
@@ -36,12 +36,14 @@ impl HubClient {
                     .body(Full::default())
             })
             .await?;
+
         let status = response.status();
         let accepted = response.headers().get(header::SEC_WEBSOCKET_ACCEPT);
         let accepted = accepted.is_some_and(|accepted| accepted == derive_accept_key(key.as_bytes()).as_str());
         if status != StatusCode::SWITCHING_PROTOCOLS || !accepted {
             return Err(HubError::NotSwitched { what, status });
         }
+
         let upgraded = timeout(PATIENCE, hyper::upgrade::on(response)).await.map_err(|e| unreachable(what, e))?;
         let upgraded = TokioIo::new(upgraded.map_err(|e| unreachable(what, e))?);
         let config = WebSocketConfig::default()

@@ -1,4 +1,4 @@
-//! What the hub wants to have planned, and what came of it.
+//! Requests for plans, and their results.
 
 use bytes::Bytes;
 use farwater_api::protocol::{PLANS_PATH, PlanReport, PlanRequest};
@@ -8,7 +8,7 @@ use http_body_util::Full;
 use super::{Caller, HubClient, HubError, MAX_ANSWER, read_body};
 
 impl HubClient {
-    /// The oldest request that waits.
+    /// The oldest waiting request. None: there is none.
     pub async fn next_plan(&self, who: &Caller<'_>) -> Result<Option<PlanRequest>, HubError> {
         let what = "get a request for a plan";
         let response = self

@@ -1,4 +1,4 @@
-//! The way to the API server.
+//! HTTP connections to the API server.
 
 use std::{sync::Arc, time::Duration};
 
@@ -29,11 +29,11 @@ use crate::{
 
 const USER_AGENT: &str = concat!("farwater-agent/", env!("CARGO_PKG_VERSION"));
 
-/// Where the API server is, how it is known, and who the agent is to it.
+/// Address of the API server, how it is verified, and the agent's credentials.
 pub struct Server {
-    /// Without a slash at its end.
+    /// Without a trailing slash.
     base: String,
-    /// The kubeconfig's. Those of the environment are for the hub alone.
+    /// The kubeconfig's proxy. Those of the environment are only for the hub.
     proxy: Option<Proxy>,
     tls: ClientConfig,
     name: Option<ServerName<'static>>,
@@ -54,7 +54,7 @@ impl Server {
         })
     }
 
-    /// Reads again what names the agent to the API server; whether it says something else than before.
+    /// Reads the credentials again. Returns whether they have changed.
     pub fn log_in_again(&self) -> bool {
         self.credentials.read_again()
     }
@@ -82,7 +82,7 @@ fn proxy_of(cluster: &Cluster) -> Result<Option<Proxy>, SettingError> {
     Ok(Some(proxy))
 }
 
-/// One connection, if the server speaks HTTP/2; else as many as there are requests at a time.
+/// One connection if the server speaks HTTP/2, otherwise one per concurrent request.
 #[derive(Clone)]
 pub struct Client {
     http: HttpClient<HttpsConnector<Connector>, Full<Bytes>>,
@@ -101,9 +101,9 @@ impl Client {
         let http = HttpClient::builder(TokioExecutor::new())
             .timer(TokioTimer::new())
             .pool_timer(TokioTimer::new())
-            // One that watches use counts as idle: the next watch would open another.
+            // A connection with only watches counts as idle; closing it would make the next watch open another one.
             .pool_idle_timeout(None)
-            // A watch on a connection that died silently would wait for ever.
+            // Without keep-alive, a watch on a connection that died silently would wait for ever.
             .http2_keep_alive_interval(Duration::from_secs(30))
             .http2_keep_alive_timeout(Duration::from_secs(20))
             .http2_keep_alive_while_idle(true)
@@ -111,7 +111,7 @@ impl Client {
         Self { http, server: Arc::clone(server), opening: Arc::new(Semaphore::new(1)) }
     }
 
-    /// Sends; any answer is one.
+    /// Sends a request. Any response is a success.
     pub async fn send(
         &self,
         who: As<'_>,
@@ -120,7 +120,7 @@ impl Client {
         accept: &str,
         body: Option<(&str, Vec<u8>)>,
     ) -> Result<Response<Incoming>, ApiError> {
-        // All that is done for a service comes through here.
+        // All requests for services pass through here, so the limits are checked here.
         if let Some(account) = who {
             self.server.limits.check(account, &method, path)?;
         }

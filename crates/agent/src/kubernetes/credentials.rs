@@ -1,4 +1,4 @@
-//! Who the agent is to the API server, beside a client certificate.
+//! The agent's credentials for the API server, apart from a client certificate.
 
 use std::path::{Path, PathBuf};
 
@@ -13,9 +13,9 @@ use super::{
     percent_encode,
 };
 
-/// An API server takes no larger header.
+/// Most bytes of a token: no API server accepts a larger header.
 const MAX_TOKEN: u64 = 1 << 20;
-/// What a header's name may have beside letters and digits, without `%` itself (as client-go has it).
+/// Characters that a header's name may contain besides letters and digits, without `%` (as in client-go).
 const NAME: &[u8] = b"!#$&'*+-.^_`|~";
 
 #[derive(Debug, thiserror::Error)]
@@ -41,7 +41,7 @@ pub enum CredentialsError {
 #[derive(Debug)]
 pub struct Credentials {
     authorization: Authorization,
-    /// Whom the kubeconfig's user acts as.
+    /// Headers for the user that the kubeconfig's user acts as.
     acting_as: Vec<(HeaderName, HeaderValue)>,
 }
 
@@ -66,7 +66,7 @@ impl Credentials {
                 let header = secret_header("Basic", &STANDARD.encode(pair.as_bytes()));
                 Authorization::Fixed(header.ok_or(CredentialsError::Header("username"))?)
             }
-            // As for kubectl, the file is newer than what stands in the kubeconfig itself.
+            // As in kubectl, the file is newer than a token in the kubeconfig itself.
             User { token_file: Some(path), token, .. } => match (Rotating::new(path, read_token), token) {
                 (Ok(file), _) => Authorization::File(file),
                 (Err(_), Some(token)) => Authorization::Fixed(bearer(token.expose())?),
@@ -78,7 +78,7 @@ impl Credentials {
         Ok(Self { authorization, acting_as: acting_as(user)? })
     }
 
-    /// Whether a file says something else now than it did.
+    /// Reads the file again. Returns whether its content has changed.
     pub fn read_again(&self) -> bool {
         match &self.authorization {
             Authorization::File(file) => file.read_again(),
@@ -86,7 +86,7 @@ impl Credentials {
         }
     }
 
-    /// Says in a request who makes it. Whom the kubeconfig's user acts as is no matter of a service's account.
+    /// Adds the credentials to a request. Impersonation in the kubeconfig does not apply to a service's account.
     pub fn sign(&self, who: As<'_>, mut request: request::Builder) -> request::Builder {
         request = match &self.authorization {
             Authorization::None => request,
@@ -230,7 +230,7 @@ mod tests {
         assert!(!format!("{credentials:?}").contains("three"), "{credentials:?}");
         fs::write(&path, "four").unwrap();
         assert!(credentials.read_again() && !credentials.read_again());
-        // What stands in the kubeconfig is older than the file.
+        // A token in the kubeconfig is older than the file.
         let both = User { token: secret("old"), ..user };
         assert_eq!(authorization(&both).unwrap(), "Bearer four");
     }

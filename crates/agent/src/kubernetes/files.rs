@@ -1,5 +1,5 @@
-//! Files that name the agent to the API server, and that to the agent. They change while it runs: a pod's token each hour, its cluster's
-//! authority now and then.
+//! Files with credentials of the agent and authorities of the API server. They change while the agent runs: a pod's
+//! token each hour, its cluster's authority now and then.
 
 use std::{
     error::Error,
@@ -13,10 +13,10 @@ use std::{
 
 use crate::{hub::chain, sync::lock};
 
-/// A pod's token is replaced at four fifths of its life: at the least two minutes before it ends.
+/// A pod's token is replaced after four fifths of its lifetime, i.e. at least two minutes before it ends.
 const INTERVAL: Duration = Duration::from_secs(60);
 
-/// All of a file that has no more bytes than `most`.
+/// Reads a whole file of at most `most` bytes.
 pub fn read_at_most(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     File::open(path)?.take(most + 1).read_to_end(&mut bytes)?;
@@ -26,8 +26,8 @@ pub fn read_at_most(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// What a file says, read again at most once a minute. Where that fails, what was read last goes on to count: the file may have been
-/// meant for the start alone (kubernetes/kubernetes#68164).
+/// The content of a file, read again at most once a minute. If that fails, the last content stays valid, because the
+/// file may have been meant only for the start (kubernetes/kubernetes#68164).
 pub struct Rotating<T, E> {
     path: PathBuf,
     read: fn(&Path) -> Result<T, E>,
@@ -75,7 +75,7 @@ impl<T: Clone, E: Error> Rotating<T, E> {
 }
 
 impl<T: Clone + PartialEq, E: Error> Rotating<T, E> {
-    /// Reads it now; whether it says something else than before.
+    /// Reads the file now. Returns whether its content has changed.
     pub fn read_again(&self) -> bool {
         let mut last = lock(&self.last);
         let before = last.value.clone();

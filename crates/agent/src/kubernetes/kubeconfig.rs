@@ -1,6 +1,6 @@
-//! A kubeconfig, read as manifests are: kube's own reader would bring a second YAML parser, half a megabyte.
+//! A kubeconfig, parsed like manifests: kube's own reader would add a second YAML parser, half a megabyte.
 //!
-//! Of it the current context counts, and there what the agent has a use for.
+//! Only the current context is read, and of it only what the agent can use.
 
 use std::{
     collections::BTreeMap,
@@ -15,7 +15,7 @@ use zeroize::Zeroizing;
 
 use super::files::read_at_most;
 
-/// Far longer than one of a whole fleet.
+/// Most bytes: far more than a kubeconfig of a whole fleet has.
 const MAX_BYTES: u64 = 1 << 20;
 
 #[derive(Debug, thiserror::Error)]
@@ -34,7 +34,7 @@ pub enum KubeconfigError {
     Shape { path: String, list: &'static str, name: String, problem: String },
 }
 
-/// A cluster, and who the agent is there.
+/// A cluster, and the agent's user on it.
 #[derive(Debug)]
 pub struct Access {
     pub cluster: Cluster,
@@ -73,7 +73,7 @@ pub struct User {
     pub auth_provider: Option<AuthProvider>,
 }
 
-/// A program that gives credentials.
+/// A program that supplies credentials.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Exec {
@@ -86,7 +86,7 @@ pub struct AuthProvider {
     pub name: String,
 }
 
-/// A token, a password or a key: never printed.
+/// A token, a password or a key. Never printed.
 #[derive(Deserialize)]
 #[serde(from = "String")]
 pub struct Secret(Zeroizing<String>);
@@ -116,7 +116,7 @@ struct Context {
     user: String,
 }
 
-/// The current context, with the paths in it as they are meant: from where the file lies.
+/// The current context, with relative paths resolved against the file's folder.
 pub fn read(path: &Path) -> Result<Access, KubeconfigError> {
     let kubeconfig = Kubeconfig::open(path)?;
     let Some(current) = kubeconfig.value["current-context"].as_str() else {
@@ -124,7 +124,7 @@ pub fn read(path: &Path) -> Result<Access, KubeconfigError> {
     };
     let context: Context = kubeconfig.required("contexts", "context", current)?;
     let mut cluster: Cluster = kubeconfig.required("clusters", "cluster", &context.cluster)?;
-    // As for kubectl, somebody of whom nothing is said is nobody.
+    // As in kubectl, a user that the file does not describe has no credentials.
     let mut user: User = kubeconfig.named("users", "user", &context.user)?.unwrap_or_default();
     let folder = path.parent().unwrap_or(Path::new(""));
     let files =
@@ -163,7 +163,7 @@ impl Kubeconfig {
         self.named(list, field, name)?.ok_or_else(missing)
     }
 
-    /// What a list of the file says under a name.
+    /// The entry with this name in a list of the file.
     fn named<T: DeserializeOwned>(
         &self,
         list: &'static str,
@@ -183,7 +183,7 @@ impl Kubeconfig {
     }
 }
 
-/// Takes out what is null or an empty text: to kubectl both are as good as not given.
+/// Removes nulls and empty texts, which kubectl treats as absent.
 fn drop_empty(value: &mut Value) {
     match value {
         Value::Object(fields) => {
@@ -195,7 +195,7 @@ fn drop_empty(value: &mut Value) {
     }
 }
 
-/// What serde says without the value that it quotes: that may be a secret.
+/// serde's message without the value that it quotes, because that may be a secret.
 fn expectation(error: &serde_json::Error) -> String {
     let text = error.to_string();
     text.rsplit_once(", expected ").map_or_else(|| text.clone(), |(_, expected)| format!("want {expected}"))
@@ -219,7 +219,7 @@ mod tests {
         read(&path).map_err(|error| error.to_string())
     }
 
-    /// With this cluster and user, as flow mappings.
+    /// A kubeconfig with this cluster and user, as flow mappings.
     fn with(cluster: &str, user: &str) -> String {
         format!(
             "apiVersion: v1\nkind: Config\npreferences: {{}}\ncurrent-context: east\n\
@@ -274,7 +274,7 @@ mod tests {
         let Access { cluster, user } = read_text(&text).unwrap();
         assert!(cluster.certificate_authority.is_none() && !cluster.insecure_skip_tls_verify);
         assert!(user.token.is_none() && user.as_groups.is_empty() && user.exec.is_none());
-        // As client-go writes one for a single cluster, and with somebody of whom nothing is said.
+        // As client-go writes one for a single cluster, with a user that is not described.
         let unnamed = "current-context: ''\nusers: null\ncontexts: [{name: '', context: {cluster: '', user: nobody}}]\n\
                        clusters: [{name: '', cluster: {server: http://b}}]\n";
         let Access { cluster, user } = read_text(unnamed).unwrap();

@@ -1,5 +1,5 @@
-//! Reads a list item by item. As one tree of values a page of 500 objects' metadata takes megabytes, most of them for the
-//! fields that others manage; it would be the agent's peak.
+//! Reads a list item by item. As one tree of values, a page of 500 objects' metadata would take megabytes, most of them
+//! for the fields of other managers, and would be the agent's peak of memory.
 
 use std::fmt;
 
@@ -9,17 +9,18 @@ use serde::{
 };
 use serde_json::Value;
 
-/// What is said of the list as a whole.
+/// Metadata of the list itself.
 #[derive(Debug, Default, PartialEq, Eq, Deserialize)]
 pub struct ListMetadata {
     #[serde(default, rename = "resourceVersion")]
     pub resource_version: String,
-    /// Where the next page begins.
+    /// Where the next page begins. None: this is the last one.
     #[serde(default, rename = "continue")]
     pub next: Option<String>,
 }
 
-/// Hands each item to `each`. After an error some may have been: they are as true as those of a list that ended.
+/// Passes each item to `each`. After an error some items may have been passed; they are as valid as those of a complete
+/// list.
 pub fn read(body: &[u8], each: &mut impl FnMut(Value)) -> Result<ListMetadata, serde_json::Error> {
     let mut json = serde_json::Deserializer::from_slice(body);
     let metadata = List(each).deserialize(&mut json)?;
@@ -82,7 +83,7 @@ impl<'de, F: FnMut(Value)> Visitor<'de> for Items<'_, F> {
         f.write_str("the items of a list")
     }
 
-    /// How Go writes a list that was never filled.
+    /// Go writes an empty list as null.
     fn visit_unit<E: Error>(self) -> Result<(), E> {
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Reads a container's log part by part: it may be as large as its node allows.
+//! Reads a container's log in parts, because it may be as large as its node allows.
 
 use http::Method;
 use http_body_util::BodyExt as _;
@@ -7,13 +7,13 @@ use tokio::time::timeout;
 use super::{ApiError, As, Kubernetes, PATIENCE, TRIES, refusal, retry_after};
 use crate::messages::shorten;
 
-/// Largest log that is read; what comes after it is not.
+/// Most bytes of a log that are read.
 const MAX_LOG: usize = 16 << 20;
-/// Longest refusal that is read.
+/// Most bytes of a refusal that are read.
 const MAX_REFUSAL: usize = 64 << 10;
 
 impl Kubernetes {
-    /// Hands the log at this path over. After an error some may have been.
+    /// Passes the log at this path to `each`. After an error a part may have been passed.
     pub async fn read_log(&self, who: As<'_>, path: &str, mut each: impl FnMut(&[u8])) -> Result<(), ApiError> {
         let (mut tried, mut begun) = (0, false);
         loop {

@@ -1,4 +1,4 @@
-//! Reads that explain something and that nobody waits for: bounded in what they take, and not repeated.
+//! Reads for explanations, which nothing waits for: bounded in size, and not retried.
 
 use http::Method;
 use serde_json::Value;
@@ -13,7 +13,7 @@ impl Kubernetes {
         parse(&self.call_once(who, Method::GET, path, JSON, None, MAX_LOOK).await?)
     }
 
-    /// What one page of a list holds.
+    /// One page of a list.
     pub async fn look_at_list(
         &self,
         who: As<'_>,

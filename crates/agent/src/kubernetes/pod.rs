@@ -1,4 +1,5 @@
-//! What each pod has: the API server's address in its environment, the token of its service account and the server's authority in files.
+//! The access of a pod: the API server's address in the environment, the service account's token and the server's
+//! authority in files.
 
 use std::{net::Ipv6Addr, path::Path};
 

@@ -1,4 +1,4 @@
-//! Trust in the API server, and the certificate that the agent shows it.
+//! Verification of the API server, and the agent's client certificate.
 
 use std::{
     path::{Path, PathBuf},
@@ -23,7 +23,7 @@ use super::{
 };
 use crate::tls::{TrustError, parse_authorities, read_authorities, verifier_of};
 
-/// No chain of certificates comes near.
+/// Most bytes of a file: far more than any chain of certificates has.
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
 #[derive(Debug, thiserror::Error)]
@@ -62,13 +62,13 @@ pub fn client_config(cluster: &Cluster, user: &User) -> Result<ClientConfig, Tls
     }
 }
 
-/// The name that the server's certificate must be for, if not the one of its address.
+/// The name that the server's certificate must have. None: that of its address.
 pub fn server_name(cluster: &Cluster) -> Result<Option<ServerName<'static>>, TlsError> {
     let wrong = |_| TlsError::Content { field: "tls-server-name", problem: "it is no name of a host" };
     cluster.tls_server_name.clone().map(ServerName::try_from).transpose().map_err(wrong)
 }
 
-/// None where nothing is spoken to with TLS.
+/// None: the connection does not use TLS.
 fn verifier(
     cluster: &Cluster,
     provider: &Arc<CryptoProvider>,
@@ -119,13 +119,13 @@ fn identity(user: &User) -> Result<Option<Identity>, TlsError> {
     };
     let chain = parse_authorities(&certificate);
     let chain = chain.map_err(|problem| TlsError::Content { field: CERTIFICATE, problem })?;
-    // What is wrong with a key is not told further: that would quote it.
+    // The error of a key is not repeated, because it would quote the key.
     let key = PrivateKeyDer::from_pem_slice(&key);
     let key = key.map_err(|_| TlsError::Content { field: KEY, problem: "it holds no private key as PEM" })?;
     Ok(Some((chain, key)))
 }
 
-/// As for kubectl, what stands in the kubeconfig itself comes before a file.
+/// As in kubectl, data in the kubeconfig itself takes precedence over a file.
 fn data_or_file(
     field: &'static str,
     data: Option<&str>,
@@ -142,13 +142,13 @@ fn data_or_file(
 }
 
 fn decode(field: &'static str, data: &str) -> Result<Zeroizing<Vec<u8>>, TlsError> {
-    // Long lines may have been broken.
+    // Long lines may have been wrapped.
     let data: Zeroizing<String> = Zeroizing::new(data.split_ascii_whitespace().collect());
     let bytes = STANDARD.decode(data.as_bytes());
     bytes.map(Zeroizing::new).map_err(|_| TlsError::Content { field, problem: "it is no base64" })
 }
 
-/// The authorities of a file that may be replaced: a cluster can change its own while pods run.
+/// Authorities in a file that may be replaced: a cluster can change its own while pods run.
 #[derive(Debug)]
 struct AuthorityFile(Rotating<Arc<WebPkiServerVerifier>, TlsError>);
 
@@ -187,7 +187,7 @@ impl ServerCertVerifier for AuthorityFile {
     }
 }
 
-/// Takes any server for the right one.
+/// Accepts any server.
 #[derive(Debug)]
 struct Unverified(Arc<CryptoProvider>);
 

@@ -35,7 +35,7 @@ fn another_authority_counts_once_its_file_was_read_again() {
     fs::write(&path, second.pem()).unwrap();
     pass(130);
     assert!(!accepts(&of_first) && accepts(&of_second));
-    // What can't be read changes nothing.
+    // A file that can't be read changes nothing.
     fs::write(&path, "-----BEGIN CERTIFICATE-----\n").unwrap();
     pass(200);
     assert!(!accepts(&of_first) && accepts(&of_second));
@@ -63,7 +63,7 @@ fn authorities_that_cant_be_used_are_told() {
     assert!(chain(&server_name(&name).unwrap_err()).contains("tls-server-name"));
 }
 
-/// With the lines of base64 broken, as some programs do.
+/// base64 with broken lines, as some programs write it.
 fn encoded(pem: &str) -> String {
     let text = STANDARD.encode(pem);
     let (left, right) = text.split_at(64);
@@ -78,7 +78,7 @@ fn from_data(certificate: &str, key: &str) -> User {
     }
 }
 
-/// An API server that nothing has to be known of.
+/// The simplest API server of a kubeconfig.
 fn plain() -> Cluster {
     Cluster { server: "http://a".to_owned(), ..Cluster::default() }
 }

@@ -1,8 +1,9 @@
-//! Which version of its kind our fields of an object count as.
+//! The version of its kind that our fields of an object count as.
 //!
-//! An API server keeps with each entry of `managedFields` the version in which it was written, and reads the whole object by that version's
-//! schema before it takes an apply. Where an object moves to a newer version together with a field that the old one lacks, that fails, and
-//! only an apply that succeeds would move the entry. So ours are moved first. Those of others are theirs.
+//! An API server stores with each entry of `managedFields` the version in which it was written, and reads the whole
+//! object by that version's schema before it accepts an apply. When an object moves to a newer version together with a
+//! field that the old one lacks, that fails, and only a successful apply would move the entry. So our entries are moved
+//! first. Those of other managers are left to them.
 
 use std::collections::BTreeSet;
 
@@ -11,14 +12,15 @@ use serde_json::Value;
 
 use super::{merge, replace_entries};
 
-/// How our fields of an object come to count as of a version.
+/// How our fields of an object get to count as of a version.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Move {
     /// By a JSON patch, bound to the object's version.
     Patch(Value),
-    /// They do.
+    /// They already do.
     Done,
-    /// They could, but others' fields keep the API server from reading the object all the same: whose, and in which version.
+    /// The patch would not help, because the fields of other managers still keep the API server from reading the
+    /// object. Names them and their version.
     Held(String),
 }
 

@@ -1,13 +1,13 @@
-//! Values of Secrets as something that tells them apart, and nothing else of them.
+//! Replaces secret values by hashes that only tell them apart.
 
 use aws_lc_rs::{hmac, rand};
 use farwater_fleet::plan::ObjectKey;
 use serde_json::Value;
 
-/// Enough that two values of one service are never taken for each other.
+/// Bytes shown: enough that two values of one service never look equal.
 const SHOWN_BYTES: usize = 8;
 
-/// A key that never leaves the process: without it nobody can try out what a value may be.
+/// A key that never leaves the process, so that values can't be guessed by trying.
 pub struct Redactor(Option<hmac::Key>);
 
 impl Default for Redactor {
@@ -18,7 +18,7 @@ impl Default for Redactor {
 }
 
 impl Redactor {
-    /// Bound to its place, so that nobody learns that two Secrets hold the same.
+    /// Includes the place in the hash, so that equal values of two Secrets don't look equal.
     pub fn hash(&self, object: &ObjectKey, path: &str, value: &Value) -> String {
         let Some(key) = &self.0 else { return "hidden".to_owned() };
         let mac = hmac::sign(key, format!("{object}\n{path}\n{value}").as_bytes());

@@ -1,5 +1,5 @@
-//! A plan as people and programs read it: each change with what it would do, the rest with reasons. Bounded in whatever a source
-//! and a cluster can make large.
+//! A plan for people and programs: each change with its effect, the rest with reasons. Everything that a source or a
+//! cluster can make large is bounded.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,26 +28,26 @@ use crate::{
     messages::shorten,
 };
 
-/// Requests at the same time: far below what an apply takes, because nothing waits for a plan but people.
+/// Concurrent requests: far fewer than for an apply, because only people wait for a plan.
 const PARALLEL: usize = 8;
-/// Changes that are tried out. Of more, nobody reads the fields.
+/// Changes that are tried by dry run; people don't read the fields of more.
 const MAX_REHEARSED: usize = 500;
-/// Objects whose drift is looked at.
+/// Objects whose drift is compared.
 const MAX_INSPECTED: usize = 50;
-/// For the fields of all changes; the names and reasons of objects are bounded by their number.
+/// Most bytes of the fields of all changes. Names and reasons of objects are bounded by their number.
 const FIELDS_BYTES: usize = MAX_PLAN_BYTES / 4;
-/// Of a reason or a message: with 3 × 2,000 objects they are far below the limit.
+/// Most bytes of a reason or a message: with 3 × 2,000 objects the total is far below the limit.
 const MAX_TEXT: usize = 256;
 
 pub struct Teller<'a> {
     executor: &'a Executor<'a>,
     redactor: &'a Redactor,
     objects: BTreeMap<ObjectKey, &'a ResolvedObject>,
-    /// Manifests as they were sent last.
+    /// The last applied manifests.
     applied: BTreeMap<ObjectKey, Vec<u8>>,
-    /// What is in any of these manifests and for nobody to see.
+    /// Secret values in any of these manifests.
     veil: Veil,
-    /// Bytes that are left for fields.
+    /// Bytes left for fields.
     room: usize,
 }
 
@@ -73,6 +73,7 @@ impl<'a> Teller<'a> {
             forgotten: count(plan.forgotten.len()),
             ..ServicePlan::default()
         };
+
         told.left_out.extend(self.tell_drifted(plan).await);
         let kept = plan.kept.iter().filter_map(|(key, keep)| {
             let object = inventory.entries.get(key)?.object.clone();
@@ -80,6 +81,7 @@ impl<'a> Teller<'a> {
         });
         told.left_out.extend(kept);
         told.hidden = told.changes.iter().map(|change| change.hidden).sum();
+
         let limit = |length: usize| count(length.saturating_sub(MAX_PLANNED_OBJECTS));
         let listed = [told.changes.len(), told.deletes.len(), told.hooks.len(), told.left_out.len()];
         told.unlisted = listed.into_iter().map(limit).sum();
@@ -219,7 +221,7 @@ fn of_change(change: &Change, object: &ObjectRef) -> PlannedChange {
     }
 }
 
-/// Those of the last waves first, as they go.
+/// The deletes in their order, the last waves first.
 fn tell_deletes(plan: &Plan) -> Vec<PlannedDelete> {
     let waits = matches!(plan.prune.verdict, Verdict::Hold(_));
     let doomed = plan.doomed.iter().map(|candidate| (candidate, false));

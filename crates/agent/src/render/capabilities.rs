@@ -1,4 +1,4 @@
-//! What charts are told of the cluster: its version, and every API that it serves.
+//! The cluster's capabilities for charts: its version, and all APIs that it serves.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,20 +7,21 @@ use serde_json::Value;
 
 use crate::kubernetes::{ApiError, Kubernetes};
 
-/// The kinds of each API version, as the API server answered last.
+/// The kinds of each API version, as the API server last returned them.
 pub type KnownKinds = BTreeMap<String, BTreeSet<String>>;
 
-/// What the cluster has.
+/// The capabilities of the cluster.
 #[derive(Clone, Debug)]
 pub struct Found {
     pub capabilities: Capabilities,
-    /// Versions of aggregated API servers that don't answer, and whose kinds were not seen before: which kinds they have isn't known.
+    /// Versions whose aggregated API servers don't answer and whose kinds were never seen, so they are unknown.
     pub unknown: Vec<String>,
 }
 
-/// As `.Capabilities` has them after `helm install`: versions, and each with each of its kinds.
+/// Reads `.Capabilities` as `helm install` fills them: versions, and each version with each of its kinds.
 pub async fn read(kubernetes: &Kubernetes, known: &mut KnownKinds) -> Result<Found, ApiError> {
-    // One that starts serves lists of APIs to which not all were added yet: what a chart makes for those that lack would be pruned.
+    // An API server that starts returns incomplete lists of APIs, and objects that a chart omits because of them would
+    // be pruned.
     kubernetes.check_ready().await?;
     let version = kubernetes.get(None, "/version", false).await?;
     let (mut api_versions, mut unknown) = (BTreeSet::new(), Vec::new());
@@ -32,8 +33,8 @@ pub async fn read(kubernetes: &Kubernetes, known: &mut KnownKinds) -> Result<Fou
     Ok(Found { capabilities, unknown })
 }
 
-/// From an APIGroupDiscoveryList. A version whose API server is away is listed as stale, by newer API servers without its kinds: it has those
-/// that it had. Returns the versions of which that isn't known.
+/// Reads an APIGroupDiscoveryList. A version whose API server is away is listed as stale, by newer API servers without
+/// its kinds; then the last known kinds are used. Returns the versions without known kinds.
 fn take(list: &Value, known: &mut KnownKinds, found: &mut BTreeSet<String>) -> Vec<String> {
     let mut unknown = Vec::new();
     for group in list["items"].as_array().into_iter().flatten() {

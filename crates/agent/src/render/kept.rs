@@ -1,7 +1,9 @@
-//! Charts can generate passwords, certificates and names. They are generated once for each version of a service.
+//! Renders of charts that generate passwords, certificates or names. They are generated once for each version of a
+//! service.
 //!
-//! Rendered again, for another cache, another definition in the cluster or a lost state folder, such a chart would give a running database
-//! another password. So its render is kept in a Secret of the agent's namespace, and only another version or other parameters cause a new render.
+//! Rendered again, with another cache, another definition in the cluster or a lost state folder, such a chart would
+//! give a running database another password. So its render is stored in a Secret in the agent's namespace, and only
+//! another version or other parameters cause a new render.
 
 use std::{
     collections::BTreeMap,
@@ -24,10 +26,10 @@ use crate::{
 };
 
 const PURPOSE: &str = "rendered";
-/// Largest render that is read back, once it is unpacked.
+/// Most bytes of a decompressed render.
 const MAX_UNPACKED: usize = 64 << 20;
-/// Template functions with random results. A template that only mentions one of these names is kept too: it sees new capabilities of its
-/// cluster at its next version.
+/// Template functions with random results. The render of a template that only mentions one of these names is stored
+/// too; such a template sees new capabilities of its cluster at its next version.
 const MADE_UP: [&str; 14] = [
     "randAlpha",
     "randNumeric",
@@ -45,7 +47,7 @@ const MADE_UP: [&str; 14] = [
     "shuffle",
 ];
 
-/// Renders that are kept, by the services' uids, as they were read or written last.
+/// The stored renders by the uid of the service, as last read or written.
 #[derive(Default)]
 pub struct KeptRenders(Mutex<BTreeMap<String, Packed>>);
 
@@ -59,14 +61,14 @@ struct Kept {
     objects: Vec<(String, Value)>,
 }
 
-/// A digest of the inputs of a render, without those from the cluster. None where its charts generate nothing, or look up in the cluster what
-/// they generated before.
+/// A digest of a render's inputs, without those from the cluster. None: its charts generate nothing, or look up in the
+/// cluster what they generated before.
 pub fn key_of(archive: &Archive, deployment: &Deployment, parameters: &Map<String, Value>) -> Option<Digest> {
     let looks_up = deployment.renderers.iter().any(|renderer| renderer.helm.as_ref().is_some_and(|helm| helm.lookup));
     let mut files = archive.files();
     let is_made_up = !looks_up
         && files.any(|(path, text)| match path.as_str() {
-            // The agent unpacks no charts: it treats an archive as a chart that generates values.
+            // The agent unpacks no charts, so an archive counts as a chart that generates values.
             path if path.ends_with(".tgz") => path.contains("charts/"),
             path => path.contains("templates/") && makes_up(text),
         });
@@ -87,7 +89,7 @@ fn makes_up(text: &[u8]) -> bool {
 }
 
 impl KeptRenders {
-    /// The render of this very version, if it is kept.
+    /// The stored render of exactly this version. None: it is not stored.
     pub async fn find(&self, kubernetes: &Kubernetes, uid: &str, key: Digest) -> Result<Option<Render>, ApiError> {
         let known = lock(&self.0).get(uid).filter(|(known, _)| *known == key).map(|(_, bytes)| Arc::clone(bytes));
         let bytes = match known {
@@ -110,7 +112,7 @@ impl KeptRenders {
         Ok(Some(Render { objects: objects.collect(), errors: Vec::new() }))
     }
 
-    /// Keeps a render before anything of it is applied.
+    /// Stores a render before any of it is applied.
     pub async fn keep(&self, kubernetes: &Kubernetes, uid: &str, key: Digest, render: &Render) -> Result<(), ApiError> {
         let objects = render.objects.iter().map(|object| (object.origin.clone(), object.manifest.clone()));
         let unusable = |error: &dyn std::fmt::Display| ApiError::Unusable(format!("keep the render: {error}"));
@@ -132,7 +134,7 @@ impl KeptRenders {
         Ok(())
     }
 
-    /// Of a service that is gone.
+    /// Deletes the render of a service that is gone.
     pub async fn discard(&self, kubernetes: &Kubernetes, uid: &str) -> Result<(), ApiError> {
         lock(&self.0).remove(uid);
         match secrets::remove(kubernetes, &name(uid)).await {

@@ -1,4 +1,4 @@
-//! Templates' questions about the cluster, asked as the account that the service is applied as.
+//! Lookups of templates in the cluster, made as the account that the service is applied as.
 
 use std::{future::Future, pin::Pin};
 
@@ -12,7 +12,7 @@ use crate::{
     kubernetes::{ApiError, Kubernetes},
 };
 
-/// More objects than any template goes through.
+/// Most listed objects: more than any template needs.
 const MAX_LISTED: usize = 2000;
 
 pub struct ClusterAsker<'a> {
@@ -37,7 +37,7 @@ impl ClusterAsker<'_> {
             GroupVersionKind { group: group.to_owned(), version: version.to_owned(), kind: question.kind.clone() };
         let resource = match self.kinds.find(self.kubernetes, &kind).await? {
             Served::As(resource) if resource.version == version => resource,
-            // Helm takes that for a mistake too.
+            // Helm treats that as an error too.
             _ => {
                 return Err(ApiError::Unusable(format!(
                     "the cluster has no {} of {}",
@@ -45,6 +45,7 @@ impl ClusterAsker<'_> {
                 )));
             }
         };
+
         if question.name.is_empty() {
             let mut items = Vec::new();
             let mut too_many = false;
@@ -62,6 +63,7 @@ impl ClusterAsker<'_> {
                 json!({"apiVersion": question.api_version, "kind": format!("{}List", question.kind), "items": items});
             return Ok(Some(list));
         }
+
         let path = resource.path(&question.namespace, &question.name);
         match self.kubernetes.get(Some(self.account), &path, false).await {
             Ok(object) => Ok(Some(object)),

@@ -1,7 +1,8 @@
-//! Takes out of what hooks and tests have said what their service was handed as a secret, or has encrypted: programs print such
-//! values.
+//! Removes a service's secret parameters and decrypted values from the output of its hooks and tests, because programs
+//! print such values.
 //!
-//! All other texts of a report are the agent's own or an API server's, without values; masked, names in them would be missed.
+//! All other texts of a report are by the agent or an API server and hold no values; concealing them would hide names
+//! in them.
 
 use farwater_api::hooks::{HookReport, MAX_JUNIT_BYTES, MAX_LOG_BYTES};
 use farwater_fleet::plan::veil::Veil;
@@ -14,14 +15,14 @@ pub fn conceal(mut hooks: Vec<HookReport>, veil: &Veil) -> Vec<HookReport> {
     }
     for hook in &mut hooks {
         hook.message = shorten(&veil.conceal(&hook.message));
-        // They may be longer now.
+        // Concealing may have made them longer.
         hook.log = hook.log.take().map(|log| end(veil.conceal(&log), MAX_LOG_BYTES));
         hook.junit = hook.junit.take().map(|junit| veil.conceal(&junit)).filter(|junit| junit.len() <= MAX_JUNIT_BYTES);
     }
     hooks
 }
 
-/// At most so many bytes.
+/// The last part of a text, at most `bytes` long.
 fn end(text: String, bytes: usize) -> String {
     let from = (text.len().saturating_sub(bytes)..=text.len()).find(|at| text.is_char_boundary(*at));
     from.map_or_else(String::new, |from| text[from..].to_owned())

@@ -1,4 +1,4 @@
-//! Cuts a report to what the hub takes: of a service that is too large, what is wrong with it must still arrive.
+//! Cuts a report to a size that the hub accepts. Even for a huge service, the report of what is wrong must arrive.
 
 use std::io;
 
@@ -10,24 +10,25 @@ use farwater_fleet::conditions::cut;
 
 use crate::messages::MAX_MESSAGE;
 
-/// Of one service: half of a request, so that the envelope and others' reports have room beside it.
+/// Most bytes for one service: half of a request, so that there is room for the envelope and other reports.
 const MAX_SERVICE_BYTES: usize = MAX_STATUS_BYTES / 2;
-/// Longest messages of objects, tried in this order.
+/// Most bytes of objects' messages, tried in this order.
 const MESSAGES: [usize; 3] = [256, 64, 0];
 
-/// The report itself if the hub takes it; else with fewer objects, the unhealthy ones first, and shorter messages,
-/// which its message then says.
+/// The report itself if it is small enough. Otherwise with fewer objects, the unhealthy ones first, and shorter
+/// messages, which its message then says.
 pub fn fit(mut report: ServiceReport) -> ServiceReport {
     let stated = report.objects.len();
     if stated <= MAX_REPORTED_OBJECTS && json_bytes(&report) <= MAX_SERVICE_BYTES {
         return report;
     }
-    // What hooks left behind is the first to go: their results stay.
+    // The output of hooks is dropped first; their results stay.
     let outputs = drop_outputs(&mut report);
     if stated <= MAX_REPORTED_OBJECTS && json_bytes(&report) <= MAX_SERVICE_BYTES {
         add_note(&mut report, outputs);
         return report;
     }
+
     report.objects.sort_by_key(rank);
     report.objects.truncate(MAX_REPORTED_OBJECTS);
     let mut longest = MAX_MESSAGE;
@@ -38,10 +39,11 @@ pub fn fit(mut report: ServiceReport) -> ServiceReport {
         longest = limit;
         report.objects.iter_mut().for_each(|object| object.message = shorten(&object.message, limit));
     }
-    // Names alone may be too long: 700 bytes each.
+    // Names alone may be too long, with up to 700 bytes each.
     while json_bytes(&report) > MAX_SERVICE_BYTES && !report.objects.is_empty() {
         report.objects.truncate(report.objects.len() / 2);
     }
+
     let mut note = format!("this report is cut to {} of {stated} objects", report.objects.len());
     if longest < MAX_MESSAGE {
         note.push_str(&format!(" and to {longest} bytes of each message"));
@@ -50,7 +52,7 @@ pub fn fit(mut report: ServiceReport) -> ServiceReport {
     report
 }
 
-/// What is left to say where the hub refuses to hear of the objects.
+/// The report without objects, for a hub that refuses them.
 pub fn without_objects(mut report: ServiceReport) -> ServiceReport {
     let note = format!("the hub refused the report of its {} objects; the agent's log says why", report.objects.len());
     report.objects.clear();
@@ -64,7 +66,7 @@ fn drop_outputs(report: &mut ServiceReport) -> &'static str {
     "this report is cut: logs and JUnit files are left out"
 }
 
-/// Bytes of the report as JSON.
+/// Size of the report as JSON.
 pub fn json_bytes(report: &ServiceReport) -> usize {
     struct Count(usize);
     impl io::Write for Count {
@@ -93,7 +95,7 @@ fn shorten(text: &str, limit: usize) -> String {
     if limit == 0 { String::new() } else { cut(text, limit) }
 }
 
-/// At the end, and never cut off itself.
+/// Appends a note, which is never cut off itself.
 fn add_note(report: &mut ServiceReport, note: &str) {
     report.message = match report.message.as_str() {
         "" => note.to_owned(),
@@ -135,7 +137,7 @@ mod tests {
         }
     }
 
-    /// How many objects are left of `count`, and how long their messages are.
+    /// Expects the number of objects left of `count`, and the length of their messages.
     fn check(count: usize, name: &str, message: &str, expected: (usize, usize)) {
         let fitted = fit(report(count, name, message));
         let longest = fitted.objects.iter().map(|o| o.message.len()).max().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! One attempt at an entry that is to be applied: fetch, read, look up, plan, execute, remember.
+//! One attempt to apply an entry: fetch, read, look up, plan, execute, remember.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -37,7 +37,7 @@ use crate::{
 };
 
 impl ServiceTask {
-    /// `note` is said in the report of an attempt that got to its end.
+    /// `note`: added to the report of an attempt that completes.
     pub(super) async fn apply(&mut self, digest: Digest, deployment: &Deployment, note: Option<Note>) -> Ended {
         let start = Instant::now();
         let begun = SystemTime::now();
@@ -47,6 +47,7 @@ impl ServiceTask {
             self.set_outcome(digest, Outcome::Failed, message);
             return Ended::Settled { retry: true };
         }
+
         let (resolved, errors) = match self.prepare(deployment).await {
             Ok(Some(prepared)) => prepared,
             Ok(None) => return Ended::Superseded,
@@ -57,6 +58,7 @@ impl ServiceTask {
                 return Ended::Settled { retry: true };
             }
         };
+
         (self.reads_cluster, self.veil) = (resolved.reads_cluster, resolved.veil.clone());
         let read = start.elapsed();
         self.step("download", begun, None);
@@ -67,6 +69,7 @@ impl ServiceTask {
             () = newer => return Ended::Superseded,
             () = self.look_up(deployment, &resolved) => {}
         }
+
         let looked_up = start.elapsed();
         let mut plan = self.make_plan(deployment, &resolved).await;
         self.declare(digest, &resolved, &plan);
@@ -80,6 +83,7 @@ impl ServiceTask {
         }
         tracing::debug!(service = %self.name(), ?read, ?looked_up, planned = ?start.elapsed(), "planned");
         self.step("plan", begun, None);
+
         let begun = SystemTime::now();
         match self.execute(deployment, &resolved, &plan).await {
             Ok(true) => self.step("apply", begun, None),
@@ -100,19 +104,21 @@ impl ServiceTask {
                 return Ended::Settled { retry: true };
             }
         }
+
         self.read_first_health().await;
         if let Err(Stopped(message)) = self.close_hooks(deployment, &resolved, &plan).await {
             self.set_outcome(digest, Outcome::Failed, message);
             return Ended::Settled { retry: true };
         }
+
         self.watch(deployment);
         let retry = self.conclude(digest, &resolved, &errors, note);
         let is_settled = self.settle_documents(deployment).await;
         Ended::Settled { retry: retry || !is_settled }
     }
 
-    /// Another version, a hold or a freeze judges what is left of a prune, also where the attempt that began it ended before it was
-    /// done. Written before anything else is.
+    /// Returns the rest of a begun prune to the guards if the deployment has changed, e.g. by another version, a hold
+    /// or a freeze, even if the earlier attempt ended early. Saved before anything else is.
     async fn reconsider(&mut self, deployment: &Deployment) -> Result<(), Stopped> {
         match spare_begun(&mut self.stored.inventory, self.stored.deployment.as_ref(), deployment) {
             true => self.save_inventory().await,
@@ -128,7 +134,7 @@ impl ServiceTask {
         }
     }
 
-    /// The bundle's objects, ready to send. `None`: superseded.
+    /// The bundle's objects, ready to send. None: superseded.
     async fn prepare(&self, deployment: &Deployment) -> Result<Option<(Resolved, Vec<String>)>, Stopped> {
         let basis = self.basis();
         tokio::select! {
@@ -154,14 +160,15 @@ impl ServiceTask {
         self.basis().make_plan(deployment, resolved, known).await
     }
 
-    /// `false`: superseded.
+    /// False: superseded.
     async fn execute(&mut self, deployment: &Deployment, resolved: &Resolved, plan: &Plan) -> Result<bool, Stopped> {
         self.remember_intent(deployment, resolved, plan).await?;
-        // Not what is only kept while something newer waits.
+        // Not for a deployment that is only kept while a newer one waits.
         if !self.hooks.is_held {
             self.begun = self.attempted.as_ref().map(|(digest, ..)| *digest);
             lock(&self.agent.running).insert(self.uid().to_owned(), deployment.bundle);
         }
+
         let (agent, service) = (self.agent.clone(), self.stored.service.clone());
         let basis = Basis { agent: &agent, service: &service };
         let account = &deployment.ceiling.service_account;
@@ -173,18 +180,21 @@ impl ServiceTask {
         {
             blocked = Some((namespace.as_str(), error.to_string()));
         }
+
         let objects: Objects<'_> = resolved.objects.iter().map(|o| (o.key(), o)).collect();
         self.unobserved = unobserved(resolved, plan);
         self.record_remarks(&objects, plan);
         self.record_unchanged(&objects, plan);
         self.record_drift(&executor, &objects, plan).await;
         self.record_skips(plan);
+
         let mut results = BTreeMap::new();
         let blocked = blocked.as_ref().map(|(namespace, error)| (*namespace, error.as_str()));
         let ahead = self.ahead_of_hooks(resolved, plan);
         let lost = executor.apply_stage(Stage::Namespaces, &ahead, &objects, blocked, &mut results).await;
         self.record_deletion(lost);
         self.record_results(&objects, &ahead, &results);
+
         self.barrier = self.open_hooks(&executor, deployment, resolved).await?;
         for wave in &plan.waves {
             if self.barrier.is_none() && wave.changes.iter().any(|change| !change.cause.is_repair()) {
@@ -202,6 +212,7 @@ impl ServiceTask {
             self.record_deletion(lost);
             self.record_results(&objects, &open, &results);
         }
+
         if self.barrier.is_none() {
             self.barrier = self.end_sync_hooks(&executor, deployment, (resolved, plan)).await?;
         }
@@ -215,14 +226,16 @@ impl ServiceTask {
             self.save_inventory().await?;
             return Ok(false);
         }
+
         let held = hold_reasons(&self.stored.inventory, Some(&origin(deployment)), deployment.hold_prune.as_deref());
-        // What replaces must stand before what it replaced goes.
+        // A replacement must be in place before the replaced object is deleted.
         let leaving = if self.barrier.is_none() { plan.prune.candidates.clone() } else { Vec::new() };
         let generated = resolved.generated();
         let prune = prune::decide(leaving, &self.guards(deployment, resolved, plan, &results, (&held, &generated)));
         if !self.prune(&executor, plan, &prune, deployment.approved_prune, Purpose::Sync).await? {
             return Ok(false);
         }
+
         self.record_leaving(plan, &prune, resolved, deployment);
         // A deleted object no longer keeps objects of other services.
         self.announce(resolved.stated_keys(), false);
@@ -232,7 +245,8 @@ impl ServiceTask {
         Ok(true)
     }
 
-    /// Writes the union of old and new before the first create, so that nothing can exist that no inventory names.
+    /// Saves the union of old and new entries before the first create, so that no object can exist that no inventory
+    /// names.
     async fn remember_intent(
         &mut self,
         deployment: &Deployment,
@@ -252,16 +266,18 @@ impl ServiceTask {
                 done: false,
                 overruled: Vec::new(),
             });
-            // Its kind may be stated in another version now.
+            // The source may state its kind in another version now.
             entry.object = (*object).clone();
         }
-        // Also what can't be applied now.
+
+        // Includes objects that can't be applied now.
         for key in resolved.stated_keys() {
             self.stored.inventory.state_again(key);
         }
         if self.stored.inventory.entries.is_empty() {
             return Ok(());
         }
+
         let kept = remembered(deployment);
         let unpruned = |d: &Deployment| Deployment { prune: false, hold_prune: None, ..d.clone() };
         let held = self.stored.deployment.as_ref().is_some_and(|stored| unpruned(stored) == kept);
@@ -276,9 +292,10 @@ impl ServiceTask {
         self.stored.save(&agent.kubernetes).await.map_err(|e| Stopped(chain(&e)))
     }
 
-    /// Gives up what lies sealed for deployments of before. After the report: nobody waits for it. Whether it is done.
+    /// Deletes sealed documents of earlier deployments, after the report because nothing waits for it. Returns whether
+    /// it succeeded.
     async fn settle_documents(&self, deployment: &Deployment) -> bool {
-        // Of a service that has nothing applied, another one may be remembered.
+        // A service that has nothing applied may remember another deployment.
         let deployments = [self.stored.deployment.as_ref(), Some(deployment)];
         match self.agent.sealed.settle(self.uid(), deployments, &self.agent.kubernetes).await {
             Ok(()) => true,
@@ -289,7 +306,7 @@ impl ServiceTask {
         }
     }
 
-    /// The guards again, now that it is known what could be applied.
+    /// The inputs of the guards, now that the results of the applies are known.
     fn guards<'a>(
         &'a self,
         deployment: &Deployment,
@@ -312,7 +329,8 @@ impl ServiceTask {
         }
     }
 
-    /// Deletes what passed the guards. What is to go is written down first: see [`InventoryEntry::doomed`]. `false`: superseded.
+    /// Deletes the objects that passed the guards. They are recorded first: see [`InventoryEntry::doomed`]. False:
+    /// superseded.
     pub(super) async fn prune(
         &mut self,
         executor: &Executor<'_>,
@@ -339,10 +357,12 @@ impl ServiceTask {
             }
             deletes.extend(prune.candidates.iter().cloned());
         }
+
         if deletes.is_empty() {
             return Ok(true);
         }
         self.save_inventory().await?;
+
         let results = executor.delete(&deletes, &plan.going, purpose).await;
         for candidate in &deletes {
             let key = ObjectKey::from(&candidate.object);
@@ -373,6 +393,7 @@ impl ServiceTask {
                 Some(Deleted::Superseded) | None => {}
             }
         }
+
         if results.values().any(|deleted| matches!(deleted, Deleted::Superseded)) {
             self.spare(&deletes);
             self.save_inventory().await?;
@@ -385,7 +406,8 @@ impl ServiceTask {
         Ok(true)
     }
 
-    /// What a newer version has kept from being deleted is judged by that one. The same version finishes what it has begun.
+    /// If a newer version interrupted the deletion, that version judges the rest. The same version completes what it
+    /// has begun.
     fn spare(&mut self, deletes: &[Candidate]) {
         let attempted = self.attempted.as_ref().map(|(digest, ..)| *digest);
         if attempted == Some(self.assignments.borrow().digest) {
@@ -398,7 +420,7 @@ impl ServiceTask {
         }
     }
 
-    /// Counts what goes with what is held, once per plan.
+    /// Counts the contents of held objects, once per plan.
     pub(super) async fn preview(&mut self, account: &ServiceAccount, prune: &PrunePlan) {
         let Some(held) = &mut self.held else { return };
         let known = self.previewed.take().filter(|(digest, _)| *digest == held.digest);
@@ -410,7 +432,7 @@ impl ServiceTask {
         self.previewed = Some((held.digest, contents));
     }
 
-    /// Whether to try again.
+    /// Records the outcome. Returns whether to retry.
     fn conclude(&mut self, digest: Digest, resolved: &Resolved, errors: &[String], note: Option<Note>) -> bool {
         let held: BTreeSet<ObjectKey> = self.barrier.iter().flat_map(|b| &b.held).map(ObjectKey::from).collect();
         let unapplied: Vec<String> = self
@@ -420,6 +442,7 @@ impl ServiceTask {
             .map(|(_, s)| format!("{}: {}", s.object, s.message))
             .collect();
         let deleting = self.statuses.values().any(|s| s.health == Health::Terminating);
+
         let mut parts = Vec::new();
         if let Some(first) = errors.first() {
             let more = if errors.len() > 1 { format!(" (and {} more)", errors.len() - 1) } else { String::new() };
@@ -428,6 +451,7 @@ impl ServiceTask {
         if let Some(first) = unapplied.first() {
             parts.push(format!("{} of {} objects not applied: {first}", unapplied.len(), resolved.stated()));
         }
+
         let said = note.as_ref().map_or(Outcome::Applied, Note::outcome);
         let outcome = match &self.barrier {
             _ if !parts.is_empty() => Outcome::Failed,
@@ -436,13 +460,14 @@ impl ServiceTask {
         };
         parts.extend(self.barrier.as_ref().map(Barrier::explain));
         parts.extend(note.map(|note| note.text));
+
         self.set_outcome(digest, outcome, shorten(&parts.join("; ")));
-        // A source that can't be read is the same at the next look: only what the cluster refused may change. What later waves
-        // wait for is seen when it changes.
+        // An unreadable source stays the same, so only refusals by the cluster are worth a retry. What later waves wait
+        // for is observed when it changes.
         !unapplied.is_empty() || deleting || self.hooks.retry
     }
 
-    /// Asks the watches for every kind of the inventory.
+    /// Requests watches for every kind in the inventory.
     pub(super) fn watch(&mut self, deployment: &Deployment) {
         let account = &deployment.ceiling.service_account;
         let mut wants: BTreeMap<crate::kubernetes::Resource, BTreeSet<String>> = BTreeMap::new();
@@ -464,7 +489,7 @@ impl ServiceTask {
     }
 }
 
-/// What the guards count against: this plan's own additions must not widen them.
+/// The number that the guards count against, without this plan's own additions, which must not widen the guards.
 fn baseline_before(task: &ServiceTask, plan: &Plan, results: &BTreeMap<ObjectKey, Applied>) -> usize {
     if task.stored.inventory.baseline > 0 {
         return task.stored.inventory.baseline;
@@ -475,7 +500,7 @@ fn baseline_before(task: &ServiceTask, plan: &Plan, results: &BTreeMap<ObjectKey
     baseline(&task.stored.inventory).saturating_sub(created.count())
 }
 
-/// Objects whose drift is neither corrected nor told.
+/// Objects whose drift is neither corrected nor reported.
 fn unobserved(resolved: &Resolved, plan: &Plan) -> BTreeSet<ObjectKey> {
     let is_others = |options: &ObjectOptions| options.drift == DriftMode::Ignore || options.create_only;
     let others = resolved.objects.iter().filter(|object| is_others(&object.options)).map(|object| object.key());

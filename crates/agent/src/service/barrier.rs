@@ -1,7 +1,7 @@
-//! Between two waves: what is new in the later one waits until all before it is healthy.
+//! The barrier between two waves: new objects of the later one wait until everything before it is healthy.
 //!
-//! Nobody waits for it in an attempt: it ends, watches tell of the objects' health, and when the way is open a new attempt begins. So a
-//! newer assignment finds nothing that it would have to end.
+//! No attempt waits for that: it ends, watches report the objects' health, and a new attempt begins when the barrier
+//! opens. So a newer assignment never has to interrupt a wait.
 
 use std::collections::BTreeSet;
 
@@ -22,9 +22,9 @@ use super::ServiceTask;
 pub(super) struct Barrier {
     behind: Behind,
     holder: Holder,
-    /// The objects of the waves before, by wave.
+    /// The objects of earlier waves, with their wave.
     before: Vec<(i32, ObjectRef)>,
-    /// What waits.
+    /// The objects that wait.
     pub held: Vec<ObjectRef>,
 }
 
@@ -32,9 +32,9 @@ pub(super) struct Barrier {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Behind {
     Wave(i32),
-    /// What runs when all is healthy.
+    /// A phase that runs once everything is healthy.
     Closing(HookPhase),
-    /// What follows a hook: whether it may begin is found out by looking at the hook.
+    /// Changes after a hook. Only a look at the hook shows whether they may begin.
     Hook,
 }
 
@@ -44,7 +44,7 @@ impl Barrier {
         Self { behind: Behind::Hook, holder, before: Vec::new(), held: Vec::new() }
     }
 
-    /// The same before what runs in a phase.
+    /// The same barrier, before a phase.
     pub fn before_phase(self, phase: HookPhase) -> Self {
         Self { behind: Behind::Closing(phase), ..self }
     }
@@ -69,7 +69,7 @@ impl Barrier {
         }
     }
 
-    /// What is said of an object that waits.
+    /// The message for an object that waits.
     fn explain_to_held(&self) -> String {
         match self.behind {
             Behind::Hook => format!("waits for a hook: {}", self.holder.message),
@@ -77,22 +77,22 @@ impl Barrier {
         }
     }
 
-    /// Of an attempt that stopped here.
+    /// Outcome of an attempt that stopped here.
     pub fn outcome(&self) -> Outcome {
         if self.holder.is_stuck { Outcome::Failed } else { Outcome::Applying }
     }
 }
 
 impl ServiceTask {
-    /// Whether something before `wave` keeps it from beginning.
+    /// The barrier that keeps `wave` from beginning. None: it may begin.
     pub(super) async fn stop_before(&mut self, wave: i32, resolved: &Resolved, plan: &Plan) -> Option<Barrier> {
         let stated = resolved.objects.iter().filter(|object| object.wave < wave);
         let mut before: Vec<(i32, ObjectRef)> = stated.map(|object| (object.wave, object.object.clone())).collect();
-        // One that is fought over was applied.
+        // An object that others fight over was applied.
         let fought: BTreeSet<&ObjectRef> =
             plan.skipped.iter().filter(|skip| !skip.reason.is_unapplied()).map(|skip| &skip.object).collect();
         before.retain(|(_, object)| !fought.contains(object));
-        // Those that were skipped before there was a plan are not among the objects.
+        // Objects that were skipped before planning are not among the objects.
         let skipped = resolved.skipped.iter().filter(|skip| skip.wave < wave);
         before.extend(skipped.map(|skip| (skip.wave, skip.object.clone())));
         if before.is_empty() {
@@ -110,7 +110,7 @@ impl ServiceTask {
         })
     }
 
-    /// Says of each object that waits what it waits for.
+    /// Records on each waiting object what it waits for.
     pub(super) fn record_barrier(&mut self) {
         let Some(barrier) = &self.barrier else { return };
         let (held, holder, message) = (barrier.held.clone(), barrier.holder.clone(), barrier.explain_to_held());
@@ -119,7 +119,8 @@ impl ServiceTask {
         }
     }
 
-    /// After news of objects' health: whether the waves that wait may begin. What they wait for may be another object now.
+    /// Called when objects' health has changed: whether the waiting waves may begin. They may now wait for another
+    /// object.
     pub(super) fn pass_barrier(&mut self) -> bool {
         let Some(barrier) = self.barrier.take_if(|barrier| barrier.behind != Behind::Hook) else { return false };
         let Some(holder) = self.find_holder(&barrier.before) else { return true };
@@ -129,17 +130,17 @@ impl ServiceTask {
         if changed && let Some((digest, outcome, _)) = self.attempted.clone() {
             let (now, message) = (barrier.outcome(), barrier.explain());
             self.record_barrier();
-            // What else went wrong is said by the attempt that follows.
+            // The following attempt reports what else went wrong.
             if matches!(outcome, Outcome::Applying) || now == Outcome::Failed {
                 self.attempted = Some((digest, now, message));
             }
         }
         self.ask_unwatched();
-        // There may be hooks for that.
+        // There may be hooks for failures.
         has_failed && self.has_hooks()
     }
 
-    /// Where no watch tells, what is waited for is asked again, less and less often.
+    /// Reads what is waited for again where no watch covers it, at growing intervals.
     fn ask_unwatched(&mut self) {
         let (Some(barrier), Some(account)) = (&self.barrier, self.account()) else { return };
         let is_open = |object: &ObjectRef| {

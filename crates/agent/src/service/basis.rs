@@ -1,5 +1,5 @@
-//! What a plan is made of: the objects of the source, what the cluster holds under their names, and what else decides. The same
-//! for who carries the plan out and for who only shows it.
+//! The inputs of a plan: the objects of the source, the live objects, and everything else that decides. The same for
+//! carrying a plan out and for showing it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -30,17 +30,17 @@ use crate::{
     tombstones::Tombstones,
 };
 
-/// Why an attempt could not begin. The text is for the report.
+/// Why an attempt could not begin, as a text for the report.
 pub(crate) struct Stopped(pub(crate) String);
 
-/// Of one service.
+/// The basis of one service.
 #[derive(Clone, Copy)]
 pub(crate) struct Basis<'a> {
     pub agent: &'a Agent,
     pub service: &'a ServiceIdentity,
 }
 
-/// What is known of the cluster and of what was done to it.
+/// The known state of the cluster, and of earlier attempts.
 #[derive(Clone, Copy)]
 pub(crate) struct Known<'a> {
     pub inventory: &'a Inventory,
@@ -48,35 +48,35 @@ pub(crate) struct Known<'a> {
     pub cooling: &'a Cooling,
 }
 
-/// What was in place before a deployment.
+/// The state before a deployment.
 #[derive(Clone, Copy)]
 pub(crate) struct Before<'a> {
-    /// What the service was last asked to keep applied.
+    /// The deployment that the service was last asked to keep applied.
     pub deployment: Option<&'a Deployment>,
     pub inventory: &'a Inventory,
-    /// Which hooks have run.
+    /// The hooks that have run.
     pub hooks: Option<&'a Record>,
 }
 
-/// What is remembered of a deployment: what it asks to be done once is over with its attempt.
+/// The remembered form of a deployment, without requests that end with their attempt.
 pub(super) fn remembered(deployment: &Deployment) -> Deployment {
     Deployment { approved_prune: None, undo: None, ..deployment.clone() }
 }
 
-/// What was begun to be deleted counts for what began it: another deployment than the `last` one judges what is left. Whether there was
-/// anything.
+/// Returns begun deletions to the guards if `deployment` is not the one that began them, i.e. not `last`. Returns
+/// whether there were any.
 pub(crate) fn spare_begun(inventory: &mut Inventory, last: Option<&Deployment>, deployment: &Deployment) -> bool {
     last != Some(&remembered(deployment)) && inventory.spare_doomed()
 }
 
-/// What a service's own task knows and nobody else does, as it was between two attempts.
+/// The state that only a service's own task knows, as between two attempts.
 #[derive(Debug, Default)]
 pub struct Snapshot {
     pub inventory: Inventory,
-    /// What the service was last asked to keep applied.
+    /// The deployment that the service was last asked to keep applied.
     pub deployment: Option<Deployment>,
     pub cooling: Cooling,
-    /// Which hooks have run.
+    /// The hooks that have run.
     pub hooks: Option<Record>,
 }
 
@@ -117,7 +117,7 @@ impl<'a> Basis<'a> {
 }
 
 impl Basis<'_> {
-    /// The source's objects as they are sent, and what of it can't be read.
+    /// The source's objects as sent, and the errors of what can't be read.
     pub async fn read_source(
         &self,
         deployment: &Deployment,
@@ -130,6 +130,7 @@ impl Basis<'_> {
         let archive = agent.bundles.open(deployment, shelf, &agent.hub, &caller, &agent.kubernetes).await;
         let archive = archive.map_err(|e| Stopped(chain(&e)))?;
         let opened = crate::sops::open(archive, &identity).map_err(|e| Stopped(chain(&e)))?;
+
         let last = before.deployment;
         let access = Access { shelf, hub: &agent.hub, caller: &caller, kubernetes: &agent.kubernetes, last };
         let parameters = agent.sealed.open_parameters(&self.service.uid, deployment, access).await;
@@ -139,6 +140,7 @@ impl Basis<'_> {
             let filled = crate::cluster_secrets::fill(&agent.kubernetes, deployment, parameters).await;
             filled.map_err(|e| Stopped(chain(&e)))?;
         }
+
         let stated = (deployment.target_namespace.as_str(), &deployment.configuration);
         let mut handed = Handed::of(parameters, self.service, stated, &identity.cluster);
         handed.veil.join(&opened.veil);
@@ -147,6 +149,7 @@ impl Basis<'_> {
             kinds: &agent.kinds,
             account: &deployment.ceiling.service_account,
         };
+
         let of = (self.service.name.as_str(), occasion_of(deployment, before));
         let key = key_of(&opened.archive, deployment, handed.values());
         let explain = |error: ApiError| Stopped(format!("what its charts make up: {}", chain(&error)));
@@ -168,6 +171,7 @@ impl Basis<'_> {
             let keeping = agent.kept_renders.keep(&agent.kubernetes, &self.service.uid, key, &render);
             keeping.await.map_err(explain)?;
         }
+
         let veil = handed.veil.clone();
         let sees_occasion = !crate::render::is_always_the_same(&opened.archive, deployment);
         drop((opened, handed));
@@ -182,6 +186,7 @@ impl Basis<'_> {
             .await
             .map_err(|e| Stopped(format!("learn which kinds the cluster serves: {e}")))?;
         let scopes = agent.kinds.scopes(wanted);
+
         let terms = Terms {
             target_namespace: &deployment.target_namespace,
             ceiling: &deployment.ceiling,
@@ -192,7 +197,7 @@ impl Basis<'_> {
         Ok((resolved, errors))
     }
 
-    /// Looks up what no watch keeps up to date.
+    /// Looks up the objects that no watch keeps up to date.
     pub async fn look_up(
         &self,
         account: &ServiceAccount,
@@ -202,7 +207,7 @@ impl Basis<'_> {
     ) {
         let agent = self.agent;
         let entries = &inventory.entries;
-        // Absent and refused answers are asked for again: nobody tells when they change.
+        // Absent and forbidden objects are looked up again, because no watch reports when that changes.
         live.retain(|key, live| {
             matches!(live, Live::Present(_))
                 && entries.get(key).is_some_and(|entry| {
@@ -224,7 +229,7 @@ impl Basis<'_> {
         live.extend(self.lookup(account).run(queries).await);
     }
 
-    /// What the cluster holds of everything that was applied.
+    /// Looks up everything that was applied.
     pub async fn look_up_all(&self, account: &ServiceAccount, inventory: &Inventory) -> BTreeMap<ObjectKey, Live> {
         self.lookup(account).run(of_inventory(inventory).collect()).await
     }
@@ -233,7 +238,7 @@ impl Basis<'_> {
         Lookup { kubernetes: &self.agent.kubernetes, kinds: &self.agent.kinds, account, service_uid: &self.service.uid }
     }
 
-    /// Who does as this account what was planned, and judges by the built-in rules of health.
+    /// An executor that acts as this account, and judges by the built-in health rules.
     pub fn executor<'a>(&'a self, account: &'a ServiceAccount, superseded: Superseded) -> Executor<'a> {
         let (kubernetes, kinds, tombstones) = (&self.agent.kubernetes, &self.agent.kinds, self.tombstones());
         let service = &self.service.uid;
@@ -241,7 +246,7 @@ impl Basis<'_> {
         Executor { kubernetes, kinds, account, service, tombstones, rules: Arc::default(), leaving, superseded }
     }
 
-    /// What other services have to do with this one's objects, as they said it last.
+    /// How other services are related to this one's objects, as they last reported.
     pub fn transfers(&self) -> Transfers {
         let name = self.name();
         let claims = self.agent.claims_on(&self.service.uid);
@@ -274,8 +279,8 @@ impl Basis<'_> {
         })
     }
 
-    /// Asked as the agent itself: a tenant's account need not be allowed to read namespaces, and all that it learns is
-    /// that its own target exists. Only where something may have to be created in it.
+    /// Whether the target namespace exists. Read as the agent itself, because a tenant's account need not be allowed to
+    /// read namespaces, and it only learns about its own. Read only if something may have to be created in it.
     async fn target_namespace_exists(&self, deployment: &Deployment, known: Known<'_>) -> Option<bool> {
         let lacks_something = known
             .live
@@ -302,12 +307,12 @@ fn of_inventory(inventory: &Inventory) -> impl Iterator<Item = Query> {
     })
 }
 
-/// Whether a version is the first one of its service, as its hooks see it.
+/// Whether a version is the first one of its service, for its hooks.
 fn occasion_of(deployment: &Deployment, before: Before<'_>) -> Occasion {
     Record::next(before.hooks.cloned(), version_of(deployment), before.inventory.baseline > 0).occasion
 }
 
-/// Where a deployment's objects come from.
+/// The origin of a deployment's objects.
 pub(super) fn origin(deployment: &Deployment) -> Origin {
     Origin { root: deployment.origin.clone(), path: deployment.path.clone() }
 }

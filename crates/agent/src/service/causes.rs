@@ -1,7 +1,7 @@
-//! Why objects are not healthy, looked up beside everything else: no attempt, barrier or report waits for it.
+//! Why objects are not healthy, looked up in the background: no attempt, barrier or report waits for it.
 //!
-//! Nothing is asked while all is healthy. What a workload owns is not watched, so it is looked at again, less and less often while
-//! it stays as it is.
+//! Nothing is read while all objects are healthy. The objects that a workload owns are not watched, so they are read
+//! again, at growing intervals while nothing changes.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -24,11 +24,12 @@ use crate::{
     sync::jitter,
 };
 
-/// A pod that waits for its image tries every five minutes in the end.
+/// Longest pause between two looks. A pod that waits for its image finally retries every five minutes.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
-/// Objects of one service that are explained at one time, the failed ones first: of hundreds the reason is mostly the same.
+/// Objects of one service that are explained at one time, failed ones first: hundreds of them mostly have the same
+/// cause.
 const EXPLAINED: usize = 24;
-/// Looks at one time, of one service; the agent's bound is over it.
+/// Concurrent looks of one service, within the agent's limit.
 const LOOKS: usize = 2;
 
 pub(super) struct Causes {
@@ -39,7 +40,7 @@ pub(super) struct Causes {
 
 struct Cause {
     text: String,
-    /// None while it is being looked at.
+    /// None while it is being looked up.
     next: Option<Instant>,
     pause: Duration,
 }
@@ -49,7 +50,7 @@ impl Causes {
         Self { limits, known: BTreeMap::new(), looks: JoinSet::new() }
     }
 
-    /// Takes up what is not healthy now, and forgets what is.
+    /// Adds unhealthy objects and removes healthy ones.
     fn follow(&mut self, unhealthy: &[ObjectKey]) {
         self.known.retain(|key, _| unhealthy.contains(key));
         let HealthLimits { first_look, next_look, .. } = self.limits;
@@ -59,7 +60,7 @@ impl Causes {
         }
     }
 
-    /// Its own word has changed: what was found before may be why no more.
+    /// The object's own message has changed, so the known cause may be outdated.
     pub fn hasten(&mut self, key: &ObjectKey) {
         if let Some(cause) = self.known.get_mut(key) {
             cause.pause = self.limits.next_look;
@@ -78,7 +79,7 @@ impl Causes {
         self.known.values().filter_map(|cause| cause.next).min()
     }
 
-    /// Ends when a look has ended; `None` at once where there is none.
+    /// Returns when a look has ended. None: there is none.
     pub async fn ended(&mut self) -> Option<(ObjectKey, Result<Looked, ApiError>)> {
         loop {
             match self.looks.join_next().await? {
@@ -88,10 +89,10 @@ impl Causes {
         }
     }
 
-    /// Takes in what was found; whether something else is said now.
+    /// Stores the result of a look. Returns whether the cause changed.
     fn note(&mut self, key: &ObjectKey, text: Option<String>) -> bool {
         let Some(cause) = self.known.get_mut(key) else { return false };
-        // What can't be read now says nothing against what was.
+        // A failed read doesn't refute the earlier result.
         let text = text.unwrap_or_else(|| cause.text.clone());
         let changed = text != cause.text;
         cause.pause = if changed { self.limits.next_look } else { (cause.pause * 2).min(LONGEST_PAUSE) };
@@ -146,7 +147,7 @@ impl ServiceTask {
         }
     }
 
-    /// Takes in what a look found; whether another attempt may go on now.
+    /// Stores the result of a look. Returns whether another attempt may proceed now.
     pub(super) fn hear_cause(&mut self, key: &ObjectKey, looked: Result<Looked, ApiError>) -> bool {
         let looked = match looked {
             Ok(looked) => Some(looked),
@@ -170,7 +171,7 @@ impl ServiceTask {
         goes_on
     }
 
-    /// What is told of an object's health: its own word, and what it owns.
+    /// The explanation of an object's health: its own message, and the cause among its children.
     pub(super) fn explain_health(&self, key: &ObjectKey, status: &Status) -> String {
         let cause = match status.health {
             Health::Failed | Health::InProgress => self.causes.text(key),
@@ -184,11 +185,11 @@ impl ServiceTask {
     }
 }
 
-/// Said of a claim that is bound when somebody uses it.
+/// Message for a claim that is bound by its first consumer.
 const WAITS_FOR_CONSUMER: &str = "waits for its first consumer";
 
 async fn look(agent: &Agent, account: &ServiceAccount, rules: &Rules, path: &str) -> Result<Looked, ApiError> {
-    // Closed by nobody.
+    // Never closed.
     let _place = agent.looks.acquire().await;
     explain(&agent.kubernetes, account, rules, path).await
 }

@@ -1,7 +1,7 @@
-//! Hooks of a service: begun when their turn comes, looked at until they have ended.
+//! Hooks of a service: begun in their turn, and observed until they have ended.
 //!
-//! As with waves nobody waits in an attempt: one that comes to a hook that runs ends there, and a new one begins when the hook has
-//! ended. What has run is in the inventory before anything follows from it.
+//! As with waves, no attempt waits: one that reaches a running hook ends, and a new one begins when the hook has ended.
+//! What has run is saved in the inventory before anything depends on it.
 
 mod farewell;
 mod look;
@@ -31,27 +31,27 @@ use super::{
 };
 use crate::execute::Executor;
 
-/// Between two looks at what no watch tells of; doubled each time, up to a bound.
+/// First pause between two looks at hooks that no watch covers; it doubles up to a limit.
 const BLIND_PAUSE: Duration = Duration::from_secs(1);
 
-/// How long the API server may be unable to hand out what a hook left behind.
+/// How long the API server may be unable to return a hook's output.
 const OUTPUT_PATIENCE: Duration = Duration::from_secs(120);
 
-/// The source with its plan.
+/// A source with its plan.
 type Planned<'a> = (&'a Resolved, &'a Plan);
 
-/// When hooks are looked at, and what they left behind.
+/// When hooks are looked at, and their output.
 #[derive(Default)]
 pub(super) struct HookQueue {
     look_at: Option<Instant>,
     pause: Duration,
-    /// One could not be begun, and another attempt may.
+    /// A hook could not be begun, and another attempt may begin it.
     pub retry: bool,
-    /// The service is held: nothing is begun.
+    /// The service is held, so no hook begins.
     pub is_held: bool,
-    /// By run. Told while this agent lives; the hub keeps them.
+    /// Output by run. Reported while this agent lives; the hub stores it.
     outputs: BTreeMap<Digest, (Option<String>, Option<String>)>,
-    /// Since when the output of one that has ended could not be read.
+    /// Since when the output of an ended run could not be read.
     unread: BTreeMap<Digest, Instant>,
 }
 
@@ -60,7 +60,7 @@ impl HookQueue {
         self.look_at
     }
 
-    /// Whether what a run left behind is waited for, and not given up yet.
+    /// Whether to keep waiting for the output of a run.
     fn may_wait_for_output(&mut self, run: &Digest) -> bool {
         let waits = self.unread.entry(*run).or_insert_with(Instant::now).elapsed() < OUTPUT_PATIENCE;
         if waits {
@@ -80,12 +80,12 @@ impl ServiceTask {
         self.stored.hooks.is_some()
     }
 
-    /// Objects of hooks that have not ended: what watches are asked for.
+    /// Objects of hooks that have not ended, for watches.
     pub(super) fn running_hooks(&self) -> impl Iterator<Item = &ObjectRef> {
         self.stored.hooks.iter().flat_map(Record::running).map(|run| &run.object)
     }
 
-    /// Namespaces of the source that hooks run in before anything else is applied.
+    /// Namespaces of the source in which hooks run before anything else is applied.
     pub(super) fn ahead_of_hooks<'a>(&self, resolved: &Resolved, plan: &'a Plan) -> Vec<&'a Change> {
         let hooks = resolved.hooks.iter().filter(|hook| hook.steps.iter().any(|step| step.phase == HookPhase::PreSync));
         let namespaces: BTreeSet<&str> = hooks.map(|hook| hook.object.namespace.as_str()).collect();
@@ -93,7 +93,8 @@ impl ServiceTask {
         stages.flat_map(|wave| &wave.changes).filter(|change| namespaces.contains(change.object.name())).collect()
     }
 
-    /// Before anything is applied: begins the version, ends what an older one left running, and runs what comes first.
+    /// Called before anything is applied: begins the version, ends running hooks of an older one, and runs the first
+    /// hooks.
     pub(super) async fn open_hooks(
         &mut self,
         executor: &Executor<'_>,
@@ -102,7 +103,8 @@ impl ServiceTask {
     ) -> Result<Option<Barrier>, Stopped> {
         self.hooks.retry = false;
         self.hooks.look_at = None;
-        // A chart is told whether it is installed or upgraded, which stays so for its version: also when it is rendered again.
+        // A chart is rendered for an install or an upgrade, and this stays the same for its version, even if it is
+        // rendered again.
         if self.stored.hooks.is_none() && resolved.hooks.is_empty() && !resolved.sees_occasion {
             return Ok(None);
         }
@@ -111,7 +113,8 @@ impl ServiceTask {
         self.run_phase(executor, deployment, &resolved.hooks, HookPhase::PreSync, i32::MAX).await
     }
 
-    /// Before the changes of a wave: what keeps it from beginning. Hooks of a wave begin with it, and later ones wait for them.
+    /// Called before the changes of a wave. Returns what keeps the wave from beginning. Hooks of a wave begin with it,
+    /// and later waves wait for them.
     pub(super) async fn reach_wave(
         &mut self,
         executor: &Executor<'_>,
@@ -129,7 +132,7 @@ impl ServiceTask {
         Ok(self.stop_before(wave, resolved, plan).await)
     }
 
-    /// After the last wave: the hooks that belong to it and to later ones.
+    /// Called after the last wave: runs the hooks of that wave and later ones.
     pub(super) async fn end_sync_hooks(
         &mut self,
         executor: &Executor<'_>,
@@ -161,13 +164,13 @@ impl ServiceTask {
         self.run_phase(executor, deployment, &resolved.hooks, HookPhase::Sync, wave).await
     }
 
-    /// Whether something of a phase is to be begun.
+    /// Whether a hook of a phase is to begin.
     fn is_new(&self, hooks: &[ResolvedHook], phase: HookPhase, deployment: &Deployment, last: i32) -> bool {
         let record = self.stored.hooks.as_ref();
         record.is_some_and(|record| matches!(next(hooks, record, phase, terms_of(deployment), last), Next::Start(_)))
     }
 
-    /// After everything was applied: what runs when all is healthy, and what runs when something went wrong.
+    /// Called after everything was applied: runs the hooks for a healthy service, and those for a failure.
     pub(super) async fn close_hooks(
         &mut self,
         deployment: &Deployment,
@@ -182,7 +185,7 @@ impl ServiceTask {
         let executor = basis.executor(&deployment.ceiling.service_account, self.supersession());
         let hooks = &resolved.hooks;
         for phase in [HookPhase::PostSync, HookPhase::Test] {
-            // Of a source that can't be read completely nobody knows what belongs to it.
+            // The hooks of an unreadable source are unknown.
             if self.barrier.is_some() || self.hooks.is_held || !resolved.complete {
                 break;
             }
@@ -220,7 +223,7 @@ impl ServiceTask {
     }
 }
 
-/// Waves that have hooks which run with the objects.
+/// Waves with hooks that run with the objects.
 fn sync_waves(resolved: &Resolved) -> BTreeSet<i32> {
     let hooks = resolved.hooks.iter().filter(|hook| hook.steps.iter().any(|step| step.phase == HookPhase::Sync));
     hooks.map(|hook| hook.wave).collect()

@@ -1,4 +1,4 @@
-//! By which rules a service's objects are judged.
+//! The health rules for a service's objects.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use farwater_fleet::{
 
 use super::ServiceTask;
 
-/// Rules, and what they were compiled from.
+/// Compiled rules, and the specs that they were compiled from.
 #[derive(Default)]
 pub(super) struct Judges {
     own: Vec<HealthRuleSpec>,
@@ -22,7 +22,7 @@ pub(super) struct Judges {
 }
 
 impl ServiceTask {
-    /// Takes up rules where they have changed; what is judged by the old or the new ones is judged again.
+    /// Replaces the rules if they have changed. Objects that the old or the new ones cover are judged again.
     pub(super) fn take_up_rules(&mut self, own: &[HealthRuleSpec]) {
         let hubs = self.agent.health_rules();
         if self.judges.own == own && Arc::ptr_eq(&self.judges.hubs, &hubs) {

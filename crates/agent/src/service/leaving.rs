@@ -1,4 +1,5 @@
-//! Objects that leave a service for another one of its tenant, and what it must know of those before it deletes anything.
+//! Objects that move to another service of the tenant, and what a service must know of the others before it deletes
+//! anything.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -17,31 +18,31 @@ use tokio::sync::Notify;
 use super::ServiceTask;
 use crate::sync::lock;
 
-/// A deletion waits this long for the services beside it to say what they state. One that can't say it by then has not taken
-/// anything over yet.
+/// How long a deletion waits for the other services to report what they state. A service that can't report it by then
+/// has not taken over anything yet.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What services leave to others, and which ones have not said yet what they state.
+/// Objects that services offer to others, and services that have not reported yet what they state.
 #[derive(Default)]
 pub struct Leaving {
-    /// Owner's uid → object → who may take it, by name.
+    /// Owner's uid → object → name of the service that may take it over.
     offers: Mutex<BTreeMap<String, BTreeMap<ObjectKey, String>>>,
-    /// Uid → name, and what it states or has applied.
+    /// uid → name, and the objects that it states or has applied.
     holdings: Mutex<BTreeMap<String, (String, Arc<Holdings>)>>,
-    /// Services that keep a namespace or a definition for the objects of others in it, by uid.
+    /// uids of services that keep a namespace or a definition because of other services' objects in it.
     keepers: Mutex<BTreeSet<String>>,
-    /// Uid → name, and the digest of the entry that it has not planned yet.
+    /// uid → name, and the digest of the entry that it has not planned yet.
     unplanned: Mutex<BTreeMap<String, (String, Digest)>>,
     planned: Notify,
 }
 
 impl Leaving {
-    /// A service is given an entry.
+    /// Records that a service got an entry.
     pub fn expect(&self, uid: &str, name: &str, entry: Digest) {
         lock(&self.unplanned).insert(uid.to_owned(), (name.to_owned(), entry));
     }
 
-    /// A service has said what it states of an entry, or can't.
+    /// Records that a service has reported what an entry states, or can't.
     pub fn note_planned(&self, uid: &str, entry: Digest) {
         let mut unplanned = lock(&self.unplanned);
         if unplanned.get(uid).is_some_and(|(_, expected)| *expected == entry) {
@@ -50,7 +51,7 @@ impl Leaving {
         }
     }
 
-    /// A service is gone.
+    /// Removes a service that is gone.
     pub fn forget(&self, uid: &str) {
         lock(&self.unplanned).remove(uid);
         lock(&self.offers).remove(uid);
@@ -58,7 +59,8 @@ impl Leaving {
         self.planned.notify_waiters();
     }
 
-    /// Replaces what a service states or has applied; gives the services that may delete now what they kept for it.
+    /// Replaces the objects that a service states or has applied. Returns the services that may now delete what they
+    /// kept because of it.
     pub fn hold(&self, uid: &str, name: &str, holdings: Holdings) -> BTreeSet<String> {
         let mut all = lock(&self.holdings);
         let before = all.insert(uid.to_owned(), (name.to_owned(), Arc::new(holdings)));
@@ -66,20 +68,20 @@ impl Leaving {
         if is_news { lock(&self.keepers).clone() } else { BTreeSet::new() }
     }
 
-    /// A service is being removed with its objects; gives the same.
+    /// Records that a service is being removed with its objects. Returns the same.
     pub fn mark_leaving(&self, uid: &str) -> BTreeSet<String> {
         let known = lock(&self.holdings).get(uid).cloned();
         let Some((name, holdings)) = known.filter(|(_, holdings)| !holdings.is_leaving) else { return BTreeSet::new() };
         self.hold(uid, &name, Holdings::clone(&holdings).leaving(true))
     }
 
-    /// A service is gone; gives the same.
+    /// Removes a service that is gone. Returns the same.
     pub fn release(&self, uid: &str) -> BTreeSet<String> {
         let held = lock(&self.holdings).remove(uid);
         held.map_or_else(BTreeSet::new, |_| lock(&self.keepers).clone())
     }
 
-    /// The reason why a namespace or a definition is kept: a service that states objects in it.
+    /// Why a namespace or a definition is kept: a service that states objects in it. None: there is none.
     pub fn holds(&self, uid: &str, holder: &ObjectKey) -> Option<Keep> {
         let others = self.others(uid);
         let holding = others.iter().find(|(_, held)| !held.is_leaving && held.within(holder) > 0);
@@ -103,7 +105,7 @@ impl Leaving {
         };
     }
 
-    /// Until every other service of the tenant has said what it states.
+    /// Waits until every other service of the tenant has reported what it states.
     async fn until_planned(&self, uid: &str, name: &str) {
         loop {
             let planned = self.planned.notified();
@@ -117,7 +119,7 @@ impl Leaving {
         }
     }
 
-    /// Replaces what a service offers; gives those that are offered something new.
+    /// Replaces the offers of a service. Returns the services with a new offer.
     fn offer(&self, uid: &str, offers: BTreeMap<ObjectKey, String>) -> BTreeSet<String> {
         let mut all = lock(&self.offers);
         let before = all.remove(uid).unwrap_or_default();
@@ -144,32 +146,32 @@ impl ServiceTask {
         self.basis().transfers()
     }
 
-    /// Says what this service states of others' objects, before any of them decides on a deletion.
+    /// Reports which objects of others this service states, before any of them decides on a deletion.
     pub(super) fn declare(&self, entry: Digest, resolved: &Resolved, plan: &Plan) {
         self.set_claims(claims(plan, &self.transfers().offered));
         self.announce(resolved.stated_keys(), false);
         self.note_kept(plan);
         let is_open = |reason: &SkipReason| matches!(reason, SkipReason::Waiting(Wait::Lookup(_)));
-        // Whose an object is that can't be looked up shows later.
+        // The owner of an object that can't be looked up is found later.
         if !plan.skipped.iter().any(|skip| is_open(&skip.reason)) {
             self.agent.leaving.note_planned(self.uid(), entry);
         }
     }
 
-    /// Says what is stated, and what was applied and may still be there.
+    /// Reports the stated objects, and the applied ones that may still exist.
     pub(super) fn announce<'a>(&'a self, stated: impl Iterator<Item = &'a ObjectKey>, is_leaving: bool) {
         let keys: BTreeSet<&ObjectKey> = stated.chain(self.stored.inventory.entries.keys()).collect();
         let holdings = Holdings::of(keys.into_iter()).leaving(is_leaving);
         self.agent.retry(&self.agent.leaving.hold(self.uid(), &self.name(), holdings));
     }
 
-    /// Whether something is kept until other services state what is in it no more.
+    /// Records whether something is kept because other services state objects in it.
     pub(super) fn note_kept(&self, plan: &Plan) {
         let is_kept = |(_, keep): &(ObjectKey, Keep)| matches!(keep, Keep::HoldsStated(_) | Keep::HoldsLeaving(_));
         self.agent.leaving.keep(self.uid(), plan.kept.iter().any(is_kept));
     }
 
-    /// Before a deletion: until the services beside this one have said what they state.
+    /// Called before a deletion: waits until the other services have reported what they state.
     pub(super) async fn hear_others(&self) {
         let name = self.name();
         let heard = self.agent.leaving.until_planned(self.uid(), &name);
@@ -182,14 +184,14 @@ impl ServiceTask {
         }
     }
 
-    /// Leaves to others what they state.
+    /// Offers objects to the services that claim them.
     pub(super) fn offer(&mut self, plan: &Plan) {
         let offers = plan.kept.iter().filter_map(|(key, keep)| match keep {
             Keep::Claimed(service) => Some((key.clone(), service.clone())),
             _ => None,
         });
         let offers: BTreeMap<ObjectKey, String> = offers.collect();
-        // Its new owner's label keeps events of it from us.
+        // With the label of its new owner, its events no longer come to us.
         self.live.retain(|key, _| !offers.contains_key(key));
         let news = self.agent.leaving.offer(self.uid(), offers);
         let uids = self.agent.service_names().into_iter().filter(|(_, name)| news.contains(name));
@@ -202,7 +204,8 @@ impl ServiceTask {
     }
 }
 
-/// Objects of others that a plan states, by their owners' uids: what is refused, and what was offered and is not taken yet.
+/// Objects of others that a plan states, by owner's uid: the refused ones, and the offered ones that are not taken over
+/// yet.
 pub(super) fn claims(plan: &Plan, offered: &BTreeMap<ObjectKey, String>) -> BTreeMap<String, BTreeSet<ObjectKey>> {
     let mut claims: BTreeMap<String, BTreeSet<ObjectKey>> = BTreeMap::new();
     for change in plan.waves.iter().flat_map(|wave| &wave.changes) {

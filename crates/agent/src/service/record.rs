@@ -1,4 +1,4 @@
-//! What an attempt's report says of each object.
+//! Records the results of an attempt for the report.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,7 +25,7 @@ use crate::{
 pub(super) type Objects<'a> = BTreeMap<ObjectKey, &'a ResolvedObject>;
 
 impl ServiceTask {
-    /// What was deleted to be made anew, and could not be, is the deletion that can be undone.
+    /// Stores the deletion of objects that could not be recreated, so that it can be undone.
     pub(super) fn record_deletion(&mut self, lost: Option<Deletion>) {
         self.stored.deletion = lost.or(self.stored.deletion.take());
     }
@@ -65,10 +65,10 @@ impl ServiceTask {
                     }
                 }
                 Applied::Refused(message) => {
-                    // A field may be named by its key, which may be a value that nobody may see.
+                    // A field may be named by its key, which may be secret.
                     let error = self.veil.conceal(message);
                     tracing::warn!(service = %self.name(), object = %object.object, error, "refused");
-                    // What it is now only a look-up tells.
+                    // Only a lookup shows its present state.
                     self.live.remove(&change.object);
                     self.set_status(&object.object, SyncState::Refused, Health::Unknown, message.clone());
                 }
@@ -94,11 +94,11 @@ impl ServiceTask {
         }
     }
 
-    /// It is as it shall be; how it is otherwise is looked at where that `may_be_read`.
+    /// Records an object as desired. If `may_be_read`, its health is read.
     fn set_as_desired(&mut self, object: &ObjectRef, may_be_read: bool) {
         let key = ObjectKey::from(object);
         match self.statuses.get(&key) {
-            // Of an unknown one the last word may be that the source did not state it, which it does again.
+            // The last status of an unknown object may say that it left the source, which now states it again.
             Some(status) if status.sync == SyncState::Synced && status.health != Health::Unknown => {}
             _ if may_be_read && self.may_change(&object.group, &object.kind) => {
                 self.set_status(object, SyncState::Synced, Health::Unknown, "");
@@ -112,7 +112,7 @@ impl ServiceTask {
         }
     }
 
-    /// Objects that others changed and that are to be left so: what differs.
+    /// Records the differences of drifted objects that are not corrected.
     pub(super) async fn record_drift(&mut self, executor: &Executor<'_>, objects: &Objects<'_>, plan: &Plan) {
         for key in &plan.drifted {
             let Some(object) = objects.get(key) else { continue };
@@ -144,7 +144,8 @@ impl ServiceTask {
         }
     }
 
-    /// What is to be told of objects whatever becomes of them: why they are left alone, and what is asked for them in vain.
+    /// Records remarks that are reported whatever happens to the objects: why they are left alone, and options without
+    /// effect.
     pub(super) fn record_remarks(&mut self, objects: &Objects<'_>, plan: &Plan) {
         let remarks = objects.iter().filter_map(|(key, object)| Some((key.clone(), object.options.remarks()?)));
         let left = plan.skipped.iter().filter(|skip| matches!(skip.reason, SkipReason::Left(_)));
@@ -157,7 +158,7 @@ impl ServiceTask {
             let sync = match &skip.reason {
                 SkipReason::Refused(_) => SyncState::Refused,
                 SkipReason::Waiting(_) => SyncState::Waiting,
-                // Of what this service never had nothing is known, and nothing waits for it.
+                // If this service never had the object, its health is unknown, and nothing waits for it.
                 SkipReason::Left(_) => {
                     let key = ObjectKey::from(&skip.object);
                     let is_there = matches!(self.live.get(&key), Some(Live::Present(_)));
@@ -168,7 +169,7 @@ impl ServiceTask {
             };
             let key = ObjectKey::from(&skip.object);
             let is_fought = matches!(skip.reason, SkipReason::Waiting(Wait::Fight(_)));
-            // Of a fight, what was taken last says about which field it is.
+            // In a fight, the fields that were last taken over show what it is about.
             let note = self.statuses.get(&key).filter(|_| is_fought).map(|status| status.note.clone());
             self.set_status(&skip.object, sync, Health::Unknown, skip.reason.to_string());
             if let (Some(note), Some(status)) = (note, self.statuses.get_mut(&key)) {
@@ -177,7 +178,7 @@ impl ServiceTask {
         }
     }
 
-    /// What was taken is claimed no more, which its former owner is told.
+    /// Ends the claims on objects that were taken over, which informs their former owners.
     pub(super) fn record_claims(&mut self, plan: &Plan, results: &BTreeMap<ObjectKey, Applied>) {
         let mut offered = self.transfers().offered;
         offered.retain(|key, _| !matches!(results.get(key), Some(Applied::Done { .. })));
@@ -212,11 +213,13 @@ impl ServiceTask {
             tracing::info!(service = %self.name(), object = %key, ?why, "no longer in the inventory");
             self.forget(key);
         }
-        // What the source states no more and the inventory never had has no place in the report.
+
+        // Drop objects from the report that the source no longer states and the inventory never had.
         let stated: BTreeSet<&ObjectKey> = resolved.stated_keys().collect();
         let entries = &self.stored.inventory.entries;
         let skipped: BTreeSet<ObjectKey> = plan.skipped.iter().map(|s| ObjectKey::from(&s.object)).collect();
         self.statuses.retain(|key, _| stated.contains(key) || entries.contains_key(key) || skipped.contains(key));
+
         let leaving = entries.keys().any(|key| !stated.contains(key));
         let unfinished = self.statuses.values().any(|s| !matches!(s.sync, SyncState::Synced | SyncState::Drifted));
         if resolved.complete && !leaving && !unfinished {
@@ -226,7 +229,7 @@ impl ServiceTask {
         }
     }
 
-    /// Since when an object is being deleted, and what that waits for.
+    /// Since when an object is being deleted, and what the deletion waits for. Empty: it is not.
     pub(super) fn ending(&self, key: &ObjectKey) -> String {
         match self.live.get(key) {
             Some(Live::Present(LiveObject { ending: Some(ending), .. })) => format!(" {ending}"),
@@ -234,7 +237,7 @@ impl ServiceTask {
         }
     }
 
-    /// What was noticed when it was applied: whose fields it took, and those that are not as they were applied.
+    /// Records the observations of an apply: fields taken from other managers, and fields that were changed on the way.
     fn set_note(&mut self, key: &ObjectKey, notice: Option<&Notice>) {
         let taken = notice.and_then(|notice| notice.taken.as_ref());
         let taken = taken.map(|fields| format!("took fields of others: {fields}"));

@@ -1,4 +1,4 @@
-//! A service that was deleted: its objects go, or they stay and lose our marks.
+//! A deleted service: its objects are deleted, or they stay and lose our marks.
 
 use farwater_api::{
     Digest, OWNER_ANNOTATION, SERVICE_LABEL,
@@ -16,8 +16,8 @@ use super::{Ended, ServiceTask, basis::Basis};
 use crate::{execute::Executor, kinds::Served, kubernetes::ApiError, messages::shorten};
 
 impl ServiceTask {
-    /// Policy Delete. The same guards as for a prune, but that an empty set is the purpose: protected kinds wait for
-    /// an approval, and then so does everything, for the approval names the whole set.
+    /// Policy Delete. The guards are those of a prune, except that an empty desired set is the purpose. Protected kinds
+    /// wait for an approval, and then everything does, because the approval names the whole set.
     pub(super) async fn remove(&mut self, digest: Digest, approved: Option<Digest>) -> Ended {
         let Some(account) = self.account() else { return self.removed(digest).await };
         self.hear_of_rules();
@@ -26,11 +26,13 @@ impl ServiceTask {
         if self.superseded() {
             return Ended::Superseded;
         }
+
         self.agent.leaving.note_planned(self.uid(), digest);
         self.hear_others().await;
         if self.superseded() {
             return Ended::Superseded;
         }
+
         let transfers = self.transfers();
         let plan = plan_removal(self.uid(), &self.stored.inventory, &self.live, approved, &transfers);
         let (agent, service) = (self.agent.clone(), self.stored.service.clone());
@@ -50,6 +52,7 @@ impl ServiceTask {
                 return Ended::Settled { retry: true };
             }
         }
+
         self.record_removal(&plan);
         self.announce(std::iter::empty(), true);
         self.note_kept(&plan);
@@ -63,6 +66,7 @@ impl ServiceTask {
                 self.set_status(&candidate.object, SyncState::PruneHeld, Health::Unknown, message);
             }
         }
+
         if self.stored.inventory.entries.is_empty() {
             if let Some(ended) = self.run_hooks_of_removal(&executor, HookPhase::PostDelete, digest).await {
                 return ended;
@@ -74,6 +78,7 @@ impl ServiceTask {
             self.set_outcome(digest, Outcome::Failed, error.0);
             return Ended::Settled { retry: true };
         }
+
         let left = self.stored.inventory.entries.len();
         let failed = self.statuses.values().any(|s| s.sync == SyncState::Refused);
         let outcome = if failed { Outcome::Failed } else { Outcome::Applying };
@@ -81,7 +86,7 @@ impl ServiceTask {
         Ended::Settled { retry: true }
     }
 
-    /// `None`: they have run. One that fails holds the removal; with policy Orphan none is run.
+    /// None: the hooks have succeeded. A failed one holds the removal. With policy Orphan no hook runs.
     async fn run_hooks_of_removal(
         &mut self,
         executor: &Executor<'_>,
@@ -98,12 +103,13 @@ impl ServiceTask {
         Some(Ended::Settled { retry })
     }
 
-    /// Policy Orphan: our label and annotation go, the objects stay.
+    /// Policy Orphan: our label and annotation are removed, the objects stay.
     pub(super) async fn orphan(&mut self, digest: Digest) -> Ended {
         let Some(account) = self.account() else { return self.removed(digest).await };
         self.take_in_hooks();
         self.look_up_all(&account).await;
-        // Taking marks off is no drift.
+
+        // Stop watching, so that removing the marks doesn't count as drift.
         self.agent.watches.set_wants(&farwater_fleet::ownership::service_label(self.uid()), Default::default());
         let keys: Vec<ObjectKey> = self.stored.inventory.entries.keys().cloned().collect();
         for key in keys {
@@ -124,6 +130,7 @@ impl ServiceTask {
                 }
             }
         }
+
         if self.stored.inventory.entries.is_empty() {
             return self.removed(digest).await;
         }
@@ -137,7 +144,7 @@ impl ServiceTask {
         Ended::Settled { retry: true }
     }
 
-    /// Takes our marks off; whether there is an object that had them.
+    /// Removes our marks. Returns whether there was an object that had them.
     async fn release(
         &self,
         key: &ObjectKey,
@@ -154,11 +161,13 @@ impl ServiceTask {
         if live.owner.as_deref().and_then(|a| proven_owner(a, key)) != Some(self.uid()) {
             return Ok(false);
         }
+
         let Some(entry) = self.stored.inventory.entries.get(key) else { return Ok(false) };
         let gvk = GroupVersionKind::from(&entry.object);
         let Served::As(resource) = self.agent.kinds.find(&self.agent.kubernetes, &gvk).await? else {
             return Ok(false);
         };
+
         let patch = json!({"metadata": {
             "uid": live.uid,
             "labels": {SERVICE_LABEL: null},
@@ -175,7 +184,7 @@ impl ServiceTask {
         self.live = self.basis().look_up_all(account, &self.stored.inventory).await;
     }
 
-    /// What an annotation protects stays in the cluster and loses our marks.
+    /// Removes our marks from protected objects, which stay in the cluster.
     async fn release_protected(
         &mut self,
         plan: &farwater_fleet::plan::Plan,
@@ -219,13 +228,14 @@ impl ServiceTask {
         }
     }
 
-    /// Confirms that nothing is left of the service, and names the objects that are.
+    /// Reports that nothing is left of the service, or names the objects that are.
     async fn removed(&mut self, digest: Digest) -> Ended {
         self.statuses.clear();
         self.remarks.clear();
         self.held = None;
         self.watch_nothing();
         let agent = self.agent.clone();
+
         if let Err(error) = self.stored.discard(&agent.kubernetes).await {
             self.set_outcome(digest, Outcome::Failed, crate::hub::chain(&error));
             return Ended::Settled { retry: true };
@@ -238,6 +248,7 @@ impl ServiceTask {
             self.set_outcome(digest, Outcome::Failed, crate::hub::chain(&error));
             return Ended::Settled { retry: true };
         }
+
         self.stored.deployment = None;
         self.stored.inventory = Default::default();
         tracing::info!(service = %self.name(), "removed");

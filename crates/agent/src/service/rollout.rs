@@ -1,5 +1,5 @@
-//! The agent's part of a delivery's trace: from the poll that brought an entry until what it states is healthy. The ids derive
-//! from the entry, so that the hub's part is in the same trace.
+//! The agent's part of a delivery's trace: from the poll that brought an entry until its objects are healthy. The ids
+//! derive from the entry, so that the hub's part is in the same trace.
 
 use std::{sync::Mutex, time::SystemTime};
 
@@ -11,7 +11,7 @@ use farwater_telemetry::traces::{self, Interval, Span};
 
 use crate::sync::lock;
 
-/// When the poll that brought the newest desired state was made.
+/// The time of the poll that brought the newest desired state.
 #[derive(Debug, Default)]
 pub struct LastPoll(Mutex<Option<Interval>>);
 
@@ -25,7 +25,7 @@ impl LastPoll {
     }
 }
 
-/// An entry on its way to being healthy. It lives through attempts that fail; a newer entry ends it.
+/// The trace of an entry until it is healthy. It spans failed attempts; a newer entry ends it.
 #[derive(Debug)]
 pub struct Rollout {
     trace: [u8; 16],
@@ -33,12 +33,12 @@ pub struct Rollout {
     own: [u8; 8],
     begun: SystemTime,
     service: String,
-    /// Since when all is applied and not yet healthy.
+    /// Since when everything is applied but not yet healthy.
     waiting: Option<SystemTime>,
 }
 
 impl Rollout {
-    /// None where nobody takes traces.
+    /// None: traces are not collected.
     pub fn begin(cluster_uid: &str, entry: &Digest, service: String, poll: &LastPoll) -> Option<Self> {
         if !traces::is_on() {
             return None;
@@ -58,7 +58,7 @@ impl Rollout {
         Some(rollout)
     }
 
-    /// Something that was done for it, from `begun` until now.
+    /// Records a step from `begun` until now.
     pub fn step(&self, name: &'static str, begun: SystemTime, error: Option<&str>) {
         self.tell(name, Interval::since(begun), error);
     }
@@ -67,7 +67,7 @@ impl Rollout {
         self.waiting.get_or_insert_with(SystemTime::now);
     }
 
-    /// It is over: healthy, or not because of `error`.
+    /// Ends the trace: the entry is healthy, or failed because of `error`.
     pub fn end(self, error: Option<&str>) {
         if let Some(waiting) = self.waiting {
             self.tell("wait for health", Interval::since(waiting), error);

@@ -1,4 +1,4 @@
-//! Between two attempts: watches tell of changes, health is read after them.
+//! Between two attempts: watches report changes, and health is read after them.
 
 use std::{cmp::Ordering, collections::BTreeMap, ops::ControlFlow, sync::Arc, time::Duration};
 
@@ -22,16 +22,16 @@ use crate::{
     watches::{Event, Listed, Pending},
 };
 
-/// After an event, so that the events of one write are one look.
+/// Pause after an event, so that the events of one write cause one read.
 const SETTLE: Duration = Duration::from_millis(100);
-/// Between two reads of one object's health, doubled each time nothing came of it.
+/// Pause between two reads of one object's health. It doubles while nothing changes.
 const HEALTH_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_HEALTH_PAUSE: Duration = Duration::from_secs(30);
-/// Between two looks at kinds that can't be watched, and at Secrets of the cluster that templates are handed.
+/// Pause between two lookups of kinds that can't be watched, and of the cluster's Secrets that templates use.
 const BLIND_PAUSE: Duration = Duration::from_secs(300);
 const PARALLEL_READS: usize = 8;
 
-/// Objects whose health is to be read, each when its turn comes.
+/// Objects whose health is to be read, each when it is due.
 #[derive(Default)]
 pub struct HealthQueue {
     due: BTreeMap<ObjectKey, Instant>,
@@ -48,7 +48,7 @@ impl HealthQueue {
         self.due.insert(key, Instant::now());
     }
 
-    /// Once more when that time has gone by, whatever happens to it until then.
+    /// Reads the object once more after that time, whatever happens until then.
     pub fn ask_within(&mut self, key: ObjectKey, time: Duration) {
         let at = Instant::now() + time;
         self.due.entry(key).and_modify(|due| *due = (*due).min(at)).or_insert(at);
@@ -71,7 +71,7 @@ impl HealthQueue {
         due
     }
 
-    /// An object that changes all the time without its health changing is read less often.
+    /// Reads an object less often if it changes all the time without a change of health.
     fn note(&mut self, key: &ObjectKey, now: Instant, changed: bool) {
         let pause = match self.pauses.get(key) {
             Some((_, pause)) if !changed => (*pause * 2).min(LONGEST_HEALTH_PAUSE),
@@ -116,7 +116,7 @@ impl ServiceTask {
                     }
                 }
                 () = sleep_until(look_at) => {
-                    // Where nothing is watched only a look-up tells.
+                    // Objects without a watch must be looked up.
                     if self.reads_cluster || self.is_blind() {
                         return ControlFlow::Continue(());
                     }
@@ -147,7 +147,7 @@ impl ServiceTask {
         }
     }
 
-    /// Whether changes of some objects are not being seen.
+    /// Whether changes of some objects are not observed.
     fn is_blind(&self) -> bool {
         let Some(account) = self.account() else { return false };
         self.stored.inventory.entries.iter().any(|(key, entry)| {
@@ -156,10 +156,10 @@ impl ServiceTask {
         })
     }
 
-    /// Whether a new attempt is needed.
+    /// Processes events. Returns whether a new attempt is needed.
     async fn digest_events(&mut self, pending: Pending) -> bool {
         for asker in pending.askers {
-            // Who asked may not wait any more.
+            // The asker may no longer wait.
             let _ = asker.send(self.snapshot());
         }
         if pending.rules {
@@ -167,9 +167,10 @@ impl ServiceTask {
         }
         let mut drifted = pending.retry;
         if pending.rules && self.window_at.is_some() {
-            // What waited may begin.
+            // A waiting change may begin now.
             drifted |= self.look_at_window();
         }
+
         let mut left = Vec::new();
         self.hear_of_hooks(pending.events.keys());
         for listed in &pending.lists {
@@ -187,6 +188,7 @@ impl ServiceTask {
                 Event::Left => left.push(key),
             }
         }
+
         drifted |= self.look_again(left).await;
         if pending.poked || !drifted {
             self.send_report();
@@ -194,7 +196,7 @@ impl ServiceTask {
         drifted
     }
 
-    /// Takes in what a watch saw of an object of ours, and who wrote it last; whether it drifted.
+    /// Stores an observed state of our object, and its last other writer. Returns whether the object drifted.
     fn see(&mut self, key: &ObjectKey, live: LiveObject, writer: Option<Box<Writer>>) -> bool {
         if let Some(Live::Present(known)) = self.live.get(key)
             && known.uid == live.uid
@@ -202,13 +204,15 @@ impl ServiceTask {
         {
             return false;
         }
+
         let Some(entry) = self.stored.inventory.entries.get(key) else { return false };
         let object = entry.object.clone();
-        // Somebody has it left alone from now on, or no more.
+        // A person excluded the object, or ended that.
         let is_turned = matches!(
             self.live.get(key),
             Some(Live::Present(known)) if known.uid == live.uid && known.protection.left != live.protection.left
         );
+
         let as_applied = entry.uid.as_ref() == Some(&live.uid) && entry.fields == live.fields && live.fields.is_some();
         let deleting = live.deleting;
         let sync = self.statuses.get(key).map(|s| s.sync);
@@ -220,8 +224,9 @@ impl ServiceTask {
             self.set_status(&object, sync, Health::Terminating, message);
             return false;
         }
+
         if self.may_change(&object.group, &object.kind) {
-            // A Job may go soon after its end.
+            // A Job may be deleted soon after its end.
             match (key.group(), key.kind()) {
                 ("batch", "Job") => self.health.ask_now(key.clone()),
                 _ => self.health.ask(key, Instant::now()),
@@ -239,7 +244,8 @@ impl ServiceTask {
         false
     }
 
-    /// They have left the watch: deleted, or without our label now. Only a GET tells; a failed one is "unknown". Whether any drifted.
+    /// Looks up objects that have left the watch: deleted, or without our label. Only a GET shows which; a failed one
+    /// means unknown. Returns whether any drifted.
     async fn look_again(&mut self, left: Vec<ObjectKey>) -> bool {
         let Some(account) = self.account().filter(|_| !left.is_empty()) else { return false };
         let (agent, service) = (self.agent.clone(), self.stored.service.clone());
@@ -248,11 +254,13 @@ impl ServiceTask {
             Some((key, GroupVersionKind::from(&entry.object)))
         };
         let left: Vec<_> = left.into_iter().filter_map(known).collect();
+
         let basis = Basis { agent: &agent, service: &service };
         let lookup = basis.lookup(&account);
         let looks: Vec<_> = left.iter().map(|(key, gvk)| lookup.find(gvk, key)).collect();
         let mut answers = stream::iter(looks).buffered(PARALLEL_READS);
         let newer = self.supersession();
+
         let mut drifted = false;
         for (key, _) in &left {
             let answer = tokio::select! {
@@ -262,7 +270,7 @@ impl ServiceTask {
             };
             match answer {
                 Some((Live::Present(live), writer)) => {
-                    // Newer or not: the watch has seen it leave.
+                    // Ignore its version, because the watch has seen it leave.
                     self.live.remove(key);
                     drifted |= self.see(key, live, writer);
                 }
@@ -270,7 +278,7 @@ impl ServiceTask {
                     self.miss(key, missing);
                     drifted = true;
                 }
-                // The newer version's attempt looks it up.
+                // The attempt of the newer version looks it up.
                 None => {
                     self.live.remove(key);
                     drifted = true;
@@ -284,7 +292,7 @@ impl ServiceTask {
         tracing::info!(service = %self.name(), object = %key, "gone or not readable");
         let synced =
             self.statuses.get(key).is_some_and(|s| s.sync == SyncState::Synced && s.health != Health::Terminating);
-        // What can't be read may be there. Who deletes leaves no name.
+        // An object that can't be read may exist. A deletion leaves no writer's name.
         let is_done = self.stored.inventory.entries.get(key).is_some_and(|entry| entry.done);
         if synced && !is_done && missing == Live::Absent {
             self.fights.note(key, Instant::now(), None);
@@ -292,7 +300,7 @@ impl ServiceTask {
         self.live.insert(key.clone(), missing);
     }
 
-    /// Health of what was found as desired after a start, before the first report.
+    /// Reads the health of objects that were found as desired after a start, before the first report.
     pub(super) async fn read_first_health(&mut self) {
         let due = self.health.take_due(Instant::now());
         self.read_health(due).await;
@@ -314,6 +322,7 @@ impl ServiceTask {
             () = self.until_superseded() => None,
             answers = answers => Some(answers),
         };
+
         let now = Instant::now();
         let Some(answers) = answers else {
             self.health.due.extend(keys.into_iter().map(|key| (key, now)));
@@ -350,7 +359,8 @@ impl ServiceTask {
             }
             self.health.note(&key, now, changed);
         }
-        // Before it goes: nothing else tells that it has run.
+
+        // Save before the Job is deleted: nothing else shows that it has run.
         if done && let Err(error) = self.save_inventory().await {
             tracing::warn!(service = %self.name(), error = error.0, "the finished work could not be saved");
         }
@@ -368,7 +378,7 @@ async fn evaluate(
     (key, object.map(|object| judge(&agent.kinds, rules, &resource.gvk(), &object)))
 }
 
-/// Objects of this kind and place that were there and are not in the list, though it is not older than what is known of them.
+/// Known objects of this kind and place that are missing from the list, unless they are newer than it.
 fn missing_from(listed: &Listed, known: &BTreeMap<ObjectKey, Live>) -> Vec<ObjectKey> {
     let missing = known.iter().filter(|(key, live)| {
         matches!(live, Live::Present(live) if order(&live.resource_version, &listed.version) != Some(Ordering::Greater))
@@ -380,7 +390,8 @@ fn missing_from(listed: &Listed, known: &BTreeMap<ObjectKey, Live>) -> Vec<Objec
     missing.map(|(key, _)| key.clone()).collect()
 }
 
-/// Versions of one kind are ordered numbers since Kubernetes 1.35, and were before in fact.
+/// Compares resourceVersions. Within one kind they are ordered numbers since Kubernetes 1.35, and were in practice
+/// before.
 fn order(version: &str, other: &str) -> Option<Ordering> {
     Some(version.parse::<u64>().ok()?.cmp(&other.parse().ok()?))
 }
@@ -417,7 +428,7 @@ mod tests {
             version: version.to_owned(),
         };
         assert_eq!(missing_from(&listed("10"), &known), [key("gone"), key("strange")]);
-        // Where nothing says which is newer, a look does.
+        // If it is unknown which is newer, a lookup decides.
         assert_eq!(missing_from(&listed("x"), &known), [key("gone"), key("newer"), key("strange")]);
     }
 }

@@ -1,7 +1,7 @@
-//! Keeps what a plan is about to delete, and brings it back when somebody asks for that.
+//! Stores the objects that a plan is about to delete, and restores them on request.
 //!
-//! What comes back is nobody's: without our marks and outside of the inventory no later plan prunes it, and a source that states
-//! it again adopts it with its content as it is then.
+//! Restored objects belong to no service: without our marks and outside the inventory no later plan prunes them, and a
+//! source that states them again adopts them.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -27,15 +27,15 @@ use crate::{
     tombstones::{self, Series, State, Tombstones},
 };
 
-/// Objects that are made at the same time.
+/// Objects that are created at the same time.
 const PARALLEL: usize = 16;
-/// How long the kinds of definitions that were restored may take to be served, what is being deleted to be gone, and what the API
-/// server is asked to repeat.
+/// Time for kinds of restored definitions to be served, for deletions to end, and for retries that the API server asks
+/// for.
 const PATIENCE: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(500);
 const MAX_REASON_BYTES: usize = 256;
 
-/// What came of a request before a newer version ended the attempt: the next one goes on from there.
+/// Results of a request before a newer version ended the attempt; the next attempt continues from there.
 pub(super) struct Undoing {
     request: String,
     results: BTreeMap<ObjectRef, Result<(), String>>,
@@ -46,7 +46,7 @@ impl ServiceTask {
         self.basis().tombstones()
     }
 
-    /// Keeps the last states of what goes, and writes down that it goes. The inventory is saved by the caller.
+    /// Stores the last states of deleted objects, and records the deletion. The caller saves the inventory.
     pub(super) async fn keep_states(&mut self, account: &ServiceAccount, prune: &PrunePlan) -> Result<(), Stopped> {
         let kept = self.tombstones().keep(account, prune.digest, &prune.candidates, Series::Deleted).await;
         self.stored.deletion = Some(kept.map_err(|error| Stopped(format!("nothing is pruned: {}", chain(&error))))?);
@@ -55,7 +55,7 @@ impl ServiceTask {
         Ok(())
     }
 
-    /// A service that is new here may have had a predecessor of its name.
+    /// A service that is new here may have had a predecessor with its name.
     pub(super) async fn find_predecessor(&mut self) {
         if self.stored.deletion.is_some() || self.stored.deployment.is_some() || self.attempted.is_some() {
             return;
@@ -66,7 +66,7 @@ impl ServiceTask {
         }
     }
 
-    /// Answers a request once: what it restored, what it could not, and why. `false`: superseded.
+    /// Answers a request once: what was restored, what could not be, and why. False: superseded.
     pub(super) async fn undo(&mut self, deployment: &Deployment) -> Result<bool, Stopped> {
         let Some(request) = &deployment.undo else { return Ok(true) };
         let Some(deletion) = self.stored.deletion.clone() else { return Ok(true) };
@@ -107,8 +107,8 @@ impl ServiceTask {
         Ok(true)
     }
 
-    /// In the order of a sync: what others need comes first. Adds to `results` what came of each object that is not among them.
-    /// `false`: superseded.
+    /// Restores in the order of a sync, so that dependencies come first. Adds the result of each object that is not in
+    /// `results` yet. False: superseded.
     async fn restore(
         &self,
         states: Vec<State>,
@@ -136,7 +136,7 @@ impl ServiceTask {
         true
     }
 
-    /// `None`: superseded.
+    /// None: superseded.
     async fn restore_one(
         &self,
         State { object, state }: State,
@@ -183,7 +183,7 @@ impl ServiceTask {
             made => made?,
         };
         let Some(patch) = give_back(state, &made) else { return Ok(()) };
-        // It is there with its content; whose fields they are matters to the next apply only.
+        // The object is restored with its content; the owners of its fields matter only for the next apply.
         if let Err(error) = agent.kubernetes.patch(account, &path, &patch).await {
             tracing::debug!(%object, %error, "can't give the fields of a restored object back to their managers");
         }
@@ -202,7 +202,7 @@ enum RestoreError {
     Unfit(String),
     #[error("the cluster does not serve its kind")]
     NotServed,
-    /// As workloads are until their pods have ended.
+    /// E.g. a workload whose pods have not ended.
     #[error("what had its name is still being deleted")]
     Leaving,
     #[error(transparent)]
@@ -217,7 +217,8 @@ impl RestoreError {
         }
     }
 
-    /// A kind may come with a definition that was restored a moment ago; conflicts say that it exists.
+    /// Whether a retry may succeed: a kind may be served soon after its definition was restored. A conflict means that
+    /// the object exists.
     fn may_pass(&self) -> bool {
         match self {
             Self::Unfit(_) => false,

@@ -1,5 +1,5 @@
-//! Change windows, by the agent's own clock: what the hub has handed over and is not begun when one closes is not begun in it. What has
-//! begun goes on, and drift is undone.
+//! Change windows by the agent's own clock: a change that the hub delivered but that has not begun when a window closes
+//! waits for the window to open. A change that has begun continues, and drift is corrected.
 
 use std::time::Duration;
 
@@ -12,13 +12,14 @@ use tokio::time::Instant;
 
 use super::{Assignment, Ended, Note, ServiceTask};
 
-/// So late is seen that the clock was set, or that other windows were handed over.
+/// Longest time until a changed clock or changed windows are noticed.
 const LONGEST_REST: Duration = Duration::from_secs(60);
 const SOON: Duration = Duration::from_millis(200);
 
-/// Whether two deployments are one change. Values of Secrets and parameters, rights, and what is said of prunes never wait.
+/// Whether two deployments are the same change. Values of Secrets and parameters, rights, and settings of prunes never
+/// wait.
 fn is_same_change(one: &Deployment, other: &Deployment) -> bool {
-    // Named one by one, so that nobody adds a field without a word about it.
+    // All fields are listed, so that a new field must be added here explicitly.
     let Deployment {
         bundle,
         path,
@@ -46,7 +47,7 @@ fn is_same_change(one: &Deployment, other: &Deployment) -> bool {
 }
 
 impl ServiceTask {
-    /// Why the assignment may not begin now; none: it may, has begun, or changes nothing.
+    /// Why the assignment may not begin now. None: it may, has begun, or changes nothing.
     pub(super) fn closed(&self, assignment: &Assignment) -> Option<Closed> {
         let Action::Apply(deployment) = &assignment.entry.action else { return None };
         let known = self.stored.deployment.as_ref();
@@ -56,7 +57,7 @@ impl ServiceTask {
         self.agent.windows().closed(self.uid(), &assignment.digest, self.agent.now())
     }
 
-    /// Keeps what runs, with the rights that count now.
+    /// Keeps the running version, with the rights that apply now.
     pub(super) async fn wait_for_window(&mut self, digest: Digest, newer: &Deployment, closed: &Closed) -> Ended {
         self.window_at = Some(self.next_look(closed));
         let note = Note::waiting(&closed.to_string());
@@ -79,7 +80,7 @@ impl ServiceTask {
         Instant::now() + rest.map_or(LONGEST_REST, |rest| rest.clamp(SOON, LONGEST_REST))
     }
 
-    /// Whether what waits may begin.
+    /// Whether the waiting change may begin.
     pub(super) fn look_at_window(&mut self) -> bool {
         let closed = self.closed(&self.assignments.borrow());
         self.window_at = closed.as_ref().map(|closed| self.next_look(closed));

@@ -1,4 +1,4 @@
-//! Charts on a real API server: what they learn of the cluster, and what becomes of their objects.
+//! Charts on a real API server: what they learn about the cluster, and what happens to their objects.
 
 use crate::support::{
     Service, api, config_map, config_maps,
@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 
 const CHART: (&str, &str) = ("Chart.yaml", "apiVersion: v2\nname: shop\nversion: 1.0.0\n");
 
-/// A ConfigMap whose value is what a template makes of this.
+/// A ConfigMap whose value is this template.
 fn template(name: &str, text: &str) -> String {
     format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}}}\ndata:\n  value: {{{{ {text} | quote }}}}\n")
 }
@@ -76,7 +76,7 @@ async fn a_chart_sees_the_cluster_and_whether_it_is_upgraded() {
     value(&maps, "occasion", "install").await;
     value(&maps, "size", "small").await;
 
-    // The same version stays the same, whoever repairs it.
+    // A version keeps its values, whichever agent process repairs it.
     world.restart_agent();
     maps.delete("occasion", &DeleteParams::default()).await.unwrap();
     value(&maps, "occasion", "install").await;
@@ -146,7 +146,7 @@ async fn a_charts_own_hooks_and_tests_run_around_its_objects() {
     let states = |report: &ServiceReport| -> Vec<(HookPhase, HookState)> {
         report.hooks.iter().map(|hook| (hook.phase, hook.state)).collect()
     };
-    // As it is installed, and as it is upgraded.
+    // First an install, then an upgrade.
     for wanted in ["small", "large"] {
         let entry = world.hub.set(with(&service, json!({"values": {"size": wanted}})).entry());
         let running = (HookPhase::PreSync, HookState::Running);
@@ -236,7 +236,8 @@ async fn patches_and_overlays_are_applied_and_a_change_of_a_patch_alone_too() {
     }
 }
 
-/// grafana, bitnami's redis and postgresql: a password that changes in place cuts a database off from its clients.
+/// As in grafana and in bitnami's redis and postgresql: if the password changes in place, the clients lose the
+/// database.
 #[tokio::test]
 async fn what_a_chart_makes_up_stays_for_a_version_whatever_is_lost() {
     let mut ground = Ground::new().await;
@@ -249,7 +250,7 @@ async fn what_a_chart_makes_up_stays_for_a_version_whatever_is_lost() {
     let maps = config_maps(&client, &place);
     let made = async || maps.get("db").await.unwrap().data["data"]["value"].as_str().unwrap().to_owned();
     let first = made().await;
-    // Its state folder is lost, the cluster has other kinds than before, and an object is to be repaired.
+    // The agent's state folder is lost, the cluster has other kinds than before, and an object needs a repair.
     ground.kill();
     std::fs::remove_dir_all(ground.state_dir()).unwrap();
     define(&client, &ground.hub.group("madeup"), "Boat").await;
@@ -257,7 +258,7 @@ async fn what_a_chart_makes_up_stays_for_a_version_whatever_is_lost() {
     ground.start(false);
     value(&maps, "a", "1").await;
     assert_eq!(made().await, first);
-    // Another version makes another one.
+    // Another version generates another password.
     let next = [CHART, ("templates/db.yaml", password.as_str()), ("templates/a.yaml", &config_map("a", "2"))];
     ground.applied(&service.with(&ground.hub, &next)).await;
     assert_ne!(made().await, first);

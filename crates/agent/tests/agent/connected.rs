@@ -1,4 +1,4 @@
-//! A connection beside the polls: what it makes faster, and that nothing else depends on it.
+//! A connection in addition to the polls: what it speeds up, and that nothing else depends on it.
 
 use std::time::{Duration, Instant};
 
@@ -10,15 +10,16 @@ use farwater_api::{
 use farwater_testkit::{Process, wait_for};
 use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
 
-/// Longer than any test: who polls by then was told to.
+/// Seconds between polls that are longer than any test, so that each poll follows a hint.
 const NEVER: f64 = 3000.0;
-/// Of the hub without a connection: so often that no test waits for it in vain, or so rarely that a poll has another reason.
+/// Seconds between polls without a connection. `USUAL`: short enough that no test times out. `RARE`: long enough that a
+/// poll must have another reason.
 const USUAL: f64 = 20.0;
 const RARE: f64 = 600.0;
-/// Longer than a busy machine is silent.
+/// Seconds of silence that even a busy machine doesn't reach.
 const KEEP_ALIVE: f64 = 30.0;
 
-/// Dropped in order: the agent ends before the next one may start.
+/// Fields are dropped in order: the agent ends before the next one may start.
 struct Ground {
     _agent: Process,
     hub: FakeHub,
@@ -28,7 +29,7 @@ struct Ground {
 }
 
 impl Ground {
-    /// The agent has applied the service once, as after any start, with polls.
+    /// Starts an agent, and waits until it has applied the service once by polling.
     async fn start(behaviour: Behaviour) -> Self {
         let turn = Turn::take().await;
         let hub = FakeHub::start();
@@ -44,8 +45,8 @@ impl Ground {
         ground
     }
 
-    /// The same, connected, and with no polls but those that it is told to make. `usual`: seconds between polls without the
-    /// connection.
+    /// Like `start`, but the agent is connected and polls only when it is told to. `usual`: seconds between polls
+    /// without the connection.
     async fn connected(usual: f64) -> Self {
         let ground = Self::start(Behaviour::Serve).await;
         ground.until("the agent to be connected", || ground.hub.connections.open_now() == 1).await;
@@ -61,7 +62,7 @@ impl Ground {
         waited.unwrap_or_else(|error| panic!("{error:#}\n{}", self.log()));
     }
 
-    /// Until no poll has come for two seconds.
+    /// Waits until no poll has come for two seconds.
     async fn rest(&self) {
         let mut polls = self.hub.polls();
         let mut since = Instant::now();
@@ -78,7 +79,7 @@ impl Ground {
         std::fs::read_to_string(self.dir.path().join("agent.log")).unwrap()
     }
 
-    /// Another content of the service, of which nobody tells the agent. Answers its generation.
+    /// Changes the service's content without a hint, and returns the entry with its generation.
     fn change(&self, value: &str) -> (farwater_api::protocol::Entry, u64) {
         let entry = self.service.with(&self.hub, &[("map.yaml", &config_map("map", value))]).entry();
         let entry = self.hub.set(entry);
@@ -96,14 +97,14 @@ async fn a_hint_is_followed_at_once_and_one_that_is_no_news_is_not() {
     let hub = &ground.hub;
     let polls = hub.polls();
 
-    // Nothing else than the hint makes it poll in time.
+    // Only the hint makes the agent poll in time.
     let (entry, generation) = ground.change("1");
     hub.connections.hint(generation);
     ground.applied(&entry).await;
     ground.rest().await;
     assert_eq!(hub.polls(), polls + 1, "{}", ground.log());
 
-    // Doubled, late, unreadable, and of a newer hub.
+    // Hints that come twice, late, unreadable, or from a newer hub.
     for _ in 0..50 {
         hub.connections.hint(generation);
         hub.connections.hint(generation - 1);
@@ -113,7 +114,7 @@ async fn a_hint_is_followed_at_once_and_one_that_is_no_news_is_not() {
     ground.rest().await;
     assert_eq!(hub.polls(), polls + 1, "{}", ground.log());
 
-    // In the wrong order: the newest is fetched once, the older one is no news.
+    // Hints in the wrong order: the newest state is fetched once, and the older hint changes nothing.
     ground.change("2");
     let (entry, generation) = ground.change("3");
     hub.connections.hint(generation);
@@ -122,7 +123,7 @@ async fn a_hint_is_followed_at_once_and_one_that_is_no_news_is_not() {
     ground.rest().await;
     assert_eq!(hub.polls(), polls + 2, "{}", ground.log());
 
-    // A storm makes no storm of polls.
+    // Many hints don't cause many polls.
     for ahead in 1..=500 {
         hub.connections.hint(generation + ahead);
     }
@@ -145,7 +146,7 @@ async fn whatever_becomes_of_hints_the_agent_gets_where_the_polls_would_have_bro
                 let (changed, generation) = ground.change(&format!("{step}"));
                 newest = generation;
                 changes.push(changed);
-                // Else it is lost.
+                // Otherwise the hint is lost.
                 if random.random_bool(0.5) {
                     hub.connections.hint(generation);
                 }
@@ -159,12 +160,12 @@ async fn whatever_becomes_of_hints_the_agent_gets_where_the_polls_would_have_bro
         }
         tokio::time::sleep(Duration::from_millis(random.random_range(0..60))).await;
     }
-    // What was lost with the last hints comes with the next poll.
+    // Changes whose hints were lost come with the next poll.
     hub.connections.welcome(KEEP_ALIVE, 0.5);
     hub.poll_every(0.5);
     ground.applied(changes.last().unwrap()).await;
     assert_eq!(hub.accepted_generation(), Some(newest));
-    // It has passed over some, and has never gone back.
+    // The agent has skipped some changes, and never went back.
     let place = |report: &ServiceReport| changes.iter().position(|entry| entry.digest() == report.entry);
     let history = hub.history(ground.service.uid());
     let applied = history.iter().filter(|report| report.outcome == Outcome::Applied).map(place);
@@ -174,7 +175,7 @@ async fn whatever_becomes_of_hints_the_agent_gets_where_the_polls_would_have_bro
 
 #[tokio::test]
 async fn a_connection_that_breaks_or_falls_silent_is_not_trusted_and_is_opened_again() {
-    // Without a connection it polls too rarely for this test: what is applied came with the poll after a loss.
+    // Without a connection the agent polls too rarely for this test. So the changes came with the poll after a loss.
     let ground = Ground::connected(RARE).await;
     let hub = &ground.hub;
 
@@ -184,7 +185,7 @@ async fn a_connection_that_breaks_or_falls_silent_is_not_trusted_and_is_opened_a
     ground.applied(&entry).await;
     ground.until("another connection", || hub.connections.asked() > asked && hub.connections.open_now() == 1).await;
 
-    // One that the agent knows of: what is over before is none that it could lose.
+    // The test must break a connection that the agent knows of: it can't lose one that was over before.
     let opened = || ground.log().matches("connected to the hub").count();
     let before = opened();
     hub.connections.welcome(1.0, NEVER);
@@ -215,7 +216,7 @@ async fn where_no_connection_comes_about_polls_go_on_as_always() {
     ] {
         hub.connections.behave(behaviour);
         if behaviour == Behaviour::Mute {
-            // No poll waits for a connection that is being opened.
+            // Polls don't wait for a connection that is being opened.
             ground.until("a connection that says nothing", || hub.connections.open_now() == 1).await;
             let (asked, polls) = (hub.connections.asked(), hub.polls());
             ground.until("polls meanwhile", || hub.polls() >= polls + 2).await;
@@ -225,7 +226,7 @@ async fn where_no_connection_comes_about_polls_go_on_as_always() {
         ground.applied(&entry).await;
         ground.until(told, || ground.log().contains(told)).await;
     }
-    // Each poll has invited it; it has not come each time.
+    // Each poll has offered a connection. The agent did not try each time.
     ground.until("many polls", || hub.polls() > 30).await;
     let (asked, polls) = (hub.connections.asked(), hub.polls());
     assert!(2 * asked < polls, "{asked} of {polls}");

@@ -1,4 +1,5 @@
-//! What an API server, its webhooks and its controllers make of objects is no drift: nothing is told of it, nothing sent again.
+//! Changes that an API server, its webhooks and its controllers make are no drift: they are not reported, and nothing
+//! is sent again.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +23,7 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-/// What people write, and API servers store otherwise.
+/// A manifest that API servers store in another form.
 const WEB: &str = "apiVersion: apps/v1
 kind: Deployment
 metadata: {name: web, labels: {sidecar: wanted}}
@@ -45,7 +46,7 @@ const LENGTH: &str = "length: {type: integer}";
 const PAINT: &str = "paint: {type: string, default: blue}";
 const CREW: &str = "crew: {type: integer, default: 4}";
 
-/// A version of a definition, as a flow mapping; `fields` are those of `spec`.
+/// A version of a definition, as a flow mapping. `fields`: those of `spec`.
 fn version(name: &str, is_stored: bool, fields: &[&str]) -> String {
     const VERSION: &str = "{name: NAME, served: true, storage: STORED, schema: {openAPIV3Schema: \
                            {type: object, properties: {spec: {type: object, properties: {FIELDS}}}}}}";
@@ -85,7 +86,7 @@ fn containers(deployment: &DynamicObject) -> Vec<&str> {
     containers.iter().map(|container| container["name"].as_str().unwrap()).collect()
 }
 
-/// Has the API server ask `inject` for Deployments that want it, from when this returns.
+/// Makes the API server call `inject` for Deployments that want it. It is in effect when this returns.
 async fn install(client: &Client, name: &str) -> Webhook {
     let webhook = Webhook::start(inject).await.unwrap();
     let configurations = api(client, "admissionregistration.k8s.io", "v1", "MutatingWebhookConfiguration", "");
@@ -109,7 +110,8 @@ async fn install(client: &Client, name: &str) -> Webhook {
     webhook
 }
 
-/// The version of each object of a service and of what the agent notes of it; how often Deployments and Boats were sent.
+/// The resourceVersion of each object of a service and of each of the agent's records about it, and how often
+/// Deployments and Boats were sent.
 type Written = (BTreeMap<String, String>, u64);
 
 async fn written(client: &Client, service: &Service, boats: &str) -> Written {
@@ -135,7 +137,7 @@ async fn written(client: &Client, service: &Service, boats: &str) -> Written {
     (versions, applies(client, "apps").await + applies(client, boats).await)
 }
 
-/// How often objects of a group were applied so far.
+/// How often objects of a group have been applied so far.
 async fn applies(client: &Client, group: &str) -> u64 {
     let metrics = client.request_text(http::Request::get("/metrics").body(Vec::new()).unwrap()).await.unwrap();
     let counts = |line: &&str| {
@@ -146,7 +148,7 @@ async fn applies(client: &Client, group: &str) -> u64 {
     metrics.lines().filter(counts).map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum()
 }
 
-/// Waits for some polls: what the agent does of its own accord it has begun by then.
+/// Waits for some polls. What the agent does by itself has begun by then.
 async fn polls(world: &World, count: u64) {
     let before = world.hub.polls();
     wait_for("some polls", PATIENCE, || async { Ok((world.hub.polls() >= before + count).then_some(())) })
@@ -154,7 +156,7 @@ async fn polls(world: &World, count: u64) {
         .unwrap();
 }
 
-/// What is written when controllers have done all that they do.
+/// The state after all controllers have finished.
 async fn at_rest(world: &World, client: &Client, service: &Service, boats: &str) -> Written {
     wait_for("all to be at rest", PATIENCE, || async {
         let first = written(client, service, boats).await;
@@ -165,7 +167,7 @@ async fn at_rest(world: &World, client: &Client, service: &Service, boats: &str)
     .unwrap()
 }
 
-/// What was told of a service's objects since it was applied first, but that they are as desired.
+/// Reports about a service's objects since its first apply, except that they are as desired.
 fn told(world: &World, service: &Service) -> Vec<String> {
     let history = world.hub.history(service.uid()).into_iter();
     let since = history.skip_while(|report| report.outcome != Outcome::Applied);
@@ -212,7 +214,7 @@ async fn what_servers_webhooks_and_autoscalers_change_is_no_drift_and_is_not_sen
     let told = told(world, &service);
     assert!(told.is_empty(), "{told:#?}");
 
-    // The next version leaves to others what is theirs.
+    // The next version leaves the fields of others as they are.
     let web = WEB.replace("IMAGE", "two");
     let files = [("a.yaml", web.as_str()), ("b.yaml", &definition), ("c.yaml", &boat)];
     let entry = world.hub.set(service.with(&world.hub, &files).entry());
@@ -232,7 +234,7 @@ async fn a_new_default_of_a_definition_has_no_object_sent_again_and_is_no_drift(
     let painted = definition(group, &[version("v1", true, &[LENGTH, PAINT])]);
     let ark = boat(group, "v1", "length: 300");
     let mut service = Service::new(&world.hub, "upgraded", &[("a.yaml", &plain), ("b.yaml", &ark)]);
-    // What differs is then found out by a dry run, and told.
+    // A dry run then finds the differences, and the agent reports them.
     service.deployment.options.drift = DriftMode::Report;
     let entry = world.hub.set(service.entry());
     outcome(&world.hub, &entry, Outcome::Applied).await;
@@ -256,7 +258,7 @@ async fn a_new_default_of_a_definition_has_no_object_sent_again_and_is_no_drift(
 
     let somebody = PatchParams { field_manager: Some("somebody".into()), ..PatchParams::default() };
     boats.patch("ark", &somebody, &Patch::Merge(json!({"spec": {"length": 301}}))).await.unwrap();
-    // An agent that was just started tells of no object.
+    // An agent that was just started reports no difference.
     let ark_is =
         |r: &ServiceReport, sync: SyncState| r.outcome == Outcome::Applied && object(r, "Boat", "ark").sync == sync;
     let drifted = report(&world.hub, &entry, |r| ark_is(r, SyncState::Drifted)).await;
@@ -270,7 +272,7 @@ async fn a_new_default_of_a_definition_has_no_object_sent_again_and_is_no_drift(
     assert_eq!(boats.get("ark").await.unwrap().data["spec"], json!({"length": 302, "paint": "red"}));
 }
 
-/// An API server compares an apply with what was applied last in the version of that time, which knows no such field.
+/// An API server compares an apply with the last one in the version of that time, which doesn't have this field.
 #[tokio::test]
 async fn an_object_follows_its_definition_to_a_version_with_a_new_field() {
     let world = world().await;

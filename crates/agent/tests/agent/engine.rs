@@ -1,4 +1,4 @@
-//! Waves, options and order of deletes on a real API server, one agent for all of them.
+//! Waves, options and order of deletes on a real API server, with one agent for all tests.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-/// ConfigMap with annotations, as flow mappings without braces.
+/// A ConfigMap with annotations, as flow mappings without braces.
 fn annotated(name: &str, value: &str, annotations: &str) -> String {
     format!(
         "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}, annotations: {{{annotations}}}}}\ndata: {{value: \"{value}\"}}\n"
@@ -33,7 +33,7 @@ fn in_wave(name: &str, wave: i32) -> String {
     annotated(name, "1", &format!("farwater.dev/wave: '{wave}'"))
 }
 
-/// A kind whose health is what its `Ready` condition says; its status is written like any other field.
+/// Defines a kind whose health follows its `Ready` condition. Its status is written like any other field.
 async fn gates(world: &World, group: &str) -> Client {
     let client = world.client().await;
     let definition = json!({
@@ -119,7 +119,7 @@ async fn a_wave_begins_when_all_before_it_is_healthy() {
     let maps = config_maps(&client, &place);
     assert!(maps.get_opt("next").await.unwrap().is_none() && maps.get_opt("last").await.unwrap().is_none());
 
-    // What is there already is repaired meanwhile.
+    // Existing objects are repaired meanwhile.
     write(&maps, "now", json!({"data": {"value": "x"}})).await;
     value(&maps, "now", "1").await;
     assert!(maps.get_opt("next").await.unwrap().is_none());
@@ -128,7 +128,7 @@ async fn a_wave_begins_when_all_before_it_is_healthy() {
     outcome(&world.hub, &entry, Outcome::Applied).await;
     assert!(maps.get_opt("next").await.unwrap().is_some() && maps.get_opt("last").await.unwrap().is_some());
 
-    // A drift in a later wave is repaired though an earlier one is not healthy.
+    // Drift in a later wave is repaired, although an earlier one is not healthy.
     write(&gates, "gate", json!({"status": status(false)})).await;
     report(&world.hub, &entry, |r| object(r, "Gate", "gate").health == Health::InProgress).await;
     write(&maps, "next", json!({"data": {"value": "x"}})).await;
@@ -148,7 +148,7 @@ async fn a_version_that_never_becomes_healthy_is_replaced_by_its_fix() {
     let second = world.hub.set(service.with(&world.hub, &[("a.yaml", &fixed), ("b.yaml", &later)]).entry());
     outcome(&world.hub, &second, Outcome::Applied).await;
     superseded(world, &first).await;
-    // The same where nothing waits but health itself.
+    // The same if nothing but health is waited for.
     let third = world.hub.set(service.with(&world.hub, &[("a.yaml", &broken)]).entry());
     report(&world.hub, &third, |r| {
         r.outcome == Outcome::Applied && object(r, "Gate", "gate").health == Health::InProgress
@@ -183,7 +183,7 @@ async fn a_refused_object_holds_later_waves_and_nothing_of_its_own() {
     assert!(message(&failed, "ConfigMap", "typo").contains("farwater.dev/wave is \"third\", and must be an integer"));
 }
 
-/// The version of each ConfigMap whose name begins so.
+/// The resourceVersion of each ConfigMap whose name has this prefix.
 async fn versions(maps: &Api<DynamicObject>, prefix: &str) -> BTreeMap<String, String> {
     let found = maps.list(&ListParams::default()).await.unwrap().into_iter();
     let versions = found.map(|map| (map.metadata.name.unwrap(), map.metadata.resource_version.unwrap()));
@@ -223,7 +223,7 @@ async fn a_webhook_that_is_down_and_a_kind_that_is_missing_hold_up_two_of_two_hu
     assert!(refused.contains("failed calling webhook") && refused.contains(name.as_str()), "{refused}");
     assert!(failed.message.contains("2 of 200 objects not applied"), "{}", failed.message);
 
-    // Both are mended; the others have nothing to do with that.
+    // Both are repaired, which doesn't affect the others.
     let maps = config_maps(&client, &place);
     let before = versions(&maps, "fine-").await;
     let up = Webhook::start(|_| None).await.unwrap();
@@ -286,8 +286,7 @@ async fn what_is_protected_stays_and_loses_our_marks_with_its_service() {
     let entry = world.hub.set(service.with(&world.hub, &[("b.yaml", &other), ("c.yaml", &third)]).entry());
     let applied = outcome(&world.hub, &entry, Outcome::Applied).await;
     assert!(message(&applied, "ConfigMap", "kept").contains("prune: disabled"), "{applied:#?}");
-    // Protected where it is, by hand.
-    // That the value is put back shows that the agent has seen it.
+    // The live object is protected by hand. When the value is put back, the agent has seen the protection.
     let maps = config_maps(&world.client().await, &place);
     let protect = json!({"metadata": {"annotations": {"farwater.dev/prune": "disabled"}}, "data": {"value": "x"}});
     write(&maps, "third", protect).await;
@@ -334,7 +333,7 @@ async fn what_other_tools_leave_alone_is_left_alone() {
     assert!(message(&applied, "ConfigMap", "never").starts_with("left alone: its annotation"), "{applied:#?}");
     assert!(message(&applied, "ConfigMap", "merged").contains("means nothing here"), "{applied:#?}");
 
-    // Somebody pauses one where it is, and changes both; the next version changes neither, and the service is well.
+    // Somebody pauses one live object, and changes both. The next version changes neither, and the service is healthy.
     let pause = json!({"metadata": {"annotations": {flux("reconcile"): "disabled"}}});
     write(&maps, "paused", pause).await;
     let has_paused = |r: &ServiceReport| message(r, "ConfigMap", "paused").contains("on the live object");
@@ -347,7 +346,7 @@ async fn what_other_tools_leave_alone_is_left_alone() {
     for name in ["paused", "once"] {
         assert_eq!(maps.get(name).await.unwrap().data["data"]["value"], "mine", "{name}");
     }
-    // Paused no more, it is as its source says.
+    // When it is no longer paused, it is changed to what its source says.
     write(&maps, "paused", json!({"metadata": {"annotations": {flux("reconcile"): null}}})).await;
     value(&maps, "paused", "2").await;
 }
@@ -383,7 +382,7 @@ spec:
     let (deployments, maps) = (api(&client, "apps", "v1", "Deployment", &place), config_maps(&client, &place));
     write(&deployments, "scaled", json!({"spec": {"replicas": 3}})).await;
     write(&maps, "shared", json!({"data": {"theirs": "2"}})).await;
-    // A drift of another field is repaired, and shows that the watch has seen the one before.
+    // A drift of another field is repaired. This shows that the watch has seen the earlier change.
     write(&maps, "shared", json!({"data": {"theirs": "3"}})).await;
     let rival = PatchParams { field_manager: Some("rival".into()), ..PatchParams::default() };
     maps.patch("shared", &rival, &Patch::Merge(json!({"data": {"ours": "x"}}))).await.unwrap();
@@ -422,7 +421,7 @@ async fn fields_that_an_expression_picks_are_others_and_no_drift() {
     let maps = config_maps(&world.client().await, &place);
     assert_eq!(maps.get("tuned").await.unwrap().data["data"]["auto.size"], "1");
     write(&maps, "tuned", json!({"data": {"auto.size": "5"}})).await;
-    // That this is put back shows that the watch has seen the other.
+    // When this field is put back, the watch has seen the other change.
     write(&maps, "tuned", json!({"data": {"fixed": "5"}})).await;
     let is = |expected: Value| {
         let maps = &maps;
@@ -464,7 +463,7 @@ async fn what_exists_is_adopted_as_the_policy_says() {
     assert!(message(&refused, "ConfigMap", "never").contains("adopt policy is Never"), "{refused:#?}");
     value(&maps, "other", "mine").await;
     assert!(maps.get("never").await.unwrap().metadata.labels.is_none());
-    // What was refused isn't ours to delete.
+    // An object whose apply was refused isn't ours to delete.
     let entry = world.hub.set(service.removal(DeletionPolicy::Delete, None));
     outcome(&world.hub, &entry, Outcome::Removed).await;
     gone(&maps, "same").await;
@@ -521,7 +520,7 @@ async fn drift_is_told_and_left_where_that_is_asked() {
     assert_eq!(object(&drifted, "ConfigMap", "ignored").sync, SyncState::Synced);
     assert_eq!(maps.get("a").await.unwrap().data["data"]["value"], "theirs");
     assert_eq!(maps.get("ignored").await.unwrap().data["data"]["value"], "theirs");
-    // A new version is applied all the same.
+    // A new version is applied nevertheless.
     let next = service.with(&world.hub, &[("a.yaml", &config_map("a", "2")), ("b.yaml", &config_map("b", "2"))]);
     let entry = world.hub.set(next.entry());
     report(&world.hub, &entry, |r| r.objects.iter().filter(|o| o.sync == SyncState::Synced).count() == 2).await;
@@ -529,7 +528,7 @@ async fn drift_is_told_and_left_where_that_is_asked() {
     value(&maps, "b", "2").await;
 }
 
-/// Has the API server overrule `data.value` of the ConfigMap `a` of a namespace, as a mutating webhook does.
+/// Makes the API server overrule `data.value` of the ConfigMap `a` in a namespace, like a mutating webhook.
 async fn overrule(client: &Client, place: &str) {
     let expression = r#"[JSONPatch{op: "replace", path: "/data/value", value: "overruled"}]"#;
     let operations = json!(["CREATE", "UPDATE"]);
@@ -580,12 +579,12 @@ async fn a_value_that_the_api_server_overrules_is_told_and_not_fought_for() {
     let maps = config_maps(&client, &place);
     let before = maps.get("a").await.unwrap();
     assert_eq!(before.data["data"]["value"], "overruled");
-    // What stands so is as applied, and is said of the next version too, which does not change it.
+    // The overruled value counts as applied. The message stays for the next version, which doesn't change the object.
     let entry = world.hub.set(service.with(&world.hub, &[("a.yaml", &a), ("b.yaml", &config_map("b", "2"))]).entry());
     report(&world.hub, &entry, |r| r.outcome == Outcome::Applied && is_told(r)).await;
     value(&maps, "b", "2").await;
     assert_eq!(maps.get("a").await.unwrap().metadata.resource_version, before.metadata.resource_version);
-    // A write of another one is a drift and brings no other value.
+    // A write by somebody else is a drift. Its repair doesn't change the value.
     write(&maps, "a", json!({"metadata": {"labels": {"farwater.dev/service": null}}})).await;
     wait_for("the drift to be repaired", PATIENCE, || async {
         let labels = maps.get("a").await?.metadata.labels.unwrap_or_default();
@@ -611,7 +610,7 @@ async fn a_replaced_object_loses_what_others_added() {
     outcome(&world.hub, &entry, Outcome::Applied).await;
     assert_eq!(maps.get("a").await.unwrap().data["data"], json!({"value": "2"}));
     assert_eq!(maps.get("b").await.unwrap().data["data"], json!({"value": "2", "added": "x"}));
-    // Its fields are ours: drift is seen and repaired.
+    // The fields are ours: drift is seen and repaired.
     write(&maps, "a", json!({"data": {"value": "x"}})).await;
     value(&maps, "a", "2").await;
 }

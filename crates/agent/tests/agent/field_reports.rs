@@ -1,4 +1,4 @@
-//! Inputs of public bug reports of other tools, which once went wrong here too.
+//! Inputs from public bug reports of other tools, which once went wrong here too.
 
 use farwater_api::{
     hooks::{HookPhase, HookState},
@@ -22,7 +22,7 @@ async fn data(api: &Api<DynamicObject>, name: &str) -> Value {
     api.get(name).await.unwrap().data["data"].clone()
 }
 
-/// Until an object has this data.
+/// Waits until an object has this data.
 async fn until(api: &Api<DynamicObject>, name: &str, expected: Value) {
     let what = format!("{name} with {expected}");
     let found = wait_for(&what, PATIENCE, || async { Ok((data(api, name).await == expected).then_some(())) });
@@ -38,7 +38,7 @@ async fn a_key_of_string_data_that_leaves_the_source_leaves_the_cluster_and_othe
         |texts: &str| format!("apiVersion: v1\nkind: Secret\nmetadata: {{name: db}}\nstringData: {{{texts}}}\n");
     let service = world.applied("texts", &[("a.yaml", &secret("user: ada, password: hunter2"))]).await;
     let secrets = api(&world.client().await, "", "v1", "Secret", &place);
-    // An agent of before applied it as it stands in Git.
+    // An older agent applied the Secret as it is in Git.
     let live = secrets.get("db").await.unwrap();
     let as_before = json!({
         "apiVersion": "v1", "kind": "Secret", "stringData": {"user": "ada", "password": "hunter2"},
@@ -70,7 +70,7 @@ async fn a_namespace_that_leaves_the_source_stays_while_the_source_states_what_i
     assert!(told.contains(&format!("stays: ConfigMap {place}/a would be deleted with it")), "{told}");
     let client = world.client().await;
     assert!(api(&client, "", "v1", "Namespace", "").get(&place).await.unwrap().metadata.deletion_timestamp.is_none());
-    // Once nothing in it is stated, its deletion is a matter of approval.
+    // When the source states nothing in the namespace any more, its deletion needs an approval.
     let elsewhere =
         "apiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRole\nmetadata: {name: NAME}\n".replace("NAME", &place);
     let entry = world.hub.set(service.with(&world.hub, &[("b.yaml", &elsewhere)]).entry());
@@ -162,7 +162,7 @@ spec:
     let client = world.client().await;
     end_job(&client, &place, "once", 0).await;
     gone(&jobs(&client, &place), "once").await;
-    // A newer version has all objects looked at.
+    // A newer version makes the agent look at all objects.
     let next = service.with(&world.hub, &[("a.yaml", &config_map("a", "2")), ("job.yaml", job)]);
     let entry = world.hub.set(next.entry());
     let said = outcome(&world.hub, &entry, Outcome::Applied).await;

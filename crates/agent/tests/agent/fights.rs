@@ -1,4 +1,5 @@
-//! Who changes objects back is found, named and given way to; what an API server overrules is told and not sent again.
+//! Whoever changes objects back is found, named and given way to. What an API server overrules is reported and not sent
+//! again.
 
 use crate::support::{
     PATIENCE, api, config_map, config_maps, object, outcome,
@@ -17,7 +18,7 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-/// Writes of the agent and of the one who changes them back, in the time until that is called a fight.
+/// Writes of the agent and of the other writer before it counts as a fight.
 const WRITES: i64 = 8;
 
 fn deployment(replicas: &str) -> String {
@@ -35,7 +36,7 @@ spec:
     )
 }
 
-/// Grows with each change of the spec.
+/// The generation, which grows with each change of the spec.
 async fn generation(deployments: &Api<DynamicObject>) -> i64 {
     deployments.get("web").await.unwrap().metadata.generation.unwrap()
 }
@@ -46,7 +47,7 @@ async fn an_autoscaler_that_fights_is_named_with_its_field_and_writes_become_rar
     let place = world.hub.place("scaled");
     let service = world.applied("scaled", &[("a.yaml", &deployment("replicas: 1"))]).await;
     let deployments = api(&world.client().await, "apps", "v1", "Deployment", &place);
-    // What kube-controller-manager's autoscaler writes, which has no metrics here.
+    // Writes as the autoscaler of kube-controller-manager does, which has no metrics here.
     let autoscaler = PatchParams { field_manager: Some("horizontal-pod-autoscaler".into()), ..PatchParams::default() };
     let three = Patch::Merge(json!({"spec": {"replicas": 3}}));
     let scale = || deployments.patch_scale("web", &autoscaler, &three);
@@ -65,7 +66,7 @@ async fn an_autoscaler_that_fights_is_named_with_its_field_and_writes_become_rar
     let fought = generation(&deployments).await - before;
     assert!(fought >= WRITES, "{fought} changes before it was called a fight");
 
-    // It goes on, and the agent lets it.
+    // The other writer continues, and the agent gives way.
     let before = generation(&deployments).await;
     for _ in 0..10 {
         scale().await.unwrap();
@@ -75,14 +76,14 @@ async fn an_autoscaler_that_fights_is_named_with_its_field_and_writes_become_rar
     assert!(fought <= 2, "{fought} changes within ten polls of a pause");
     assert_eq!(deployments.get("web").await.unwrap().data["spec"]["replicas"], 3);
 
-    // The field is left to it.
+    // The next version leaves the field to the other writer.
     let entry = world.hub.set(service.with(&world.hub, &[("a.yaml", &deployment(""))]).entry());
     let applied = outcome(&world.hub, &entry, Outcome::Applied).await;
     assert_eq!(object(&applied, "Deployment", "web").sync, SyncState::Synced, "{applied:#?}");
     assert_eq!(deployments.get("web").await.unwrap().data["spec"]["replicas"], 3);
 }
 
-/// Has the API server ask a webhook that gives ConfigMaps with a label another value, from when this returns.
+/// Installs a webhook that gives labelled ConfigMaps another value. It is in effect when this returns.
 async fn install(client: &Client, name: &str) -> Webhook {
     let theirs = |map: &Value| {
         let is_ours = map["data"]["value"] != "theirs";
@@ -96,7 +97,7 @@ async fn install(client: &Client, name: &str) -> Webhook {
     webhook
 }
 
-/// Waits until what is sent as `ours` gets this value.
+/// Waits until an object that is sent with `ours` gets this value.
 async fn until_value(client: &Client, expected: &str) {
     let map = json!({"metadata": {"name": "probe", "labels": {"disputed": "yes"}}, "data": {"value": "ours"}});
     let probe: DynamicObject = serde_json::from_value(map).unwrap();
@@ -139,7 +140,7 @@ async fn a_webhook_that_overrules_each_apply_is_told_and_costs_no_second_write()
         polls(world, 10).await;
         assert_eq!(maps.get("a").await.unwrap().metadata.resource_version, written);
     }
-    // Somebody else's write is a drift. It is repaired once, and brings no other value.
+    // A write by somebody else is a drift. It is repaired once, which doesn't change the value.
     let unmark = Patch::Merge(json!({"metadata": {"labels": {"farwater.dev/service": null}}}));
     maps.patch("a", &PatchParams::default(), &unmark).await.unwrap();
     wait_for("the drift to be repaired", PATIENCE, || async {
@@ -153,7 +154,7 @@ async fn a_webhook_that_overrules_each_apply_is_told_and_costs_no_second_write()
     assert_eq!(maps.get("a").await.unwrap().metadata.resource_version, written);
     assert!(is_told(&world.hub.report(service.uid()).unwrap()));
 
-    // Without the webhook the next version is as its source says.
+    // Without the webhook, the next version is as its source says.
     let configurations = api(&client, "admissionregistration.k8s.io", "v1", "MutatingWebhookConfiguration", "");
     configurations.delete(&name, &DeleteParams::default()).await.unwrap();
     until_value(&client, "ours").await;

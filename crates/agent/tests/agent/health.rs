@@ -1,5 +1,5 @@
-//! Why objects are not healthy, on a real API server with the real controllers. No pod runs: what a kubelet would say of one the
-//! tests say.
+//! Why objects are not healthy, on a real API server with the real controllers. No pod runs: the tests write the
+//! statuses of a kubelet.
 
 use std::time::Instant;
 
@@ -40,7 +40,7 @@ spec:
     )
 }
 
-/// Names of the pods with this label, once there are so many.
+/// The names of the pods with this label, once there are this many.
 pub async fn pods(client: &Client, namespace: &str, app: &str, count: usize) -> (Api<DynamicObject>, Vec<String>) {
     let pods = api(client, "", "v1", "Pod", namespace);
     let selector = ListParams::default().labels(&format!("app={app}"));
@@ -74,7 +74,7 @@ pub fn ready() -> Value {
         "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}]})
 }
 
-/// Waits until this is said of an object; what else is.
+/// Waits until the message of an object contains this text, and returns its report.
 pub async fn said(hub: &FakeHub, entry: &Entry, kind: &str, name: &str, text: &str) -> ObjectReport {
     let of = |report: &ServiceReport| {
         report.objects.iter().any(|o| o.object.kind == kind && o.object.name == name && o.message.contains(text))
@@ -114,7 +114,7 @@ async fn a_deployment_is_explained_by_its_worst_pod() {
     eprintln!("named after {:.1} s", begun.elapsed().as_secs_f64());
     assert_eq!((found.sync, found.health), (SyncState::Synced, Health::InProgress), "{found:?}");
 
-    // What the other one does is worse.
+    // The state of the other pod is worse.
     set_status(&pods, &names[1], loops()).await;
     let expected = format!("Pod {}: container main: CrashLoopBackOff, exit code 137 (OOMKilled); 1 more pod", names[1]);
     let found = said(&world.hub, &entry, "Deployment", "web", &expected).await;
@@ -145,7 +145,7 @@ async fn what_a_quota_keeps_from_being_made_is_named() {
     let (_, entry) = set(world, "quota", &[("a.yaml", &web), ("b.yaml", &db)]);
     let found = said(&world.hub, &entry, "Deployment", "web", "exceeded quota: none").await;
     assert!(found.message.contains("ReplicaSet web-") && found.message.contains("FailedCreate"), "{}", found.message);
-    // Its controller tells that in an event alone.
+    // The StatefulSet's controller reports this only as an event.
     let found = said(&world.hub, &entry, "StatefulSet", "db", "exceeded quota: none").await;
     assert!(found.message.starts_with("0 of 1 replicas exist; FailedCreate: "), "{}", found.message);
 }
@@ -191,7 +191,7 @@ async fn a_custom_resource_is_waited_for_until_its_controller_has_seen_it() {
 
     set_status(&api(&client, &group, "v1", "Boat", &place), "boat", json!({"observedGeneration": 1})).await;
     outcome(&world.hub, &entry, Outcome::Applied).await;
-    // It was not the time that let it go on.
+    // The agent did not go on because a time limit passed.
     let is_given_up = |report: &ServiceReport| report.objects.iter().any(|object| object.message == NEVER_SEEN);
     assert!(!world.hub.history(service.uid()).iter().any(is_given_up));
 }

@@ -1,4 +1,4 @@
-//! Hooks and tests of services on a real API server, whose Job controller runs and whose pods end when a test says so.
+//! Hooks and tests of services on a real API server with its Job controller. Pods end when a test says so.
 
 use crate::support::{
     PATIENCE, Service, api, config_map, config_maps,
@@ -89,7 +89,7 @@ async fn hooks_run_once_around_the_objects_of_their_version() {
     assert_eq!(hook(&applied, HookPhase::PostSync, "post").state, HookState::Succeeded);
     assert!(hook(&applied, HookPhase::PreSync, "pre").ended.is_some());
 
-    // A repair runs none again, whether its object is there or not.
+    // A repair runs no hook again, whether the hook's object still exists or not.
     let uid = uid_of(&jobs, "post").await;
     jobs.delete("pre", &DeleteParams::background()).await.unwrap();
     gone(&jobs, "pre").await;
@@ -100,7 +100,8 @@ async fn hooks_run_once_around_the_objects_of_their_version() {
     assert!(!is_there(&jobs, "pre").await);
     assert_eq!(uid_of(&jobs, "post").await, uid);
 
-    // The next version runs them again, those of before give way, and what it doesn't state goes.
+    // The next version runs its hooks again. They replace the earlier objects, and a hook that it doesn't state is
+    // deleted.
     let map = config_map("settings", "2");
     let next = service.with(&world.hub, &[("a.yaml", &pre), ("b.yaml", &map)]);
     let entry = world.hub.set(next.entry());
@@ -152,7 +153,7 @@ async fn a_hook_that_fails_fails_its_version_and_holds_no_later_one() {
     let applied = outcome(&world.hub, &second, Outcome::Applied).await;
     assert_eq!(applied.hooks.len(), 1, "{:#?}", applied.hooks);
     value(&maps, "settings", "1").await;
-    // As its policy says.
+    // Deleted, as its policy says.
     gone(&jobs(&client, &place), "pre").await;
 }
 
@@ -163,7 +164,7 @@ async fn a_pod_is_a_hook_as_well_and_its_exit_code_and_log_are_told() {
     let place = world.hub.place("podded");
     let client = world.client().await;
     let _kubelet = node(&client, &place, LOG).await;
-    // A namespace takes pods once it has their account.
+    // A namespace accepts pods when it has their service account.
     namespace(&client, &place).await;
     uid_of(&api(&client, "", "v1", "ServiceAccount", &place), "default").await;
     let pre = pod("pre", "farwater.dev/hook: PreSync", &place);
@@ -281,7 +282,7 @@ async fn hooks_of_a_deletion_run_before_and_after_it_and_nothing_is_left() {
         failed.message
     );
     assert!(is_there(&maps, "settings").await);
-    // Whoever deletes it has it run again.
+    // If somebody deletes the hook's object, the hook runs again.
     let uid = uid_of(&jobs, "before").await;
     jobs.delete("before", &DeleteParams::background()).await.unwrap();
     wait_for("the hook to run again", PATIENCE, || async {
@@ -310,7 +311,7 @@ async fn tests_run_when_all_is_healthy_and_one_that_fails_fails_the_version() {
     let mut service = Service::new(&world.hub, "tested", &[("a.yaml", &map)]);
     service.deployment.tests = vec![test("smoke"), test("load")];
     namespace(&client, &place).await;
-    // More than any node has: the agent makes these pods, and none may run.
+    // More CPU than any node has: the agent creates these pods, and none can run.
     let limits = json!({"metadata": {"name": "much"}, "spec": {"limits": [
         {"type": "Container", "default": {"cpu": "1M"}, "defaultRequest": {"cpu": "1M"}}]}});
     create(&client, "", "v1", "LimitRange", &place, limits).await;
@@ -319,7 +320,7 @@ async fn tests_run_when_all_is_healthy_and_one_that_fails_fails_the_version() {
     assert_eq!(waiting.outcome, Outcome::Applying);
     assert_eq!(hook(&waiting, HookPhase::Test, "tested-test-smoke").test.as_deref(), Some("smoke"));
     end_job(&client, &place, "tested-test-smoke", 3).await;
-    // The other one is not given up for that.
+    // The other test is not aborted because of that.
     report(&world.hub, &entry, |report| hook(report, HookPhase::Test, "tested-test-smoke").state == HookState::Failed)
         .await;
     end_job(&client, &place, "tested-test-load", 0).await;
@@ -327,7 +328,7 @@ async fn tests_run_when_all_is_healthy_and_one_that_fails_fails_the_version() {
     assert!(failed.message.contains("test smoke failed: exit code 3"), "{}", failed.message);
     assert_eq!(hook(&failed, HookPhase::Test, "tested-test-load").state, HookState::Succeeded);
 
-    // Another test of the same version is run, and those that are as they were are not.
+    // A changed test of the same version runs again, and unchanged tests don't.
     let uid = uid_of(&jobs(&client, &place), "tested-test-load").await;
     service.deployment.tests[0].args = vec!["--quick".into()];
     let entry = world.hub.set(service.entry());

@@ -40,7 +40,7 @@ async fn a_token_is_read_from_a_file_as_mounted_secrets_are() {
     assert!(!agent.output().contains(crate::support::fake_hub::TOKEN), "the token is in the log");
 }
 
-/// Accounts, roles and bindings as `farwater cluster join` makes them; docs/rights.md is made from the same.
+/// Accounts, roles and bindings as `farwater cluster join` makes them. docs/rights.md is made from the same objects.
 fn rights() -> Vec<serde_json::Value> {
     let objects = farwater_manifests::Agent { bind_administrator: true, ..Default::default() }.objects();
     let is_right = |object: &serde_json::Value| {
@@ -79,7 +79,7 @@ async fn a_hub_that_is_older_ends_a_join_and_is_waited_for_by_who_has_joined() {
     polls(2).await.unwrap_or_else(|e| panic!("{e:#}\n{}", agent.tail()));
 }
 
-/// What the hub takes down last may be a request from before the agent followed it to new keys.
+/// The last request that the hub records may be one from before the agent followed it to new keys.
 #[tokio::test]
 async fn a_hub_that_has_missed_how_far_an_agent_followed_is_told_again_but_not_with_every_poll() {
     let turn = Turn::take().await;
@@ -118,7 +118,7 @@ fn kubectl(plane: &Plane, arguments: &[&str]) -> String {
 
 #[tokio::test]
 async fn the_rights_that_join_gives_are_enough() {
-    // Of its own: an agent of an earlier test has made what this one needs rights for.
+    // A plane of its own: on a shared one, an earlier agent has already made objects that this one needs rights for.
     let plane = Plane::start_with(PlaneOptions::without_nodes()).await.unwrap();
     let hub = FakeHub::start();
     let dir = tempfile::tempdir().unwrap();
@@ -127,7 +127,7 @@ async fn the_rights_that_join_gives_are_enough() {
     kubectl(&plane, &["apply", "-f", roles.to_str().unwrap()]);
     let token = kubectl(&plane, &["create", "token", "farwater-agent", "-n", "farwater-system"]);
 
-    // The plane's own kubeconfig, with the account in the place of the administrator.
+    // The plane's own kubeconfig, with the service account instead of the administrator.
     let mut config = kube::config::Kubeconfig::read_from(plane.kubeconfig()).unwrap();
     let user = serde_json::json!({"name": "farwater-agent", "user": {"token": token}});
     config.auth_infos = vec![serde_json::from_value(user).unwrap()];

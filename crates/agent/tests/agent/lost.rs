@@ -1,4 +1,4 @@
-//! What connections that break, and an API server that makes a service wait, cost: time, and nothing else.
+//! Connections that break, and an API server that throttles a service, cost time and nothing else.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ async fn a_lost_connection_is_no_refusal_and_runs_no_hook_of_a_failure() {
     let place = ground.hub.place("lost");
     let (map, other) = (config_map("map", "1"), config_map("other", "1"));
     let alarm = job("alarm", "argocd.argoproj.io/hook: SyncFail", "1");
-    // More than one attempt repeats.
+    // More losses than one attempt repeats.
     ground.server.set(Faults { lost: Some(("/configmaps/map".to_owned(), 6)), ..Faults::default() });
     let service = ground.service("lost", &[("a.yaml", &map), ("b.yaml", &other), ("c.yaml", &alarm)]);
     let entry = ground.hub.set(service.entry());
@@ -49,7 +49,7 @@ async fn a_log_that_can_not_be_read_at_once_is_waited_for() {
     let first = ground.service("logged", &[("a.yaml", &map)]);
     let entry = ground.hub.set(first.entry());
     outcome(&ground.hub, &entry, Outcome::Applied).await;
-    // A namespace takes pods once it has their account.
+    // A namespace accepts pods when it has their service account.
     uid_of(&api(&client, "", "v1", "ServiceAccount", &place), "default").await;
 
     ground.server.set(Faults { reads: Some(("/log?".to_owned(), 503)), ..Faults::default() });
@@ -93,7 +93,7 @@ async fn watches_that_begin_together_share_a_connection() {
     let watched = || async { Ok((ground.server.seen().watches >= kinds.len() as u64).then_some(())) };
     wait_for("each kind to be watched", PATIENCE, watched).await.unwrap();
     let seen = ground.server.seen();
-    // One for them, and one for all else.
+    // One connection for the watches, and one for everything else.
     assert_eq!(seen.connections, 2, "{seen:?}");
 }
 
@@ -102,7 +102,8 @@ async fn a_watch_that_breaks_again_and_again_is_opened_again_soon() {
     let ground = Ground::new(0.2).await;
     let place = ground.hub.place("broken");
     ground.server.set(Faults { cut: Some(Duration::from_secs(2)), ..Faults::default() });
-    // Each round another one: who changes one object again and again is in a fight, and gets a pause.
+    // Each round changes another object: whoever changes the same one again and again is in a fight, and the agent
+    // pauses.
     let names: Vec<_> = (0..10).map(|round| format!("map-{round}")).collect();
     let all: String = names.iter().map(|name| format!("---\n{}", config_map(name, "1"))).collect();
     let entry = ground.hub.set(ground.service("broken", &[("a.yaml", &all)]).entry());
@@ -110,7 +111,7 @@ async fn a_watch_that_breaks_again_and_again_is_opened_again_soon() {
     let client = ground.plane.client().await.unwrap();
     let maps = config_maps(&client, &place);
     let other = PatchParams { field_manager: Some("somebody".into()), ..PatchParams::default() };
-    // Doubled each time, the wait would be longer than anybody waits here before the last.
+    // If each wait were twice as long as the last one, the later rounds would time out.
     for name in &names {
         let cut = ground.server.seen().cut;
         maps.patch(name, &other, &Patch::Merge(json!({"data": {"value": "x"}}))).await.unwrap();
@@ -131,16 +132,16 @@ async fn a_service_that_is_made_to_wait_keeps_no_other_waiting() {
     let free = ground.hub.set(service.entry());
     outcome(&ground.hub, &free, Outcome::Applied).await;
     let path = format!("/namespaces/{}/configmaps/", ground.hub.place("held"));
-    // As long as one is waited for.
+    // The longest time for which an attempt waits.
     let throttled = (path, Duration::from_secs(10));
     ground.server.set(Faults { throttled: Some(throttled), ..Faults::default() });
-    // More than all services together may have in flight.
+    // More requests than all services together may have in flight.
     let held = ground.hub.set(ground.service("held", &[("a.yaml", &maps(100))]).entry());
     let refused = || async { Ok((ground.server.seen().refused >= 64).then_some(())) };
     wait_for("all turns to be taken", PATIENCE, refused).await.unwrap();
     let free = ground.hub.set(service.with(&ground.hub, &[("a.yaml", &maps(10))]).entry());
     outcome(&ground.hub, &free, Outcome::Applied).await;
-    // None of those that wait was sent a second time before.
+    // No waiting request was sent a second time too early.
     let seen = ground.server.seen();
     assert!(seen.refused <= 100, "{seen:?}");
     ground.server.set(Faults::default());

@@ -1,5 +1,6 @@
-//! Changes that an apply can't make by merging, because fields that it would keep are not valid beside them: keyed lists and unions of built-in kinds,
-//! at the real API server. The agent writes such objects as a whole, with what others own.
+//! Changes that an apply can't merge, because fields that it would keep are invalid next to the new ones: keyed lists
+//! and unions of built-in kinds, on the real API server. The agent writes such objects as a whole, with the fields of
+//! others.
 
 use farwater_api::{objects::Outcome, protocol::Entry};
 use farwater_testkit::wait_for;
@@ -14,17 +15,17 @@ type Kind = (&'static str, &'static str, &'static str);
 struct Case {
     name: &'static str,
     kind: Kind,
-    /// Its manifest but for apiVersion, kind and name, before and after.
+    /// The manifest without apiVersion, kind and name, before and after the change.
     before: &'static str,
     after: &'static str,
-    /// What the cluster has then, by JSON pointers; null: nothing.
+    /// The expected values in the cluster, by JSON pointer. null: no value.
     expected: &'static [(&'static str, &'static str)],
 }
 
 const DEPLOYMENT: Kind = ("apps", "v1", "Deployment");
 const SERVICE: Kind = ("", "v1", "Service");
 
-/// `POD` is the template of a pod with `CONTAINER` in its container.
+/// `POD` stands for the template of a pod, and `CONTAINER` for fields of its container.
 const CASES: &[Case] = &[
     Case {
         name: "strategy",
@@ -137,7 +138,7 @@ const CASES: &[Case] = &[
 ];
 
 impl Case {
-    /// `SPEC|CONTAINER|POD`: fields of the container and of the pod.
+    /// Reads `SPEC|CONTAINER|POD`: the spec, and fields of the container and of the pod.
     fn manifest(&self, text: &str, prefix: &str) -> String {
         let mut parts = text.split('|');
         let spec = parts.next().unwrap();
@@ -219,7 +220,7 @@ async fn a_port_that_somebody_renumbers_is_put_back_alone() {
     };
     renumber().await;
     wait_for("port 80 alone", PATIENCE, || async { Ok((ports().await == [80]).then_some(())) }).await.unwrap();
-    // And where Git renumbers it at the same time.
+    // The port is renumbered in Git and in the cluster at the same time.
     renumber().await;
     let entry = world.hub.set(service.with(&world.hub, &[("a.yaml", &shop.replace("PORT", "8080"))]).entry());
     applied(&world.hub, &entry).await;
@@ -237,7 +238,7 @@ async fn a_variable_that_is_stated_twice_is_made_as_it_stands() {
     let deployments = api(&world.client().await, "apps", "v1", "Deployment", &place);
     let live = deployments.get("twice").await.unwrap();
     assert_eq!(live.data.pointer("/spec/template/spec/containers/0/env/1/value"), Some(&json!("b")));
-    // It is not written again and again.
+    // The object is not written again and again.
     let entry = world.hub.set(
         service
             .with(

@@ -1,11 +1,11 @@
-//! In which order an API server is asked for the objects of one bundle, by its own audit log.
+//! The order in which the objects of one bundle are sent, by the API server's audit log.
 
 use crate::support::{FakeHub, Service, outcome, report};
 use farwater_api::{objects::Outcome, service_deployment::DeletionPolicy};
 use farwater_testkit::{Plane, PlaneOptions, kube::AUDITED};
 use jiff::Timestamp;
 
-/// The last stage first.
+/// The objects of the last stage come first.
 const MANIFESTS: &str = "apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingWebhookConfiguration
 metadata: {name: order.example.com}
@@ -94,7 +94,7 @@ const STAGES: [&[(&str, &str)]; 6] = [
     &[("validatingwebhookconfigurations", "order.example.com")],
 ];
 
-/// The stages of the objects for which the API server was asked since then, in the order in which it was.
+/// The stages of the objects that were sent since then, in the order of the requests.
 fn asked(plane: &Plane, since: Timestamp, verb: &str) -> Vec<usize> {
     let requests = plane.requests(since).unwrap();
     let requests = requests.iter().filter(|request| request.verb == verb && request.object.subresource.is_empty());
@@ -115,7 +115,7 @@ async fn one_bundle_is_sent_in_the_order_of_its_stages_and_goes_in_reverse() {
     outcome(&hub, &entry, Outcome::Applied).await;
     let sent = asked(&plane, begun, "patch");
     assert!(sent.is_sorted(), "{sent:?}");
-    // Each once: none was tried before what it needs was there.
+    // Each object was sent once, so none was tried before the objects that it needs existed.
     let counts: Vec<usize> = (0..STAGES.len()).map(|stage| sent.iter().filter(|one| **one == stage).count()).collect();
     assert_eq!(counts, STAGES.map(<[_]>::len));
 

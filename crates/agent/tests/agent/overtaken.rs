@@ -1,4 +1,4 @@
-//! What is under way when something newer comes ends between two objects, and the newer one judges what is left.
+//! When something newer comes, the running attempt ends between two objects, and the newer one judges the rest.
 
 use std::{collections::BTreeMap, ops::Deref, time::Duration};
 
@@ -11,12 +11,12 @@ use kube::{
 };
 
 const ALL: usize = 1000;
-/// Few enough that no guard holds them.
+/// Few enough deletions that no guard holds them.
 const LEAVING: usize = 190;
-/// What must be left for the newer version to judge.
+/// Objects that must be left for the newer version to judge.
 const SOME: usize = 20;
 
-/// A service of as many objects as there are, applied by an agent whose API server can be slow.
+/// A service with `ALL` objects, applied by an agent whose API server can be slow.
 struct Ground {
     faulty: faulty::Ground,
     maps: Api<DynamicObject>,
@@ -65,7 +65,7 @@ impl Ground {
         wait_for(what, PATIENCE, || async { Ok(is_so(self.uids().await.len()).then_some(())) }).await.unwrap();
     }
 
-    /// Waits until an attempt was ended by a newer version, and takes the slowness away.
+    /// Waits until a newer version ended an attempt, and makes the API server fast again.
     async fn overtaken(&self, entry: &Entry) {
         self.superseded(entry).await;
         self.server.set(Faults::default());
@@ -87,7 +87,7 @@ async fn a_newer_version_ends_a_prune_that_is_under_way() {
     let stayed = before.iter().filter(|(name, uid)| after.get(*name) == Some(*uid)).count();
     assert!((ALL - LEAVING + SOME..=ALL - 10).contains(&stayed), "{stayed} of {ALL} stayed");
 
-    // A hold is such a version too: what is left waits, though it had passed the guards.
+    // A hold is such a newer version too: the remaining deletions wait, although they had passed the guards.
     let remaining = ALL - LEAVING + 1;
     let fewer = ground.of(remaining);
     ground.be_slow();
@@ -123,7 +123,7 @@ async fn a_hold_that_comes_while_the_agent_is_down_stops_what_it_had_begun() {
     assert_eq!(held.count as usize, left, "{held:#?}");
     assert!(left >= SOME, "{left} are left");
 
-    // The version that began it may go on, and so much of a service needs no approval.
+    // The version that began the prune may continue, and this part of a service needs no approval.
     let pruned = ground.hub.set(fewer.entry());
     outcome(&ground.hub, &pruned, Outcome::Applied).await;
     assert_eq!(ground.uids().await.len(), remaining);
@@ -131,7 +131,7 @@ async fn a_hold_that_comes_while_the_agent_is_down_stops_what_it_had_begun() {
 
 #[tokio::test]
 async fn an_approved_prune_that_was_stopped_goes_on_as_soon_as_it_may() {
-    // More than go without an approval.
+    // More deletions than are allowed without an approval.
     const REMAINING: usize = ALL - 210;
     let ground = Ground::new("approved").await;
     let mut fewer = ground.of(REMAINING);
@@ -169,7 +169,7 @@ async fn a_newer_version_ends_an_undo_that_is_under_way_and_the_next_attempt_goe
     ground.until("ten objects to be back", |count| count >= remaining + 10).await;
     let changed = stated(remaining).replacen("\"1\"", "\"2\"", 1);
     let newer = ground.hub.set(fewer.with(&ground.hub, &[("a.yaml", &changed)]).entry());
-    // It is applied before the rest comes back.
+    // The newer version is applied before the remaining objects are restored.
     value(&ground.maps, "map-0", "2").await;
     let back = ground.uids().await.len();
     assert!(back <= ALL - SOME, "{back} of {ALL} are there");

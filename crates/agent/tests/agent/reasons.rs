@@ -1,4 +1,5 @@
-//! For how long what is not healthy is waited for, and how often it is asked about: by agents with shorter limits than usual.
+//! How long unhealthy objects are waited for, and how often they are read, with an agent whose limits are shorter than
+//! usual.
 
 use std::time::{Duration, Instant};
 
@@ -17,10 +18,10 @@ use farwater_api::objects::{Health, Outcome};
 use farwater_fleet::health::unseen::NEVER_SEEN;
 use farwater_testkit::{Plane, api_faults::ApiFaults, wait_for};
 
-/// Dropped in order: the agent ends before the next one may start.
+/// Fields are dropped in order: the agent ends before the next one may start.
 struct Ground {
     _agent: LocalAgent,
-    /// The agent's way to the API server.
+    /// The proxy between the agent and the API server.
     way: ApiFaults,
     hub: FakeHub,
     plane: &'static Plane,
@@ -41,7 +42,7 @@ impl Ground {
         Self { _agent: agent, way, hub, plane: turn.plane, _dir: dir, _turn: turn }
     }
 
-    /// How often this was listed so far.
+    /// How often this resource has been listed so far.
     fn lists(&self, resource: &str) -> u64 {
         self.way.asked().get(&("LIST".to_owned(), resource.to_owned())).copied().unwrap_or_default()
     }
@@ -60,7 +61,7 @@ async fn a_custom_resource_is_not_waited_for_for_ever() {
     let given_up = outcome(&ground.hub, &entry, Outcome::Applied).await;
     let boat = object(&given_up, "Boat", "alone");
     assert_eq!((boat.health, boat.message.as_str()), (Health::Current, NEVER_SEEN));
-    // API servers note when an object was made to the second.
+    // API servers record the creation of an object to the second.
     assert!(begun.elapsed() > unseen - Duration::from_secs(1), "after {:?}", begun.elapsed());
 }
 
@@ -74,7 +75,7 @@ async fn reasons_are_asked_for_rarely_and_not_at_all_when_all_is_well() {
     let (pods, names) = pods(&client, &hub.place("rarely"), "db", 1).await;
     set_status(&pods, &names[0], pulls()).await;
     said(hub, &entry, "StatefulSet", "db", "Pod db-0: container main: ImagePullBackOff").await;
-    // Each look is twice as long after the one before, as nothing changes, but that the StatefulSet's own word may once.
+    // Since nothing changes, the pause between looks doubles. Only the StatefulSet's own status may shorten it once.
     let (before, begun) = (ground.lists("pods"), Instant::now());
     wait_for("four looks", PATIENCE, || async { Ok((ground.lists("pods") >= before + 4).then_some(())) })
         .await
@@ -84,11 +85,11 @@ async fn reasons_are_asked_for_rarely_and_not_at_all_when_all_is_well() {
     set_status(&pods, &names[0], ready()).await;
     healthy(hub, &entry, "StatefulSet", "db").await;
     let lists = || ["pods", "replicasets", "events"].map(|resource| ground.lists(resource));
-    // A look that was under way ends before the next poll but one.
+    // A look that is in progress ends within two polls.
     let seen = hub.polls();
     wait_for("two polls", PATIENCE, || async { Ok((hub.polls() >= seen + 2).then_some(())) }).await.unwrap();
     let (before, polls) = (lists(), hub.polls());
-    // The next look would have come within these 20 looks' time.
+    // The next look would have come during these polls.
     wait_for("some polls", PATIENCE, || async { Ok((hub.polls() >= polls + 14).then_some(())) }).await.unwrap();
     assert_eq!(lists(), before);
 }

@@ -1,4 +1,4 @@
-//! What goes with a deleted service, and when. No pod runs: what a kubelet would do with one the test does.
+//! What is deleted with a service, and when. No pod runs: the test does what a kubelet would do.
 
 use crate::support::{PATIENCE, api, config_map, config_maps, gone, object, outcome, report, world::world};
 use farwater_api::{
@@ -9,7 +9,7 @@ use farwater_testkit::wait_for;
 use kube::api::{ListParams, Patch, PatchParams};
 use serde_json::{Value, json};
 
-/// In a wave after everything else.
+/// The workload is in a wave after everything else.
 const WORKLOAD: &str = "apiVersion: apps/v1
 kind: Deployment
 metadata: {name: web, annotations: {farwater.dev/wave: '1'}}
@@ -33,7 +33,7 @@ async fn an_earlier_wave_stays_until_the_pods_of_a_later_one_have_ended() {
     })
     .await
     .unwrap();
-    // It takes its time to end.
+    // The pod takes its time to end.
     let hold = async |finalizers: Value| {
         let patch = Patch::Merge(json!({"metadata": {"finalizers": finalizers}}));
         pods.patch(&pod, &PatchParams::default(), &patch).await.unwrap();

@@ -1,4 +1,5 @@
-//! Objects whose change an API server refuses as impossible: made anew where that is allowed, and never without a way back.
+//! Objects whose change an API server refuses as impossible. They are recreated if that is allowed, and the old state
+//! is always kept.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +19,7 @@ use serde_json::{Value, json};
 
 const RECREATE: &str = "kustomize.toolkit.fluxcd.io/force: enabled";
 
-/// A ConfigMap whose data can't be changed.
+/// A ConfigMap whose data is immutable.
 fn sealed(name: &str, value: &str, annotation: &str) -> String {
     format!(
         "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}, annotations: {{{annotation}}}}}\n\
@@ -26,7 +27,7 @@ fn sealed(name: &str, value: &str, annotation: &str) -> String {
     )
 }
 
-/// What the agent keeps of objects that it deleted, by uid.
+/// The states of deleted objects that the agent keeps, by uid.
 async fn tombstones(client: &Client) -> BTreeMap<String, Value> {
     let secrets = api(client, "", "v1", "Secret", AGENT_NAMESPACE).list(&ListParams::default()).await.unwrap();
     let mut states = BTreeMap::new();
@@ -36,7 +37,7 @@ async fn tombstones(client: &Client) -> BTreeMap<String, Value> {
         }
         let content = STANDARD.decode(secret.data["data"][SECRET_CONTENT].as_str().unwrap()).unwrap();
         let content: Value = serde_json::from_slice(&zstd::bulk::decompress(&content, 16 << 20).unwrap()).unwrap();
-        // The first part of a deletion says which one it is, the others hold states.
+        // The first part of a deletion describes it, and the others hold states.
         for kept in content.as_array().into_iter().flatten() {
             let uid = kept["state"]["metadata"]["uid"].as_str().unwrap().to_owned();
             states.insert(uid, kept["state"].clone());
@@ -73,19 +74,19 @@ async fn what_can_not_be_changed_is_made_anew_where_that_is_allowed() {
     let message = &object(&failed, "ConfigMap", "fixed").message;
     assert!(message.contains("immutable"), "{message}");
     value(&maps, "fixed", "1").await;
-    // Somebody has protected it where it is.
+    // Somebody has protected the live object.
     let message = &object(&failed, "ConfigMap", "kept").message;
     assert!(message.contains("immutable"), "{message}");
     assert!(message.contains("its annotation farwater.dev/prune: disabled protects it"), "{message}");
     assert_eq!(uid(&maps, "kept").await, protected);
-    // What went is kept, and is not the deletion that one would undo: it is there again.
+    // The state of the replaced object is kept, but not as a deletion to undo: the object exists again.
     let states = tombstones(&client).await;
     assert_eq!(states[&before]["data"]["value"], "1");
     assert!(!states.contains_key(&protected));
     assert_eq!(failed.deletion, None);
 }
 
-/// Has the API server refuse new objects of this name, from when this returns.
+/// Makes the API server refuse new objects of this name. It is in effect when this returns.
 async fn refuse_new(client: &Client, place: &str, name: &str) {
     let rule = json!({"apiGroups": [""], "apiVersions": ["v1"], "resources": ["configmaps"], "operations": ["CREATE"]});
     let policy = json!({

@@ -1,4 +1,5 @@
-//! What an agent does after it was killed, lost its folder, or lost its hub, and when something newer comes while it applies.
+//! What an agent does after it was killed, or lost its folder or its hub, and when something newer comes while it
+//! applies.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -26,11 +27,12 @@ use farwater_testkit::{
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 
 impl Ground {
-    /// The version of everything that an agent may write, but of what earlier tests have left, which is being deleted.
+    /// The resourceVersion of everything that an agent may write, without the objects of earlier tests that are still
+    /// being deleted.
     async fn versions(&self) -> BTreeMap<String, String> {
         let client = self.plane.client().await.unwrap();
         let namespaces = api(&client, "", "v1", "Namespace", "").list(&ListParams::default()).await.unwrap();
-        // The hub's judge, which shares the plane, makes namespaces with this prefix meanwhile.
+        // The hub's tests share the plane, and make namespaces with this prefix meanwhile.
         let is_judges = |name: &str| name.starts_with("judge-");
         let going = namespaces.into_iter().filter(|namespace| {
             namespace.metadata.deletion_timestamp.is_some() || namespace.metadata.name.as_deref().is_some_and(is_judges)
@@ -58,7 +60,7 @@ impl Ground {
     }
 }
 
-/// By verb and resource, all that an agent has asked the API server for but its Lease, which it renews every 20 s.
+/// All requests of an agent to the API server, by verb and resource, except for its Lease, which it renews every 20 s.
 fn asked(way: &ApiFaults) -> Asked {
     let mut asked = way.asked();
     asked.retain(|(_, resource), _| resource != "leases");
@@ -78,13 +80,13 @@ async fn an_agent_that_is_in_sync_writes_nothing_when_restarted() {
     let mut ground = Ground::new().await;
     let place = ground.hub.place("quiet");
     let mut all = maps(0..30, "1");
-    // The API server overrules this label, which is not said again before the object is applied again.
+    // The API server overrules this label. That is not reported again until the object is applied again.
     let label = "kubernetes.io/metadata.name";
     let space = format!("apiVersion: v1\nkind: Namespace\nmetadata: {{name: {place}, labels: {{{label}: other}}}}\n");
     all.push(("space.yaml".to_owned(), space));
     let service = Service::new(&ground.hub, "quiet", &files(&all));
     ground.applied(&service).await;
-    // The controllers of the plane write into a new namespace for a moment.
+    // The plane's controllers write into a new namespace for a moment.
     let before = wait_for("the cluster to be at rest", Duration::from_secs(30), || async {
         let first = ground.versions().await;
         tokio::time::sleep(Duration::from_secs(1)).await;
@@ -110,7 +112,7 @@ async fn an_agent_that_is_in_sync_writes_nothing_when_restarted() {
     let message = &object(&told, "Namespace", &place).message;
     assert!(message.contains(&format!("keeps another value of .metadata.labels.{label}")), "{message}");
 
-    // At rest it asks the API server nothing.
+    // An agent with nothing to do sends no requests to the API server.
     let before = wait_for("the agent to be at rest", crate::support::PATIENCE, || async {
         let first = asked(&way);
         tokio::time::sleep(Duration::from_secs(1)).await;
@@ -136,7 +138,7 @@ async fn a_wrong_clock_is_corrected_and_a_used_token_refused() {
     let entry = ground.hub.set(service.with(&ground.hub, &files(&maps(0..1, "2"))).entry());
     outcome(&ground.hub, &entry, Outcome::Applied).await;
     ground.kill();
-    // Without any identity the agent must join, and its token is spent.
+    // Without any identity the agent has to join again, and its token is used up.
     fs::remove_dir_all(ground.state_dir()).unwrap();
     let secrets = api(&ground.plane.client().await.unwrap(), "", "v1", "Secret", "farwater-system");
     secrets.delete("farwater-agent-identity", &DeleteParams::default()).await.unwrap();
@@ -164,7 +166,7 @@ async fn what_left_the_source_while_the_agent_was_down_is_pruned_without_its_fol
     let report = outcome(&ground.hub, &entry, Outcome::Applied).await;
     assert_eq!(report.objects.len(), 3);
     gone(&config_maps(&ground.plane.client().await.unwrap(), &place), "map-3").await;
-    // With no list of kinds that the service never had: ConfigMaps, and the agent's own Secrets.
+    // It lists only the kinds that the service had: ConfigMaps, and the agent's own Secrets.
     let mut listed = way.asked();
     listed.retain(|(verb, _), _| verb == "LIST");
     let kinds: Vec<_> = listed.keys().map(|(_, resource)| resource.as_str()).collect();
@@ -190,7 +192,7 @@ async fn what_it_keeps_on_the_node_is_for_its_owner_only() {
         }
     };
     check();
-    // Folders that were made by hand are no less private.
+    // Folders that were made by hand become private too.
     ground.kill();
     for folder in &folders {
         fs::set_permissions(folder, fs::Permissions::from_mode(0o755)).unwrap();
@@ -210,7 +212,7 @@ async fn a_full_disk_stops_nothing_and_old_states_stay_refused() {
     let old = ground.hub.desired();
     let live = config_maps(&ground.plane.client().await.unwrap(), &place);
 
-    // The state file can't be written: a folder is where its temporary file would be.
+    // The state file can't be written, because a folder is in the place of its temporary file.
     let obstacle = ground.state_dir().join("state.tmp");
     fs::create_dir(&obstacle).unwrap();
     let entry = ground.hub.set(service.with(&ground.hub, &files(&maps(0..1, "2"))).entry());
@@ -221,7 +223,7 @@ async fn a_full_disk_stops_nothing_and_old_states_stay_refused() {
     polled_twice(&ground).await;
     value(&live, "map-0", "2").await;
 
-    // The cluster's copy can't be written either: what can't be remembered is not acted upon.
+    // The cluster's copy can't be written either. A state that can't be stored is not acted upon.
     ground.hub.forge(None);
     let secrets = api(&ground.plane.client().await.unwrap(), "", "v1", "Secret", "farwater-system");
     let immutable = Patch::Merge(serde_json::json!({"immutable": true}));
@@ -250,7 +252,7 @@ async fn an_agent_that_is_killed_while_it_applies_converges() {
     let mut service = Service::new(&ground.hub, "killed", &files(&first));
     ground.applied(&service).await;
     for round in 2..6 {
-        // Some change, some are new, one of the last round's leaves.
+        // Some objects change, some are new, and one of the last round is removed.
         let next = maps((0..40).chain(round * 10 + 40..round * 10 + 45), &round.to_string());
         service = service.with(&ground.hub, &files(&next));
         let entry = ground.hub.set(service.entry());
@@ -279,7 +281,7 @@ async fn a_newer_version_ends_an_apply_that_is_under_way() {
     let hub = &ground.hub;
     let many: String = (0..ALL).map(|n| format!("---\n{}", config_map(&format!("map-{n}"), "1"))).collect();
     let mut service = Service::new(hub, "overtaken", &[("a.yaml", &many)]);
-    // What the first version has made is counted at the end.
+    // The objects that the first version made are counted at the end.
     service.deployment.prune = false;
     let first = hub.set(service.entry());
     let live = config_maps(&ground.plane.client().await.unwrap(), &hub.place("overtaken"));
@@ -289,7 +291,7 @@ async fn a_newer_version_ends_an_apply_that_is_under_way() {
     })
     .await
     .unwrap();
-    // The newer one comes while most of it is still to do.
+    // The newer version comes while most of the work is still to do.
     ground.server.set(Faults { latency: Duration::from_millis(500), ..Faults::default() });
     let second = hub.set(service.with(hub, &[("a.yaml", &config_map("map-0", "2"))]).entry());
     ground.superseded(&first).await;
@@ -322,10 +324,10 @@ async fn drift_is_repaired_after_a_restart_while_the_hub_is_away() {
 #[tokio::test]
 async fn a_hub_that_was_away_for_long_is_found_again_within_a_poll() {
     let ground = Ground::new().await;
-    // From then on the agent knows how often it shall poll.
+    // From then on the agent knows its poll interval.
     polled_twice(&ground).await;
     ground.hub.go_away(true);
-    // Pauses that only ever doubled would have grown to minutes.
+    // With pauses that only double, the agent would wait for minutes by then.
     wait_for("many polls in vain", crate::support::PATIENCE, || async {
         Ok((ground.hub.turned_away() >= 10).then_some(()))
     })
@@ -350,12 +352,12 @@ async fn statements_that_are_forged_old_or_for_others_are_refused() {
     let mut cases = Vec::new();
     // Entries that were not signed.
     cases.push(hub.sign(Statement { generation: next, ..signed.clone() }, evil.clone()));
-    // A changed statement under the old signature.
+    // A changed statement with the old signature.
     let mut state = good.clone();
     state.entries.clone_from(&evil);
     state.statement = Statement { tag: tag(&evil), generation: next, ..signed.clone() }.into();
     cases.push(state);
-    // Another cluster's, another installation's, an older one: all well signed.
+    // A state for another cluster, of another installation, or an older one, with valid signatures.
     for change in 0..3 {
         let mut statement = Statement { tag: tag(&evil), generation: next, ..signed.clone() };
         match change {
@@ -386,7 +388,7 @@ async fn a_restart_runs_no_hook_again() {
     let entry = ground.hub.set(service.entry());
     let (jobs, maps) = (jobs(&client, &place), config_maps(&client, &place));
     let uid = uid_of(&jobs, "pre").await;
-    // While it runs, and while nobody looks at how it ends.
+    // Killed while the hook runs, so that no agent sees how it ends.
     ground.kill();
     ground.start(false);
     let is_running = |report: &ServiceReport| report.hooks.iter().any(|hook| hook.state == HookState::Running);
@@ -398,7 +400,7 @@ async fn a_restart_runs_no_hook_again() {
     let applied = outcome(&ground.hub, &entry, Outcome::Applied).await;
     assert_eq!(applied.hooks[0].state, HookState::Succeeded);
     assert_eq!(uid_of(&jobs, "pre").await, uid);
-    // When it is gone, and something is to be repaired.
+    // Killed when the hook's object is gone and another object needs a repair.
     ground.kill();
     jobs.delete("pre", &DeleteParams::background()).await.unwrap();
     gone(&jobs, "pre").await;

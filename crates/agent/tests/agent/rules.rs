@@ -1,4 +1,4 @@
-//! Rules of health of people's own, on a real API server: the hub's, and those of a service.
+//! Users' own health rules on a real API server: the hub's, and those of a service.
 
 use crate::support::{
     FakeHub, Service, api, config_maps,
@@ -14,7 +14,7 @@ use farwater_api::{
 use kube::{Api, Client, api::DynamicObject};
 use serde_json::{Value, json};
 
-/// For Boats of a group: afloat is healthy, sunk is not.
+/// A rule for the Boats of a group: Afloat is healthy, Sunk is failed.
 fn rule(group: &str) -> HealthRuleSpec {
     HealthRuleSpec {
         group: group.to_owned(),
@@ -38,7 +38,7 @@ fn is(report: &ServiceReport, health: Health, text: &str) -> bool {
     report.objects.iter().any(|o| o.object.kind == "Boat" && o.health == health && o.message.contains(text))
 }
 
-/// Waits until the boat is judged so.
+/// Waits until the boat has this health and message.
 async fn judged(hub: &FakeHub, entry: &Entry, health: Health, text: &str) -> ObjectReport {
     object(&report(hub, entry, |report| is(report, health, text)).await, "Boat", "ark").clone()
 }
@@ -56,7 +56,7 @@ async fn a_rule_judges_its_kind_and_one_without_a_value_makes_nothing_healthy() 
     let entry = world.hub.set(service.entry());
     let (boats, maps) = (boats(&client, group, &place), config_maps(&client, &place));
 
-    // Nobody has written a status, so nobody knows.
+    // No status was written, so the health is unknown.
     let unknown = "HealthRule judged can't judge it: inProgress: there is no \"status\"";
     let waits = report(&world.hub, &entry, |r| is(r, Health::Unknown, unknown) && r.outcome == Outcome::Applying).await;
     assert_eq!(object(&waits, "ConfigMap", "next").sync, SyncState::Waiting);
@@ -75,10 +75,10 @@ async fn a_rule_judges_its_kind_and_one_without_a_value_makes_nothing_healthy() 
     assert!(is(&applied, Health::Current, ""), "{applied:#?}");
     maps.get("next").await.unwrap();
 
-    // What was healthy and can't be judged any more isn't.
+    // An object that was healthy and can't be judged any more is not healthy.
     set_phase(&boats, Value::Null).await;
     judged(&world.hub, &entry, Health::Unknown, "there is no \"phase\"").await;
-    // A rule of a hub that knows more than this agent.
+    // A rule from a hub that supports more than this agent.
     let newer =
         HealthRuleSpec { in_progress: None, failed: None, current: "self.isAfloat()".to_owned(), ..rule(group) };
     world.hub.set_rule("judged", newer);
@@ -111,19 +111,19 @@ async fn a_services_own_rule_comes_before_the_hubs_until_it_is_removed() {
     judged(&world.hub, &common_entry, Health::Current, "").await;
     judged(&world.hub, &special_entry, Health::Failed, "a submarine that is Afloat").await;
 
-    // Without it the hub's counts.
+    // Without the service's rule, the hub's applies.
     special.deployment.health.clear();
     let plain_entry = world.hub.set(special.entry());
     judged(&world.hub, &plain_entry, Health::Current, "").await;
 
-    // A rule that changes has objects judged anew, and none applied.
+    // If a rule changes, objects are judged again, and none is applied.
     let version = async || boats(&client, group, &place).get("ark").await.unwrap().metadata.resource_version;
     let before = version().await;
     let stricter = HealthRuleSpec { current: "self.status.phase == 'Moored'".to_owned(), ..rule(group) };
     world.hub.set_rule("owned", stricter);
     judged(&world.hub, &common_entry, Health::InProgress, "its phase is Afloat").await;
     judged(&world.hub, &plain_entry, Health::InProgress, "its phase is Afloat").await;
-    // Without any the built-in rules do.
+    // Without any rule, the built-in rules apply.
     world.hub.remove_rule("owned");
     let judged_last = judged(&world.hub, &common_entry, Health::Current, "").await;
     assert_eq!(judged_last.message, "");

@@ -1,4 +1,4 @@
-//! Documents that come sealed: what a service runs with is kept until what is newer is remembered.
+//! Sealed documents: those of the running version are kept until a newer version is stored.
 
 use std::{collections::BTreeMap, fs};
 
@@ -20,10 +20,10 @@ use serde_json::{Value, json};
 
 const TEMPLATE: &str =
     "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata: {value: \"{{ configuration.value }}\"}\n";
-/// A Secret of the cluster: without it a version that is handed something of it can't begin.
+/// A Secret of the cluster. A version that takes a value from it can't begin without it.
 const NEEDED: &str = "made-later";
 
-/// A service of which each version is handed another value, as a parameter and as a Secret.
+/// A service whose versions each get another value, as a parameter and as a Secret.
 fn service(hub: &FakeHub, name: &str) -> Service {
     Service::new(hub, name, &[("a.yaml.liquid", TEMPLATE)])
 }
@@ -47,7 +47,7 @@ fn held(service: &Service) -> Entry {
     Entry { service: service.identity.clone(), action }
 }
 
-/// The documents of a file or Secret, by MAC, with what each has of ciphertext.
+/// The documents of a file or Secret: their MACs and ciphertexts.
 fn documents(bytes: &[u8]) -> Vec<(Digest, String)> {
     let kept: Value = serde_json::from_slice(bytes).unwrap();
     let document = |kept: &Value| {
@@ -61,7 +61,7 @@ fn macs(bytes: &[u8]) -> Vec<Digest> {
     documents(bytes).into_iter().map(|(mac, _)| mac).collect()
 }
 
-/// Kept of a service's parameters, on the disk and in the cluster.
+/// Waits until the parameters of these services are kept, on the disk and in the cluster.
 async fn until_kept(ground: &Ground, services: &[&Service]) {
     let label = service_label(services[0].uid());
     let file = ground.state_dir().join(format!("sealed/{label}.parameters.json"));
@@ -81,14 +81,14 @@ async fn own(ground: &Ground) -> Api<Secret> {
     Api::namespaced(ground.plane.client().await.unwrap(), "farwater-system")
 }
 
-/// Takes away what the service states.
+/// Deletes the objects that the service states.
 async fn take_away(ground: &Ground, name: &str) {
     let client = ground.plane.client().await.unwrap();
     config_maps(&client, name).delete("a", &DeleteParams::default()).await.unwrap();
     Api::<Secret>::namespaced(client, name).delete("database", &DeleteParams::default()).await.unwrap();
 }
 
-/// What the service states is there, with this value.
+/// Waits until the service's objects exist with this value.
 async fn has(ground: &Ground, name: &str, expected: &str) {
     let client = ground.plane.client().await.unwrap();
     value(&config_maps(&client, name), "a", expected).await;
@@ -101,7 +101,7 @@ async fn has(ground: &Ground, name: &str, expected: &str) {
     .unwrap();
 }
 
-/// The version is got, and can't begin.
+/// Sets a version whose documents are downloaded, but which can't begin.
 async fn gets_stuck(ground: &Ground, service: &Service) {
     let entry = ground.hub.set(service.entry());
     let report = outcome(&ground.hub, &entry, Outcome::Failed).await;
@@ -122,7 +122,7 @@ async fn a_held_service_goes_on_with_its_own_values_whatever_came_for_a_newer_ve
     report(&ground.hub, &entry, |report| report.message.starts_with("held: somebody")).await;
     take_away(&ground, &place).await;
     has(&ground, &place, "one").await;
-    // What was got for nothing is given up.
+    // The documents of the version that never began are dropped.
     until_kept(&ground, &[&one]).await;
 
     // The hold comes while the agent is down, and then the hub is away.
@@ -160,7 +160,8 @@ async fn a_crash_between_getting_and_applying_loses_no_value_and_leaves_none_beh
     gets_stuck(&ground, &two).await;
     until_kept(&ground, &[&one, &two]).await;
 
-    // With the hub away from now on: by its folder, and by what lies in the cluster alone.
+    // The hub is away from now on. The agent reads the documents from its folder first, and then from the cluster
+    // alone.
     ground.hub.go_away(true);
     ground.kill();
     ground.start(false);
@@ -170,7 +171,7 @@ async fn a_crash_between_getting_and_applying_loses_no_value_and_leaves_none_beh
     ground.start(false);
     until_kept(&ground, &[&one, &two]).await;
     has(&ground, &place, "one").await;
-    // The Secrets of the newer version were not asked for while it could not begin.
+    // The Secrets of the newer version were not requested while it could not begin.
     ground.hub.go_away(false);
     let needed = json!({"metadata": {"name": NEEDED}, "stringData": {"uri": "anywhere"}});
     let secrets: Api<Secret> = Api::namespaced(ground.plane.client().await.unwrap(), &place);
@@ -192,7 +193,7 @@ async fn a_crash_between_getting_and_applying_loses_no_value_and_leaves_none_beh
     .await
     .unwrap();
 
-    // With a version that is handed nothing, nothing is kept.
+    // A version without parameters and Secrets leaves no documents.
     ground.hub.set(first.with(&ground.hub, &[("a.yaml", &config_map("a", "plain"))]).entry());
     wait_for("nothing to be kept", PATIENCE, || async {
         let secrets = own(&ground).await.list(&ListParams::default().labels("farwater.dev/agent=sealed")).await?.items;

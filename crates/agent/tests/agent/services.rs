@@ -1,4 +1,4 @@
-//! Services on a real API server, one agent for all of them.
+//! Services on a real API server, with one agent for all tests.
 
 use std::time::{Duration, Instant};
 
@@ -62,7 +62,7 @@ spec:
     let service = world.applied("boats", &[("a-boat.yaml", &boat), ("z-crd.yaml", &definition)]).await;
     let boats = api(&world.client().await, &group, "v1", "Boat", &place);
     assert_eq!(boats.get("ark").await.unwrap().data["spec"]["length"], 300);
-    // A definition may go only when that was approved.
+    // The deletion of a definition needs an approval.
     let without = world.hub.set(service.with(&world.hub, &[("a.yaml", &config_map("a", "1"))]).entry());
     let held = report(&world.hub, &without, |r| r.held_prune.is_some()).await;
     assert_eq!(states(&held, SyncState::PruneHeld).len(), 2);
@@ -255,7 +255,7 @@ subjects: [{{kind: ServiceAccount, name: deployer, namespace: {place}}}]
         assert_eq!(object.sync, SyncState::Refused, "{refused:#?}");
         assert!(object.message.contains(&account), "{}", object.message);
     }
-    // The account may not watch all namespaces, and its own drift is still seen.
+    // The account may not watch all namespaces, and drift in its own is still seen.
     let maps = config_maps(&client, &place);
     maps.delete("a", &DeleteParams::default()).await.unwrap();
     value(&maps, "a", "1").await;
@@ -284,12 +284,12 @@ async fn the_grants_limits_are_refused_per_object() {
 async fn drift_is_repaired_within_two_seconds() {
     let world = world().await;
     let place = world.hub.place("drifts");
-    // A machine that is busy at the moment may hold up some of them.
+    // Eight rounds, because a busy machine may delay some of them.
     let names: Vec<String> = (0..8).map(|n| format!("m{n}")).collect();
     let all: String = names.iter().map(|name| format!("---\n{}", config_map(name, "1"))).collect();
     let service = world.applied("drifts", &[("a.yaml", &all)]).await;
     let maps = config_maps(&world.client().await, &place);
-    // The first repair proves that the watch stands.
+    // The first repair proves that the watch is open.
     maps.patch("m0", &PatchParams::default(), &Patch::Merge(json!({"data": {"value": "x"}}))).await.unwrap();
     value(&maps, "m0", "1").await;
     let unlabelled = json!({"metadata": {"labels": {"farwater.dev/service": null}}, "data": {"value": "label"}});
@@ -309,7 +309,7 @@ async fn drift_is_repaired_within_two_seconds() {
         took.sort();
         assert!(took[names.len() / 2] < Duration::from_secs(2), "{drift:?}: {took:?}");
     }
-    // What others add is theirs.
+    // Fields that others add belong to them.
     maps.patch("m0", &PatchParams::default(), &Patch::Merge(json!({"data": {"other": "y"}}))).await.unwrap();
     report(&world.hub, &service.entry(), |r| r.outcome == Outcome::Applied).await;
     assert_eq!(maps.get("m0").await.unwrap().data["data"]["other"], "y");
@@ -346,7 +346,8 @@ async fn a_newer_version_ends_a_running_attempt() {
     world.hub.hold_bundles(true);
     let first = world.hub.set(service.with(&world.hub, &[("a.yaml", slow)]).entry());
     report(&world.hub, &first, |r| r.outcome == Outcome::Applying).await;
-    // Content of no other test: a bundle that the agent has already is not held, and its Applying is never seen.
+    // Content that no other test uses: a bundle that the agent has already is not held up, so its Applying would not be
+    // seen.
     let second = world.hub.set(service.with(&world.hub, &[("a.yaml", &config_map("a", "hurried"))]).entry());
     report(&world.hub, &second, |r| r.outcome == Outcome::Applying).await;
     world.hub.hold_bundles(false);
@@ -374,7 +375,7 @@ async fn a_removed_service_goes_or_stays_as_its_policy_says() {
     let stay = world.hub.set(removal(&staying, DeletionPolicy::Orphan));
     let left = outcome(&world.hub, &leave, Outcome::Removed).await;
     assert!(left.objects.is_empty(), "{left:#?}");
-    // What stays is named once more.
+    // The objects that stay are reported once more.
     let left = outcome(&world.hub, &stay, Outcome::Removed).await;
     assert_eq!(states(&left, SyncState::Synced), ["a"]);
     assert!(config_maps(&client, &world.hub.place("leaving")).get_opt("a").await.unwrap().is_none());
@@ -444,7 +445,7 @@ async fn what_only_a_newer_agent_can_do_is_held_and_names_the_version() {
     let held = outcome(&world.hub, &entry, Outcome::Failed).await;
     assert!(held.message.contains("does not know the action \"Migrate\""), "{}", held.message);
     assert!(held.message.contains("upgrade the agent to 0.9.0"), "{}", held.message);
-    // What was applied is kept, and repaired.
+    // The applied objects are kept and repaired.
     let maps = config_maps(&world.client().await, &place);
     maps.delete("a", &DeleteParams::default()).await.unwrap();
     value(&maps, "a", "1").await;

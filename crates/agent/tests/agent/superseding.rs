@@ -1,4 +1,5 @@
-//! What ends a wait: a newer version any of them, and what the API server asked for its own time alone.
+//! What ends a wait: a newer version ends every wait of an attempt. A request that the API server throttled is still
+//! not repeated before its time.
 
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use farwater_testkit::{api_faults::Faults, wait_for};
 use kube::api::{DeleteParams, ListParams};
 
 impl Ground {
-    /// How often one of a resource, or a path that is of none, was asked for.
+    /// How often an object of this resource, or this other path, was requested.
     fn asked(&self, subject: &str) -> u64 {
         self.server.asked().get(&("GET".to_owned(), subject.to_owned())).copied().unwrap_or_default()
     }
@@ -18,7 +19,7 @@ impl Ground {
 
 #[tokio::test]
 async fn a_fix_is_applied_with_the_poll_that_brings_it() {
-    // Polls that the hub asks for, and no others: none of them can take up what the one before should have.
+    // The agent polls only when the hub asks for it, so no later poll can make up for what an earlier one missed.
     let ground = Ground::new(0.2).await;
     let connections = &ground.hub.connections;
     connections.behave(Behaviour::Serve);
@@ -27,7 +28,7 @@ async fn a_fix_is_applied_with_the_poll_that_brings_it() {
         .await
         .unwrap();
     let place = ground.hub.place("stuck");
-    // Of a class that nobody provides: it is never bound.
+    // Of a class that doesn't exist, so it is never bound.
     let claim = "apiVersion: v1
 kind: PersistentVolumeClaim
 metadata: {name: disk}
@@ -46,7 +47,7 @@ spec: {storageClassName: nobodys, accessModes: [ReadWriteOnce], resources: {requ
     connections.hint(ground.hub.generation());
     outcome(&ground.hub, &second, Outcome::Applied).await;
     let polls = ground.hub.polls() - polls;
-    // The one that brings it, and one that was answered before it was there.
+    // The poll that brings the fix, and one that was answered before it.
     assert!(polls <= 2, "applied {polls} polls after it was there");
     value(&config_maps(&ground.plane.client().await.unwrap(), &place), "later", "2").await;
     ground.superseded(&first).await;
@@ -58,7 +59,7 @@ async fn a_newer_version_ends_the_wait_that_the_api_server_asked_for() {
     let place = ground.hub.place("throttled");
     let (one, two) = (config_map("map", "1"), config_map("map", "2"));
     let account = "apiVersion: v1\nkind: ServiceAccount\nmetadata: {name: slow}\n";
-    // As long as one is waited for.
+    // The longest time for which an attempt waits.
     let throttled = Some(("/serviceaccounts/slow".to_owned(), Duration::from_secs(10)));
     ground.server.set(Faults { throttled, ..Faults::default() });
     let service = ground.service("throttled", &[("a.yaml", &one), ("b.yaml", account)]);
@@ -70,7 +71,7 @@ async fn a_newer_version_ends_the_wait_that_the_api_server_asked_for() {
     outcome(&ground.hub, &second, Outcome::Applied).await;
     value(&config_maps(&ground.plane.client().await.unwrap(), &place), "map", "2").await;
     ground.superseded(&first).await;
-    // Nobody waited until it might be sent again, and nobody has sent it before.
+    // The newer version did not wait until the request could be sent again, and the request was not sent too early.
     let seen = ground.server.seen();
     assert!(seen.refused == 1 && seen.early.is_empty(), "{seen:?}");
 }
@@ -79,7 +80,7 @@ async fn a_newer_version_ends_the_wait_that_the_api_server_asked_for() {
 async fn what_is_refused_for_long_is_left_alone_for_as_long() {
     let ground = Ground::new(0.2).await;
     let account = "apiVersion: v1\nkind: ServiceAccount\nmetadata: {name: slow}\n";
-    // Longer than an attempt waits for: it ends, and another one comes.
+    // Longer than an attempt waits: it ends, and another one comes.
     let throttled = Some(("/serviceaccounts/slow".to_owned(), Duration::from_secs(12)));
     ground.server.set(Faults { throttled, ..Faults::default() });
     let service = ground.service("refused", &[("a.yaml", account)]);
@@ -113,7 +114,7 @@ spec:
     let (one, two) = (config_map("map", "1"), config_map("map", "2"));
     let service = ground.service("unserved", &[("a.yaml", &definition), ("b.yaml", &one)]);
     let first = ground.hub.set(service.entry());
-    // From then on it is asked for once a second, 30 s long.
+    // From then on the kind is requested once a second for 30 s.
     wait_for("the kind to be waited for", PATIENCE, || async { Ok((ground.asked(&kind) >= 5).then_some(())) })
         .await
         .unwrap();
@@ -136,7 +137,7 @@ async fn a_newer_version_ends_the_look_at_what_was_deleted() {
     let first = ground.hub.set(service.entry());
     outcome(&ground.hub, &first, Outcome::Applied).await;
     let maps = config_maps(&ground.plane.client().await.unwrap(), &place);
-    // One after the other they would take longer than anybody waits here.
+    // One after the other, the lookups would take longer than the test waits.
     ground.server.set(Faults { latency: Duration::from_secs(2), ..Faults::default() });
     maps.delete_collection(&DeleteParams::default(), &ListParams::default()).await.unwrap();
     wait_for("what was deleted to be looked up", PATIENCE, || async {

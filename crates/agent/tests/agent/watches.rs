@@ -1,4 +1,4 @@
-//! What a watch does not tell is found all the same.
+//! Changes that a watch does not report are found nevertheless.
 
 use std::time::Duration;
 
@@ -17,10 +17,11 @@ use kube::{
 };
 use serde_json::json;
 
-/// A service that is applied, by an agent in this process: no option sets how long it believes its watches. Dropped in order.
+/// An applied service and an agent in this process, because no option sets how long it trusts its watches. Fields are
+/// dropped in order.
 struct Ground {
     _agent: LocalAgent,
-    /// The agent's way to the API server.
+    /// The proxy between the agent and the API server.
     way: ApiFaults,
     live: Api<DynamicObject>,
     _hub: FakeHub,
@@ -49,7 +50,7 @@ impl Ground {
         ground
     }
 
-    /// Waits until so many more watches have been opened.
+    /// Waits until this many more watches have been opened.
     async fn watched(&self, more: u64) {
         let before = self.way.seen().watches;
         let what = format!("{more} more watches after {before}");
@@ -57,14 +58,14 @@ impl Ground {
         wait_for(&what, PATIENCE, watched).await.unwrap();
     }
 
-    /// What the agent asks for beside watches and its Lease.
+    /// The agent's requests besides watches and its Lease.
     fn asked(&self) -> Asked {
         let mut asked = self.way.asked();
         asked.retain(|(verb, resource), _| verb != "WATCH" && resource != "leases");
         asked
     }
 
-    /// The same, once nothing more is asked for.
+    /// The same, once no more requests come.
     async fn at_rest(&self) -> Asked {
         let rests = || async {
             let first = self.asked();
@@ -74,7 +75,7 @@ impl Ground {
         wait_for("the agent to be at rest", PATIENCE, rests).await.unwrap()
     }
 
-    /// Somebody changes an object of the service.
+    /// Changes an object of the service as somebody else.
     async fn change(&self, name: &str) {
         let patch = Patch::Merge(json!({"data": {"value": "changed"}}));
         self.live.patch(name, &PatchParams::default(), &patch).await.unwrap();
@@ -86,7 +87,7 @@ async fn a_silent_watch_goes_on_where_it_was_and_lists_nothing() {
     let limits = WatchLimits { silence: Duration::from_secs(1), ..WatchLimits::default() };
     let ground = Ground::new(limits).await;
 
-    // Where nothing changes it is opened again and again, and that is all.
+    // If nothing changes, the watch is opened again and again, and nothing else is requested.
     let before = ground.at_rest().await;
     ground.watched(3).await;
     assert_eq!(ground.asked(), before);
@@ -118,7 +119,7 @@ async fn a_watch_that_loses_its_version_while_it_runs_goes_on_with_a_list() {
     let limits = WatchLimits { silence: Duration::from_secs(1), ..WatchLimits::default() };
     let ground = Ground::new(limits).await;
     let lists = ground.way.seen().lists;
-    // No event tells of the change, so that only the list can.
+    // No event reports the change, so only the list can.
     ground.way.set(Faults { swallow: Some("a".to_owned()), expired_later: 1.0, ..Faults::default() });
     ground.change("a").await;
     value(&ground.live, "a", "1").await;

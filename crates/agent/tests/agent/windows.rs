@@ -1,4 +1,4 @@
-//! Change windows that an agent keeps to by its own clock.
+//! Change windows that an agent enforces by its own clock.
 
 use crate::support::{FakeHub, PATIENCE, Service, config_map, config_maps, ground::Ground, outcome, report, value};
 use farwater_api::{
@@ -10,7 +10,7 @@ use farwater_testkit::wait_for;
 use jiff::{SignedDuration, Timestamp};
 use kube::api::DeleteParams;
 
-/// In force for so many seconds, for some services.
+/// A freeze of these services for this many seconds from now.
 fn freeze(seconds: i64, services: &[&Service]) -> Windows {
     let end = Timestamp::now() + SignedDuration::from_secs(seconds);
     let window = HandedWindow {
@@ -46,13 +46,13 @@ async fn a_version_that_has_not_begun_waits_for_the_window_while_drift_is_undone
     waiting(hub, &entry).await;
     maps.delete("a", &DeleteParams::default()).await.unwrap();
     value(&maps, "a", "1").await;
-    // What is new has been begun by nobody, and by nothing but the clock it is.
+    // The new version has not begun. Only the clock will start it.
     let windows = freeze(5, &[&service]);
     let end: Timestamp = windows.windows[0].end.as_ref().unwrap().parse().unwrap();
     hub.set_windows(Some(windows));
     let generation = hub.generation();
     value(&maps, "a", "2").await;
-    // The agent goes by the hub's clock, which it knows to the second.
+    // The agent uses the hub's clock, which it knows to the second.
     assert!(Timestamp::now() >= end - SignedDuration::from_secs(1), "before {end}");
     outcome(hub, &entry, Outcome::Applied).await;
     assert_eq!(hub.generation(), generation, "nothing was sent for that");
@@ -75,7 +75,7 @@ async fn a_first_version_waits_too_and_one_that_is_let_through_does_not() {
     outcome(hub, &second, Outcome::Applied).await;
     waiting(hub, &first).await;
     assert!(config_maps(&client, &place).get_opt("a").await.unwrap().is_none());
-    // Another entry of it is another change.
+    // Another entry of the service is another change.
     let newer = hub.set(urgent.with(hub, &[("a.yaml", &config_map("a", "2"))]).entry());
     waiting(hub, &newer).await;
     hub.set_windows(None);
@@ -98,7 +98,7 @@ async fn a_restart_while_the_hub_is_away_begins_nothing_that_a_window_holds() {
     maps.delete("a", &DeleteParams::default()).await.unwrap();
     ground.start(false);
     value(&maps, "a", "1").await;
-    // Nothing else comes behind it.
+    // Nothing else is sent afterwards.
     let turned_away = ground.hub.turned_away();
     wait_for("polls in vain", PATIENCE, || async { Ok((ground.hub.turned_away() >= turned_away + 3).then_some(())) })
         .await

@@ -1,4 +1,4 @@
-//! One entry's header: POSIX.1-2001 ustar, with a pax header before it for what ustar can't hold.
+//! One entry's header: POSIX.1-2001 ustar, preceded by a pax header for what ustar can't hold.
 
 use super::{BLOCK, Item};
 use crate::path::{MAX_PATH_BYTES, PathError, RelPath};
@@ -68,7 +68,7 @@ fn block(out: &mut Vec<u8>, name: &str, mode: u32, size: u64, flag: u8, target: 
     out.extend_from_slice(&header);
 }
 
-/// What a reader without pax would see: the beginning.
+/// The beginning of a text, for readers without pax.
 fn cut(text: &str) -> &[u8] {
     let mut end = text.len().min(NAME);
     while !text.is_char_boundary(end) {
@@ -77,8 +77,8 @@ fn cut(text: &str) -> &[u8] {
     &text.as_bytes()[..end]
 }
 
-/// The entry at `at`, and where the next one begins. What is read is written again and compared: so there is no
-/// second spelling of anything, and no field that one reader sees and another doesn't.
+/// The entry at `at`, and where the next one begins. The entry is written again and compared, so no content has a
+/// second form, and no field is seen by one reader and not by another.
 pub(super) fn read(bytes: &[u8], at: usize) -> Result<(RelPath, Item, usize), HeaderError> {
     use HeaderError::Format;
     let take = |at: usize| bytes.get(at..at + BLOCK).ok_or(Format("it ends inside a header"));
@@ -92,6 +92,7 @@ pub(super) fn read(bytes: &[u8], at: usize) -> Result<(RelPath, Item, usize), He
         header = take(next)?;
         data = next + BLOCK;
     }
+
     let path = match pax_value(pax, "path") {
         Some(path) => path,
         None => text(&header[..NAME]).ok_or(Format("a name that is not UTF-8"))?,
@@ -108,6 +109,7 @@ pub(super) fn read(bytes: &[u8], at: usize) -> Result<(RelPath, Item, usize), He
         b'2' => Kind::Link { target },
         _ => return Err(Format("an entry that is neither a file nor a symlink")),
     };
+
     if path.is_root() || (header[156] == b'2' && (target.is_empty() || target.len() > MAX_PATH_BYTES)) {
         return Err(Format("an empty name, or a symlink without a target"));
     }
@@ -116,6 +118,7 @@ pub(super) fn read(bytes: &[u8], at: usize) -> Result<(RelPath, Item, usize), He
     if bytes.get(at..data) != Some(&canonical) {
         return Err(Format("a header that is written in another way"));
     }
+
     let item = match header[156] {
         b'0' => Item::File { bytes: data..data + size, executable },
         _ => Item::Link { target: target.to_owned() },
@@ -137,7 +140,7 @@ fn number(field: &[u8]) -> Option<usize> {
     usize::from_str_radix(text(field)?, 8).ok()
 }
 
-/// Only finds what the writer writes; anything else fails the comparison.
+/// Finds only the form that the writer writes; other forms fail the comparison.
 fn pax_value<'p>(pax: &'p str, key: &str) -> Option<&'p str> {
     pax.split('\n').find_map(|line| line.split_once(' ')?.1.strip_prefix(key)?.strip_prefix('='))
 }

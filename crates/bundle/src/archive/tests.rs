@@ -61,7 +61,7 @@ fn files_take_the_place_of_others() {
     let after = before.replace(&BTreeSet::from([path("x/a.yaml.liquid")]), &made, &Limits::default()).unwrap();
     let expected = open(archive(&[("x/a.yaml", "A B"), ("x/l", "-> ../z"), ("x/c", "D"), ("z", "Z")], ".")).unwrap();
     assert_eq!(after.digest(), expected.digest());
-    // The link would lead to nothing.
+    // The link's target would be missing.
     assert!(before.replace(&BTreeSet::from([path("z")]), &BTreeMap::new(), &Limits::default()).is_err());
 }
 
@@ -73,7 +73,7 @@ fn the_empty_archive_is_one() {
     assert!(open(vec![0; 1536]).is_err());
 }
 
-/// Builds with the usual tar library what our writer never writes.
+/// Builds archives with a usual tar library that our writer never produces.
 fn foreign(change: impl Fn(&mut tar::Header)) -> Vec<u8> {
     let mut builder = tar::Builder::new(Vec::new());
     let mut header = tar::Header::new_ustar();

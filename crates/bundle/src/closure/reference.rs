@@ -1,8 +1,8 @@
-//! What kustomizations and charts name outside themselves.
+//! References of kustomizations and charts to other files.
 
 use crate::yaml::{self, Budget, Node, YamlError};
 
-/// The names that kustomize looks for, and Helm's.
+/// File names that kustomize looks for, and Helm's.
 pub(super) const BUILD_FILES: [&str; 5] =
     ["kustomization.yaml", "kustomization.yml", "Kustomization", "Chart.yaml", "requirements.yaml"];
 
@@ -10,16 +10,16 @@ pub(super) fn is_build_file(name: &str) -> bool {
     BUILD_FILES.contains(&name)
 }
 
-/// A path that a file names, relative to the file's folder.
+/// A path in a file, relative to the file's folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Reference {
     pub line: u32,
     pub text: String,
-    /// Whether the field takes URLs too. Those are kustomize's to fetch, and not part of the closure.
+    /// Whether the field accepts URLs too. Kustomize fetches those; they are not part of the closure.
     pub may_be_remote: bool,
-    /// Whether a folder of another repository may stand there.
+    /// Whether it may name a folder of another repository.
     pub may_be_base: bool,
-    /// Whether kustomize does without it.
+    /// Whether kustomize works without it.
     pub optional: bool,
 }
 
@@ -33,27 +33,27 @@ impl Reference {
     }
 }
 
-/// Lists of files or folders, of this repository or of others.
+/// Lists of files or folders, of this repository or others.
 const WITH_BASES: [&str; 3] = ["resources", "bases", "components"];
-/// Lists of files, or of YAML written in place.
+/// Lists of files or inline YAML.
 const FILES_OR_INLINE: [&str; 5] =
     ["patchesStrategicMerge", "generators", "transformers", "validators", "configurations"];
 /// Lists of objects with a field `path`.
 const WITH_PATH: [&str; 3] = ["patches", "patchesJson6902", "replacements"];
 
-/// A chart that a kustomization inflates, and where kustomize looks for it before it pulls it.
+/// A chart that a kustomization inflates, and where kustomize looks for it before pulling it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Inflated {
     pub name: String,
-    /// As `helm pull --repo` takes it; empty: none.
+    /// For `helm pull --repo`. Empty: none.
     pub repository: String,
-    /// As it is written; empty: the newest.
+    /// As written. Empty: the newest.
     pub version: String,
     /// Relative to the kustomization's folder.
     pub place: String,
 }
 
-/// All that a file names.
+/// All references of a file.
 #[derive(Debug, Default)]
 pub(super) struct Named {
     pub references: Vec<Reference>,
@@ -112,7 +112,7 @@ fn kustomization(document: &Node, found: &mut Vec<Reference>) {
     }
     list("crds").iter().for_each(|node| push(node, false));
     for field in FILES_OR_INLINE {
-        // Flow YAML on one line is written in place too.
+        // Flow YAML on one line is inline too.
         list(field).iter().filter(|n| n.as_str().is_some_and(|t| !t.contains(": "))).for_each(|node| push(node, false));
     }
     for field in WITH_PATH {
@@ -150,7 +150,7 @@ fn helm(document: &Node, found: &mut Vec<Reference>) {
         chart.get("valuesFile").into_iter().for_each(|node| push(node, false));
         chart.get("additionalValuesFiles").map(Node::items).unwrap_or_default().iter().for_each(|n| push(n, false));
     }
-    // kustomize makes the folder and downloads charts into it if they aren't there.
+    // kustomize creates the folder and downloads charts into it if they don't exist.
     if let Some(node) = document.get("helmGlobals").and_then(|g| g.get("chartHome")) {
         push(node, true);
     }
@@ -160,8 +160,8 @@ fn helm(document: &Node, found: &mut Vec<Reference>) {
     }
 }
 
-/// Whether kustomize would fetch this: a URL, `git@host:path`, `host.tld/org/repo` with a query, or a known host.
-/// Asked only for what isn't in the repository, as kustomize does.
+/// Whether kustomize would fetch this: a URL, `git@host:path`, `host.tld/org/repo` with a query, or a known host. Only
+/// asked about paths that aren't in the repository, as in kustomize.
 pub(super) fn looks_remote(text: &str) -> bool {
     const HOSTS: [&str; 5] = ["github.com/", "gitlab.com/", "bitbucket.org/", "git::", "gh:"];
     if text.starts_with("file://") || text.starts_with('/') || text.starts_with('.') {

@@ -271,7 +271,7 @@ fn remote_bases_are_named_until_their_repositories_are_laid_in() {
         ("elsewhere/x/kustomization.yaml", "resources: [gh.com/a/b?ref=x]\n"),
     ];
     assert_eq!(named(&files, "app"), ["https://h.example.com/a.yaml", "https://h.example.com/org/repo at v1"]);
-    // Nobody builds those of a folder that is taken whole.
+    // In a folder that is included as a whole, kustomizations are not built, so their bases are not needed.
     assert_eq!(named(&files, "elsewhere"), [""; 0]);
     let place = ".farwater-bases/h.example.com~org~repo@v1";
     let laid_in = |kustomization: &str| {
@@ -291,7 +291,7 @@ fn remote_bases_are_named_until_their_repositories_are_laid_in() {
         [format!("{place}/base/a.yaml"), format!("{place}/deploy/kustomization.yaml"), files[0].0.to_owned()];
     let expected: Vec<&str> = expected.iter().map(String::as_str).collect();
     check(&files, "app", &expected);
-    // A base's own bases are looked for in the next round.
+    // The bases of a base are looked for in the next round.
     let file = Base::parse("https://h.example.com/a.yaml").unwrap().place().unwrap();
     let with_file = [("app/kustomization.yaml", "resources: ['https://h.example.com/a.yaml']\n"), (file.as_str(), "a")];
     check(&with_file, "app", &[file.as_str(), "app/kustomization.yaml"]);

@@ -1,4 +1,4 @@
-//! Which files of a folder are its manifests: by their names, the renderer's options and `.sourceignore` files.
+//! Selects the manifests of a folder: by their names, the renderer's options and `.sourceignore` files.
 
 use std::collections::HashMap;
 
@@ -10,24 +10,26 @@ use farwater_api::{
 use super::{FolderReason, KUSTOMIZATIONS};
 use crate::{archive::Archive, closure::Lost, path::RelPath};
 
-/// Flux's name for a file with rules of `.gitignore`: a file that they leave out is not a manifest. Its patterns count from its own folder.
+/// Flux's file with rules like `.gitignore`: ignored files are no manifests. Its patterns are relative to its own
+/// folder.
 pub const IGNORE_FILE: &str = ".sourceignore";
-/// Bytes of one such file; an error names the number.
+/// Most bytes of such a file; the error names the limit.
 const MAX_IGNORE_BYTES: usize = 64 << 10;
-/// What comparing may cost: bytes of all patterns, times bytes of all paths, times names of the longest path, since each folder of a path is
-/// compared too. About a second of a processor at the very worst; 20,000 paths of 50 bytes and 5 names leave room for 400 bytes of patterns.
+/// Most work for comparing: bytes of all patterns × bytes of all paths × names of the longest path, because each folder
+/// of a path is compared too. About one second of a processor at worst; 20,000 paths of 50 bytes and 5 names leave room
+/// for 400 bytes of patterns.
 const MAX_WORK: usize = 1 << 31;
-/// Names that an error shows.
+/// Most names that an error shows.
 const SHOWN: usize = 5;
 
-/// The files of one folder that are read.
+/// The selection for one folder.
 pub(super) struct Choice<'a> {
     folder: &'a RelPath,
     recurse: bool,
     include: Vec<PathPattern>,
     exclude: Vec<PathPattern>,
     ignore: Vec<IgnoreFile>,
-    /// Whether a folder is left out by an [`IgnoreFile`], by path.
+    /// Whether an [`IgnoreFile`] excludes a folder, by path.
     known: HashMap<RelPath, bool>,
 }
 
@@ -38,11 +40,11 @@ struct IgnoreFile {
 
 struct Rule {
     pattern: PathPattern,
-    /// Of a line that begins with `!`.
+    /// Whether the line begins with `!`.
     is_kept: bool,
 }
 
-/// Whether a file's name is one of manifests.
+/// Whether a file has the name of a manifest.
 pub(super) fn is_manifest(path: &RelPath) -> bool {
     let name = path.file_name();
     !is_kustomization(path) && [".yaml", ".yml", ".json"].iter().any(|suffix| name.ends_with(suffix))
@@ -53,7 +55,7 @@ fn is_kustomization(path: &RelPath) -> bool {
 }
 
 impl<'a> Choice<'a> {
-    /// `folder` is a real one, and `paths` what lies in it.
+    /// `folder` must be a real folder; `paths` are its contents.
     pub fn new(
         archive: &Archive,
         folder: &'a RelPath,
@@ -82,9 +84,9 @@ impl<'a> Choice<'a> {
                     let text = std::str::from_utf8(text).map_err(|_| FolderReason::IgnoreNotText(place.clone()))?;
                     texts.push((place.parent().unwrap_or_default(), text));
                 }
-                // Most folders have none.
+                // Most folders have no ignore file.
                 Err(Lost::Missing(missing)) if missing == place => {}
-                // A link that leads nowhere would let files through that it is to leave out.
+                // A broken link would include files that it is meant to exclude.
                 Err(lost) => return Err(FolderReason::IgnoreLost { file: place, lost }),
             }
         }
@@ -103,7 +105,7 @@ impl<'a> Choice<'a> {
         Ok(Self { folder, recurse: options.recurse, include, exclude, ignore, known: HashMap::new() })
     }
 
-    /// Whether a manifest in the folder is one of its own.
+    /// Whether a manifest in the folder is selected.
     pub fn takes(&mut self, path: &RelPath) -> bool {
         let within = path.strip(self.folder).unwrap_or_else(|| path.as_str());
         let names: Vec<&str> = within.split('/').collect();
@@ -117,8 +119,8 @@ impl<'a> Choice<'a> {
             && !self.is_ignored(path, false)
     }
 
-    /// The outermost folders below that hold a kustomization, each with the name of that file. A kustomization that is left out does not
-    /// count, and neither does one in the folder itself: its renderer was told to read it as raw manifests.
+    /// The outermost subfolders with a kustomization, each with the name of that file. An excluded kustomization does not
+    /// count. Neither does one in the folder itself, because the renderer reads that folder as raw manifests.
     pub fn kustomized(&mut self, paths: &[&RelPath]) -> Vec<(RelPath, String)> {
         let mut found: Vec<(RelPath, String)> = Vec::new();
         let mut kustomizations: Vec<&RelPath> = paths.iter().copied().filter(|path| is_kustomization(path)).collect();
@@ -133,8 +135,8 @@ impl<'a> Choice<'a> {
         found
     }
 
-    /// As Git has it: the last line that fits counts, that of the deepest file first, and nothing brings back what lies in a folder that
-    /// is left out.
+    /// As in Git: the last matching line counts, of the deepest file first, and no rule re-includes the contents of an
+    /// excluded folder.
     fn is_ignored(&mut self, path: &RelPath, is_folder: bool) -> bool {
         if self.ignore.is_empty() || path.is_root() {
             return false;
@@ -162,7 +164,7 @@ impl<'a> Choice<'a> {
     }
 }
 
-/// From the root to the folder, then in it, outer folders first.
+/// Places of ignore files: from the root to the folder, then in it, outer folders first.
 fn ignore_files(folder: &RelPath, paths: &[&RelPath]) -> Vec<RelPath> {
     let above = std::iter::successors(folder.parent(), RelPath::parent);
     let mut places: Vec<RelPath> = above.filter_map(|above| above.join_name(IGNORE_FILE.as_bytes()).ok()).collect();
@@ -173,7 +175,7 @@ fn ignore_files(folder: &RelPath, paths: &[&RelPath]) -> Vec<RelPath> {
     places
 }
 
-/// What Git can't read as a pattern fits nothing there, and so it is here.
+/// The rules of a file. As in Git, an invalid pattern matches nothing.
 fn rules(text: &str) -> Vec<Rule> {
     let rule = |line: &str| {
         let line = trim_end(line);
@@ -189,14 +191,14 @@ fn rules(text: &str) -> Vec<Rule> {
     text.strip_prefix('\u{feff}').unwrap_or(text).lines().filter_map(rule).collect()
 }
 
-/// Without spaces at the end, unless a backslash stands before the first of them.
+/// Removes trailing spaces, unless a backslash precedes the first of them.
 fn trim_end(line: &str) -> &str {
     let trimmed = line.trim_end_matches([' ', '\t']);
     let is_escaped = trimmed.bytes().rev().take_while(|byte| *byte == b'\\').count() % 2 == 1;
     if is_escaped && trimmed.len() < line.len() { &line[..=trimmed.len()] } else { trimmed }
 }
 
-/// Describes the files of a folder of which nothing is read, for people.
+/// Describes the files of a folder from which nothing is read, for people.
 pub(super) fn explain_nothing(folder: &RelPath, paths: &[&RelPath]) -> String {
     let within = |path: &RelPath| path.strip(folder).unwrap_or_else(|| path.as_str()).to_owned();
     let manifests: Vec<String> = paths.iter().filter(|path| is_manifest(path)).map(|path| within(path)).collect();
@@ -283,9 +285,9 @@ mod tests {
         check(&[(".sourceignore", "*\n")], &[]);
         check(&[(".sourceignore", "/m/*  \r\n!/m/setup/\n")], &[setup, deep]);
         check(&[("m/.sourceignore", "image\nsetup/*\n!crd.yaml\n")], &[a, setup]);
-        // Not what lies in a folder that is left out.
+        // Files in an excluded folder are not re-included.
         check(&[("m/.sourceignore", "setup\n!crd.yaml\n")], &[a, image]);
-        // The deeper one counts.
+        // The deeper file counts.
         check(&[(".sourceignore", "*.yaml\n"), ("m/setup/.sourceignore", "!b.yaml\n")], &[deep]);
         check(&[(".sourceignore", "/a.yaml\n[\n\\\n")], &[a, image, setup, deep]);
     }

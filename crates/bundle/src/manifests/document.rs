@@ -1,4 +1,4 @@
-//! From a file's bytes to objects: documents, lists, and what every object must have.
+//! From a file's bytes to objects: documents, lists, and the fields that every object must have.
 
 use farwater_api::{hooks, objects::ObjectRef};
 use serde_json::Value;
@@ -9,7 +9,7 @@ use crate::{
     yaml::{self, Budget, YamlReason},
 };
 
-/// Lists inside lists; kubectl itself prints none.
+/// Most nested lists; kubectl itself prints none.
 const MAX_LIST_DEPTH: u8 = 4;
 
 pub(super) struct FoundObject {
@@ -25,17 +25,17 @@ pub(super) struct FileError {
     pub reason: DocumentReason,
 }
 
-/// The objects of a value that is not read from a text.
+/// The objects of a value that was not read from a text.
 pub(super) fn take_value(value: Value, (line, document): (u32, u32)) -> Vec<Result<FoundObject, FileError>> {
     let mut reader = FileReader { is_json: true, document, out: Vec::new() };
     reader.take(value, line, 0, None);
     reader.out
 }
 
-/// A stretch of a file between separators.
+/// A part of a file between separators.
 struct Chunk<'t> {
     text: &'t str,
-    /// Lines before it.
+    /// Number of lines before it.
     skipped: u32,
 }
 
@@ -60,8 +60,8 @@ pub(super) fn read_file(bytes: &[u8], is_json: bool) -> Vec<Result<FoundObject, 
     reader.out
 }
 
-/// Splits at lines that begin with `---`, as kubectl's reader does: so one broken document spoils no other. What
-/// follows on such a line may only be a comment.
+/// Splits at lines that begin with `---`, as kubectl's reader does, so that one broken document doesn't affect the
+/// others. Only a comment may follow on such a line.
 fn split(text: &str) -> Vec<Result<Chunk<'_>, (u32, String)>> {
     let mut chunks = Vec::new();
     let (mut start, mut at, mut skipped) = (0, 0, 0);
@@ -101,12 +101,14 @@ impl FileReader {
         if trimmed.is_empty() {
             return;
         }
-        // The object's own first line, past comments and blank lines.
+
+        // The first line of the object itself, after comments and blank lines.
         let first = chunk.skipped + first_line(chunk.text);
         if chunk.text.trim().len() > MAX_DOCUMENT_BYTES {
             self.document += 1;
             return self.fail(first, DocumentReason::TooLarge(chunk.text.trim().len()));
         }
+
         if trimmed.starts_with('{') || self.is_json {
             match json::parse(chunk.text) {
                 Ok(values) => {
@@ -148,7 +150,7 @@ impl FileReader {
         }
     }
 
-    /// `item_of`: apiVersion and kind that a typed list (`ConfigMapList`) gives to items that name none.
+    /// `item_of`: apiVersion and kind that a typed list (`ConfigMapList`) gives to items without their own.
     fn take(&mut self, mut value: Value, line: u32, depth: u8, item_of: Option<(&str, &str)>) {
         let Value::Object(map) = &mut value else {
             return self.fail(line, DocumentReason::NotAnObject(type_name(&value)));
@@ -160,6 +162,7 @@ impl FileReader {
             map.insert("kind".to_owned(), kind.into());
             map.entry("apiVersion").or_insert_with(|| api_version.into());
         }
+
         let kind = map.get("kind").and_then(Value::as_str).unwrap_or_default().to_owned();
         if let Some(item_kind) = kind.strip_suffix("List")
             && matches!(map.get("items"), Some(Value::Array(_) | Value::Null))
@@ -175,6 +178,7 @@ impl FileReader {
             }
             return;
         }
+
         if hooks::is_hook(&value["metadata"]["annotations"]) {
             hooks::name_generated(&mut value);
         }
@@ -189,7 +193,7 @@ impl FileReader {
     }
 }
 
-/// What a person did to get this error, where that can be told: the parser's own words speak of YAML only.
+/// Explains an error by a common mistake, if it is recognized; the parser's own message is only about YAML.
 fn explain(text: &str, reason: YamlReason) -> DocumentReason {
     if text.lines().any(|line| line.starts_with("<<<<<<< ") || line.starts_with(">>>>>>> ")) {
         DocumentReason::Conflict
@@ -227,14 +231,17 @@ fn identify(value: &Value) -> Result<ObjectRef, DocumentReason> {
     if metadata.get("generateName").is_some_and(|v| !v.is_null() && v != "") {
         return Err(DocumentReason::GenerateName);
     }
+
     let name = required(metadata.get("name"), "metadata.name")?;
     let namespace = match metadata.get("namespace") {
         None | Some(Value::Null) => "",
         Some(Value::String(namespace)) => namespace,
         Some(_) => return Err(DocumentReason::NotAString("metadata.namespace")),
     };
+
     let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
-    // The longest that Kubernetes takes. No syntax beyond that: kinds differ, and the API server knows.
+    // The longest values that Kubernetes accepts. Other syntax is not checked, because kinds differ and the API server
+    // knows.
     let fields = [("kind", kind, 63), ("apiVersion", api_version, 317), ("metadata.name", name, 253)];
     for (field, text, longest) in fields.into_iter().chain([("metadata.namespace", namespace, 63)]) {
         if text.len() > longest || text.chars().any(|c| c.is_control() || c == '\\') {

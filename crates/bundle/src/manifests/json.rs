@@ -1,5 +1,5 @@
-//! JSON as kubectl reads it: several values one after another, numbers as Go and Kubernetes' decoder leave them.
-//! Stricter: a key given twice is an error.
+//! JSON as kubectl reads it: several values in sequence, with numbers as Go's and Kubernetes' decoders return them.
+//! Stricter: a duplicate key is an error.
 //!
 //! Without serde_json's feature `float_roundtrip` the last of 17 digits of a float may differ from Go's.
 
@@ -13,7 +13,7 @@ use crate::yaml::json_float;
 pub(super) struct JsonError {
     pub line: u32,
     pub message: String,
-    /// The text is JSON; what it says is wrong.
+    /// The text is valid JSON, but its content is wrong.
     pub is_semantic: bool,
 }
 
@@ -32,7 +32,7 @@ pub(super) fn parse(text: &str) -> Result<Vec<(u32, Value)>, JsonError> {
             Some(Ok(Exact(value))) => values.push((line, value)),
             Some(Err(error)) => {
                 let message = error.to_string();
-                // serde_json adds the place, counted from where this value began.
+                // serde_json appends the place, relative to this value.
                 let message = message.split(" at line ").next().unwrap_or_default().to_owned();
                 let line = line - 1 + u32::try_from(error.line()).unwrap_or(u32::MAX).max(1);
                 return Err(JsonError { line, message, is_semantic: error.is_data() });

@@ -22,7 +22,7 @@ fn read_all(files: &[(&str, &str)]) -> Manifests {
     read(&bundle(&files), &RelPath::root(), "default")
 }
 
-/// One line per object, then one per error.
+/// Compares one line per object, followed by one line per error.
 fn check(files: &[(&str, &str)], expected: &[&str]) {
     let manifests = read_all(files);
     assert_eq!(manifests.is_complete(), manifests.errors().is_empty());
@@ -135,7 +135,7 @@ fn two_objects_with_one_identity_are_refused_naming_both() {
             "! Deployment.apps web/b is written twice: 1.yaml:1 (document 1) and 2.yaml:1 (document 1); keep one",
         ],
     );
-    // The namespace of the service counts as written.
+    // An object without a namespace counts as one in the service's namespace.
     let explicit = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a, namespace: default}\n";
     assert_eq!(read_all(&[("1.yaml", A), ("2.yaml", explicit)]).errors().len(), 1);
 }
@@ -251,7 +251,7 @@ fn a_folder_of_which_nothing_is_read_is_an_error_that_names_what_is_there() {
         " but setup/a.yaml, left out by recurse, include or exclude of its renderer or by .sourceignore",
     );
     assert!(read(jsonnet, RawOptions { allow_empty: true, ..RawOptions::ALL }).is_complete());
-    // It states that there is nothing.
+    // A file with only a comment states that there are no objects.
     assert!(read(&[("app/a.yaml", b"# later\n")], RawOptions::ALL).is_complete());
 }
 

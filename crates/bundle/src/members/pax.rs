@@ -1,10 +1,10 @@
-//! POSIX's extended headers: `LENGTH KEY=VALUE\n`, over and over. By their lengths, as the standard has it: a value may hold
-//! line breaks.
+//! POSIX's extended headers: a sequence of `LENGTH KEY=VALUE\n`. Parsed by length, as the standard requires, because a
+//! value may contain line breaks.
 
-/// All records of one header: two paths, and some text of tools.
+/// Most bytes of one header's records: two paths, and some text of tools.
 pub(super) const MAX_BYTES: u64 = 64 << 10;
 
-/// What of them says what a member is.
+/// The records that describe a member.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Pax {
     pub path: Option<Vec<u8>>,
@@ -13,7 +13,7 @@ pub(super) struct Pax {
 }
 
 impl Pax {
-    /// None where it is malformed, says something twice, or makes a member something else: a sparse file.
+    /// None: it is malformed, has a duplicate key, or changes the member's type to a sparse file.
     pub(super) fn parse(mut data: &[u8]) -> Option<Self> {
         let mut pax = Self::default();
         while !data.is_empty() {
@@ -34,7 +34,7 @@ impl Pax {
                     continue;
                 }
                 key if key.starts_with(b"GNU.sparse") => return None,
-                // Times, owners, comments and attributes: none of them is kept.
+                // Times, owners, comments and attributes are ignored.
                 _ => continue,
             };
             if value.is_empty() || field.replace(value.to_vec()).is_some() {

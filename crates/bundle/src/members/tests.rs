@@ -14,7 +14,7 @@ enum Kind<'a> {
     Other(tar::EntryType),
 }
 
-/// A member with exactly this name, whatever it is.
+/// A member with exactly this name, even if it is invalid.
 fn member(name: &[u8], kind: Kind<'_>) -> Vec<u8> {
     let mut header = tar::Header::new_ustar();
     let (entry_type, content, target) = match kind {
@@ -255,7 +255,7 @@ fn one_file_is_a_tree_too() {
 }
 
 proptest! {
-    /// Whatever bytes come: an error, or files that a bundle may hold.
+    /// Any bytes give an error, or files that a bundle may hold.
     #[test]
     fn no_archive_is_more_than_its_limits(
         names in prop::collection::vec("[a-c./]{1,6}|[a-z]{1,3}(/[a-z]{1,3}){0,2}", 1..8),

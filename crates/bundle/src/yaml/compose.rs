@@ -6,7 +6,7 @@ use granit_parser::{Event, Parser, ScalarStyle, Tag};
 
 use super::{Budget, Key, Node, NodeValue, Scalar, YamlError, YamlReason};
 
-/// A collection that is being filled.
+/// An open collection.
 enum Open {
     Sequence { anchor: usize, line: u32, items: Vec<Node> },
     Mapping(OpenMapping),
@@ -16,9 +16,9 @@ struct OpenMapping {
     anchor: usize,
     line: u32,
     entries: Vec<(Key, Node)>,
-    /// Where a key stands in `entries`, and whether it was written out here (not merged).
+    /// Index of each key in `entries`, and whether it was written here (not merged).
     index: HashMap<String, (usize, bool)>,
-    /// The key whose value comes next.
+    /// The key whose value follows.
     key: Option<PendingKey>,
 }
 
@@ -27,7 +27,7 @@ enum PendingKey {
     Merge,
 }
 
-/// What an anchor names, with its cost when repeated.
+/// The node of an anchor, with its cost per repetition.
 struct Anchored {
     node: Node,
     nodes: usize,
@@ -45,10 +45,10 @@ struct Composer<'b> {
     root: Option<Node>,
 }
 
-/// What becomes of a key that is given twice in one mapping.
+/// How duplicate keys in a mapping are handled.
 pub(super) enum Repeated<'r> {
     Refused,
-    /// The last one counts, and the others are noted here.
+    /// The last one counts, and the duplicates are recorded here.
     Noted(&'r mut Vec<YamlError>),
 }
 
@@ -60,6 +60,7 @@ pub(super) fn compose<'b>(text: &str, budget: &'b Budget, repeated: Repeated<'b>
     };
     let (stack, anchors) = (Vec::new(), HashMap::new());
     let mut composer = Composer { budget, repeated, nodes: 0, bytes: 0, stack, anchors, root: None };
+
     let mut documents = Vec::new();
     for event in Parser::new_from_str_with_options(text, options) {
         let (event, span) = event.map_err(|e| YamlError {
@@ -111,7 +112,7 @@ impl Composer<'_> {
                     Some(a) => (a.nodes, a.bytes, a.depth),
                     None => return Err(YamlReason::SelfAlias),
                 };
-                // Counted before it is copied: this is where a bomb goes off.
+                // Count before copying, so that a bomb is refused.
                 self.spend(nodes, bytes)?;
                 if self.stack.len() + depth > self.budget.depth {
                     return Err(YamlReason::Depth(self.budget.depth));
@@ -161,7 +162,7 @@ impl Composer<'_> {
         self.add(node)
     }
 
-    /// The copy costs too: anchors inside each other are a bomb that needs no alias.
+    /// The copy counts too: nested anchors are a bomb without any alias.
     fn keep(&mut self, anchor: usize, node: &Node) -> Result<(), YamlReason> {
         if anchor != 0 {
             let (nodes, bytes, depth) = measure(node);
@@ -188,7 +189,7 @@ impl Composer<'_> {
             Some(Open::Mapping(mapping)) => match mapping.key.take() {
                 None => {
                     let key = to_key(node)?;
-                    // Here, where the key is read: its value may end many lines below.
+                    // Check at the key, because its value may end many lines below.
                     if let Some(reason) = mapping.find_repeated(&key) {
                         match &mut self.repeated {
                             Repeated::Refused => return Err(reason),
@@ -225,8 +226,8 @@ impl OpenMapping {
         }
     }
 
-    /// go-yaml v2 sets the merged keys where the merge stands: they override what came before, and what comes
-    /// after overrides them. In a sequence earlier mappings win over later ones.
+    /// In go-yaml v2 merged keys are set at the position of the merge: they override earlier keys, and later keys
+    /// override them. In a sequence earlier mappings take precedence over later ones.
     fn merge(&mut self, node: Node) -> Result<(), YamlReason> {
         let merged = match node.value {
             NodeValue::Mapping(entries) => vec![entries],
@@ -279,7 +280,7 @@ fn resolve(text: &str, style: ScalarStyle, tag: Option<&Tag>) -> Result<Scalar, 
     }
 }
 
-/// `int` of `!!int`, however the tag is written.
+/// `int` for `!!int`, in any form of the tag.
 fn core_name(tag: &Tag) -> Option<String> {
     tag.suffix_in_namespace("tag:yaml.org,2002:").map(|name| name.into_owned())
 }
@@ -330,7 +331,7 @@ mod tests {
     fn a_key_given_twice_names_both_lines() {
         assert_eq!(read("a: 1\nb: 2\na: 3\n").unwrap_err(), "3: key \"a\" is given twice, first on line 1; keep one");
         assert!(read("{1: a, \"1\": b}").unwrap_err().contains("given twice"));
-        // Not where its value ends.
+        // The line of the key, not the end of its value.
         let text = "a:\n- b: [1]\n  c: 2\n  b:\n  - 3\n  - 4\n";
         assert_eq!(read(text).unwrap_err(), "4: key \"b\" is given twice, first on line 2; keep one");
     }

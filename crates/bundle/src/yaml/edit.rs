@@ -1,4 +1,5 @@
-//! One scalar of a text is read, or gets another value. Every other byte stays as it is: comments, order and style are people's.
+//! Reads or replaces one scalar of a text. All other bytes stay as they are, because comments, order and style belong
+//! to their author.
 
 use std::{fmt, ops::Range, str::FromStr};
 
@@ -6,14 +7,14 @@ use granit_parser::{Event, Parser, ScalarStyle, Span};
 
 use super::Scalar;
 
-/// Bytes of a value: longer than any tag, version, digest or image.
+/// Most bytes of a value: longer than any tag, version, digest or image.
 pub const MAX_VALUE: usize = 512;
-/// Collections inside each other, as of manifests.
+/// Most nested collections, as in manifests.
 const MAX_DEPTH: usize = 100;
-/// Steps of a field.
+/// Most steps of a field.
 const MAX_STEPS: usize = 32;
 
-/// Where a value is in a document: `spec.ref.commit`, `images[0].newTag`.
+/// The path of a value in a document: `spec.ref.commit`, `images[0].newTag`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FieldPath {
     text: String,
@@ -59,11 +60,11 @@ impl fmt::Display for FieldPath {
     }
 }
 
-/// What a field says.
+/// The value of a field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FieldValue {
     pub text: String,
-    /// It is text, also where it looks like a number.
+    /// Whether it is text, even if it looks like a number.
     pub is_string: bool,
 }
 
@@ -90,12 +91,12 @@ struct Found {
     line: usize,
 }
 
-/// What a field of a text says. It is in one of its documents.
+/// The value of a field, which must be in exactly one of the text's documents.
 pub fn read_field(text: &str, field: &FieldPath) -> Result<FieldValue, FieldError> {
     find(text, field).map(|found| found.value)
 }
 
-/// The text with another value of a field; none: it says that already.
+/// The text with another value of a field. None: it already has that value.
 pub fn replace_field(text: &str, field: &FieldPath, value: &FieldValue) -> Result<Option<String>, FieldError> {
     check_value(&value.text)?;
     let Found { value: before, style, place, line } = find(text, field)?;
@@ -104,7 +105,7 @@ pub fn replace_field(text: &str, field: &FieldPath, value: &FieldValue) -> Resul
     }
     let (head, tail) = (&text[..place.start], &text[place.end..]);
     let edited = format!("{head}{}{tail}", write(value, style));
-    // Whatever was meant to be written: that is what it says now.
+    // Verify that the edited text has the intended value.
     match find(&edited, field) {
         Ok(now) if now.value.text == value.text && edited[now.place.end..] == *tail => Ok(Some(edited)),
         _ => Err(FieldError::Unsafe { line }),
@@ -125,7 +126,7 @@ fn write(value: &FieldValue, style: ScalarStyle) -> String {
     }
 }
 
-/// Whether it is read as it is meant without quotes, wherever it stands.
+/// Whether the value is read correctly without quotes, wherever it is.
 fn is_plain(value: &FieldValue) -> bool {
     let text = &value.text;
     let is_safe = |c: char| c.is_ascii_alphanumeric() || "._-+/@:".contains(c);
@@ -138,12 +139,12 @@ fn is_plain(value: &FieldValue) -> bool {
     is_safe && (!value.is_string || matches!(Scalar::resolve(text), Scalar::String(_)))
 }
 
-/// Where a node stands in what it is of.
+/// The position of a node in its collection.
 enum Place {
     Item(usize),
     /// The next node is a key.
     Key,
-    /// The next node is the value of this key; none: of one that is no text.
+    /// The next node is the value of this key. None: the key is no text.
     Value(Option<String>),
 }
 
@@ -205,7 +206,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Whether the next node is the field's.
+    /// Whether the next node is that of the field.
     fn is_there(&self) -> bool {
         let is_step = |(place, step): (&Place, &Step)| match (place, step) {
             (Place::Item(index), Step::Index(wanted)) => index == wanted,
@@ -223,7 +224,7 @@ impl Walk<'_> {
         self.stack.push(inside);
     }
 
-    /// A node has ended.
+    /// Ends a node.
     fn end(&mut self, text: Option<&str>) {
         if let Some(place) = self.stack.last_mut() {
             *place = match place {
@@ -245,7 +246,7 @@ fn look_at(text: &str, (scalar, style): (&str, ScalarStyle), span: &Span) -> Res
         ScalarStyle::DoubleQuoted => is_quoted('"'),
         _ => return Err("a block"),
     };
-    // The parser says `~` where nothing is.
+    // The parser returns `~` for an empty node.
     if source.is_empty() || (style == ScalarStyle::Plain && scalar == "~" && source != "~") {
         return Err("empty");
     }
@@ -290,7 +291,7 @@ mod tests {
         for value in ["1234567", "12e45", "true", "1.10", "null", "1:20", "a: b", "- a", "a,b", "ä", "x:"] {
             check("a: b\n", "a", value, &format!("a: \"{value}\"\n"));
         }
-        // A number that is copied stays one, but where there is text.
+        // A copied number stays a number, except where text was.
         let number = read_field("tag: 1.10", &field("tag")).unwrap();
         assert!(!number.is_string);
         assert_eq!(replace_field("tag: 1.9", &field("tag"), &number).unwrap().unwrap(), "tag: 1.10");

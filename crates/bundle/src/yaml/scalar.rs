@@ -9,7 +9,7 @@ pub enum Scalar {
     Null,
     Bool(bool),
     Int(i64),
-    /// Only what doesn't fit an `Int`.
+    /// Only for values that don't fit an `Int`.
     Uint(u64),
     Float(f64),
     String(String),
@@ -21,7 +21,7 @@ impl Scalar {
         resolve_known(text).or_else(|| resolve_number(text, true)).unwrap_or_else(|| Self::String(text.to_owned()))
     }
 
-    /// A scalar with a tag of YAML's core types, `tag` being its short name. Other tags leave a string.
+    /// A scalar with a tag of YAML's core types; `tag` is the short name. With other tags it stays a string.
     pub fn resolve_tagged(tag: &str, text: &str) -> Result<Self, YamlReason> {
         let wrong = |name| YamlReason::Tag(format!("{:?}", text.chars().take(40).collect::<String>()), name);
         let found = || {
@@ -69,13 +69,13 @@ impl Scalar {
     }
 }
 
-/// A float as it comes out of Go's JSON and Kubernetes' decoder: Go writes `1.0` as `1`, and what reads as an int64
-/// is one from then on. An API server refuses `1.0` for an integer field, so this is no cosmetics.
+/// A float as Go's JSON and Kubernetes' decoder return it: Go writes `1.0` as `1`, and a number that parses as an int64
+/// becomes one. This matters, because an API server refuses `1.0` for an integer field.
 pub fn json_float(float: f64) -> Result<Value, YamlReason> {
     if !float.is_finite() {
         return Err(YamlReason::NotFinite(float.to_string()));
     }
-    // Go turns to an exponent at 1e21; Rust's Display never does, and gives the same shortest digits before that.
+    // Go switches to an exponent at 1e21. Rust's Display never does, and gives the same shortest digits below that.
     if float.abs() < 1e21
         && let Ok(int) = float.to_string().parse::<i64>()
     {
@@ -112,7 +112,7 @@ fn resolve_number(text: &str, plain: bool) -> Option<Scalar> {
     }
 }
 
-/// Go's `ParseInt(s, 0, 64)`, then `ParseUint(s, 0, 64)`, which takes no sign.
+/// Go's `ParseInt(s, 0, 64)`, then `ParseUint(s, 0, 64)`, which accepts no sign.
 fn parse_int(text: &str) -> Option<Scalar> {
     let (negative, digits) = match text.as_bytes().first()? {
         b'-' => (true, &text[1..]),
@@ -127,7 +127,8 @@ fn parse_int(text: &str) -> Option<Scalar> {
         _ if digits.len() > 1 && digits.starts_with('0') => (8, &digits[1..]),
         _ => (10, digits),
     };
-    // from_str_radix would take a second sign.
+
+    // `from_str_radix` would accept a second sign.
     if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_alphanumeric()) {
         return None;
     }
@@ -162,7 +163,7 @@ fn parse_yaml_float(text: &str) -> Option<f64> {
     text.parse().ok().filter(|f: &f64| f.is_finite())
 }
 
-/// Go's ParseFloat for a text that begins with a dot: underscores may stand between digits.
+/// Go's ParseFloat for a text that begins with a dot: underscores are allowed between digits.
 fn parse_decimal_float(text: &str) -> Option<f64> {
     let bytes = text.as_bytes();
     let is_digit = |at: usize| bytes.get(at).is_some_and(u8::is_ascii_digit);
@@ -173,14 +174,14 @@ fn parse_decimal_float(text: &str) -> Option<f64> {
     parse_yaml_float(&text.replace('_', ""))
 }
 
-/// What is left after ParseInt for `0b`: only a sign inside, `0b-1`, which Go's ParseInt(…, 2, 64) takes.
+/// The remaining case after ParseInt for `0b`: a sign inside, `0b-1`, which Go's ParseInt(…, 2, 64) accepts.
 fn parse_binary(text: &str) -> Option<Scalar> {
     let digits = text.strip_prefix("0b")?;
     i64::from_str_radix(digits, 2).ok().map(Scalar::Int)
 }
 
-/// `2006-1-2T15:4:5.999999999Z07:00`, the same with `t`, `2006-1-2 15:4:5.999999999`, `2006-1-2`: go-yaml keeps
-/// these as strings. Nothing else that begins with four digits and a dash is a number, so the shape decides.
+/// `2006-1-2T15:4:5.999999999Z07:00`, the same with `t`, `2006-1-2 15:4:5.999999999`, `2006-1-2`: go-yaml keeps these
+/// as strings. No number begins with four digits and a dash, so the form decides.
 fn is_timestamp(text: &str) -> bool {
     let bytes = text.as_bytes();
     bytes.len() >= 8
@@ -201,7 +202,7 @@ fn float_key(float: f64) -> String {
     let scientific = format!("{narrow:e}");
     let (mantissa, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
     let exponent: i32 = exponent.parse().unwrap_or(0);
-    // With the shortest precision Go turns to an exponent below 1e-4 and from 1e6 on.
+    // With the shortest precision Go uses an exponent below 1e-4 and from 1e6 on.
     if (-4..6).contains(&exponent) {
         return narrow.to_string();
     }
@@ -237,6 +238,7 @@ fn decode_base64(text: &str) -> Option<Vec<u8>> {
             bits = 0;
         }
     }
+
     match (count % 4, padding) {
         (0, 0) => {}
         (0, 1) => out.extend_from_slice(&(bits << 6).to_be_bytes()[1..3]),

@@ -1,4 +1,4 @@
-//! `farwater admin`: a hub's data, without its API: backup, restore, check, copy; and its keys.
+//! `farwater admin`: works on a hub's data without its API: backup, restore, check, copy; and on its keys.
 
 mod backup;
 mod failures;
@@ -122,7 +122,7 @@ struct LocalHub {
 }
 
 impl LocalHub {
-    /// While it is exchanged there are two: the one that the database goes by.
+    /// The hub's seal key. During a rotation there are two: returns the one that opens the database.
     async fn seal_key(&self) -> Result<[u8; 32]> {
         let unreadable = |error: IdentityError| {
             Failure::usage("can't read the hub's seal key")
@@ -212,7 +212,7 @@ pub async fn run(args: AdminArgs, connect: &ConnectArgs) -> Result<u8> {
     Ok(exit::YES)
 }
 
-/// The same command in the hub's pod, on its data.
+/// Runs the same command in the hub's pod, on its data.
 async fn run_in_pod(attempt: &str, target: &Target, namespace: &str, words: &[&str]) -> Result<()> {
     let hub = InstalledHub { target, namespace };
     target.require(hub.rights_to_enter()).await?;

@@ -65,7 +65,7 @@ pub async fn run(args: ApproveArgs, session: &Session) -> Result<u8> {
     Ok(exit::YES)
 }
 
-/// Shows what would be deleted and asks; with a digest it approves that alone, for scripts.
+/// Shows what would be deleted and asks. With a digest, approves exactly that without a question, for scripts.
 async fn approve_prune(args: ApproveArgs, session: &Session) -> Result<u8> {
     let (namespace, name) = service_name(&args.name, args.namespace.or_default(session))?;
     let service: ServiceDeployment = session.get(namespace, name).await?;
@@ -91,6 +91,7 @@ async fn approve_prune(args: ApproveArgs, session: &Session) -> Result<u8> {
             }
         }
     }
+
     let annotation = if args.propose { PROPOSE_PRUNE } else { APPROVE_PRUNE };
     let path = format!(
         "/apis/{GROUP}/{VERSION}/namespaces/{namespace}/servicedeployments/{name}?fieldManager=farwater-cli&fieldValidation=Strict"
@@ -98,6 +99,7 @@ async fn approve_prune(args: ApproveArgs, session: &Session) -> Result<u8> {
     let patch = json!({"metadata": {"annotations": {annotation: held.digest}}});
     let attempt = format!("approve the prune of {namespace}/{name}");
     session.ask(&attempt, Method::PATCH, &path, "application/json", Some(&patch)).await?;
+
     let told = match args.propose {
         true => format!(
             "proposed: within a day another person can give the same command without --propose, for {}",

@@ -1,4 +1,4 @@
-//! `farwater cluster join` and `leave`: an agent for a cluster, and none any more; and the key to encrypt to it.
+//! `farwater cluster join` and `leave`: installs or removes the agent of a cluster; and shows the key to encrypt to it.
 
 use std::{
     path::{Path, PathBuf},
@@ -26,9 +26,9 @@ use crate::{
     text,
 };
 
-/// Of the agent's namespace, mostly: until its pod has ended.
+/// Time for deletions, mostly of the agent's namespace with its pod.
 const GONE: Duration = Duration::from_secs(60);
-/// What a ConfigMap takes, with some room for what else it holds.
+/// Most bytes of a file in a ConfigMap, with some room for other fields.
 const MAX_CONFIG_MAP: usize = 1_000_000;
 
 #[derive(Debug, clap::Args)]
@@ -134,7 +134,7 @@ fn parse_label(text: &str) -> Result<(String, String), String> {
 }
 
 pub async fn run(args: ClusterArgs, connect: &ConnectArgs, program: Program) -> Result<u8> {
-    // `--context` is the cluster's here; the hub is the current context of its own kubeconfig.
+    // `--context` is that of the cluster here; the hub is the current context of its own kubeconfig.
     let hub = ConnectArgs { context: None, ..connect.clone() };
     let session = Session::open(&hub, program).await?;
     let context = connect.context.as_deref();
@@ -165,7 +165,7 @@ async fn show_age_key(args: &AgeKeyArgs, session: &Session) -> Result<u8> {
 }
 
 async fn join(args: &JoinArgs, session: &Session, context: Option<&str>) -> Result<u8> {
-    // Before anything is made in the hub.
+    // Check before anything is created in the hub.
     let stated = args.stated()?;
     if args.is_for_a_pod() && context.is_none() && !args.print {
         return Err(Failure::usage(
@@ -177,6 +177,7 @@ async fn join(args: &JoinArgs, session: &Session, context: Option<&str>) -> Resu
         Some(context) => Some(Target::open(args.target.cluster_kubeconfig.as_deref(), Some(context)).await?),
         None => None,
     };
+
     let namespace = args.namespace.or_default(session);
     let name = &args.name;
     if !is_name(name) || !is_label(namespace) {
@@ -186,13 +187,14 @@ async fn join(args: &JoinArgs, session: &Session, context: Option<&str>) -> Resu
     if let Some(target) = target.as_ref().filter(|_| !args.print) {
         let places = Agent { join_token: Some(String::new()), ..stated.clone() };
         let further = [
-            // To say what keeps its pod from starting.
+            // To explain why its pod doesn't start.
             Right::new("list", "", "pods", names::NAMESPACE),
-            // To remove one that has never joined.
+            // To remove an agent that has never joined.
             Right::new("delete", "apps", "deployments", names::NAMESPACE),
         ];
         target.prepare(&places.objects(), &further).await?;
     }
+
     let clusters = format!("/apis/{}/{}/namespaces/{namespace}/clusters", farwater_api::GROUP, farwater_api::VERSION);
     let existing = session.read(&format!("read Cluster {namespace}/{name}"), &format!("{clusters}/{name}")).await;
     let is_new = existing.as_ref().is_err_and(Failure::is_missing);
@@ -201,11 +203,13 @@ async fn join(args: &JoinArgs, session: &Session, context: Option<&str>) -> Resu
         Err(_) if is_new => create(args, session, namespace, &clusters).await?,
         Err(failure) => return Err(failure),
     }
+
     let attempt = format!("make a join token for {namespace}/{name}");
     let path = format!("{clusters}/{name}/join");
     let answer = session.ask(&attempt, Method::POST, &path, "application/json", Some(&json!({}))).await?;
     let text = |field: &str| answer[field].as_str().unwrap_or_default().to_owned();
     let agent = Agent { hub: text("hub"), ca_pin: text("caPin"), join_token: Some(text("token")), ..stated };
+
     if args.print {
         print(&format::yaml_documents(&agent.objects())?)?;
         return Ok(exit::YES);
@@ -241,7 +245,7 @@ async fn join(args: &JoinArgs, session: &Session, context: Option<&str>) -> Resu
 }
 
 impl JoinArgs {
-    /// What is known of the agent before the hub is asked.
+    /// The agent's settings that are known without the hub.
     fn stated(&self) -> Result<Agent> {
         Ok(Agent {
             image: self.image.clone(),
@@ -280,7 +284,7 @@ fn read_authorities(path: &Path) -> Result<String> {
     Ok(text)
 }
 
-/// As the agent would read it: it ends with one that it can't read.
+/// Parses the file like the agent, which exits if it can't be parsed.
 fn read_plugins(path: &Path) -> Result<String> {
     let text = std::fs::read_to_string(path).map_err(|error| Failure::file("read", path, &error))?;
     let unusable =
@@ -325,7 +329,7 @@ async fn create(args: &JoinArgs, session: &Session, namespace: &str, clusters: &
     Ok(())
 }
 
-/// Puts the agent into the cluster, and waits until the hub has heard it.
+/// Installs the agent in the cluster, and waits until the hub has heard it.
 async fn install(args: &JoinArgs, session: &Session, namespace: &str, target: &Target, agent: &Agent) -> Result<()> {
     let asked = jiff::Timestamp::now();
     remove_unjoined(target).await?;
@@ -353,8 +357,9 @@ async fn install(args: &JoinArgs, session: &Session, namespace: &str, target: &T
     print(&format!("{namespace}/{}\n", args.name))
 }
 
-/// An agent that has never joined goes by what it was told at its start and holds the agents' Lease while it tries. Its Deployment keeps it
-/// until another is ready, which none becomes without the Lease: so it is removed before another is told better.
+/// Removes an agent that has never joined. It uses the settings from its start and holds the agents' Lease while it
+/// tries to join. Its Deployment keeps it until a new pod is ready, which needs the Lease; so it is removed before a
+/// corrected one is installed.
 async fn remove_unjoined(target: &Target) -> Result<()> {
     if target.find(&identity()).await?.is_none() {
         target.delete(&[deployment()]).await?;
@@ -362,7 +367,7 @@ async fn remove_unjoined(target: &Target) -> Result<()> {
     Ok(())
 }
 
-/// Where the agent's Deployment is.
+/// Identifies the agent's Deployment.
 fn deployment() -> Value {
     json!({
         "apiVersion": "apps/v1", "kind": "Deployment",
@@ -370,7 +375,7 @@ fn deployment() -> Value {
     })
 }
 
-/// Where an agent that has joined keeps who it is.
+/// Identifies the Secret with the identity of a joined agent.
 fn identity() -> Value {
     json!({
         "apiVersion": "v1", "kind": "Secret",
@@ -378,7 +383,7 @@ fn identity() -> Value {
     })
 }
 
-/// Two hubs for one cluster would undo each other's work.
+/// Refuses a cluster that another hub's agent is in, because two hubs would undo each other's work.
 async fn refuse_other_hub(target: &Target, agent: &Agent) -> Result<()> {
     let Some(found) = target.find(&deployment()).await? else { return Ok(()) };
     let variables = &found.data["spec"]["template"]["spec"]["containers"][0]["env"];
@@ -386,7 +391,8 @@ async fn refuse_other_hub(target: &Target, agent: &Agent) -> Result<()> {
         let all = variables.as_array().into_iter().flatten();
         all.filter(|one| one["name"] == name).find_map(|one| one["value"].as_str()).unwrap_or_default().to_owned()
     };
-    // The authority is the hub; its address may change. At the same address it may be served under another one by now.
+    // The authority identifies the hub, whose address may change. At the same address it may have another authority
+    // now.
     if value("FARWATER_CA_PIN") == agent.ca_pin || value("FARWATER_HUB") == agent.hub {
         return Ok(());
     }
@@ -413,7 +419,7 @@ async fn leave(args: &LeaveArgs, session: &Session, context: Option<&str>) -> Re
     Ok(exit::YES)
 }
 
-/// Removes the agent, if it is the one of that Cluster.
+/// Removes the agent, if it belongs to that Cluster.
 async fn uninstall(args: &LeaveArgs, namespace: &str, target: &Target, cluster: Option<&Cluster>) -> Result<()> {
     let agent = Agent {
         join_token: Some(String::new()),
@@ -434,14 +440,14 @@ async fn uninstall(args: &LeaveArgs, namespace: &str, target: &Target, cluster: 
     for object in target.delete(&objects).await? {
         say(&format!("deleted {object} in {}", text::plain(&target.context)));
     }
-    // A join that follows at once would meet a namespace that is ending.
+    // A join right afterwards would fail in a namespace that is being deleted.
     if let Some(left) = target.wait_until_gone(&objects, GONE).await? {
         say(&format!("note: still being deleted after {} s: {}", GONE.as_secs(), text::plain(&left)));
     }
     Ok(())
 }
 
-/// Whose a cluster is, as its agent remembers it; none before that has joined.
+/// The hub that a cluster belongs to, from its agent's identity. None: no agent has joined.
 async fn find_keeper(target: &Target) -> Result<Option<Keeper>> {
     let Some(found) = target.find(&identity()).await? else { return Ok(None) };
     let content = found.data["data"][SECRET_CONTENT].as_str().and_then(|text| STANDARD.decode(text).ok());

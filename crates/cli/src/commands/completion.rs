@@ -1,4 +1,4 @@
-//! `farwater completion`: the script that a shell loads.
+//! `farwater completion`: the completion script for a shell.
 
 use clap_complete::Shell;
 

@@ -1,4 +1,4 @@
-//! `farwater convert`: objects of Flux and Argo CD as ours. No hub is asked.
+//! `farwater convert`: converts objects of Flux and Argo CD to ours. Needs no hub.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -24,9 +24,9 @@ use crate::{
     text,
 };
 
-/// A file of objects; the largest hold some thousands.
+/// Most bytes of a file; the largest contain some thousands of objects.
 const MAX_FILE: u64 = 64 << 20;
-/// A cluster with tens of thousands of objects has as many nodes.
+/// Limit for parsing: enough for a cluster with tens of thousands of objects.
 const BUDGET: Budget = Budget { nodes: 5_000_000, bytes: 64 << 20, depth: 100 };
 
 #[derive(Debug, clap::Args)]
@@ -91,7 +91,7 @@ struct CommonArgs {
     files: Vec<PathBuf>,
 }
 
-/// An object of the input, and where it is.
+/// An object of the input, with its position.
 struct Found {
     place: String,
     object: Value,
@@ -168,7 +168,7 @@ impl CommonArgs {
     }
 }
 
-/// A text of an object that is YAML itself.
+/// Parses a text in an object that is YAML itself.
 fn read_yaml(text: &str) -> std::result::Result<Value, String> {
     let mut documents = yaml::parse(text, &Budget::default()).map_err(|error| error.to_string())?;
     match documents.len() {
@@ -198,7 +198,7 @@ fn parse_pair(text: &str) -> std::result::Result<(String, String), String> {
     Ok((key.to_owned(), value.to_owned()))
 }
 
-/// The last `=` counts: addresses may have others.
+/// Splits at the last `=`, because addresses may contain others.
 fn parse_named_cluster(text: &str) -> std::result::Result<(String, ClusterReference), String> {
     let (name, cluster) = text.rsplit_once('=').ok_or_else(|| format!("{text:?} is not NAME=CLUSTER"))?;
     Ok((name.to_owned(), parse_cluster(cluster)?))
@@ -207,10 +207,10 @@ fn parse_named_cluster(text: &str) -> std::result::Result<(String, ClusterRefere
 /// The output of the command.
 struct Output {
     allow_losses: bool,
-    /// Whether all of it went over that has to.
+    /// Whether everything that must be converted was converted.
     is_whole: bool,
     objects: Vec<Value>,
-    /// The same as JSON.
+    /// The same objects as JSON, to find duplicates.
     known: HashSet<String>,
 }
 
@@ -221,18 +221,20 @@ impl Output {
         let about = |told: &str| say(&text::plain(&format!("{place}: {kind} {name}: {told}")));
         let converted = match result {
             Ok(converted) => converted,
-            // Files hold other things too.
+            // Files contain other objects too.
             Err(why) if why.is_left_alone() => return about(&format!("left alone, {why}")),
             Err(why) => {
                 self.is_whole = false;
                 return about(&format!("not converted: {why}"));
             }
         };
+
         converted.notes.iter().chain(&converted.losses).for_each(|note| about(note));
         let problems: Vec<String> = converted.objects.iter().flat_map(farwater_hub::apiserver::problems).collect();
         for problem in &problems {
             about(&format!("not converted: the hub would refuse {problem}"));
         }
+
         let loses = !converted.losses.is_empty() && !self.allow_losses;
         if loses {
             about("not converted: it would be something else; --allow-losses converts it all the same");
@@ -241,6 +243,7 @@ impl Output {
             self.is_whole = false;
             return;
         }
+
         // Several objects may need the same one.
         for one in converted.objects {
             if self.known.insert(one.to_string()) {
@@ -261,7 +264,7 @@ impl Output {
         Ok(if self.is_whole { exit::YES } else { exit::NO })
     }
 
-    /// Namespaces of services that no grant among the output is for.
+    /// Namespaces with services for which the output contains no grant.
     fn without_grant(&self) -> Vec<&str> {
         let is_granted = |namespace: &str| {
             self.objects.iter().any(|object| {
@@ -276,7 +279,7 @@ impl Output {
             .iter()
             .filter(is_service)
             .filter_map(|object| object["metadata"]["namespace"].as_str())
-            // Its services need no ClusterGrant.
+            // Services in this namespace need no ClusterGrant.
             .filter(|namespace| *namespace != ADMIN_NAMESPACE && !is_granted(namespace))
             .collect();
         namespaces.sort_unstable();
@@ -289,7 +292,7 @@ fn unusable(place: &str) -> Failure {
     Failure::usage(format!("{place} can't be read"))
 }
 
-/// What a file has, or standard input, where it is called `-`.
+/// The content of a file, or of standard input for `-`.
 pub fn read_file(file: &Path) -> Result<String> {
     let mut text = String::new();
     let read = match file.as_os_str() == "-" {
@@ -304,7 +307,7 @@ pub fn read_file(file: &Path) -> Result<String> {
     }
 }
 
-/// `kubectl get -o yaml` prints lists.
+/// The items of a list, because `kubectl get -o yaml` prints lists.
 fn items(mut object: Value) -> Vec<Value> {
     let is_list = object["kind"].as_str().is_some_and(|kind| kind.ends_with("List"));
     match object["items"].take() {

@@ -1,4 +1,5 @@
-//! `farwater delete`: deletes services, sets, sources and other resources of the hub, and says first what that means for the clusters.
+//! `farwater delete`: deletes services, sets, sources and other resources of the hub, after showing the consequences
+//! for the clusters.
 
 mod effects;
 mod gone;
@@ -42,13 +43,13 @@ pub struct DeleteArgs {
     timeout: Duration,
 }
 
-/// One object that is to go.
+/// An object to delete.
 #[derive(Clone, Debug)]
 struct Doomed {
     kind: kinds::Kind,
     namespace: String,
     name: String,
-    /// Of the object that was looked at: one of the same name that is made later is another.
+    /// uid of the object that was read. An object recreated with the same name is another one.
     uid: String,
 }
 
@@ -67,7 +68,7 @@ impl Doomed {
         if self.kind.namespaced { format!("{}/{}", self.namespace, self.name) } else { self.name.clone() }
     }
 
-    /// As an argument of a command, with its namespace.
+    /// The object as an argument of a command, with its namespace.
     fn argument(&self) -> String {
         let name = match self.kind.plural.as_str() {
             "servicedeployments" => self.name.clone(),
@@ -84,7 +85,7 @@ struct Outlook {
     effects: Vec<String>,
     /// Services and sets that use the source.
     users: Vec<String>,
-    /// Other objects that go with it and are waited for.
+    /// Other objects that are deleted with it and waited for.
     with: Vec<Doomed>,
 }
 
@@ -136,7 +137,7 @@ pub async fn run(args: DeleteArgs, session: &Session) -> Result<u8> {
     Ok(exit::YES)
 }
 
-/// The arguments as they were given.
+/// The arguments as given.
 fn given(args: &DeleteArgs) -> String {
     let namespace = args.namespace.namespace.as_ref().map(|namespace| format!(" -n {namespace}")).unwrap_or_default();
     args.what.join(" ") + &namespace
@@ -147,9 +148,10 @@ fn describe(outlook: &Outlook) -> String {
     format!("{} {}{lines}", outlook.doomed.kind.kind, outlook.doomed.place())
 }
 
-/// Other namespaces of the kind have no say here: a source serves the services of its own.
+/// Refuses to delete a source in use. Only its own namespace is checked, because a source serves the services of its
+/// namespace.
 fn refuse_in_use(outlooks: &[Outlook]) -> Result<()> {
-    // What goes in the same command uses nothing any more.
+    // Users that are deleted by the same command don't count.
     let goes = |user: &String| outlooks.iter().any(|outlook| outlook.doomed.argument().split(' ').next() == Some(user));
     let in_use = outlooks.iter().find(|outlook| outlook.users.iter().any(|user| !goes(user)));
     let Some(Outlook { doomed, users, .. }) = in_use else { return Ok(()) };
@@ -159,7 +161,8 @@ fn refuse_in_use(outlooks: &[Outlook]) -> Result<()> {
         .next(format!("delete these first, or give --yes: {program} delete {} --yes", doomed.argument())))
 }
 
-/// Deletes exactly the object that was looked at; whether it is gone at once. `trial`: only whether that may be.
+/// Deletes exactly the object that was read. Returns whether it is gone at once. `trial`: only checks whether that is
+/// allowed.
 async fn delete(session: &Session, doomed: &Doomed, trial: bool) -> Result<bool> {
     let mut options = json!({"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {"uid": doomed.uid}});
     if trial {
@@ -211,7 +214,7 @@ async fn look(session: &Session, named: &NamedObject<'_>) -> Result<Outlook> {
         "managednamespaces" => {
             let managed: ManagedNamespace = session.get(namespace, name).await?;
             let set = managed_namespace::set_name(name);
-            // Made by it, and gone after it.
+            // Created by it, and deleted with it.
             let made = match session.get::<ServiceSet>(namespace, &set).await {
                 Err(failure) if failure.is_missing() => None,
                 made => Some(made?),
@@ -267,7 +270,7 @@ async fn services_on(session: &Session, cluster: (&str, &str)) -> Result<(Vec<St
     Ok((names.collect(), of_sets))
 }
 
-/// Services, and sets as `serviceset/NAME`, that name a source. A service of a set is named by its set.
+/// Services, and sets as `serviceset/NAME`, that name a source. A service of a set is represented by its set.
 pub async fn users(session: &Session, namespace: &str, source: &SourceReference) -> Result<Vec<String>> {
     let (services, sets) =
         tokio::join!(session.list::<ServiceDeployment>(Some(namespace)), session.list::<ServiceSet>(Some(namespace)),);

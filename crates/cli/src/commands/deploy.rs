@@ -119,7 +119,7 @@ struct Plan {
 
 pub async fn run(args: DeployArgs, connect: &ConnectArgs, program: Program) -> Result<u8> {
     if args.export {
-        // Without a hub, the namespace is the one that the first start makes.
+        // Without a hub, the namespace is that of a new installation.
         let known = Session::open(connect, program).await.ok().map(|session| session.namespace);
         let tenant = args.tenant.clone().or(known).unwrap_or_else(|| farwater_api::ADMIN_NAMESPACE.to_owned());
         let plan = plan(&args, tenant)?;
@@ -226,14 +226,15 @@ fn check_url(url: &str) -> Result<Uri> {
         return Err(Failure::usage("the repository's address must be http or https").evidence(format!("given: {url}")));
     }
     if uri.authority().is_some_and(|authority| authority.as_str().contains('@')) {
-        // The address is not repeated: it holds a password.
+        // The address is not repeated, because it contains a password.
         return Err(Failure::usage("credentials don't belong in the address: every reader of the resource sees them")
             .next("put them into a Secret of the tenant and give --secret NAME"));
     }
     Ok(uri)
 }
 
-/// `./apps/web/` and `apps/web` are the same folder; what leaves the repository is refused here as it is by the hub.
+/// Normalizes a folder: `./apps/web/` and `apps/web` are the same. A path out of the repository is refused here, as by
+/// the hub.
 fn check_path(path: &str) -> Result<String> {
     let parts: Vec<&str> = path.split('/').filter(|part| !matches!(*part, "" | ".")).collect();
     if parts.contains(&"..") {
@@ -242,7 +243,7 @@ fn check_path(path: &str) -> Result<String> {
     Ok(if parts.is_empty() { ".".to_owned() } else { parts.join("/") })
 }
 
-/// A DNS label made of a file's name; none if nothing is left.
+/// A DNS label from a file name. None: nothing is left.
 fn label(text: &str) -> Option<String> {
     let mapped: String =
         text.to_lowercase().chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).take(50).collect();
@@ -260,7 +261,8 @@ impl Plan {
         )
     }
 
-    /// Checks that the cluster and the namespace exist, before anything is written. The hub checks objects that the user may not read.
+    /// Checks that the cluster and the namespace exist, before anything is written. The hub checks objects that the
+    /// user may not read.
     async fn check(&self, session: &Session) -> Result<()> {
         let reference: ClusterReference = serde_json::from_value(self.service_spec["clusterRef"].clone())
             .map_err(|error| Failure::new(exit::INTERNAL, error.to_string()))?;
@@ -410,7 +412,7 @@ impl Plan {
     }
 }
 
-/// What is deployed now would go with it.
+/// Refuses a deployment onto an object that is being deleted: the deletion would remove it too.
 fn refuse_deleted(object: &Value, named: &str) -> Result<()> {
     if !object["metadata"]["deletionTimestamp"].is_string() {
         return Ok(());
@@ -424,7 +426,7 @@ fn refuse_deleted(object: &Value, named: &str) -> Result<()> {
     })
 }
 
-/// However both addresses are written.
+/// Whether two addresses, in any spelling, name one repository.
 fn is_same_repository(a: &str, b: &str) -> bool {
     match (Address::parse(a), Address::parse(b)) {
         (Ok(a), Ok(b)) => a.identity() == b.identity(),
@@ -441,7 +443,7 @@ fn describe_reference(stated: &Value) -> String {
     )
 }
 
-/// Whether a resource of ours is surely not there.
+/// Whether one of our resources is known to be missing.
 async fn is_missing(session: &Session, plural: &str, namespace: &str, name: &str) -> Result<bool> {
     match session.read(&format!("read {namespace}/{name}"), &format!("{}/{name}", collection(plural, namespace))).await
     {
@@ -452,7 +454,7 @@ async fn is_missing(session: &Session, plural: &str, namespace: &str, name: &str
     }
 }
 
-/// Whether the hub could sign in with a Secret, as far as its keys say.
+/// Whether the hub could sign in with a Secret, judging by its keys.
 fn check_credentials(url: &str, name: &str, secret: &Value) -> Result<()> {
     let decode = |(key, value): (&String, &Value)| Some((key.clone(), BASE64.decode(value.as_str()?).ok()?));
     let data: SecretData = secret["data"].as_object().into_iter().flatten().filter_map(decode).collect();
@@ -483,7 +485,7 @@ fn named(document: &Value) -> (&str, &str, &str) {
     (text("/kind"), text("/metadata/namespace"), text("/metadata/name"))
 }
 
-/// Makes the resource, or merges the spec into the one that is there; and the resource as it is then.
+/// Creates the resource, or merges the spec into the existing one. Returns the outcome and the resource.
 async fn apply(session: &Session, plural: &str, document: &Value, mode: Mode) -> Result<(Outcome, Value)> {
     let (kind, namespace, name) = named(document);
     let path = collection(plural, namespace);
@@ -503,7 +505,7 @@ async fn apply(session: &Session, plural: &str, document: &Value, mode: Mode) ->
             let patch = json!({"spec": document["spec"]});
             let path = format!("{path}/{name}?{flags}");
             let changed = session.ask(&attempt, Method::PATCH, &path, "application/json", Some(&patch)).await?;
-            // Not the version: a controller may have written the status in between.
+            // Don't compare the resourceVersion: a controller may have written the status in between.
             let same = changed["metadata"]["generation"] == existing["metadata"]["generation"];
             Ok((if same { Outcome::Unchanged } else { Outcome::Configured }, changed))
         }
@@ -525,8 +527,8 @@ fn qualified(plural: &str, document: &Value) -> String {
     label.unwrap_or_else(|| name.to_owned())
 }
 
-/// Whether nothing was ever assigned to the service, because its source can't be read or has no such folder. What only waits is not
-/// hopeless: for a window, an approval, a dependency, or a server that is silent.
+/// Whether nothing was ever assigned to the service because its source is unreadable or lacks the folder. A service
+/// that waits for a window, an approval, a dependency or a silent server is not hopeless.
 async fn is_hopeless(session: &Session, plan: &Plan) -> Result<bool> {
     let service: ServiceDeployment = session.get(&plan.tenant, &plan.service_name).await?;
     let status = service.status.unwrap_or_default();

@@ -1,4 +1,4 @@
-//! `farwater doctor`: what is wrong on this machine, in the hub and in a cluster, and the remedy for each.
+//! `farwater doctor`: finds problems on this machine, in the hub and in a cluster, with a remedy for each.
 
 mod certificate;
 mod cluster;
@@ -40,13 +40,13 @@ pub struct DoctorArgs {
 #[serde(rename_all = "lowercase")]
 enum Grade {
     Ok,
-    /// Works, and won't for ever; or couldn't be looked at.
+    /// Works now but not for ever, or could not be checked.
     Warn,
-    /// Doesn't work, or somebody has to act.
+    /// Doesn't work, or a person must act.
     Fail,
 }
 
-/// Where what is looked at lies.
+/// The part that a check belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Part {
@@ -55,12 +55,12 @@ enum Part {
     Cluster,
 }
 
-/// What a check found.
+/// The result of a check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 struct Finding {
     grade: Grade,
     found: String,
-    /// What to do; nothing where all is well.
+    /// The remedy. None: there is no problem.
     #[serde(skip_serializing_if = "Option::is_none")]
     remedy: Option<String>,
 }
@@ -79,7 +79,7 @@ impl Finding {
     }
 }
 
-/// What other commands would say, as a finding.
+/// An error of another command, as a finding.
 impl From<Failure> for Finding {
     fn from(failure: Failure) -> Self {
         let found = match failure.evidence {
@@ -107,7 +107,7 @@ impl Check {
     }
 }
 
-/// Checks under way. Each has its own time, so that one that hangs holds up no other.
+/// Running checks. Each has its own time limit, so that one that hangs doesn't delay the others.
 struct Checks<'a> {
     limit: Duration,
     running: Vec<LocalBoxFuture<'a, Vec<Check>>>,
@@ -118,7 +118,7 @@ impl<'a> Checks<'a> {
         self.add_many(part, name, check.map(move |finding| vec![Check::new(part, name, finding)]));
     }
 
-    /// Several that come of one question; `name` is what is told if there is no answer.
+    /// Adds several checks that depend on one request. `name`: the check to report if there is no answer.
     fn add_many(&mut self, part: Part, name: &'static str, checks: impl Future<Output = Vec<Check>> + 'a) {
         let limit = self.limit;
         let bounded = async move {
@@ -132,7 +132,7 @@ impl<'a> Checks<'a> {
 }
 
 pub async fn run(args: DoctorArgs, connect: &ConnectArgs, program: Program) -> Result<u8> {
-    // `--context` is the cluster's here; the hub is the current context of its own kubeconfig.
+    // `--context` is that of the cluster here; the hub is the current context of its own kubeconfig.
     let own = ConnectArgs { context: None, ..connect.clone() };
     let limit = Duration::from_secs(args.timeout);
     let context = connect.context.as_deref();
@@ -141,6 +141,7 @@ pub async fn run(args: DoctorArgs, connect: &ConnectArgs, program: Program) -> R
         None => None,
     };
     let session = Session::open(&own, program).await;
+
     let mut found = Vec::new();
     let mut checks = Checks { limit, running: Vec::new() };
     match &session {
@@ -156,12 +157,14 @@ pub async fn run(args: DoctorArgs, connect: &ConnectArgs, program: Program) -> R
         Some(Err(failure)) => found.push(Check::new(Part::Cluster, "kubeconfig", failure.clone())),
         None => {}
     }
+
     found.extend(join_all(checks.running).await.into_iter().flatten());
-    // By part; within one, in the order in which they were asked.
+    // Sort by part; within a part, keep the order of the checks.
     found.sort_by_key(|check| check.part);
     for remedy in found.iter_mut().filter_map(|check| check.finding.remedy.as_mut()) {
         *remedy = remedy.replace("{program}", program.name());
     }
+
     let worst = found.iter().map(|check| check.finding.grade).max().unwrap_or(Grade::Ok);
     let answer = serde_json::json!({"grade": worst, "checks": found});
     match args.output {

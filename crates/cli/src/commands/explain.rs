@@ -1,4 +1,4 @@
-//! `farwater explain`: where what a service runs comes from.
+//! `farwater explain`: where a service's values and content come from.
 
 mod digest;
 mod parameters;

@@ -1,4 +1,4 @@
-//! `farwater freeze`: no change begins, of the fleet or of some of it; or one does in spite of that.
+//! `farwater freeze`: stops changes in the fleet or in a part of it; or lets one begin nevertheless.
 
 use std::{
     collections::BTreeMap,
@@ -24,7 +24,7 @@ use crate::{
     terminal::{print, say},
 };
 
-/// For the hub to go by a new freeze: it takes some milliseconds.
+/// Time for the hub to apply a new freeze, which takes some milliseconds.
 const PATIENCE: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(50);
 const SET_PREFIX: &str = "serviceset/";
@@ -83,7 +83,7 @@ pub struct UnfreezeArgs {
 
 fn parse_time(text: &str) -> std::result::Result<Timestamp, String> {
     let time: Timestamp = text.parse().map_err(|_| format!("{text:?} is no time; for example 2027-01-04T06:00:00Z"))?;
-    // Whole seconds, as Kubernetes writes times.
+    // Whole seconds, like times in Kubernetes.
     Timestamp::from_second(time.as_second()).map_err(|error| error.to_string())
 }
 
@@ -127,8 +127,8 @@ async fn freeze(args: &FreezeArgs, session: &Session) -> Result<u8> {
     Ok(exit::YES)
 }
 
-/// Whether the hub says that it goes by it, in the end: until then a change may begin that was decided upon before. False too for who
-/// may make one and not read it.
+/// Whether the hub reports the freeze as applied within the time; until then a change that was decided before may
+/// begin. False also for users who may create a freeze but not read it.
 async fn is_followed(session: &Session, namespace: &str, name: &str) -> bool {
     let begun = Instant::now();
     while begun.elapsed() < PATIENCE {
@@ -158,6 +158,7 @@ fn spec(args: &FreezeArgs, now: Timestamp) -> Result<Value> {
     if end.is_some_and(|end| end <= begin) {
         return Err(Failure::usage("it would end before it begins"));
     }
+
     let mut spec = json!({"type": "Deny", "reason": args.reason.trim()});
     let mut set = |field: &str, value: Value| spec[field] = value;
     if let Some(from) = args.from {
@@ -237,12 +238,14 @@ async fn let_through(named: &str, args: &FreezeArgs, session: &Session) -> Resul
             ("servicedeployments", "servicedeployment", (namespace.to_owned(), name.to_owned()), standing)
         }
     };
+
     let reason = args.reason.trim();
-    // A proposal counts from when it was made, and is made again.
+    // A proposal counts from its time, so it is made again.
     if !args.propose && standing.as_deref() == Some(reason) {
         print(&format!("{singular}.{GROUP}/{name} unchanged: this counts already\n"))?;
         return Ok(exit::YES);
     }
+
     let path = format!("{}/{name}?fieldManager=farwater-cli&fieldValidation=Strict", path(&namespace, plural));
     let patch = json!({"metadata": {"annotations": {annotation: reason}}});
     let attempt = match args.propose {
@@ -250,6 +253,7 @@ async fn let_through(named: &str, args: &FreezeArgs, session: &Session) -> Resul
         false => format!("let changes of {namespace}/{name} begin"),
     };
     session.ask(&attempt, Method::PATCH, &path, "application/json", Some(&patch)).await?;
+
     let told = match args.propose {
         true => "proposed: within a day another person can give the same command without --propose",
         false => "overridden: its changes begin, for a day",

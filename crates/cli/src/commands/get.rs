@@ -66,12 +66,12 @@ struct ColumnArgs {
     label_columns: Vec<String>,
 }
 
-/// What is asked, of one kind.
+/// A query for one kind.
 struct Query<'a> {
     kind: Kind,
     namespace: Option<&'a str>,
     names: Vec<String>,
-    /// Several kinds are shown: names say which.
+    /// Several kinds are shown, so names are qualified by kind.
     qualified: bool,
     args: &'a GetArgs,
 }
@@ -89,6 +89,7 @@ pub async fn run(args: GetArgs, session: &Session) -> Result<u8> {
     };
     names.extend(args.names.iter().cloned());
     check(&args, &names)?;
+
     let namespace = args.scope.namespace(session);
     if let Some(bad) = namespace.filter(|namespace| !is_label(namespace)) {
         return Err(Failure::usage(format!("{bad:?} can't be a namespace")));
@@ -97,6 +98,7 @@ pub async fn run(args: GetArgs, session: &Session) -> Result<u8> {
     if args.watch && (kinds.len() > 1 || names.len() > 1) {
         return Err(Failure::usage("-w follows one kind, or one object"));
     }
+
     let qualified = kinds.len() > 1;
     let queries = kinds.into_iter().map(|kind| Query { kind, namespace, names: names.clone(), qualified, args: &args });
     let is_table = matches!(args.output, Output::Table | Output::Wide);
@@ -113,7 +115,8 @@ pub async fn run(args: GetArgs, session: &Session) -> Result<u8> {
         }
         return Ok(crate::exit::YES);
     }
-    // One document, of however many kinds.
+
+    // One document for all kinds.
     let mut objects = Vec::new();
     for query in queries {
         let list = fetch(session, &query).await?;
@@ -147,7 +150,7 @@ fn check(args: &GetArgs, names: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// Names of roles hold colons; what may not be in a name is what would change the path.
+/// Names of roles contain colons. Only characters that would change the path are refused.
 fn is_path_segment(name: &str) -> bool {
     is_name(name)
         || (!name.is_empty()
@@ -155,7 +158,7 @@ fn is_path_segment(name: &str) -> bool {
             && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._:@".contains(&b)))
 }
 
-/// Whether there was anything to show.
+/// Shows the objects. Returns whether there were any.
 async fn show(session: &Session, query: &Query<'_>) -> Result<bool> {
     let terminal = Terminal::detect();
     let watch = query.args.watch;
@@ -180,9 +183,11 @@ async fn show(session: &Session, query: &Query<'_>) -> Result<bool> {
             None
         }
     };
+
     if !watch {
         return Ok(true);
     }
+
     let mut seen = versions(&list);
     let version = list["metadata"]["resourceVersion"].as_str().unwrap_or_default().to_owned();
     let path = watch_path(query);
@@ -232,7 +237,7 @@ fn watch_path(query: &Query<'_>) -> String {
     format!("{}?{}", query.kind.path(query.namespace, None), parameters.join("&"))
 }
 
-/// Percent-encoding of a query's value (RFC 3986: unreserved characters stay).
+/// Percent-encodes a query value (RFC 3986: unreserved characters stay).
 fn encode(value: &str) -> String {
     let mut encoded = String::new();
     for b in value.bytes() {
@@ -245,7 +250,7 @@ fn encode(value: &str) -> String {
     encoded
 }
 
-/// The list, whole; of names, a list made of the single objects. Rows of a table are sorted as asked.
+/// The complete list; for names, a list built from the single objects. Rows of a table are sorted as requested.
 async fn fetch(session: &Session, query: &Query<'_>) -> Result<Value> {
     let mut list = fetch_unsorted(session, query).await?;
     if let (Some(path), Some(rows)) = (&query.args.sort_by, list["rows"].as_array_mut()) {
@@ -259,6 +264,7 @@ async fn fetch_unsorted(session: &Session, query: &Query<'_>) -> Result<Value> {
     if !query.names.is_empty() {
         return fetch_names(session, query, accept).await;
     }
+
     let attempt = format!("list {}", query.kind.plural);
     let mut whole: Option<Value> = None;
     let mut next = String::new();
@@ -331,7 +337,7 @@ fn items(list: &Value) -> Vec<Value> {
     found.cloned().unwrap_or_default()
 }
 
-/// A list's row as a watch would have sent it.
+/// Wraps a list's row like an event of a watch.
 fn wrap(list: &Value, item: Value) -> Value {
     if list["kind"] == "Table" { json!({"kind": "Table", "rows": [item]}) } else { item }
 }
@@ -356,7 +362,7 @@ fn emit(query: &Query<'_>, object: &Value, deleted: bool, rows: Option<&mut Rows
     print(&rows.table.render_rows(terminal))
 }
 
-/// Adds the type, which a list leaves out of its items, and removes `managedFields`.
+/// Adds the type, which items of lists lack, and removes `managedFields`.
 fn typed(query: &Query<'_>, mut object: Value) -> Value {
     object["apiVersion"] = query.kind.api_version().into();
     object["kind"] = query.kind.kind.clone().into();
@@ -368,7 +374,7 @@ fn typed(query: &Query<'_>, mut object: Value) -> Value {
     object
 }
 
-/// The server's table, as far as it is shown.
+/// The shown part of the server's table.
 struct Rows {
     table: Table,
     /// Indexes of the server's columns that are shown.
@@ -394,7 +400,7 @@ impl Rows {
             other => Column { elastic: true, ..Column::fixed(&text::plain(other)) },
         }));
         columns.extend(query.args.columns.label_columns.iter().map(|label| {
-            // As kubectl heads it: without the prefix.
+            // kubectl's heading: without the prefix.
             Column::fixed(&text::plain(label.rsplit('/').next().unwrap_or(label)))
         }));
         if query.args.columns.show_labels {
@@ -433,7 +439,7 @@ impl Rows {
 }
 
 impl Rows {
-    /// A row of what is gone must not read as one of what is there.
+    /// Marks the row of a deleted object, so that it is not taken for an existing one.
     fn mark_deleted(&mut self) {
         for name in self.table.rows.iter_mut().filter_map(|row| row.get_mut(usize::from(self.namespaces))) {
             name.push_str(" (deleted)");

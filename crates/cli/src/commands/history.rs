@@ -1,4 +1,4 @@
-//! `farwater history`: what was assigned to a service, why and by whom, and what became of it; and the rollouts of a set.
+//! `farwater history`: what was assigned to a service, why, by whom and with which result; and the rollouts of a set.
 
 mod set;
 
@@ -54,7 +54,7 @@ pub async fn run(args: HistoryArgs, session: &Session) -> Result<u8> {
     Ok(exit::YES)
 }
 
-/// What stands is marked.
+/// The table. The current version is marked.
 fn table(entries: &[HistoryEntry], service: &ServiceDeployment, now: Timestamp, wide: bool) -> Table {
     let mut columns = vec![
         Column::fixed("Version"),
@@ -68,6 +68,7 @@ fn table(entries: &[HistoryEntry], service: &ServiceDeployment, now: Timestamp, 
     if wide {
         columns.insert(4, Column::fixed("Bundle"));
     }
+
     let mut table = Table::new(columns);
     let standing = service.status.as_ref().and_then(|status| status.bundle_digest);
     for (i, entry) in entries.iter().enumerate() {
@@ -120,7 +121,7 @@ fn cause(cause: Cause) -> &'static str {
     }
 }
 
-/// The user of the API who wanted it so; of a commit its author, by name.
+/// The API user who requested it; for a commit its author's name.
 fn who(entry: &HistoryEntry) -> String {
     match (entry.cause, &entry.by, &entry.author) {
         (Cause::Pinned, Some(by), _) => format!("rollback by {by}"),
@@ -130,7 +131,7 @@ fn who(entry: &HistoryEntry) -> String {
     }
 }
 
-/// Of `Name <address>`.
+/// The name in `Name <address>`.
 fn name_of(author: &str) -> &str {
     match author.split_once('<') {
         Some((name, _)) if !name.trim().is_empty() => name.trim(),

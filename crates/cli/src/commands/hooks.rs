@@ -1,4 +1,4 @@
-//! `farwater hooks`: the hooks and tests of a service, and what they left behind.
+//! `farwater hooks`: the hooks and tests of a service, and their output.
 
 use farwater_api::hooks::{HookRun, HookState};
 
@@ -49,6 +49,7 @@ pub async fn run(args: HooksArgs, session: &Session) -> Result<u8> {
     if args.log || args.junit {
         return print_output(&args, session, (namespace, name), &runs).await;
     }
+
     match args.output {
         Format::Json => print(&format::json(&runs)?)?,
         Format::Yaml => print(&format::yaml(&runs)?)?,
@@ -70,7 +71,7 @@ fn missing(session: &Session, namespace: &str, name: &str, hook: &str, version: 
         .next(format!("{} hooks {name} -n {namespace}", session.program.name()))
 }
 
-/// Of a hook that runs in several phases, the one that failed, else the last.
+/// For a hook that runs in several phases, the failed run, otherwise the last.
 async fn print_output(
     args: &HooksArgs,
     session: &Session,
@@ -109,6 +110,7 @@ fn table(runs: &[HookRun]) -> Table {
         Column::fixed("Took"),
         Column::elastic("Message"),
     ]);
+
     let mut runs: Vec<&HookRun> = runs.iter().collect();
     runs.sort_by_key(|run| (std::cmp::Reverse(run.number), run.report.phase, &run.report.started));
     for run in runs {

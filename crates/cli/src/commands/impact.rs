@@ -1,4 +1,4 @@
-//! `farwater impact`: what a revision of a repository would change in the fleet, before it is merged.
+//! `farwater impact`: the changes that a revision of a repository would cause in the fleet, before it is merged.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ use crate::{
     text,
 };
 
-/// Plans that are shown: of each group one, and of the largest.
+/// Most plans that are shown: one of each group, the largest groups first.
 const MOST_PLANS: usize = 5;
 
 #[derive(Debug, clap::Args)]
@@ -88,7 +88,7 @@ pub async fn measure(session: &Session, (namespace, source): (&str, &str), refer
     let body = json!({"apiVersion": format!("{GROUP}/{VERSION}"), "kind": IMPACT_KIND, "spec": query});
     let sent = session.ask(&attempt, Method::POST, &path, "application/json", Some(&body)).await;
     let mut answer = match sent {
-        // The typed look-up names what was perhaps meant.
+        // The typed lookup suggests similar names.
         Err(failure) if failure.is_missing() => {
             session.get::<GitRepository>(namespace, source).await?;
             return Err(failure);
@@ -99,12 +99,12 @@ pub async fn measure(session: &Session, (namespace, source): (&str, &str), refer
         .map_err(|error| session.failure(&attempt, &kube::Error::SerdeError(error)))
 }
 
-/// Groups of which one service is planned.
+/// Groups for which one service is planned.
 struct Plans<'i> {
     services: Vec<&'i str>,
-    /// Beyond so many.
+    /// Groups beyond the limit.
     left_out: usize,
-    /// Nobody is there who could say.
+    /// Groups without an agent that could answer.
     unheard: usize,
 }
 
@@ -125,7 +125,7 @@ async fn plan_one(session: &Session, namespace: &str, args: &ImpactArgs, service
     plan::make(session, (namespace, service), &query, args.timeout).await
 }
 
-/// For programs: with the plans, where they are asked for.
+/// The document for programs, with plans if requested.
 async fn document(session: &Session, namespace: &str, args: &ImpactArgs, impact: &Impact) -> Value {
     let mut document = json!(impact);
     let mut plans = Vec::new();
@@ -146,7 +146,7 @@ async fn document(session: &Session, namespace: &str, args: &ImpactArgs, impact:
 async fn show_plans(session: &Session, namespace: &str, args: &ImpactArgs, impact: &Impact) -> Result<()> {
     let Plans { services, left_out, unheard } = Plans::of(args, impact);
     for service in services {
-        // That one can't be made says nothing of the others.
+        // A failure of one plan says nothing about the others.
         match plan_one(session, namespace, args, service).await {
             Ok(planned) => print(&planned.draw((namespace, service)))?,
             Err(failure) => say(failure.render(session.program.name()).trim_end()),
@@ -174,6 +174,7 @@ fn render(impact: &Impact, terminal: Terminal) -> String {
     };
     let against = if impact.base.is_empty() { String::new() } else { format!(" against {}", short(&impact.base)) };
     let mut lines = format!("{}{against}: {paths}\n", short(&impact.revision));
+
     let Impact { changing, failing, standing, .. } = impact;
     lines += &format!("{} of {} services change, on {}\n", changing.services, impact.services, clusters(changing));
     if impact.uncompared > 0 {
@@ -188,6 +189,7 @@ fn render(impact: &Impact, terminal: Terminal) -> String {
     if impact.groups.is_empty() {
         return lines;
     }
+
     let mut table = Table::new(vec![
         Column::fixed("effect"),
         Column::fixed("set"),
@@ -201,6 +203,7 @@ fn render(impact: &Impact, terminal: Terminal) -> String {
     }
     lines += "\n";
     lines += &table.render(terminal);
+
     for group in impact.groups.iter().filter(|group| !group.message.is_empty()) {
         lines += &format!("\n{}: {}\n", text::plain(&group.path), text::plain(&group.message));
     }

@@ -81,12 +81,14 @@ pub async fn run(args: InstallArgs, connect: &ConnectArgs) -> Result<u8> {
         print(&format::yaml_documents(&objects)?)?;
         return Ok(exit::YES);
     }
+
     let target = Target::open(connect.kubeconfig.as_deref(), connect.context.as_deref()).await?;
     say(&format!("installing the hub into {}", text::plain(&target.context)));
     let installed = InstalledHub { target: &target, namespace: names::NAMESPACE };
     target.prepare(&objects, &installed.rights_to_enter()).await?;
     target.apply(&objects).await?;
     installed.wait_until_ready(Duration::from_secs(args.timeout)).await?;
+
     let way_in = installed.read_way_in().await?;
     let server = args.url.as_deref().unwrap_or(FORWARDED);
     let place = login::remember(&target.context, server, &way_in)?;

@@ -1,4 +1,4 @@
-//! `farwater login`: remembers a hub and a token, once the hub has said whose it is.
+//! `farwater login`: stores a hub and a token, after the hub has confirmed the token's user.
 
 use std::{
     fs,
@@ -84,13 +84,14 @@ pub async fn run(args: LoginArgs, program: Program) -> Result<u8> {
     Ok(crate::exit::YES)
 }
 
-/// Where an account can do something: `system:serviceaccount:NAMESPACE:NAME` in its own namespace.
+/// The namespace in which an account has rights: for `system:serviceaccount:NAMESPACE:NAME` its own.
 fn namespace_of(user: &str) -> String {
     let account = user.strip_prefix("system:serviceaccount:").and_then(|account| account.split_once(':'));
     account.map_or(farwater_api::ADMIN_NAMESPACE, |(namespace, _)| namespace).to_owned()
 }
 
-/// Keeps what an administrator's kubeconfig of a hub says, under `name` and with `server` as its address; where.
+/// Stores the content of an administrator's kubeconfig of a hub, under `name` and with `server` as its address. Returns
+/// the file's path.
 pub fn remember(name: &str, server: &str, kubeconfig: &Value) -> Result<PathBuf> {
     let target = config_file()?;
     let authority = kubeconfig["clusters"][0]["cluster"]["certificate-authority-data"].as_str().unwrap_or_default();
@@ -141,7 +142,7 @@ struct Login<'a> {
 }
 
 impl Login<'_> {
-    /// The configuration with this context in place of one of the same name, and current.
+    /// The configuration with this context replacing one of the same name, and made current.
     fn merged_into(&self, mut config: Value) -> Value {
         let mut cluster = json!({"server": self.url});
         if let Some(ca) = self.ca {
@@ -166,7 +167,7 @@ impl Login<'_> {
     }
 }
 
-/// Written beside and renamed: a reader sees the old file or the new one, and nobody else sees either.
+/// Written beside and renamed: a reader sees the old or the new file, and only its owner may read either.
 fn save(path: &Path, login: &Login<'_>) -> Result<()> {
     let existing = match fs::read_to_string(path) {
         Ok(text) => serde_saphyr::from_str(&text).map_err(|error| {

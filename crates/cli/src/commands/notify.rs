@@ -1,4 +1,4 @@
-//! `farwater notify`: a message that says nothing, to see whether a provider takes any.
+//! `farwater notify`: sends a test message, to see whether a provider accepts any.
 
 use std::time::{Duration, Instant};
 
@@ -19,7 +19,7 @@ use crate::{
     text,
 };
 
-/// Between two looks at what has become of it.
+/// Pause between two looks at the result.
 const LOOK: Duration = Duration::from_millis(300);
 
 #[derive(Debug, clap::Args)]

@@ -25,7 +25,7 @@ pub struct ObjectsArgs {
 pub async fn run(args: ObjectsArgs, session: &Session) -> Result<u8> {
     let (namespace, name) = service_name(&args.service, args.namespace.or_default(session))?;
     let objects = match fetch(session, namespace, name).await {
-        // The typed look-up names what was perhaps meant.
+        // The typed lookup suggests similar names.
         Err(failure) if failure.is_missing() => {
             session.get::<farwater_api::ServiceDeployment>(namespace, name).await?;
             return Err(failure);
@@ -59,7 +59,7 @@ pub async fn fetch(session: &Session, namespace: &str, name: &str) -> Result<Vec
     );
     let attempt = format!("read the objects of {namespace}/{name}");
     let mut answer = session.read(&attempt, &path).await?;
-    // A bare list, or one in the shape of Kubernetes' lists.
+    // A bare list, or one in the form of Kubernetes' lists.
     let items = if answer.is_array() { answer } else { answer["items"].take() };
     serde_json::from_value(items).map_err(|error| session.failure(&attempt, &kube::Error::SerdeError(error)))
 }
@@ -81,6 +81,7 @@ fn table(objects: &[ObjectReport], wide: bool) -> Table {
     if wide {
         columns.insert(1, Column::fixed("API version"));
     }
+
     let mut table = Table::new(columns);
     for report in objects {
         let object = &report.object;

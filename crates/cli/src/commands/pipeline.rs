@@ -1,4 +1,4 @@
-//! `farwater pipeline`: how far a revision has come, and what it waits for.
+//! `farwater pipeline`: how far a revision is, and what it waits for.
 
 use std::collections::BTreeMap;
 
@@ -76,7 +76,7 @@ fn draw((namespace, name): (&str, &str), status: &PipelineStatus, terminal: Term
     drawn
 }
 
-/// Health first, then each gate of what is to come.
+/// Health first, then each gate of the candidate.
 fn describe(stage: &StageStatus) -> Vec<String> {
     let lacks = stage.lacks.as_deref().map(|lacks| text::plain(lacks).into_owned());
     let mut lines = vec![match (&stage.healthy_since, lacks) {
@@ -85,10 +85,12 @@ fn describe(stage: &StageStatus) -> Vec<String> {
         (None, None) => "-".to_owned(),
     }];
     lines.extend(texts(&stage.configuration).map(|texts| format!("with {texts}")));
+
     let refused = stage.refused.as_deref().map(|refused| text::short_commits(&text::plain(refused)).into_owned());
     lines.extend(refused.map(|refused| format!("went back from {refused}")));
     let coming = stage.candidate.as_ref().and_then(|candidate| texts(&candidate.configuration));
     lines.extend(coming.map(|texts| format!("next with {texts}")));
+
     for gate in stage.candidate.iter().flat_map(|candidate| &candidate.gates) {
         let mark = match (gate.holds, gate.failed) {
             (true, _) => "ok",

@@ -1,4 +1,5 @@
-//! `farwater plan`: what a service's agent would do, as the agent itself says it, or what a set would make. Nothing is done.
+//! `farwater plan`: shows what a service's agent would do, computed by the agent, or what a set would make. Nothing is
+//! changed.
 
 mod picture;
 mod set;
@@ -25,9 +26,9 @@ use crate::{
     text,
 };
 
-/// Between two looks at the request. A connected agent answers within tenths of a second.
+/// Pause between two reads of the request. A connected agent answers within tenths of a second.
 const PAUSE: Duration = Duration::from_millis(200);
-/// After which it is said what is waited for.
+/// Time without an answer after which the command prints what it waits for.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 #[derive(Debug, clap::Args)]
@@ -62,16 +63,18 @@ pub async fn run(args: PlanArgs, session: &Session) -> Result<u8> {
             Failure::usage("--file goes with a set").evidence("expected serviceset/NAME or managednamespace/NAME")
         );
     }
+
     let (namespace, name) = service_name(&args.service, args.namespace.or_default(session))?;
     let stated: ServiceDeployment = session.get(namespace, name).await?;
     let local = args.local.as_deref().map(|folder| read_files(folder, &stated.spec.path)).transpose()?;
     let query = PlanQuery { reference: args.reference.clone(), local };
     let mut planned = make(session, (namespace, name), &query, args.timeout).await?;
     if query.reference.is_none() && query.local.is_none() {
-        // The agent plans the version that the hub assigns. It doesn't know of newer versions that the hub holds back.
+        // The agent plans the version that the hub assigns, and doesn't know of newer versions that the hub holds back.
         let service: ServiceDeployment = session.get(namespace, name).await?;
         planned.hold(why::refused(&service));
     }
+
     match args.output {
         Answer::Json => print(&format::json(&planned.document())?)?,
         Answer::Yaml => print(&format::yaml(&planned.document())?)?,
@@ -86,16 +89,16 @@ pub async fn run(args: PlanArgs, session: &Session) -> Result<u8> {
     Ok(if planned.plan.is_quiet() { exit::YES } else { exit::NO })
 }
 
-/// What an agent would do.
+/// The plan that an agent made.
 pub struct Planned {
     answer: PlanAnswer,
-    /// As the agent wrote it.
+    /// The plan as the agent wrote it.
     raw: Value,
     plan: ServicePlan,
 }
 
 impl Planned {
-    /// Notes why the service keeps what it has, where the agent gives no reason.
+    /// Notes why the service keeps its version, unless the agent gave a reason.
     fn hold(&mut self, why: Option<String>) {
         if let Some(why) = why.filter(|_| self.plan.held.is_none()) {
             self.raw["held"] = why.clone().into();
@@ -103,7 +106,7 @@ impl Planned {
         }
     }
 
-    /// For programs.
+    /// The plan as JSON, for programs.
     pub fn document(&self) -> Value {
         json!({"cluster": self.answer.cluster, "revision": self.answer.revision, "plan": self.raw})
     }
@@ -114,7 +117,7 @@ impl Planned {
     }
 }
 
-/// Asks for a plan of a service, and waits for it.
+/// Requests a plan of a service from its agent, and waits for it.
 pub async fn make(
     session: &Session,
     (namespace, name): (&str, &str),
@@ -153,11 +156,11 @@ fn read_files(folder: &std::path::Path, path: &str) -> Result<LocalFiles> {
     Ok(LocalFiles { digest: packed.digest, path: packed.path, archive: STANDARD.encode(&packed.compressed) })
 }
 
-/// The request's id, and what it waits for.
+/// Returns the request's id, and what the request waits for.
 async fn ask(session: &Session, of: (&str, &str), query: &PlanQuery) -> Result<(String, String)> {
     let sent = service::send(session, of, "plan", PLAN_KIND, json!(query)).await;
     let answer = sent.map_err(|failure| match failure.is_missing() {
-        // The service was read a moment ago.
+        // The service was read a moment ago, so it is the subresource that is missing.
         true => Failure::new(exit::UNREACHABLE, "can't plan: the hub does not know how")
             .evidence("it is of an older version than this program")
             .next("{program} version"),
@@ -172,7 +175,8 @@ fn read(session: &Session, mut answer: Value) -> Result<PlanAnswer> {
         .map_err(|error| session.failure("read the plan", &kube::Error::SerdeError(error)))
 }
 
-/// Until there is a plan, or there will be none. A hub that is away for a moment is no answer. `last`: what is waited for.
+/// Waits until there is a plan, or until it is certain that there will be none. If the hub can't be reached for a
+/// moment, the wait goes on. `last` is set to what the request waits for.
 async fn finished(session: &Session, of: (&str, &str), id: &str, last: &mut String) -> Result<PlanAnswer> {
     let begun = tokio::time::Instant::now();
     let mut told = String::new();

@@ -1,5 +1,5 @@
-//! `farwater render`: the objects of a folder or of a service, made by the code that an agent makes them with. No cluster is asked,
-//! and the hub only for what it knows.
+//! `farwater render`: renders a folder or a service with the same code as the agent. It asks no cluster, and the hub
+//! only for what it knows.
 
 mod parameters;
 mod stated;
@@ -31,7 +31,7 @@ use crate::{
     text,
 };
 
-/// What is beside this program in its image and archive.
+/// The renderer's program, which is next to this one in the image and in the archive.
 const RENDERER: &str = "farwater-render";
 
 #[derive(Debug, clap::Args)]
@@ -91,6 +91,7 @@ enum Form {
 pub async fn run(args: RenderArgs, connect: &ConnectArgs, program: OwnProgram) -> Result<u8> {
     let given: Map<String, Value> = args.parameters.as_deref().map(read_yaml).transpose()?.unwrap_or_default();
     let Stated { mut service, is_stated, files, cluster, answer } = stated::find(&args, connect, program).await?;
+
     if let Some(name) = &args.name {
         service.metadata.name = Some(name.clone());
     }
@@ -105,6 +106,7 @@ pub async fn run(args: RenderArgs, connect: &ConnectArgs, program: OwnProgram) -
         let names = text::plain(&stand_ins.join(", ")).into_owned();
         say(&format!("stand-ins are shown for {names}; --parameters gives the values"));
     }
+
     let (name, spec) = (service.name_any(), &service.spec);
     let version = cluster.and_then(|cluster| cluster.status?.kubernetes_version);
     let capabilities = Capabilities {
@@ -125,6 +127,7 @@ pub async fn run(args: RenderArgs, connect: &ConnectArgs, program: OwnProgram) -
         parameters: &parameters,
         secret: true,
     };
+
     let output = engine.render(&input, &Nobody).await;
     for warning in &output.warnings {
         say(&format!("warning: {}", text::plain(warning)));
@@ -163,7 +166,7 @@ fn engine(args: &RenderArgs, work: &Path) -> Result<Engine> {
     })
 }
 
-/// Beside this program, or on the PATH.
+/// The path of a program: next to this one, else on the PATH. None: it is in neither place.
 fn find(name: &str) -> Option<String> {
     let own = std::env::current_exe().ok().and_then(|path| path.canonicalize().ok());
     let beside = own.and_then(|path| path.parent().map(|folder| folder.join(name)));

@@ -1,4 +1,4 @@
-//! `farwater resume`: a suspended service goes on.
+//! `farwater resume`: ends the suspension of a service.
 
 use farwater_api::ServiceDeployment;
 use serde_json::json;

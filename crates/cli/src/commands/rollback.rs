@@ -1,4 +1,4 @@
-//! `farwater rollback`: a service, or a whole set, pinned to a version of its history, or let go on again.
+//! `farwater rollback`: pins a service, or a whole set, to a version of its history, or removes the pin.
 
 mod set;
 

@@ -1,4 +1,4 @@
-//! `farwater rollout`: how far a set's last change has come, and a person's word on it.
+//! `farwater rollout`: shows the progress of a set's rollout, and gives orders to it.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ use crate::{
     terminal::{Terminal, print, say},
 };
 
-/// Members that are shown, the ones that are not done first.
+/// Most members that are shown. Those that are not done come first.
 const SHOWN: usize = 40;
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -141,7 +141,7 @@ pub fn path(namespace: &str, name: &str) -> String {
     format!("/apis/{GROUP}/{VERSION}/namespaces/{namespace}/servicesets/{name}")
 }
 
-/// Merges fields into the spec of a set, or of what makes it.
+/// Merges fields into the spec of a set, or of the ManagedNamespace that makes it.
 pub async fn change(session: &Session, named: &NamedSet<'_>, spec: Value) -> Result<()> {
     let (namespace, (plural, _, name)) = (named.namespace, named.stated());
     let query = "fieldManager=farwater-cli&fieldValidation=Strict";
@@ -151,7 +151,7 @@ pub async fn change(session: &Session, named: &NamedSet<'_>, spec: Value) -> Res
     session.ask(&attempt, Method::PATCH, &path, "application/json", Some(&patch)).await.map(drop)
 }
 
-/// `reason`: none: it goes on.
+/// Pauses the rollouts of a set. `reason`: None resumes them.
 async fn pause(named: NamedArgs, reason: Option<String>, session: &Session) -> Result<u8> {
     let named = named.find(session).await?;
     let (namespace, name) = named.names();
@@ -163,7 +163,7 @@ async fn pause(named: NamedArgs, reason: Option<String>, session: &Session) -> R
     Ok(exit::YES)
 }
 
-/// An order is of the rollout that is under way now.
+/// Gives an order, which holds only for the rollout that is under way now.
 async fn give(args: OrderArgs, order: RolloutOrder, session: &Session) -> Result<u8> {
     let named = args.named.find(session).await?;
     let (namespace, name) = named.names();
@@ -176,6 +176,7 @@ async fn give(args: OrderArgs, order: RolloutOrder, session: &Session) -> Result
             Failure::new(exit::CONFLICT, told).next(format!("{{program}} rollout status {argument} -n {namespace}"))
         );
     }
+
     if let Some(promote) = order.promote
         && let Some(why) = too_early(promote, &rollout, &members(session, (namespace, name)).await?)
     {
@@ -184,6 +185,7 @@ async fn give(args: OrderArgs, order: RolloutOrder, session: &Session) -> Result
             Failure::new(exit::CONFLICT, told).next(format!("{{program}} rollout status {argument} -n {namespace}"))
         );
     }
+
     let what = match (order.promote, order.abort) {
         (Some(_), _) => "promotion",
         (None, true) => "abort",
@@ -195,17 +197,18 @@ async fn give(args: OrderArgs, order: RolloutOrder, session: &Session) -> Result
         requested_at: Timestamp::now().to_string(),
         ..order
     };
+
     change(session, &named, json!({"rollout": {"order": whole(&order)?}})).await?;
     print(&format!("{}: {what} recorded for rollout {}\n", qualified(&named), rollout.number))?;
     say(&format!("next: {} rollout status {argument} -n {namespace} --watch", session.program.name()));
     Ok(exit::YES)
 }
 
-/// Why an order to promote would change nothing now: it counts once, when it is given.
+/// Why a promotion would change nothing now. The hub applies it once, when it is given.
 fn too_early(promote: Promote, rollout: &RolloutStatus, members: &[Member]) -> Option<&'static str> {
     let soaks = || members.iter().any(|member| member.progress == Some(Progress::Soaking));
     match promote {
-        // It starts the rollout.
+        // A promotion starts the rollout.
         _ if rollout.phase == RolloutPhase::OnHold => None,
         Promote::Soak => (!soaks()).then_some("no cluster soaks now"),
         Promote::Halt => {
@@ -217,7 +220,8 @@ fn too_early(promote: Promote, rollout: &RolloutStatus, members: &[Member]) -> O
     }
 }
 
-/// With each field, or what an earlier order had said would stay beside it: a merge keeps what is not named.
+/// The order with every field, the absent ones as null: a merge patch would keep fields of an earlier order that this
+/// one doesn't name.
 fn whole(order: &RolloutOrder) -> Result<Value> {
     let mut fields = serde_json::to_value(order).map_err(|error| Failure::new(exit::INTERNAL, error.to_string()))?;
     for field in ["promote", "abort", "skip", "reason"] {
@@ -271,13 +275,13 @@ async fn status(args: StatusArgs, session: &Session) -> Result<u8> {
     }
 }
 
-/// The hub's word on a set that selects no cluster.
+/// The hub's message about a set that selects no cluster.
 fn describe_no_clusters(set: &ServiceSet) -> Option<String> {
     let ready = set.status.as_ref()?.conditions.iter().find(|condition| condition.type_ == "Ready")?;
     (ready.reason == NO_CLUSTERS).then(|| ready.message.clone())
 }
 
-/// What the rollouts of a set were about, the newest first.
+/// The versions that a set has rolled out, the newest first.
 pub async fn versions(session: &Session, (namespace, name): (&str, &str)) -> Result<Vec<SetVersion>> {
     let attempt = format!("read the versions of {namespace}/{name}");
     let mut answer = session.read(&attempt, &format!("{}/versions", path(namespace, name))).await?;
@@ -285,7 +289,7 @@ pub async fn versions(session: &Session, (namespace, name): (&str, &str)) -> Res
         .map_err(|error| session.failure(&attempt, &kube::Error::SerdeError(error)))
 }
 
-/// The members of a set, page by page.
+/// All members of a set, read page by page.
 pub async fn members(session: &Session, (namespace, name): (&str, &str)) -> Result<Vec<Member>> {
     let (mut all, mut after) = (Vec::new(), String::new());
     let attempt = format!("read the members of {namespace}/{name}");
@@ -309,7 +313,7 @@ fn draw(
     terminal: Terminal,
 ) -> String {
     let all = rollout.clusters();
-    // Nothing was deployed yet.
+    // Nothing has been rolled out yet.
     let phase = if rollout.number == 0 { "Pending".to_owned() } else { rollout.phase.to_string() };
     let step = if rollout.step.is_empty() { String::new() } else { format!(", step {}", rollout.step) };
     let mut text = format!("{namespace}/{name}, rollout {}: {phase}{step}\n", rollout.number);
@@ -318,6 +322,7 @@ fn draw(
         let signed = crate::text::plain(&signed);
         text += &format!("pinned to version {}{signed}; rollback serviceset/{name} --clear unpins it\n", pin.version);
     }
+
     text += &format!("{} {} of {all} clusters\n", bar(rollout.updated, all), rollout.updated);
     for (count, what) in [
         (rollout.progressing, "on their way"),
@@ -337,6 +342,7 @@ fn draw(
             policy.pause_reason.as_ref().map(|reason| format!(": {}", crate::text::plain(reason))).unwrap_or_default();
         text += &format!("paused{why}; continue with rollout resume\n");
     }
+
     let mut shown: Vec<&Member> = members.iter().filter(|member| member.progress != Some(Progress::Done)).collect();
     shown.sort_by(|a, b| (&a.step, &a.cluster).cmp(&(&b.step, &b.cluster)));
     let more = shown.len().saturating_sub(SHOWN);
@@ -355,7 +361,7 @@ fn draw(
     text
 }
 
-/// Twenty places.
+/// A progress bar of 20 characters.
 fn bar(done: i64, all: i64) -> String {
     const PLACES: i64 = 20;
     let full = if all > 0 { (done * PLACES / all).clamp(0, PLACES) } else { 0 };

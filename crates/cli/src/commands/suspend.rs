@@ -1,4 +1,4 @@
-//! `farwater suspend`: a service is suspended for a limited time, with a reason.
+//! `farwater suspend`: suspends a service, for a limited time and with a reason.
 
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ pub async fn run(args: SuspendArgs, session: &Session) -> Result<u8> {
     let end = Timestamp::now()
         .checked_add(args.duration)
         .map_err(|_| Failure::usage("--for is longer than the calendar goes"))?;
-    // Whole seconds, as Kubernetes writes times.
+    // Whole seconds: Kubernetes writes times without fractions.
     let until = (!args.indefinitely).then(|| Timestamp::from_second(end.as_second()).unwrap_or(end));
     let spec = json!({"suspend": true, "suspension": {"reason": args.reason, "until": until}});
     service::change(session, namespace, name, "suspend", spec).await?;

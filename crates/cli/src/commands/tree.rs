@@ -1,4 +1,4 @@
-//! `farwater tree`: clusters, their services and the services' objects, with health; once or live.
+//! `farwater tree`: shows clusters, their services and the services' objects, with health, once or live.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -24,13 +24,13 @@ use crate::{
     terminal::{Terminal, print, say},
 };
 
-/// Objects are one request per service: beyond this, they are shown only when asked for.
+/// Reading objects takes a request per service. With more services than this, objects are shown only on request.
 const OBJECTS_UP_TO: usize = 50;
-/// Requests for objects at one time.
+/// Requests for objects that run at the same time.
 const CONCURRENCY: usize = 8;
-/// Several changes of one moment make one picture.
+/// Changes within this time are drawn together.
 const SETTLE: Duration = Duration::from_millis(150);
-/// When the agents were last heard wakes no watch, so the clusters are read again.
+/// An agent's last contact causes no watch event, so the clusters are read again at this interval.
 const REFRESH: Duration = Duration::from_secs(10);
 
 #[derive(Debug, clap::Args)]
@@ -48,7 +48,7 @@ pub struct TreeArgs {
     watch: bool,
 }
 
-/// What is shown.
+/// The part of the fleet that is shown.
 #[derive(Debug)]
 enum Target {
     All {
@@ -74,12 +74,12 @@ enum Target {
     },
 }
 
-/// Everything that a picture shows.
+/// All objects that a picture shows.
 #[derive(Default)]
 pub struct Fleet {
     pub clusters: BTreeMap<(String, String), Cluster>,
     pub services: Vec<ServiceDeployment>,
-    /// By service uid.
+    /// By uid of the service.
     pub objects: HashMap<String, Vec<ObjectReport>>,
 }
 
@@ -132,7 +132,7 @@ struct Loader<'a> {
     session: &'a Session,
     target: Target,
     always_objects: bool,
-    /// By service uid, with the service's version that it was read at.
+    /// By uid of the service. With the service's resourceVersion at which the report was read.
     reports: HashMap<String, (String, Vec<ObjectReport>)>,
 }
 
@@ -180,12 +180,13 @@ impl Loader<'_> {
                     .collect();
             }
         }
+
         self.add_referenced_clusters(&mut fleet).await?;
         self.add_objects(&mut fleet).await?;
         Ok(fleet)
     }
 
-    /// Everywhere if one may look there, else beside the cluster.
+    /// The services of all namespaces, or of `namespace` if the user may not list them all.
     async fn services_anywhere(&self, namespace: &str) -> Result<Vec<ServiceDeployment>> {
         match self.session.list(None).await {
             Err(failure) if failure.is_denied() => self.session.list(Some(namespace)).await,
@@ -193,7 +194,8 @@ impl Loader<'_> {
         }
     }
 
-    /// Clusters that lie in another namespace than their services. One that can't be read is shown by its name.
+    /// Adds the clusters that are in another namespace than their services. A cluster that can't be read is shown by
+    /// its name.
     async fn add_referenced_clusters(&self, fleet: &mut Fleet) -> Result<()> {
         let mut asked: Vec<(String, String)> = Vec::new();
         for service in &fleet.services {
@@ -215,11 +217,12 @@ impl Loader<'_> {
         Ok(())
     }
 
-    /// A report is read again when its service has changed.
+    /// Adds the object reports. A report is read again only if its service has changed.
     async fn add_objects(&mut self, fleet: &mut Fleet) -> Result<()> {
         if fleet.services.len() > OBJECTS_UP_TO && !self.always_objects {
             return Ok(());
         }
+
         let session = self.session;
         let known = &self.reports;
         let stale = fleet.services.iter().filter(|service| {
@@ -240,6 +243,7 @@ impl Loader<'_> {
             let version = service.resource_version().unwrap_or_default();
             self.reports.insert(service.uid().unwrap_or_default(), (version, report));
         }
+
         fleet.objects = fleet
             .services
             .iter()
@@ -255,7 +259,7 @@ impl Loader<'_> {
     }
 }
 
-/// Draws again whenever something changed, and says so where the hub can't be asked for a while.
+/// Draws again after each change. If the hub can't be reached, the picture says that it is not up to date.
 async fn live(loader: &mut Loader<'_>, mut fleet: Fleet, terminal: Terminal) -> Result<u8> {
     let session = loader.session;
     let namespace = match &loader.target {
@@ -265,6 +269,7 @@ async fn live(loader: &mut Loader<'_>, mut fleet: Fleet, terminal: Terminal) -> 
         }
         Target::Cluster { .. } => None,
     };
+
     let changes = stream::select(
         changes::<ServiceDeployment>(session, namespace.as_deref()),
         changes::<Cluster>(session, namespace.as_deref()),
@@ -275,6 +280,7 @@ async fn live(loader: &mut Loader<'_>, mut fleet: Fleet, terminal: Terminal) -> 
     if terminal.interactive() {
         print("\x1b[2J")?;
     }
+
     let mut drawn = String::new();
     let mut trouble: Option<String> = None;
     loop {
@@ -304,7 +310,7 @@ async fn live(loader: &mut Loader<'_>, mut fleet: Fleet, terminal: Terminal) -> 
     }
 }
 
-/// Something of this kind changed; what, a new look will tell.
+/// Yields after each change of an object of this kind. The caller reads the objects again to see what changed.
 fn changes<K>(session: &Session, namespace: Option<&str>) -> impl futures::Stream<Item = ()> + use<K>
 where
     K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>

@@ -1,4 +1,4 @@
-//! `farwater undo`: brings back what the last deletion of a service took.
+//! `farwater undo`: restores the objects that were deleted with a service's last deletion.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ use crate::{
     text,
 };
 
-/// Between two looks at the service: an agent answers at its next poll, which is seconds away at the least.
+/// Pause between two reads of the service. The agent answers at its next poll, which is seconds away at least.
 const PAUSE: Duration = Duration::from_millis(500);
 
 #[derive(Debug, clap::Args)]
@@ -57,6 +57,7 @@ pub async fn run(args: UndoArgs, session: &Session) -> Result<u8> {
             "patch servicedeployment {name} -n {namespace} --type merge -p '{{\"spec\":{{\"suspend\":false}}}}'"
         ))));
     }
+
     let request = undo_request(&deletion.digest, &jiff::Timestamp::now().to_string());
     let api: Api<ServiceDeployment> = Api::namespaced(session.client.clone(), namespace);
     let patch = Patch::Merge(json!({"metadata": {"annotations": {UNDO: request}}}));
@@ -83,7 +84,7 @@ fn last_deletion(service: &ServiceDeployment) -> Option<&Deletion> {
     service.status.as_ref()?.last_deletion.as_ref()
 }
 
-/// Until the agent has said what came of it. A hub that is away for a moment is no answer.
+/// Waits until the agent has reported the outcome. If the hub can't be reached for a moment, the wait goes on.
 async fn answered(session: &Session, (namespace, name): (&str, &str), request: &str) -> Result<Undone> {
     loop {
         match session.get::<ServiceDeployment>(namespace, name).await {

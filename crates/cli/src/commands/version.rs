@@ -1,4 +1,4 @@
-//! `farwater version`: of this program, and of the hub and who one is there.
+//! `farwater version`: shows the version of this program and of the hub, and the user's name there.
 
 use http::Method;
 use serde_json::json;
@@ -53,7 +53,7 @@ pub async fn run(args: VersionArgs, connect: &ConnectArgs, program: Program) -> 
     Ok(code)
 }
 
-/// Of a hub's `v1.33.0+farwater.0.1.0` which is which; anything else as it is.
+/// Splits a hub's version, such as `v1.33.0+farwater.0.1.0`, into its two parts. Any other text is kept as it is.
 fn describe(value: &str) -> String {
     match value.split_once("+farwater.") {
         Some((kubernetes, own)) => format!("{own} (serves the API of Kubernetes {kubernetes})"),
@@ -68,7 +68,7 @@ async fn ask(connect: &ConnectArgs, program: Program) -> Result<serde_json::Valu
     Ok(json!({"version": version["gitVersion"], "server": session.server, "user": user}))
 }
 
-/// The user that the hub takes the token's bearer for.
+/// The name of the user that the hub sees for this session's credentials.
 pub async fn who_am_i(session: &Session) -> Result<String> {
     let review = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"});
     let path = "/apis/authentication.k8s.io/v1/selfsubjectreviews";

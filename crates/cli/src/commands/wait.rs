@@ -1,4 +1,5 @@
-//! `farwater wait`: until services are healthy or applied, sets, clusters and sources are ready, or honestly are not.
+//! `farwater wait`: waits until services are healthy or applied, or sets, clusters and sources are ready. Ends early if
+//! they can't get there by themselves.
 
 mod others;
 
@@ -66,17 +67,17 @@ impl Goal {
     }
 }
 
-/// How long the hub must have said that it is stuck: a source that was just made, or an agent that tries again, gets
-/// over it.
+/// An object must have been stuck for this long. A source that was just made and an agent that tries again are stuck
+/// for a moment only.
 const GRACE: Duration = Duration::from_secs(10);
-/// Between two looks at one object.
+/// Pause between two reads of one object.
 const LOOK_PAUSE: Duration = Duration::from_millis(500);
 
-/// The services of one namespace that are waited for; no names means all that exist at the start.
+/// The services of one namespace to wait for. No names: all that exist at the start.
 pub struct Wanted {
     pub namespace: String,
     pub names: Vec<String>,
-    /// Whether to wait for the newest version of their sources, and not only for the assigned one.
+    /// Whether to wait for the newest version of their sources. False: the assigned version is enough.
     pub newest: bool,
 }
 
@@ -84,12 +85,12 @@ pub struct Wanted {
 enum Progress {
     Reached,
     NotYet(String),
-    /// The hub says that it will not happen by itself.
+    /// The hub reports that the object won't get there by itself.
     Refused(String),
 }
 
-/// What a service's own status says; a status about an older spec says nothing.
-/// `newest`: waits for the revision of the source, and not only for the assigned one.
+/// Judges a service by its status. A status of an older generation doesn't count. `newest`: waits for the newest
+/// revision of the source, and not only for the assigned one.
 fn judge(service: &ServiceDeployment, goal: Goal, newest: bool) -> Progress {
     let Some(status) = &service.status else { return Progress::NotYet("the hub has not processed it yet".to_owned()) };
     let seen = status.observed_generation.unwrap_or_default() >= service.metadata.generation.unwrap_or_default();
@@ -98,7 +99,7 @@ fn judge(service: &ServiceDeployment, goal: Goal, newest: bool) -> Progress {
     }
     let condition = |type_: &str| status.conditions.iter().find(|c| c.type_ == type_);
     let text = |c: &farwater_api::Condition| if c.message.is_empty() { c.reason.clone() } else { c.message.clone() };
-    // A fetch from before the push does not show it.
+    // A fetch that began before the push doesn't include it.
     if service.open_request().is_some() {
         return Progress::NotYet("its source is being asked".to_owned());
     }
@@ -117,7 +118,7 @@ fn judge(service: &ServiceDeployment, goal: Goal, newest: bool) -> Progress {
     if reached { Progress::Reached } else { Progress::NotYet(ready.map_or_else(|| "no status yet".to_owned(), text)) }
 }
 
-/// `90s`, `5m`, `1h30m`, or a bare number of seconds.
+/// Parses `90s`, `5m`, `1h30m`, or a number of seconds without a unit.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
     if let Ok(seconds) = text.parse::<u64>() {
         return Ok(Duration::from_secs(seconds));
@@ -156,7 +157,7 @@ pub async fn run(args: WaitArgs, session: &Session) -> Result<u8> {
     Ok(codes.into_iter().chain(more).max().unwrap_or(exit::YES))
 }
 
-/// Fetches the sources first, and then waits for the fetched versions.
+/// Requests a fetch of the sources first, and then waits for the fetched versions.
 pub async fn until_fetched(session: &Session, wanted: &Wanted, goal: Goal, timeout: Duration) -> Result<u8> {
     ask(session, wanted).await?;
     match until(session, wanted, goal, timeout).await? {
@@ -165,7 +166,7 @@ pub async fn until_fetched(session: &Session, wanted: &Wanted, goal: Goal, timeo
     }
 }
 
-/// Requests that the hub asks the services' sources now.
+/// Requests that the hub fetches the services' sources now.
 async fn ask(session: &Session, wanted: &Wanted) -> Result<()> {
     let now = jiff::Timestamp::now().to_string();
     let patch = Patch::Merge(json!({"metadata": {"annotations": {REQUESTED_AT: now}}}));
@@ -176,7 +177,7 @@ async fn ask(session: &Session, wanted: &Wanted) -> Result<()> {
     Ok(())
 }
 
-/// Whether the sources have answered: what runs is healthy also while they don't.
+/// Returns 0 if the sources could be fetched, else 1. A service is healthy also while its source can't be fetched.
 async fn answered(session: &Session, wanted: &Wanted) -> Result<u8> {
     let mut code = exit::YES;
     for name in waited_for(session, wanted).await?.keys() {
@@ -189,7 +190,7 @@ async fn answered(session: &Session, wanted: &Wanted) -> Result<u8> {
     Ok(code)
 }
 
-/// Says on standard output which services got there, and returns 0, 1 or 6.
+/// Prints the services that got there on standard output, and returns exit code 0, 1 or 6.
 pub async fn until(session: &Session, wanted: &Wanted, goal: Goal, timeout: Duration) -> Result<u8> {
     let mut missing = waited_for(session, wanted).await?;
     if missing.is_empty() {
@@ -214,15 +215,15 @@ pub async fn until(session: &Session, wanted: &Wanted, goal: Goal, timeout: Dura
     }
 }
 
-/// How waiting for one object ends without success.
+/// How the wait for one object ends without success.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Over {
-    /// It will not get there by itself.
+    /// The object won't get there by itself.
     Stuck,
     TimedOut,
 }
 
-/// Repeated looks at one object.
+/// State of the wait for one object, which is read repeatedly.
 pub struct Looks {
     deadline: Instant,
     said: String,
@@ -234,7 +235,7 @@ impl Looks {
         Self { deadline, said: String::new(), stuck: None }
     }
 
-    /// Prints a state that differs from the last one. None: look again after [`Self::pause`].
+    /// Prints a state that differs from the last one. None: wait with [`Self::pause`] and read the object again.
     pub fn note(&mut self, name: &str, state: &str, is_stuck: bool) -> Option<Over> {
         self.note_as(name, state, state, is_stuck)
     }
@@ -262,7 +263,7 @@ impl Looks {
     }
 }
 
-/// Prints the cause, and the command that leads on, unless that only waits again.
+/// Prints the cause and the next command, unless that is another `wait`.
 fn tell(session: &Session, name: &str, finding: &Finding) {
     say(&format!("  {name}: {}", text::plain(&finding.sentence)));
     if let Some(first) = &finding.first {
@@ -275,12 +276,12 @@ fn tell(session: &Session, name: &str, finding: &Finding) {
     }
 }
 
-/// What was last said of a service, and since when the hub says that it is stuck.
+/// The last printed state of a service. `stuck`: since when the hub reports it as stuck, and why.
 #[derive(Default)]
 struct Said {
     state: String,
     stuck: Option<(Instant, String)>,
-    /// When its sources were looked at.
+    /// When its sources were last read.
     looked: Option<Instant>,
     /// Why its source has no version for it.
     refused: Option<String>,
@@ -359,8 +360,8 @@ async fn watch(session: &Session, wanted: &Wanted, goal: Goal, missing: &mut BTr
     Ok(code)
 }
 
-/// Notes the services whose source fails until a person changes something; their own status only waits for it. A service that has nothing
-/// newer to get doesn't need its source.
+/// Notes the services whose source fails until a person changes something: their own status only says that they wait
+/// for the source. A service that needs nothing newer doesn't need its source.
 async fn refuse_at_sources(session: &Session, wanted: &Wanted, missing: &mut BTreeMap<String, Said>) {
     for (name, said) in missing.iter_mut() {
         let is_due = said.looked.get_or_insert_with(Instant::now).elapsed() > GRACE;
@@ -368,13 +369,13 @@ async fn refuse_at_sources(session: &Session, wanted: &Wanted, missing: &mut BTr
             continue;
         }
         said.looked = Some(Instant::now());
-        // A look that fails is made again.
+        // If the sources can't be read, they are read again after the next grace period.
         let refused = why::refused_by_source(session, &wanted.namespace, name, wanted.newest).await.ok().flatten();
         said.refused = refused;
     }
 }
 
-/// Drops the services that have been stuck for longer than the grace; gives each with its reason.
+/// Removes the services that were stuck for longer than the grace period, and returns their names with the reasons.
 fn give_up(missing: &mut BTreeMap<String, Said>) -> Vec<(String, String)> {
     let reason = |said: &Said| {
         let stuck = said.stuck.as_ref().filter(|(since, _)| since.elapsed() > GRACE);

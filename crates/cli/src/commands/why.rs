@@ -1,4 +1,5 @@
-//! `farwater why`: the first broken link of a service between Git and health, or the first problem of a set, a cluster or a source.
+//! `farwater why`: finds the first broken link of a service between Git and health, or the first problem of a set, a
+//! cluster or a source.
 
 use farwater_api::{
     ADMIN_NAMESPACE, AnySource, Cluster, GitRepository, HelmRepository, ManagedNamespace, OCIRepository,
@@ -49,10 +50,10 @@ pub async fn run(args: WhyArgs, session: &Session) -> Result<u8> {
     Ok(if finding.standing == Standing::Healthy { exit::YES } else { exit::NO })
 }
 
-/// What was read of an object: judges it as of a moment.
+/// Explains an object from evidence that was read before, as of a moment.
 pub type Judge = Box<dyn Fn(jiff::Timestamp) -> Finding + Send>;
 
-/// An object of one of the kinds that can be explained.
+/// Explains an object of any kind that `why` knows.
 pub async fn explain_named(session: &Session, kind: &Kind, namespace: &str, name: &str) -> Result<Finding> {
     let judge = look(session, kind, namespace, name).await?;
     Ok(judge(jiff::Timestamp::now()))
@@ -91,8 +92,9 @@ async fn look_at_set(session: &Session, namespace: &str, name: &str) -> Result<J
     Ok(Box::new(move |now| why::explain_set(&SetEvidence { set: &set, members: &members, now })))
 }
 
-/// Why the sources of a service have nothing for it until a person changes something. None: they work, fail for a while, or nothing of them
-/// is wanted. `newest`: something newer is wanted than what is assigned.
+/// Why the sources of a service have no version for it until a person changes something. None: they work, they fail
+/// only for a while, or the service needs nothing from them. `newest`: whether it needs something newer than the
+/// assigned version.
 pub async fn refused_by_source(session: &Session, namespace: &str, name: &str, newest: bool) -> Result<Option<String>> {
     let service: ServiceDeployment = session.get(namespace, name).await?;
     let has_some = service.status.as_ref().is_some_and(|status| status.assigned_revision.is_some());
@@ -108,6 +110,7 @@ pub async fn refused_by_source(session: &Session, namespace: &str, name: &str, n
     }))
 }
 
+/// Reads the evidence about a service and explains it.
 pub async fn explain(session: &Session, namespace: &str, name: &str) -> Result<Finding> {
     let judge = look_at_service(session, namespace, name).await?;
     Ok(judge(jiff::Timestamp::now()))
@@ -122,7 +125,7 @@ async fn look_at_service(session: &Session, namespace: &str, name: &str) -> Resu
         find_turn(session, &service),
     );
     let (sources, cluster, objects) = (sources?, lookup(cluster)?, lookup(objects)?);
-    // Who may read a service need not be allowed to read its set.
+    // A user who may read a service may lack the right to read its set.
     let turn = lookup(turn)?.found().flatten();
     Ok(Box::new(move |now| {
         why::explain(&Evidence {
@@ -131,7 +134,7 @@ async fn look_at_service(session: &Session, namespace: &str, name: &str) -> Resu
             cluster: borrow(&cluster),
             objects: match &objects {
                 Lookup::Found(objects) => Lookup::Found(objects.as_slice()),
-                // The service exists, so no report does not mean that it is gone.
+                // The service exists, so a missing report means that there are no objects yet.
                 Lookup::Missing => Lookup::Found(&[] as &[ObjectReport]),
                 Lookup::Unreadable => Lookup::Unreadable,
             },
@@ -141,7 +144,8 @@ async fn look_at_service(session: &Session, namespace: &str, name: &str) -> Resu
     }))
 }
 
-/// Where the service of a set is in its rollout; none: it is of no set, or that has never rolled anything out.
+/// The set that owns the service, with the service's place in the rollout. None: no set owns it, or the set has never
+/// rolled anything out.
 async fn find_turn(session: &Session, service: &ServiceDeployment) -> Result<Option<(String, RolloutStatus, Member)>> {
     let owners = service.owner_references();
     let Some(owner) = owners.iter().find(|owner| owner.kind == "ServiceSet" && owner.controller == Some(true)) else {
@@ -158,7 +162,7 @@ async fn find_turn(session: &Session, service: &ServiceDeployment) -> Result<Opt
     Ok(rollout.zip(members.into_iter().next()).map(|(rollout, member)| (owner.name.clone(), rollout, member)))
 }
 
-/// A source of whichever kind.
+/// A source of any of the kinds.
 pub async fn find_source(session: &Session, namespace: &str, reference: &SourceReference) -> Result<AnySource> {
     Ok(match reference.kind {
         SourceKind::GitRepository => session.get::<GitRepository>(namespace, &reference.name).await?.into(),
@@ -168,7 +172,7 @@ pub async fn find_source(session: &Session, namespace: &str, reference: &SourceR
     })
 }
 
-/// All that a service names, in the order of its spec.
+/// All sources that a service names, in the order of its spec.
 async fn find_sources(
     session: &Session,
     namespace: &str,
@@ -186,7 +190,7 @@ async fn find_sources(
     Ok(found)
 }
 
-/// The named namespace, or the service's own and then the administrators'.
+/// The service's cluster: in the named namespace, else in the service's own, else in the administrators'.
 pub async fn find_cluster(session: &Session, service: &ServiceDeployment) -> Result<Cluster> {
     let reference = &service.spec.cluster_ref;
     if let Some(namespace) = &reference.namespace {
@@ -236,7 +240,7 @@ fn render(finding: &Finding, session: &Session, terminal: Terminal) -> String {
     lines
 }
 
-/// A next step as its user has to type it.
+/// A next step as the user has to type it.
 pub fn command(step: &NextStep, session: &Session) -> String {
     match step {
         NextStep::Farwater(arguments) => format!("{} {arguments}", session.program.name()),

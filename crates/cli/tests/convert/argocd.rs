@@ -23,7 +23,7 @@ fn application(fields: &str) -> String {
     )
 }
 
-/// The same that is synced, and goes to the cluster that Argo CD runs in.
+/// Such an Application that is synced automatically, to the cluster that Argo CD runs in.
 fn synced(source: &str) -> String {
     application(&format!("{DESTINATION}{AUTOMATED}{source}"))
 }
@@ -62,7 +62,7 @@ fn an_application_becomes_a_service_and_its_source() {
 
 #[test]
 fn what_argo_cd_does_not_do_by_itself_is_not_done_here() {
-    // By hand: nothing is deployed. Without the rest nothing is deleted or put back.
+    // Without automatic sync nothing is deployed. Without prune and self-heal nothing is deleted or put back.
     let spec = convert(&application(&format!("{DESTINATION}{}", git("")))).spec("ServiceDeployment");
     assert_eq!(
         (&spec["suspend"], &spec["prune"], &spec["apply"]),
@@ -112,7 +112,7 @@ fn destinations_are_clusters_of_the_hub_and_no_other() {
     assert!(convert(&to(west)).refusal().contains("--destination https://10.0.0.1:6443=CLUSTER"));
     let known = Terms { clusters: [("https://10.0.0.1:6443".to_owned(), cluster("north"))].into(), ..terms() };
     assert_eq!(by(&to(west), &known), "north");
-    // As the cluster's own Secret has it.
+    // The name is taken from the cluster's own Secret.
     let secret = "apiVersion: v1\nkind: Secret\nmetadata: {name: c, namespace: argocd, labels: {argocd.argoproj.io/secret-type: \
                   cluster}}\ndata: {name: d2VzdA==, server: aHR0cHM6Ly8xMC4wLjAuMTo2NDQz}\n---\n";
     assert_eq!(by(&(secret.to_owned() + &to(west)), &terms()), "west");
@@ -181,7 +181,7 @@ fn values_of_another_repository_lie_beside_the_chart() {
     assert_eq!(spec["sources"], json!([{"sourceRef": source, "path": "envs/prod", "mountPath": "farwater-values-1"}]));
     assert_eq!(spec["renderers"][0]["helm"]["valuesFiles"], json!(["/farwater-values-1/web.yaml", "values.yaml"]));
     assert_eq!(outcome.objects().len(), 3);
-    // Of the chart's own repository, outside of its folder.
+    // A values file of the chart's own repository, outside the chart's folder.
     let spec = convert(&synced(&git(", helm: {valueFiles: [../../envs/prod.yaml]}"))).spec("ServiceDeployment");
     assert_eq!(spec["renderers"][0]["helm"]["valuesFiles"], json!(["/farwater-values-1/prod.yaml"]));
     assert_eq!(spec["sources"][0]["path"], "envs");
@@ -299,7 +299,7 @@ fn clusters_by_label_become_a_set() {
     assert_eq!(set_spec["clusterSelector"], json!({"matchLabels": {"env": "prod"}}));
     assert_eq!(set_spec["template"]["spec"]["path"], "apps/web");
     outcome.assert_told("labels are those of Clusters of the hub");
-    // What differs by cluster can't be said.
+    // A path that differs by cluster can't be expressed.
     let outcome = convert(&set(clusters, "{{name}}-guestbook", "server: '{{server}}'", "apps/{{name}}"));
     assert!(
         outcome.refusal().starts_with("spec.template.spec.source.path: {{name}} differs by cluster"),
@@ -307,7 +307,7 @@ fn clusters_by_label_become_a_set() {
     );
     let elsewhere = convert(&set(clusters, "{{name}}-guestbook", "name: in-cluster", "apps"));
     assert!(elsewhere.refusal().contains("are not where the Applications go"));
-    // Every cluster of Argo CD is another set than every one of the hub.
+    // All clusters of Argo CD are not the same as all clusters of the hub.
     let all = convert(&set("{clusters: {}}", "{{name}}", "server: '{{server}}'", "apps"));
     assert!(all.losses()[0].contains("it is every cluster that Argo CD knows"), "{all:?}");
 }

@@ -131,10 +131,10 @@ fn a_source_of_another_namespace_is_written_beside_the_service() {
         .collect();
     assert_eq!(places, ["GitRepository flux-system", "GitRepository team-a", "ServiceDeployment team-a"]);
     outcome.assert_told("spec.secretRef: Secret git has to be in the same namespace");
-    // One namespace for all: one source.
+    // With one namespace for all, one source is enough.
     let together = Terms { namespace: Some("apps".to_owned()), ..terms() };
     assert_eq!(convert(&input, &together).objects().len(), 2);
-    // A source that is left out takes its services with it.
+    // If a source is not converted, its services aren't either.
     let filtered = input.replace("ref: {branch: main}", "ref: {branch: main}, ignore: /docs");
     assert!(
         convert(&filtered, &terms())
@@ -154,7 +154,7 @@ fn nothing_takes_the_name_of_another() {
         outcome.refusal().contains("ServiceDeployment apps/web is what Kustomization team-a/web becomes"),
         "{outcome:?}"
     );
-    // Repositories that say the same are one.
+    // Repositories with the same fields become one.
     let repository = |namespace: &str, url: &str| {
         format!(
             "apiVersion: source.toolkit.fluxcd.io/v1\nkind: HelmRepository\nmetadata: {{name: charts, namespace: {namespace}}}\nspec: {{url: \
@@ -224,11 +224,11 @@ fn each_field_of_a_kustomization_is_kept_or_told() {
                 }
                 Err(other) => panic!("{name} {path}: {other}"),
             };
-            // A map of any names is empty here, and says nothing.
+            // A map with free keys is empty here and has no effect.
             if spec.pointer(&format!("/{}", path.replace('.', "/"))) == Some(&json!({})) {
                 continue;
             }
-            // A field of the base, or what ours is without being told.
+            // A field of the base, or one whose value is our default.
             let is_known =
                 ["interval", "prune", "deletionPolicy", "sourceRef.name", "sourceRef.kind", "sourceRef.apiVersion"]
                     .contains(&path.as_str());
@@ -282,7 +282,7 @@ fn what_a_release_leaves_out_is_stated_as_flux_takes_it() {
     outcome.assert_told("spec.upgrade.crds: definitions of the chart's crds/ are upgraded");
     let elsewhere = convert(&release(&format!("{CHART}  targetNamespace: shop")), &terms());
     assert_eq!(elsewhere.spec("ServiceDeployment")["renderers"][0]["helm"]["releaseName"], "shop-web");
-    // Fields that can't be ignored are not put back.
+    // If fields can't be ignored, drift is only reported, not put back.
     let part = "  driftDetection: {mode: enabled, ignore: [{paths: [/spec/containers/0/image]}]}";
     let outcome = convert(&release(&format!("{CHART}{part}")), &terms());
     assert_eq!(outcome.spec("ServiceDeployment")["apply"], json!({"drift": "Report"}));

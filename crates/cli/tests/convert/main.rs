@@ -1,4 +1,5 @@
-//! Objects of Flux and Argo CD as objects of Farwater: the hub accepts the output, and no field is dropped in silence.
+//! Objects of Flux and Argo CD as objects of Farwater. The hub accepts the output, and no field is dropped without a
+//! message.
 
 #![allow(clippy::unwrap_used)]
 

@@ -1,4 +1,5 @@
-//! Flux's sources as ours, field by field of its own definitions: none is dropped in silence, and the hub takes what comes of them.
+//! Flux's sources as ours, field by field of Flux's definitions. No field is dropped without a message, and the hub
+//! accepts the result.
 
 use std::{collections::BTreeSet, fs};
 
@@ -6,7 +7,7 @@ use farwater_api::convert::{NotConverted, flux::convert};
 use farwater_testkit::Tools;
 use serde_json::{Value, json};
 
-/// One that has nothing but what it must have.
+/// A spec with the required fields only.
 fn base(kind: &str) -> Value {
     match kind {
         "GitRepository" => json!({"url": "https://git.example.com/apps", "interval": "1m", "ref": {"branch": "main"}}),
@@ -15,7 +16,7 @@ fn base(kind: &str) -> Value {
     }
 }
 
-/// Values that a field can have; of a text without rules one that means something.
+/// Values that a field can have. For a text without rules: a meaningful one.
 pub fn samples(path: &str, schema: &Value) -> Vec<Value> {
     if let Some(values) = schema["enum"].as_array() {
         return values.clone();
@@ -37,7 +38,7 @@ pub fn samples(path: &str, schema: &Value) -> Vec<Value> {
     }
 }
 
-/// An object of a schema with the properties that are wanted, and those that it must have.
+/// An object of a schema with the wanted and the required properties.
 pub fn filled(path: &str, schema: &Value, is_wanted: &dyn Fn(&str) -> bool) -> Value {
     let required = |name: &str| schema["required"].as_array().is_some_and(|names| names.contains(&json!(name)));
     let properties = schema["properties"].as_object().into_iter().flatten();
@@ -45,7 +46,7 @@ pub fn filled(path: &str, schema: &Value, is_wanted: &dyn Fn(&str) -> bool) -> V
     chosen.map(|(name, schema)| (name.clone(), samples(&format!("{path}.{name}"), schema).remove(0))).collect()
 }
 
-/// Each field below a schema, alone: its path, and the whole spec with it.
+/// Collects each field below a schema: its path, and the whole spec with only this field added.
 pub fn cases(prefix: &str, schema: &Value, lay: &dyn Fn(Value) -> Value, found: &mut Vec<(String, Value)>) {
     for (name, field) in schema["properties"].as_object().into_iter().flatten() {
         let path = if prefix.is_empty() { name.clone() } else { format!("{prefix}.{name}") };
@@ -93,7 +94,7 @@ fn each_field_of_fluxs_sources_is_kept_or_told() {
                 });
                 let converted = match convert(&object) {
                     Ok(converted) => converted,
-                    // Said in words, and nothing comes of it.
+                    // This is reported as an error, and nothing is converted.
                     Err(NotConverted::Verification { .. }) if path.starts_with("verify") => continue,
                     Err(other) => panic!("{case}: {other}"),
                 };
@@ -105,7 +106,7 @@ fn each_field_of_fluxs_sources_is_kept_or_told() {
                 let told = |all: &[String]| all.iter().any(|said| about(said) || above(said));
                 let kept = converted.objects[0].pointer(&pointer);
                 let was = object.pointer(&pointer);
-                // An old way to write it, and what Flux says by leaving it out.
+                // An old spelling, and the value that Flux uses if the field is missing.
                 let means_the_same =
                     (path == "verify.mode" && was == Some(&json!("head")) && kept == Some(&json!("HEAD")))
                         || (path == "provider" && was == Some(&json!("generic")));
@@ -120,13 +121,13 @@ fn each_field_of_fluxs_sources_is_kept_or_told() {
         }
     }
     assert!(seen.len() > 40, "{seen:?}");
-    // Those that decide about what is applied.
+    // Fields that decide what is applied.
     for decisive in
         ["GitRepository ignore", "GitRepository include", "GitRepository sparseCheckout", "OCIRepository ignore"]
     {
         assert!(lost.contains(decisive), "{decisive}: {lost:?}");
     }
-    // Alone it chooses nothing; beside a range it does.
+    // Alone, the filter chooses nothing; with a range it does.
     let filtered = json!({
         "apiVersion": "source.toolkit.fluxcd.io/v1", "kind": "OCIRepository", "metadata": {"name": "apps"},
         "spec": laid_over(base("OCIRepository"), &json!({"ref": {"semver": "1.x", "semverFilter": ".*-rc"}})),

@@ -18,7 +18,7 @@ fn read_yaml(text: &str) -> Result<Value, String> {
     Ok(yaml::parse(text, &Budget::default()).map_err(|error| error.to_string())?.remove(0).into_json().unwrap())
 }
 
-/// Everything goes to `east`, into the namespaces that it has.
+/// Terms that send everything to `east`, with unchanged namespaces.
 pub fn terms() -> Terms {
     Terms {
         place: Some(Place::Cluster(cluster("east"))),
@@ -35,14 +35,14 @@ pub fn cluster(name: &str) -> ClusterReference {
     ClusterReference { name: name.to_owned(), namespace: None }
 }
 
-/// What became of one input.
+/// The results of one conversion, one per object of the input.
 #[derive(Debug)]
 pub struct Outcome {
     pub results: Vec<Result<Converted, NotConverted>>,
 }
 
 impl Outcome {
-    /// All of ours, each once; the hub takes each of them.
+    /// All converted objects without duplicates. The hub must accept each of them.
     #[track_caller]
     pub fn objects(&self) -> Vec<Value> {
         let mut objects: Vec<Value> = Vec::new();
@@ -55,7 +55,7 @@ impl Outcome {
         objects
     }
 
-    /// The spec of the last one of a kind.
+    /// The spec of the last object of a kind.
     #[track_caller]
     pub fn spec(&self, kind: &str) -> Value {
         let objects = self.objects();
@@ -67,7 +67,7 @@ impl Outcome {
         self.results.iter().flatten().flat_map(|converted| &converted.losses).map(String::as_str).collect()
     }
 
-    /// Whether a note or a loss names a field.
+    /// Checks that a note or a loss names a field.
     #[track_caller]
     pub fn assert_told(&self, text: &str) {
         let notes = self.results.iter().flatten().flat_map(|converted| converted.notes.iter().chain(&converted.losses));

@@ -1,8 +1,9 @@
-//! Nobody grants what they don't hold: who may write a role or a binding.
+//! Prevents privilege escalation: a user may only grant rights that the user holds.
 //!
-//! A role may be written by those who hold all its rules, or the verb `escalate` on it; a binding by those who hold all
-//! rules of its role, or the verb `bind` on that role. After `k8s.io/component-helpers/auth/rbac/validation/policy_comparator.go`
-//! and `pkg/registry/rbac/{role,rolebinding}/policybased`.
+//! A user may write a role if the user holds all its rules, or the verb `escalate` on it; and a binding if the user
+//! holds all rules of its role, or the verb `bind` on that role. After
+//! `k8s.io/component-helpers/auth/rbac/validation/policy_comparator.go` and
+//! `pkg/registry/rbac/{role,rolebinding}/policybased`.
 
 use std::collections::BTreeSet;
 
@@ -14,10 +15,10 @@ use super::{
     policy::{parse_role_ref, parse_rules},
 };
 
-/// Combinations of verb, group, resource and name that one role may spell out; each is compared with every rule of the
+/// Combinations of verb, group, resource and name that one role may list; each is compared with every rule of the
 /// writer. The largest role that Kubernetes ships has about 2,000.
 const MAX_COMBINATIONS: usize = 100_000;
-/// How many missing rules a message names.
+/// Missing rules that a message names.
 const SHOWN: usize = 64;
 
 /// Why a role or binding may not be written by this user.
@@ -29,7 +30,7 @@ pub enum Escalation {
         describe(.missing)
     )]
     NotHeld { user: String, groups: Vec<String>, missing: Vec<Rule> },
-    /// Whether the user holds its rules can't be told; those who may `bind` it may name it before it is there.
+    /// The role does not exist, so its rules can't be compared. A user who may `bind` it may still name it in advance.
     #[error("{}", .role.absent())]
     RoleMissing { role: RoleRef },
     #[error("the roleRef of the binding can't be read")]
@@ -38,7 +39,7 @@ pub enum Escalation {
     TooMany,
 }
 
-/// One line for each thing that is missing, in the form and order of kube-apiserver: verbs on the same thing are told together.
+/// One line for each missing rule, in the form and order of kube-apiserver: verbs on the same thing share a line.
 fn describe(missing: &[Rule]) -> String {
     let mut together: Vec<Rule> = Vec::new();
     for rule in missing {
@@ -67,19 +68,20 @@ fn line(rule: &Rule) -> String {
     format!("{{{}}}", told.collect::<Vec<_>>().join(", "))
 }
 
-/// As Go prints a list of texts.
+/// Formats a list as Go does.
 fn quoted(list: &[String]) -> String {
     format!("[{}]", list.iter().map(|text| format!("{text:?}")).collect::<Vec<_>>().join(" "))
 }
 
 impl Policy {
-    /// Whether a user may write this role or binding. Other kinds are no matter of this check.
+    /// Whether a user may write this role or binding. Objects of other kinds pass.
     pub fn check_escalation(&self, user: &User, object: &Value) -> Result<(), Escalation> {
         let Some(kind) = object["kind"].as_str().and_then(PolicyKind::of) else { return Ok(()) };
         if user.is_master() {
             return Ok(());
         }
         let namespace = object["metadata"]["namespace"].as_str().unwrap_or_default();
+
         match kind {
             PolicyKind::Role | PolicyKind::ClusterRole => {
                 let name = object["metadata"]["name"].as_str().unwrap_or_default();
@@ -127,7 +129,7 @@ impl Policy {
     }
 }
 
-/// The parts of `wanted` that no single rule of `held` covers, each broken down to one verb on one thing.
+/// The parts of `wanted` that no single rule of `held` covers, each reduced to one verb on one thing.
 pub fn missing_rules(held: &[Rule], wanted: &[Rule]) -> Result<Vec<Rule>, Escalation> {
     let total = wanted.iter().fold(0usize, |sum, rule| sum.saturating_add(combinations(rule)));
     if total > MAX_COMBINATIONS {
@@ -167,7 +169,7 @@ fn break_down(rule: &Rule) -> Vec<Rule> {
     parts
 }
 
-/// Whether `held` allows all that the broken-down `part` allows.
+/// Whether `held` allows everything that the reduced `part` allows.
 fn covers(held: &Rule, part: &Rule) -> bool {
     let names_held = held.resource_names.is_empty()
         || (!part.resource_names.is_empty()
@@ -188,7 +190,7 @@ fn resource_held(held: &[String], wanted: &str) -> bool {
     held.iter().any(|own| own == "*" || own == wanted || Some(own) == any_parent.as_ref())
 }
 
-/// A wanted pattern is covered by an equal one or by a prefix of it; `/a*` is covered by `/*`, not the other way round.
+/// A wanted pattern is covered by an equal one or by a prefix: `/*` covers `/a*`, but not the reverse.
 fn path_covers(held: &str, wanted: &str) -> bool {
     held == wanted || (held.ends_with('*') && path_matches(held, wanted.trim_end_matches('*')))
 }

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::{Attributes, Decision, Grant, RBAC_GROUP, RoleRef, Rule, Subject, User};
 
-/// The four kinds that a policy is made of.
+/// The four kinds of objects in a policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PolicyKind {
     ClusterRole,
@@ -27,7 +27,7 @@ impl PolicyKind {
         }
     }
 
-    /// Of an object's `kind`.
+    /// The kind by an object's `kind` field.
     pub fn of(kind: &str) -> Option<Self> {
         match kind {
             "ClusterRole" => Some(Self::ClusterRole),
@@ -39,7 +39,7 @@ impl PolicyKind {
     }
 }
 
-/// (namespace, name); the namespace of cluster-scoped objects is empty.
+/// (namespace, name). The namespace of cluster-scoped objects is empty.
 type Place = (String, String);
 
 #[derive(Clone, Debug)]
@@ -48,16 +48,16 @@ struct Binding {
     subjects: Vec<Subject>,
 }
 
-/// Every role and binding. Fed object by object; unreadable ones grant nothing.
+/// Every role and binding. Updated object by object; an unreadable object grants nothing.
 #[derive(Clone, Debug, Default)]
 pub struct Policy {
     roles: BTreeMap<Place, Vec<Rule>>,
     bindings: BTreeMap<Place, Binding>,
-    /// (namespace, subject) → names of bindings: a request looks up its few subjects, not every binding.
+    /// (namespace, subject) → names of bindings, so that a request looks up its few subjects and not every binding.
     by_subject: HashMap<(String, Subject), BTreeSet<String>>,
 }
 
-/// A binding that speaks of a user, with the rules of its role, or none where the role does not exist.
+/// A binding of a user, with the rules of its role. None: the role does not exist.
 struct Held<'a> {
     place: &'a Place,
     role: &'a RoleRef,
@@ -66,7 +66,7 @@ struct Held<'a> {
 }
 
 impl Policy {
-    /// Takes in one object as it is now, or its removal.
+    /// Stores the current state of one object. None: it was removed.
     pub fn apply(&mut self, kind: PolicyKind, namespace: &str, name: &str, object: Option<&Value>) {
         let place = (namespace.to_owned(), name.to_owned());
         match kind {
@@ -104,7 +104,7 @@ impl Policy {
         }
     }
 
-    /// Whether a user may do what a request wants, and by which binding.
+    /// Whether a user may make the request, and which binding allows it.
     pub fn authorize(&self, user: &User, request: &Attributes) -> Decision {
         if user.is_master() {
             return Decision::Allowed(Grant::Master);
@@ -123,7 +123,7 @@ impl Policy {
         Decision::Denied { missing }
     }
 
-    /// All rules that a user holds in a namespace, those of the whole hub included; duplicates are left out.
+    /// All rules that a user holds in a namespace, including hub-wide ones, without duplicates.
     pub fn rules(&self, user: &User, namespace: &str) -> Vec<Rule> {
         if user.is_master() {
             return vec![Rule::everything(), Rule::every_path()];
@@ -137,7 +137,7 @@ impl Policy {
         rules
     }
 
-    /// The rules behind a binding's reference, none if the role does not exist.
+    /// The rules of the role that a binding refers to. None: the role does not exist.
     pub fn role(&self, role: &RoleRef, namespace: &str) -> Option<&[Rule]> {
         let place = match role {
             RoleRef::ClusterRole(name) => (String::new(), name.clone()),
@@ -146,7 +146,7 @@ impl Policy {
         self.roles.get(&place).map(Vec::as_slice)
     }
 
-    /// Bindings of the whole hub first, then those of the namespace.
+    /// Hub-wide bindings first, then those of the namespace.
     fn held<'a>(&'a self, user: &User, namespace: &str) -> impl Iterator<Item = Held<'a>> {
         let subjects: Vec<Subject> = user.subjects().collect();
         let scopes = if namespace.is_empty() { vec![""] } else { vec!["", namespace] };
@@ -188,7 +188,7 @@ impl Rule {
     }
 }
 
-/// The rules of a role; a rule that can't be read grants nothing.
+/// The rules of a role. An unreadable rule grants nothing.
 pub(super) fn parse_rules(object: &Value) -> Vec<Rule> {
     let rules = object["rules"].as_array().map(Vec::as_slice).unwrap_or_default();
     rules.iter().filter_map(|rule| serde_json::from_value(rule.clone()).ok()).collect()

@@ -1,4 +1,4 @@
-//! Each case is a request, and what the policy below says to it.
+//! Each case is a request and the answer of the policy below.
 
 use serde_json::Value;
 
@@ -96,13 +96,13 @@ fn put(policy: &mut Policy, object: &Value, present: bool) {
     policy.apply(kind, &text("namespace"), &text("name"), present.then_some(object));
 }
 
-/// `NAME[+GROUP]`, or `system:serviceaccount:NS:NAME`.
+/// Reads `NAME[+GROUP]`, or `system:serviceaccount:NS:NAME`.
 fn user(text: &str) -> User {
     let (name, group) = text.split_once('+').unwrap_or((text, "nobody"));
     User { name: name.to_owned(), groups: vec![group.to_owned()], ..User::default() }
 }
 
-/// `VERB RESOURCE[/SUB][.GROUP] [NAMESPACE[/NAME]]`, or `VERB /path`.
+/// Reads `VERB RESOURCE[/SUB][.GROUP] [NAMESPACE[/NAME]]`, or `VERB /path`.
 fn request(text: &str) -> Attributes {
     let mut words = text.split(' ');
     let (verb, what, place) = (words.next().unwrap(), words.next().unwrap(), words.next().unwrap_or_default());
@@ -267,7 +267,7 @@ fn rules_are_listed_once() {
     assert_eq!(policy().rules(&user("x+system:masters"), "a"), [Rule::everything(), Rule::every_path()]);
 }
 
-/// Whether a user may write this object; `missing` is the number of rules that they lack.
+/// Checks whether a user may write this object. `missing`: number of rules that the user lacks.
 #[track_caller]
 fn check_write(who: &str, object: &str, missing: Option<usize>) {
     let object: Value = serde_saphyr::from_str(object).unwrap();

@@ -1,7 +1,8 @@
-//! Why an object is not healthy is often known by what it owns: where to look for that, and what is the worst of it.
+//! The cause of an unhealthy object is often in the objects that it owns: this says where to look for them, and which
+//! is the worst.
 //!
-//! Owner references lead upwards only. Downwards there are the selectors of the built-in kinds; of other kinds, what they own is among
-//! the workloads of their namespace.
+//! Owner references lead upwards only. Downwards, built-in kinds have selectors; the children of other kinds are found
+//! among the workloads of their namespace.
 
 use farwater_api::objects::Health;
 use serde_json::Value;
@@ -9,16 +10,16 @@ use serde_json::Value;
 use super::{group_of, is_built_in, pod, rules::Rules};
 use crate::conditions::cut;
 
-/// Longest sentence of an event that is quoted.
+/// Most bytes of an event's message that are quoted.
 const MAX_QUOTED: usize = 400;
 
-/// A built-in kind whose objects others own.
+/// A built-in kind of owned objects.
 #[derive(Debug, PartialEq, Eq)]
 pub struct ChildKind {
-    /// Path of its group and version.
+    /// Path of its group and version in the API.
     pub root: &'static str,
     pub plural: &'static str,
-    /// What is called by this name in a sentence: one, and several.
+    /// Its name in a sentence, singular and plural.
     nouns: (&'static str, &'static str),
 }
 
@@ -45,24 +46,25 @@ const STATEFUL_SET: ChildKind = ChildKind::new("/apis/apps/v1", "statefulsets", 
 const DAEMON_SET: ChildKind = ChildKind::new("/apis/apps/v1", "daemonsets", ("DaemonSet", "DaemonSets"));
 const JOB: ChildKind = ChildKind::new("/apis/batch/v1", "jobs", ("Job", "Jobs"));
 
-/// What an object of another kind is made of.
+/// Kinds that objects of other kinds usually own.
 const WORKLOADS: [&ChildKind; 7] = [&DEPLOYMENT, &STATEFUL_SET, &DAEMON_SET, &JOB, &REPLICA_SET, &POD, &CLAIM];
 
-/// A list, in the owner's namespace, that holds what an object owns.
+/// A list in the owner's namespace that contains an object's children.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Place {
     pub kind: &'static ChildKind,
-    /// Empty: among all of the namespace.
+    /// Label selector. Empty: all objects of the namespace.
     pub selector: String,
 }
 
 impl Place {
-    /// Pods are judged as they are listed. Of other kinds one object may be large, and most of a list is not the owner's.
+    /// Whether the list is read with whole objects. Pods are judged as they are listed. Objects of other kinds may be
+    /// large, and most of a list belongs to other owners.
     pub fn is_read_whole(&self) -> bool {
         *self.kind == POD && !self.selector.is_empty()
     }
 
-    /// What is read whole from a list: its items don't say of what kind they are.
+    /// Adds the kind to an item of a list, where items lack it.
     pub fn complete(&self, child: &mut Value) {
         if *self.kind == POD {
             child["apiVersion"] = "v1".into();
@@ -71,7 +73,7 @@ impl Place {
     }
 }
 
-/// Whether there may be more to say about an object of this kind than its own status does.
+/// Whether the children of such an object may explain more than its own status.
 pub fn may_explain(group: &str, kind: &str, namespace: &str) -> bool {
     if namespace.is_empty() {
         return false;
@@ -84,7 +86,7 @@ pub fn may_explain(group: &str, kind: &str, namespace: &str) -> bool {
     }
 }
 
-/// Where the children of an object are; none of kinds that own nothing that runs.
+/// The lists that contain an object's children. Empty for kinds that own nothing that runs.
 pub fn places(object: &Value) -> Vec<Place> {
     let group = group_of(object);
     let kind = object["kind"].as_str().unwrap_or_default();
@@ -103,7 +105,7 @@ pub fn places(object: &Value) -> Vec<Place> {
     }
 }
 
-/// A label selector as text; none of one that would select everything, or that can't be said.
+/// A label selector as text. None: it would select everything, or can't be expressed.
 fn select(selector: &Value) -> Option<String> {
     let labels = selector["matchLabels"].as_object().into_iter().flatten();
     let mut terms =
@@ -123,13 +125,13 @@ fn select(selector: &Value) -> Option<String> {
     (!terms.is_empty()).then(|| terms.join(","))
 }
 
-/// Whether an owner reference of `child` leads to the object of this uid.
+/// Whether an owner reference of `child` names the object with this uid.
 pub fn is_owned_by(child: &Value, uid: &str) -> bool {
     let owners = child["metadata"]["ownerReferences"].as_array().into_iter().flatten();
     !uid.is_empty() && owners.into_iter().any(|owner| owner["uid"] == uid)
 }
 
-/// Which of an owner's children, as metadata, are read: of a Deployment's ReplicaSets the newest, of others the first by name.
+/// The children (as metadata) to read: of a Deployment's ReplicaSets the newest, of others the first `most` by name.
 pub fn choose(place: &Place, mut children: Vec<Value>, most: usize) -> Vec<Value> {
     if *place.kind == REPLICA_SET && !place.selector.is_empty() {
         let revision = |child: &Value| {
@@ -143,8 +145,8 @@ pub fn choose(place: &Place, mut children: Vec<Value>, most: usize) -> Vec<Value
     children
 }
 
-/// The child that most likely holds its owner up, and how many more are not ready. Of equal ones the first by name, so that the
-/// same is named each time.
+/// The child that most likely delays its owner, and the number of others that are not ready. Among equals the first by
+/// name, so that the same one is always named.
 pub fn worst(rules: &Rules, owner: &Value, children: Vec<Value>) -> Option<(Value, usize)> {
     let ranked = children.into_iter().filter_map(|child| Some((rank(rules, owner, &child)?, child)));
     let mut ranked: Vec<(u8, Value)> = ranked.collect();
@@ -153,10 +155,10 @@ pub fn worst(rules: &Rules, owner: &Value, children: Vec<Value>) -> Option<(Valu
     ranked.into_iter().next().map(|(_, child)| (child, others))
 }
 
-/// How much a child says about why its owner is not ready, the most first; none of one that is healthy.
+/// How well a child explains why its owner is not ready; the lowest value explains most. None: it is healthy.
 pub fn rank(rules: &Rules, owner: &Value, child: &Value) -> Option<u8> {
     let (health, _) = rules.evaluate(child);
-    // Pods that have failed are replaced, except by a Job: what holds it up may be that.
+    // Failed pods are replaced, except by a Job, which a failed pod may delay.
     let is_replaced = child["status"]["phase"] == "Failed" && owner["kind"] != "Job";
     match health {
         Health::Current => None,
@@ -168,7 +170,7 @@ pub fn rank(rules: &Rules, owner: &Value, child: &Value) -> Option<u8> {
     }
 }
 
-/// Whether the object itself says why it is not ready; else its events may.
+/// Whether the object itself says why it is not ready. If not, its events may.
 pub fn tells(rules: &Rules, object: &Value) -> bool {
     let (health, message) = rules.evaluate(object);
     let (group, kind) = (group_of(object), object["kind"].as_str().unwrap_or_default());
@@ -188,11 +190,11 @@ pub fn title(object: &Value) -> String {
     format!("{} {}", object["kind"].as_str().unwrap_or("?"), name_of(object))
 }
 
-/// What the newest warning among an object's events says. Of a claim others count too: what it waits for is no warning.
+/// The newest warning among an object's events. For a claim other events count too, because its waiting is no warning.
 pub fn explain_events(object: &Value, events: &[Value]) -> Option<String> {
     let event = newest_event(object, events)?;
     let (reason, message) = (event["reason"].as_str()?, event["message"].as_str().unwrap_or_default());
-    // A probe's output is the program's own.
+    // The output of a probe is the program's own and may hold anything, so it is not quoted.
     if reason == "Unhealthy" {
         let (what, output) = message.split_once("probe failed")?;
         let code = output.rsplit_once("statuscode: ").map(|(_, code)| cut(code.trim(), 3));
@@ -202,8 +204,8 @@ pub fn explain_events(object: &Value, events: &[Value]) -> Option<String> {
     Some(if message.is_empty() { reason.to_owned() } else { format!("{reason}: {}", cut(message, MAX_QUOTED)) })
 }
 
-/// Whether a claim is bound by whoever uses it first, so that waiting for it would keep that one from coming. Not where people say
-/// what a claim is to be waited for.
+/// Whether a claim is bound only when its first consumer is scheduled. Waiting for such a claim would block the
+/// consumer. False if a rule of the user defines the health of claims.
 pub fn waits_for_consumer(rules: &Rules, object: &Value, events: &[Value]) -> bool {
     let selected = &object["metadata"]["annotations"]["volume.kubernetes.io/selected-node"];
     is_claim(object)

@@ -30,7 +30,7 @@ fn selectors_lead_from_workloads_to_what_they_own() {
     let expressions = "{matchExpressions: [{key: a, operator: In, values: [v, w]}, {key: b, operator: NotIn, values: [z]}, \
                        {key: c, operator: Exists}, {key: d, operator: DoesNotExist}]}";
     check_places(&workload("apps/v1", "StatefulSet", expressions), &["pods a in (v,w),b notin (z),c,!d"]);
-    // Not everything in the namespace, and nothing that isn't understood.
+    // An empty selector doesn't mean the whole namespace, and an unknown operator yields no place.
     check_places(&workload("apps/v1", "StatefulSet", "{}"), &[]);
     check_places(&workload("apps/v1", "StatefulSet", "{matchExpressions: [{key: a, operator: Like}]}"), &[]);
     for (version, kind) in
@@ -60,7 +60,7 @@ fn objects_without_children_are_not_asked_about() {
         ("", "PersistentVolumeClaim", "web", true),
         ("", "Service", "web", false),
         ("example.com", "Database", "web", true),
-        // Its children may be anywhere.
+        // The children of a cluster-scoped object may be in any namespace.
         ("example.com", "Fleet", "", false),
         ("apiextensions.k8s.io", "CustomResourceDefinition", "", false),
     ] {
@@ -77,7 +77,7 @@ const PULLS: &str = "phase: Pending, containerStatuses: [{name: c, state: {waiti
 const LOOPS: &str = "phase: Running, containerStatuses: [{name: c, state: {waiting: {reason: CrashLoopBackOff, message: 'back-off 40s'}}, \
                      lastState: {terminated: {exitCode: 137, reason: OOMKilled}}}]";
 
-/// What is said of the worst of some pods.
+/// The message about the worst of some pods.
 fn check_worst(owner: &str, pods: Vec<Value>, expected: Option<(&str, usize)>) {
     let owner = yaml(&format!("{{apiVersion: x/v1, kind: {owner}}}"));
     let rules = Rules::default();
@@ -101,7 +101,7 @@ fn the_worst_child_is_the_one_that_says_most() {
         vec![pod("a", PULLS), pod("b", LOOPS)],
         Some(("Pod b: container c: CrashLoopBackOff, exit code 137 (OOMKilled)", 1)),
     );
-    // It was replaced; of a Job it is what went wrong.
+    // A ReplicaSet has replaced the evicted pod. For a Job, that pod is what went wrong.
     check_worst(
         "ReplicaSet",
         vec![evicted(), pod("b", PULLS)],
@@ -110,7 +110,7 @@ fn the_worst_child_is_the_one_that_says_most() {
     check_worst("Job", vec![evicted(), pod("b", PULLS)], Some(("Pod a-evicted: Evicted: disk", 1)));
 }
 
-/// By a rule for a core kind.
+/// Rules with one rule, for a core kind.
 fn judged(kind: &str, current: &str, message: &str) -> Rules {
     let rule = HealthRuleSpec {
         kind: kind.to_owned(),
@@ -170,7 +170,7 @@ fn events_say_what_an_object_does_not() {
         ],
         Some("FailedMount: configmap \"a\" not found"),
     );
-    // What a program answers to a probe may be anything.
+    // The answer of a program to a probe may contain anything.
     let probe = |message: &str| [event("Warning", "Unhealthy", message, "2026-01-01T00:00:01Z")];
     check(
         &probe("Readiness probe failed: HTTP probe failed with statuscode: 503"),
@@ -196,7 +196,7 @@ fn a_claim_that_waits_for_its_consumer_is_waited_for_by_nobody() {
     assert!(!waits_for_consumer(&rules, &claim(selected, "Pending"), one));
     assert!(!waits_for_consumer(&rules, &claim("", "Bound"), one));
     assert!(!waits_for_consumer(&rules, &claim("", "Pending"), &[waits.clone(), failed.clone()]));
-    // Somebody wants it waited for.
+    // A rule of the user requires that the claim is waited for.
     let strict = judged("PersistentVolumeClaim", "self.status.phase == 'Bound'", "'not bound'");
     assert!(!waits_for_consumer(&strict, &claim("", "Pending"), one));
     assert_eq!(

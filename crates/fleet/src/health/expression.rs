@@ -1,7 +1,8 @@
-//! CEL expressions over one object, bounded before they are evaluated.
+//! CEL expressions on one object, bounded before they are evaluated.
 //!
-//! CEL ends always, and may take long: a loop in a loop over a list is its square, and what it makes may be as large. Nobody can interrupt the
-//! interpreter, so an expression is bounded by its length and depth when it is read, and by what it may cost with an object each time.
+//! CEL always terminates but may take long: a loop in a loop over a list is quadratic in time, and so may be the size
+//! of its result. The interpreter can't be interrupted, so an expression is bounded by length and depth when it is
+//! read, and by its cost with each object.
 
 mod check;
 mod cost;
@@ -25,17 +26,18 @@ use serde_json::Value;
 use self::check::{FUNCTIONS, MAX_LOOPS};
 use crate::conditions::cut;
 
-/// The name that an expression sees the object by.
+/// The variable for the object.
 const OBJECT: &str = "self";
-/// And the field that it is asked about, if it is about fields.
+/// The variable for the field, in expressions about fields.
 const FIELD: &str = "field";
-/// Parentheses, calls, operators and loops in each other: parser and interpreter call themselves for each, and tokio's threads have 2 MiB.
+/// Most nested parentheses, calls, operators and loops: parser and interpreter recurse for each, and tokio's threads
+/// have 2 MiB.
 const MAX_DEPTH: u16 = 32;
-/// Values of the largest object that is read; each takes about 100 bytes.
+/// Most values of an object; each takes about 100 bytes.
 const MAX_PARTS: usize = 100_000;
-/// Lists and maps in each other.
+/// Most nested lists and maps.
 const MAX_NESTING: u16 = 64;
-/// Longest name that an error quotes.
+/// Most bytes of a name that an error quotes.
 const MAX_QUOTED: usize = 80;
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -63,7 +65,7 @@ pub enum EvaluationError {
     TooLarge,
 }
 
-/// One that was compiled.
+/// A compiled expression.
 #[derive(Clone, Debug)]
 pub struct Expression(IdedExpr);
 
@@ -72,7 +74,7 @@ impl Expression {
         Self::compile_with(text, &[OBJECT])
     }
 
-    /// One that is asked about fields of an object, see [`Subject::set_field`].
+    /// Compiles an expression about fields of an object, see [`Subject::set_field`].
     pub fn compile_for_fields(text: &str) -> Result<Self, ExpressionError> {
         Self::compile_with(text, &[OBJECT, FIELD])
     }
@@ -99,7 +101,8 @@ impl Expression {
         found.ok_or(EvaluationError::WrongType("string"))
     }
 
-    /// At most what asking it once takes; 1 where it is not asked at all. Two millions are some tenths of a second.
+    /// Upper bound of the cost of one evaluation; 1 if it is not evaluated at all. Two million take some tenths of a
+    /// second.
     pub fn cost(&self, subject: &Subject<'_>) -> u64 {
         subject.context.as_ref().and_then(|_| cost::count(&self.0, subject.object)).unwrap_or(1)
     }
@@ -111,10 +114,10 @@ impl Expression {
     }
 }
 
-/// The object, ready for many expressions.
+/// An object, prepared for many expressions.
 pub struct Subject<'v> {
     object: &'v Value,
-    /// None of one that is too large.
+    /// None: the object is too large.
     context: Option<Context<'v, 'v>>,
 }
 
@@ -128,7 +131,7 @@ impl<'v> Subject<'v> {
         Self { object, context }
     }
 
-    /// The field that an expression is asked about next.
+    /// Sets the field for the next evaluation.
     pub fn set_field(&mut self, pointer: &str) {
         if let Some(context) = &mut self.context {
             context.add_variable_as_val(FIELD, Box::new(CelString::from(pointer.to_owned())));
@@ -136,16 +139,17 @@ impl<'v> Subject<'v> {
     }
 }
 
-/// CEL's own functions: no extensions, no optional values.
+/// CEL's own functions only: no extensions, no optional values.
 static ENVIRONMENT: LazyLock<Arc<Env>> =
     LazyLock::new(|| Arc::new(Env::default().with_optional_support(false).with_stdlib()));
 
-/// Texts are borrowed. None of what is too large; `parts` counts.
+/// Converts a value; texts are borrowed. None: it is too large. `parts` counts the values.
 fn convert<'v>(value: &'v Value, nesting: u16, parts: &mut usize) -> Option<Box<dyn Val + 'v>> {
     *parts += 1;
     if *parts > MAX_PARTS || nesting > MAX_NESTING {
         return None;
     }
+
     let value: Box<dyn Val + 'v> = match value {
         Value::Null => Box::new(CelNull),
         Value::Bool(value) => Box::new(CelBool::from(*value)),
@@ -171,7 +175,7 @@ fn convert<'v>(value: &'v Value, nesting: u16, parts: &mut usize) -> Option<Box<
 }
 
 fn explain_syntax(errors: &ParseErrors) -> ExpressionError {
-    // It has no place in the text, and what comes after it is its consequence.
+    // This error has no position, and the errors after it are its consequences.
     let is_too_deep = errors.errors.iter().any(|error| error.msg.contains("recursion limit"));
     match errors.errors.iter().find(|error| error.pos.0 > 0) {
         Some(first) if !is_too_deep => {
@@ -182,7 +186,7 @@ fn explain_syntax(errors: &ParseErrors) -> ExpressionError {
     }
 }
 
-/// Many of the interpreter's errors quote values, which may be large or nobody's business.
+/// Explains an error without the values that many of the interpreter's errors quote: they may be large or secret.
 fn explain(error: &ExecutionError) -> String {
     match error {
         ExecutionError::NoSuchKey(key) => format!("there is no {:?}", cut(key, MAX_QUOTED)),

@@ -1,11 +1,11 @@
-//! Pods: what is wrong with one, as its scheduler and its kubelet say it.
+//! Pods: what is wrong with a pod, as its scheduler and its kubelet report it.
 
 use serde_json::Value;
 
 use super::{Verdict, condition, current, failed, progress};
 use crate::conditions::cut;
 
-/// Longest part of a kubelet's sentence: a registry may have answered with a page.
+/// Most bytes of a kubelet's message: a registry may have answered with a whole page.
 const MAX_QUOTED: usize = 400;
 const LOOPING: &str = "CrashLoopBackOff";
 
@@ -44,7 +44,7 @@ fn explain_failure(status: &Value) -> String {
     }
 }
 
-/// What keeps a container from running. Ordered by how much it says.
+/// What keeps a container from running. The lowest rank explains most.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Trouble {
     rank: u8,
@@ -52,7 +52,7 @@ struct Trouble {
     is_loop: bool,
 }
 
-/// Of the containers the one that says most, else the first.
+/// The trouble of the container that explains most, otherwise of the first.
 fn trouble(status: &Value) -> Option<Trouble> {
     let lists = [&status["initContainerStatuses"], &status["containerStatuses"]];
     let all = lists.into_iter().filter_map(Value::as_array).flatten().filter_map(trouble_of);
@@ -64,7 +64,7 @@ fn trouble_of(container: &Value) -> Option<Trouble> {
     let (state, last) = (&container["state"], &container["lastState"]["terminated"]);
     let trouble = |rank, text| Some(Trouble { rank, text, is_loop: false });
     match state["waiting"]["reason"].as_str() {
-        // How long the kubelet waits before it tries again is nothing to go by.
+        // The back-off time of the kubelet changes all the time, so it is left out.
         Some(LOOPING) => {
             let end = explain_end(last).map(|end| format!(", {end}")).unwrap_or_default();
             return Some(Trouble { rank: 0, text: format!("container {name}: {LOOPING}{end}"), is_loop: true });
@@ -86,7 +86,7 @@ fn trouble_of(container: &Value) -> Option<Trouble> {
     }
 }
 
-/// `exit code 137 (OOMKilled)`; none of one that ended well. What it wrote itself may be anything, and is not quoted.
+/// `exit code 137 (OOMKilled)`. None: it ended well. The container's own message may hold anything and is not quoted.
 fn explain_end(terminated: &Value) -> Option<String> {
     let code = terminated["exitCode"].as_i64().filter(|code| *code != 0)?;
     let reason = terminated["reason"].as_str().filter(|reason| !matches!(*reason, "" | "Error" | "Completed"));

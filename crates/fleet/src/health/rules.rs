@@ -1,4 +1,4 @@
-//! Rules of people's own: HealthRules of the hub, and those of a service.
+//! Users' health rules: HealthRules of the hub, and those of a service.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use super::{
 };
 use crate::conditions::cut;
 
-/// Longest message that an expression makes.
+/// Most bytes of a message that an expression makes.
 const MAX_MESSAGE: usize = 512;
 
 /// What is wrong with a rule, by field.
@@ -23,10 +23,10 @@ pub fn problems(rule: &HealthRuleSpec) -> Vec<(&'static str, ExpressionError)> {
     rule.expressions().filter_map(|(field, text)| Some((field, Expression::compile(text).err()?))).collect()
 }
 
-/// The hub's, compiled once for all services.
+/// The hub's rules, compiled once for all services.
 #[derive(Debug, Default)]
 pub struct HubRules {
-    /// What they were compiled from.
+    /// The rules they were compiled from.
     pub named: Vec<NamedRule>,
     rules: Vec<Rule>,
 }
@@ -38,21 +38,21 @@ impl HubRules {
     }
 }
 
-/// By which a service's objects are judged.
+/// The rules for the objects of one service.
 #[derive(Clone, Debug, Default)]
 pub struct Rules {
-    /// The service's own, which come first.
+    /// The service's own rules, which come first.
     own: Vec<Rule>,
     hubs: Arc<HubRules>,
 }
 
 #[derive(Clone, Debug)]
 struct Rule {
-    /// As people are told.
+    /// Name of the rule in messages.
     name: String,
     group: String,
     kind: String,
-    /// One that can't be compiled judges nothing, and says why.
+    /// A rule that can't be compiled judges nothing, and holds the reason.
     expressions: Result<Expressions, String>,
 }
 
@@ -70,7 +70,7 @@ impl Rules {
         Self { own: own.collect(), hubs }
     }
 
-    /// Whether a kind is judged by one of these.
+    /// Whether one of these rules judges a kind.
     pub fn cover(&self, group: &str, kind: &str) -> bool {
         self.find(group, kind).is_some()
     }
@@ -79,7 +79,7 @@ impl Rules {
         self.own.iter().chain(&self.hubs.rules).find(|rule| rule.group == group && rule.kind == kind)
     }
 
-    /// As [`evaluate`], by the first rule for the object's kind if there is one.
+    /// Like [`evaluate`], but by the first rule for the object's kind if there is one.
     pub fn evaluate(&self, object: &Value) -> Verdict {
         match self.find(group_of(object), object["kind"].as_str().unwrap_or_default()) {
             Some(rule) => evaluate_bookkeeping(object).unwrap_or_else(|| rule.evaluate(object)),
@@ -94,7 +94,7 @@ impl Rule {
         Self { name, group: rule.group.clone(), kind: rule.kind.clone(), expressions }
     }
 
-    /// An expression without a value says nothing about the object, whatever the others say.
+    /// If one expression has no value the verdict is Unknown, whatever the others say.
     fn evaluate(&self, object: &Value) -> Verdict {
         let judged = match &self.expressions {
             Ok(expressions) => expressions.judge(object),
@@ -136,7 +136,7 @@ impl Expressions {
         } else {
             Health::InProgress
         };
-        // A message that can't be made is no reason to judge otherwise.
+        // A message that can't be made does not change the verdict.
         let message = self.message.as_ref().map(|message| message.text(&subject));
         let message = match message {
             Some(Ok(text)) => cut(&text, MAX_MESSAGE),
@@ -147,7 +147,7 @@ impl Expressions {
     }
 }
 
-/// What expressions see of an object: of a Secret no values, and of none who wrote which field.
+/// The object as expressions see it: without values of a Secret, and without `managedFields`.
 pub(crate) fn visible(object: &Value) -> Value {
     let is_secret = group_of(object).is_empty() && object["kind"] == "Secret";
     let fields = object.as_object().into_iter().flatten();
@@ -157,7 +157,7 @@ pub(crate) fn visible(object: &Value) -> Value {
     if let Some(metadata) = seen.get_mut("metadata").and_then(Value::as_object_mut) {
         metadata.remove("managedFields");
         if is_secret && let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) {
-            // kubectl's copy of all it applied.
+            // kubectl's copy of what it applied, which holds the values.
             annotations.remove("kubectl.kubernetes.io/last-applied-configuration");
         }
     }

@@ -11,7 +11,7 @@ fn own(rule: HealthRuleSpec) -> Rules {
     Rules::compile(&[rule], Arc::default())
 }
 
-/// Judges a Boat, stated as YAML without its head, by a rule stated as YAML without its kind.
+/// Judges a Boat (YAML without apiVersion and kind) by a rule (YAML without its kind).
 fn check(rule: &str, boat: &str, health: Health, message: &str) {
     let rule: HealthRuleSpec = yaml(&format!("{{group: example.com, kind: Boat, {rule}}}"));
     let object: Value = yaml(&format!("{{apiVersion: example.com/v2, kind: Boat, {boat}}}"));
@@ -27,7 +27,7 @@ fn the_first_expression_that_holds_decides() {
     check(RULE, "status: {phase: Launching, crew: 3}", InProgress, "Launching, crew 3");
     check(RULE, "status: {phase: Sunk, crew: 0}", Failed, "Sunk, crew 0");
     check(RULE, "status: {phase: Afloat, crew: 3}", Current, "");
-    // None of the three.
+    // None of the three expressions holds.
     check(RULE, "status: {phase: Unheard, crew: 3}", InProgress, "Unheard, crew 3");
     check("current: 'true', failed: 'true'", "spec: {}", Failed, "");
     check("current: 'true', inProgress: 'true', failed: 'true'", "spec: {}", InProgress, "");
@@ -71,19 +71,20 @@ fn an_expression_without_a_value_says_nothing_and_is_never_healthy() {
     unknown("current: '1 / self.spec.zero == 1'", "spec: {zero: 0}", "current: it divides by zero");
     unknown("current: 'self.spec.most + 1 > 0'", "spec: {most: 9223372036854775807}", "current: a number is too large");
     unknown("current: 'int(self.spec.size) > 0'", "spec: {size: many}", "current: int() can't read what it is given");
-    // What fails says no values.
+    // An error message contains no values.
     unknown(
         "current: 'self.spec.a < self.spec.b'",
         "spec: {a: hunter2, b: 1}",
         "current: found no matching overload for '_<_' applied to '(string, int)'",
     );
     unknown("current: 'self.spec.a + 1 > 0'", "spec: {a: hunter2}", "current: add: not for values of these types");
-    // Neither what can't be compiled, of a hub that lets through more than this agent.
+    // An expression that can't be compiled gives no verdict either, e.g. one from a hub that allows more than this
+    // agent.
     let bad = Expression::compile("self.").unwrap_err();
     unknown("current: 'self.'", "spec: {}", &format!("current: {bad}"));
     let bad = Expression::compile("self.a.matches('x')").unwrap_err();
     unknown("current: \"self.a.matches('x')\"", "spec: {}", &format!("current: {bad}"));
-    // Only the message is missing.
+    // Only the message has no value.
     check("current: 'false', message: 'self.x'", "spec: {}", InProgress, "message: there is no \"x\"");
     check("current: 'true', message: 'self.x'", "spec: {}", Current, "");
 }
@@ -100,7 +101,7 @@ fn a_services_own_rules_come_before_the_hubs_and_those_in_their_order() {
     assert_eq!(rules.evaluate(&boat), (InProgress, "1 > 2".to_owned()));
     assert_eq!(Rules::compile(&[rule("true")], Arc::clone(&hubs)).evaluate(&boat).0, Current);
     assert!(rules.cover("example.com", "Boat") && !rules.cover("", "Boat") && !rules.cover("example.com", "Ship"));
-    // Other kinds are judged as ever.
+    // Other kinds are judged as if there were no rules.
     let pod = json!({"apiVersion": "v1", "kind": "Pod", "status": {"phase": "Pending"}});
     assert_eq!(rules.evaluate(&pod), evaluate(&pod));
     let broken = Arc::new(HubRules::compile(vec![named("broken", "self.x")]));
@@ -118,7 +119,7 @@ fn a_secrets_values_are_not_seen() {
     assert_eq!(own(rule).evaluate(&secret), (InProgress, "false".to_owned()));
 }
 
-/// What an administrator is told of an expression.
+/// Expects the error that an administrator gets for an expression.
 fn refused(text: &str, expected: &str) {
     let error = Expression::compile(text).map(drop).unwrap_err().to_string();
     assert!(error.contains(expected), "{error:?} does not say {expected:?}");
@@ -149,7 +150,7 @@ fn names_and_functions_that_there_are_not_are_refused_with_those_that_there_are(
     refused("self.a.all(x)", "knows no function \"all\" of 1 arguments");
     refused("size(self.a, self.b) > 1", "knows no function \"size\" of 2 arguments");
     refused("optional.of(self.a).hasValue()", "knows no");
-    // A loop's variable ends with it.
+    // The variable of a loop ends with the loop.
     refused("self.a.all(x, x > 1) && x > 1", "knows no \"x\"");
     for text in [
         "type(self.a) == string",
@@ -192,7 +193,7 @@ fn nothing_that_is_written_takes_long_or_breaks_the_agent() {
     }
 }
 
-/// Whether an expression may be evaluated over an object, however it ends.
+/// Whether an expression may be evaluated with an object, within a bounded time.
 fn bearable(text: &str, object: &Value) -> bool {
     let begun = std::time::Instant::now();
     let value = Expression::compile(text).unwrap().is_true(&Subject::new(object));
@@ -209,11 +210,11 @@ fn what_would_take_long_or_much_with_an_object_is_not_begun() {
     assert!(bearable(two, &numbers(100)) && !bearable(two, &numbers(1000)));
     let three = "self.a.all(a, self.a.all(b, self.a.all(c, a + b + c >= 0)))";
     assert!(bearable(three, &numbers(20)) && !bearable(three, &numbers(100)));
-    // One after the other they cost as much together.
+    // The costs of loops in sequence add up.
     let many = vec![one; 40].join(" && ");
     assert!(bearable(&many, &numbers(100)) && !bearable(&many, &numbers(10_000)));
 
-    // What a loop makes may be as large as its square, and texts may grow by themselves.
+    // The result of a loop may have the square of its size, and texts may grow by concatenation.
     let long = json!({"a": vec!["x".repeat(1000); 300]});
     assert!(bearable("size(self.a.map(a, a)) > 0", &long));
     assert!(!bearable("size(self.a.map(a, self)) > 0", &long));
@@ -221,13 +222,13 @@ fn what_would_take_long_or_much_with_an_object_is_not_begun() {
     let text = json!({"a": "x".repeat(500 << 10)});
     assert!(bearable("size(self.a) > 0", &text));
     assert!(!bearable("size(self.a + self.a + self.a + self.a) > 0", &text));
-    // What isn't looked at costs nothing, and conditions are few.
+    // Values that the expression does not read cost nothing, and conditions are few.
     let conditions =
         json!([{"type": "Ready", "status": "True", "message": "x".repeat(4096)}, {"type": "Idle", "status": "False"}]);
     let large = json!({"data": vec!["x".repeat(1000); 1000], "status": {"conditions": conditions}});
     let ready = "self.status.conditions.filter(c, c.type == 'Ready').map(c, c.status).exists(s, s == 'True')";
     assert_eq!(Expression::compile(ready).unwrap().is_true(&Subject::new(&large)), Ok(true));
-    // Of many parts, or deep.
+    // Too many parts, or nested too deeply.
     assert!(!bearable("true", &numbers(200_000)));
     let deep = (0..70).fold(json!(1), |inner, _| json!([inner]));
     assert!(!bearable("true", &deep));

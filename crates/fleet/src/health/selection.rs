@@ -1,4 +1,4 @@
-//! Which of the hub's HealthRules are in force: as many as agents take, and one for a kind.
+//! Which of the hub's HealthRules are in force: one for each kind, and as many as agents accept.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -20,7 +20,7 @@ pub enum Unused {
 }
 
 impl Unused {
-    /// Of the condition that says it.
+    /// Reason of the condition for it.
     pub fn reason(&self) -> &'static str {
         match self {
             Self::Overridden { .. } => "Overridden",
@@ -30,15 +30,15 @@ impl Unused {
     }
 }
 
-/// The hub's rules, by what becomes of them.
+/// The hub's rules: those in force, and the others with the reason.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selection {
-    /// By name.
+    /// Sorted by name.
     pub in_force: Vec<NamedRule>,
     pub unused: BTreeMap<String, Unused>,
 }
 
-/// One that is too large keeps none from being in force that comes after it and is not.
+/// Selects rules by name. A rule that is too large is left out, but smaller rules after it stay in force.
 pub fn select(mut rules: Vec<NamedRule>) -> Selection {
     rules.sort_by(|a, b| a.name.cmp(&b.name));
     let mut selection = Selection::default();
@@ -95,7 +95,7 @@ mod tests {
         assert_eq!(selection.in_force[0].name, "a");
         let told = selection.unused["b"].to_string();
         assert!(told.starts_with("HealthRule a comes before it by name"), "{told}");
-        // Of another group it is another kind.
+        // The same kind name in another group is another kind.
         let mut other = rule("b", "Boat", "true");
         other.rule.group = "example.com".to_owned();
         check(vec![rule("a", "Boat", "true"), other], 2, &[]);
@@ -121,7 +121,7 @@ mod tests {
         let selection = select(large);
         let bytes: usize = selection.in_force.iter().map(length).sum();
         assert!(bytes <= MAX_RULES_BYTES && bytes > MAX_RULES_BYTES - 4096, "{bytes}");
-        // What is small enough is in force all the same.
+        // A smaller rule is in force all the same.
         assert_eq!(selection.in_force.last().map(|rule| rule.name.as_str()), Some("z"));
         assert!(selection.unused.values().all(|why| why.reason() == "RulesTooLarge"), "{:?}", selection.unused);
         assert!(selection.unused.contains_key("a19"));

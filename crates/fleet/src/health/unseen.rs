@@ -1,23 +1,23 @@
-//! Custom resources that no controller has looked at.
+//! Custom resources that no controller has observed yet.
 //!
-//! kstatus calls them Current from their creation until their controller writes something else, so that what follows begins too
-//! early. That a kind has a status doesn't say that somebody writes it: they are given some time, and no more.
+//! kstatus calls them Current from their creation until their controller writes another status, so later waves would
+//! begin too early. A kind with a status subresource may have no controller that writes it, so waiting is limited.
 
 use jiff::Timestamp;
 use serde_json::Value;
 
 use super::{group_of, is_built_in};
 
-/// What is said of one meanwhile.
+/// Message while the object waits.
 pub const UNSEEN: &str = "no controller has looked at it yet";
-/// What is said of one when nobody has come.
+/// Message when no controller has written a status in time.
 pub const NEVER_SEEN: &str = "no controller has written a status";
-/// How long a controller usually has to write the first word: a restart of it and the election of a new leader.
+/// Seconds that a controller usually needs for its first status, with a restart and a leader election.
 pub const GRACE_SECONDS: i64 = 60;
-/// By how much the API server's clock may be ahead.
+/// Most seconds that the API server's clock may be ahead.
 const SKEW_SECONDS: i64 = 5;
 
-/// Whether somebody should have written a status, and nobody has. `has_status`: the kind has the subresource.
+/// Whether a controller should have written a status and has not. `has_status`: the kind has the subresource.
 pub fn is_unseen(object: &Value, has_status: bool) -> bool {
     let status = &object["status"];
     has_status
@@ -25,8 +25,8 @@ pub fn is_unseen(object: &Value, has_status: bool) -> bool {
         && (status.is_null() || status.as_object().is_some_and(|s| s.is_empty()))
 }
 
-/// Seconds until an unseen object is taken as it is. Where clocks differ by more than a little there is no waiting: what is wrong
-/// with a clock must hold up nothing.
+/// Seconds until an unseen object is accepted as it is. None: now. If the clocks differ by more than a little there is
+/// no waiting, because a wrong clock must delay nothing.
 pub fn grace_left(object: &Value, grace_seconds: i64, now: Timestamp) -> Option<i64> {
     let created: Timestamp = object["metadata"]["creationTimestamp"].as_str()?.parse().ok()?;
     let age = now.as_second() - created.as_second();
@@ -55,11 +55,11 @@ mod tests {
         check(&boat(""), true, 0, Some(60));
         check(&boat(", status: {}"), true, 59, Some(1));
         check(&boat(""), true, 60, None);
-        // A clock that is wrong holds up nothing.
+        // A wrong clock delays nothing.
         check(&boat(""), true, -3, Some(60));
         check(&boat(""), true, -3600, None);
         check(&boat(", status: {phase: Afloat}"), true, 0, None);
-        // Nobody could write one.
+        // The kind has no status that a controller could write.
         check(&boat(""), false, 0, None);
         check(
             "{apiVersion: v1, kind: Namespace, metadata: {creationTimestamp: '2026-01-01T00:00:00Z'}}",

@@ -1,4 +1,4 @@
-//! What would become of hooks, for whoever asks before anything is done. By the same rules as [`next`](super::next).
+//! What would happen to hooks, for a preview. By the same rules as [`next`](super::next).
 
 use farwater_api::{
     Digest,
@@ -10,8 +10,8 @@ use farwater_api::{
 use super::{Record, ResolvedHook, Run, due, is_new, terms_of};
 use crate::plan::Resolved;
 
-/// Hooks of a version: those of the one before it that end, and its own that run, or have not ended well. What has succeeded is left out.
-/// `held`: why nothing is begun.
+/// The hooks of a version: those of the previous one that end, and its own that run or have not succeeded. Hooks that
+/// succeeded are left out. `held`: why nothing begins; none: nothing holds it.
 pub fn foresee_hooks(
     last: Option<Record>,
     deployment: &Deployment,
@@ -33,13 +33,13 @@ pub fn foresee_hooks(
         }
         told.extend(view.tell(phase));
     }
-    // These run because of what holds the others back.
+    // These hooks run because of the obstacle of the others.
     view.obstacle = held.map(str::to_owned);
     told.extend(view.tell(HookPhase::SyncFail));
     told
 }
 
-/// Hooks of a removal.
+/// The hooks of a removal.
 pub fn foresee_farewell(record: &Record, deployment: &Deployment, held: Option<&str>) -> Vec<PlannedHook> {
     let terms = terms_of(deployment);
     let mut view = Foresight { hooks: &record.farewell, record, terms, obstacle: held.map(str::to_owned) };
@@ -52,7 +52,7 @@ struct Foresight<'a> {
     hooks: &'a [ResolvedHook],
     record: &'a Record,
     terms: Digest,
-    /// Why what is to run does not begin.
+    /// Why the hooks that are to run don't begin. None: they do.
     obstacle: Option<String>,
 }
 
@@ -87,6 +87,7 @@ impl Foresight<'_> {
             }
             self.obstacle = self.obstacle.take().or(failed);
         }
+
         told
     }
 }
@@ -125,7 +126,7 @@ mod tests {
         serde_json::from_value(text).unwrap()
     }
 
-    /// A source of nothing but hooks.
+    /// A source that contains only hooks.
     fn source(hooks: &[ResolvedHook], errors: &[&str]) -> Resolved {
         let render = Render { objects: Vec::new(), errors: errors.iter().map(|&error| error.to_owned()).collect() };
         let Deployment { ceiling, .. } = deployment("1");
@@ -194,7 +195,7 @@ mod tests {
         let why = "Held PreSync hook Job.batch web/migrate failed";
         let (a, b, c) = (format!("check {why}"), format!("post {why}"), format!("smoke {why}"));
         check(Some(&failed), &one, &all, None, &["migrate Failed", &a, &b, &c, "alarm RunOnFailure"]);
-        // Other Secrets are other terms.
+        // Other Secrets change the terms.
         let rotated = Deployment { secrets: Some(Digest::of("new")), ..one.clone() };
         check(Some(&failed), &rotated, &all, None, &fresh);
 
@@ -213,7 +214,7 @@ mod tests {
         let last = Record { complete: true, ..record_of(&one, &states) };
         let next = source(std::slice::from_ref(migrate), &[]);
         check(Some(&last), &two, &next, None, &["check End", "post Remove", "migrate Run"]);
-        // `post` is of installs only.
+        // `post` runs only at an install.
         let same = source(&hooks, &[]);
         check(
             Some(&last),

@@ -1,4 +1,4 @@
-//! Statuses of commits at their Git host.
+//! Commit statuses at the Git host.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,7 +8,7 @@ use crate::{
     rollout::{ChangeId, Standing, Track},
 };
 
-/// Bytes of a description: GitHub takes 140 characters, GitLab and Gitea 255.
+/// Most bytes of a description: GitHub accepts 140 characters, GitLab and Gitea 255.
 pub const MAX_DESCRIPTION: usize = 140;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -16,7 +16,7 @@ pub enum CommitState {
     Running,
     Succeeded,
     Failed,
-    /// Another commit has taken its place before it was through.
+    /// Another commit replaced it before it was through.
     Superseded,
 }
 
@@ -34,7 +34,7 @@ pub struct CommitNews {
 }
 
 impl CommitNews {
-    /// Of the whole set.
+    /// The status of a commit for the whole set.
     pub fn of_rollout(news: &RolloutNews, commit: &str, prefix: &str) -> Self {
         let state = match news.course {
             Course::Progressing | Course::Paused | Course::OnHold => CommitState::Running,
@@ -60,13 +60,13 @@ impl CommitNews {
         }
     }
 
-    /// The same, once another commit has come.
+    /// The same status after another commit replaced this one.
     pub fn superseded(self) -> Self {
         let description = cut(&format!("{}; {}", self.description, Course::Superseded), MAX_DESCRIPTION);
         Self { state: CommitState::Superseded, description, ..self }
     }
 
-    /// Of one of its clusters.
+    /// The status for one of the set's clusters.
     pub fn of_member(&self, cluster: &str, state: CommitState, standing: &Standing) -> Self {
         let description = match state {
             CommitState::Succeeded => "healthy".to_owned(),
@@ -77,7 +77,7 @@ impl CommitNews {
     }
 }
 
-/// What a commit's status says of one cluster; none: it has not come there yet.
+/// The state of a commit's status for one cluster. None: the commit has not reached the cluster.
 pub fn member_state(track: &Track, wanted: Option<ChangeId>) -> Option<CommitState> {
     let wanted = wanted?;
     match track {

@@ -1,4 +1,4 @@
-//! What is told, in words.
+//! The content of notifications, in words.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::CommitNews;
 use crate::rollout::Counts;
 
-/// The newest of a thread.
+/// The newest state of a thread.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "about", rename_all = "camelCase")]
 pub enum News {
@@ -17,7 +17,7 @@ pub enum News {
     Commit(CommitNews),
 }
 
-/// How a rollout stands, as people see it.
+/// The state of a rollout, as people see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Course {
     Progressing,
@@ -27,7 +27,7 @@ pub enum Course {
     RollingBack,
     Aborted,
     Complete,
-    /// Another one has taken its place.
+    /// Another rollout has replaced it.
     Superseded,
 }
 
@@ -77,16 +77,16 @@ pub struct RolloutNews {
     pub set: String,
     pub number: u64,
     pub course: Course,
-    /// The step that is open; empty: all are.
+    /// Name of the open step. Empty: all are open.
     pub step: String,
     pub clusters: Counts,
-    /// The first cluster that failed, where that stops the others.
+    /// The first failed cluster, if its failure stops the others.
     pub halted_by: Option<String>,
-    /// What is wrong there.
+    /// What is wrong on that cluster.
     pub cause: String,
-    /// Of the set's first source; empty: it isn't known.
+    /// Revision of the set's first source. Empty: unknown.
     pub revision: String,
-    /// The rule's.
+    /// Summary of the rule.
     pub summary: String,
 }
 
@@ -101,13 +101,13 @@ impl RolloutNews {
         format!("{}/{} healthy", self.clusters.updated, self.total())
     }
 
-    /// One line.
+    /// The headline.
     pub fn title(&self) -> String {
         let Self { namespace, set, number, course, .. } = self;
         format!("{namespace}/{set}: rollout {number} {course}, {}", self.progress())
     }
 
-    /// What else there is to say, a line each.
+    /// Further details, one per line.
     pub fn details(&self) -> Vec<String> {
         let mut lines = Vec::new();
         if let Some(cluster) = &self.halted_by {
@@ -132,17 +132,17 @@ impl RolloutNews {
         lines
     }
 
-    /// Whether it is worth a message of its own, where none can be edited: a beginning, what stops it, and its end.
+    /// Whether it is worth a new message where messages can't be edited: a start, a stop or an end.
     pub fn is_turn_from(&self, before: Option<&Self>, with_steps: bool) -> bool {
         let Some(before) = before else { return true };
         let is_elsewhere = self.halted_by != before.halted_by && self.halted_by.is_some();
-        // Who was told that it stands still is told that it does no more.
+        // A superseded rollout is reported only if its failure was reported before.
         (self.course != Course::Superseded || before.course.severity() == EventSeverity::Error)
             && (self.course != before.course || is_elsewhere || (with_steps && self.step != before.step))
     }
 }
 
-/// A service that is not well, or is again.
+/// A service that became unhealthy, or healthy again.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ServiceNews {
@@ -150,9 +150,9 @@ pub struct ServiceNews {
     pub name: String,
     pub cluster: String,
     pub is_well: bool,
-    /// What is wrong; of one that is well, why it is, where that is not that it has recovered.
+    /// What is wrong. For a healthy service: why it is healthy, if it has not simply recovered.
     pub message: String,
-    /// The rule's.
+    /// Summary of the rule.
     pub summary: String,
 }
 
@@ -164,7 +164,7 @@ impl ServiceNews {
     }
 }
 
-/// Many services in one message: a line for all, and one for each of the first. Those that fail come first.
+/// Many services in one message: a headline for all, and a line for each of the first `most`. Failed ones come first.
 pub fn tell_services(services: &[ServiceNews], most: usize) -> (String, Vec<String>) {
     let (well, ill): (Vec<_>, Vec<_>) = services.iter().partition(|service| service.is_well);
     let noun = |count: usize| if count == 1 { "1 service".to_owned() } else { format!("{count} services") };

@@ -1,8 +1,8 @@
-//! What makes no sense in a provider, whatever its Secret holds.
+//! What is invalid in a provider's spec, whatever its Secret contains.
 
 use farwater_api::notification_provider::{NotificationProviderSpec, ProviderType};
 
-/// (field below `spec`, why). No value is quoted: an address may hold a secret where it must not.
+/// (field below `spec`, reason). No value is quoted, because an address may contain a secret by mistake.
 pub fn problems(spec: &NotificationProviderSpec) -> Vec<(&'static str, String)> {
     let mut found = Vec::new();
     let kind = spec.r#type;
@@ -11,6 +11,7 @@ pub fn problems(spec: &NotificationProviderSpec) -> Vec<(&'static str, String)> 
     {
         found.push(("address", why));
     }
+
     if spec.address.is_none() && kind == ProviderType::Email {
         found.push(("address", "name the mail server: smtp://HOST or smtps://HOST".to_owned()));
     }
@@ -32,6 +33,7 @@ pub fn problems(spec: &NotificationProviderSpec) -> Vec<(&'static str, String)> 
     if spec.commit_status.is_some() && !kind.is_git_host() {
         found.push(("commitStatus", "only Git hosts give statuses to commits".to_owned()));
     }
+
     match (&spec.email, kind) {
         (None, ProviderType::Email) => found.push(("email", "state sender and recipients".to_owned())),
         (Some(email), ProviderType::Email) => {
@@ -57,6 +59,7 @@ pub(crate) fn check_address(kind: ProviderType, address: &str) -> Result<(), Str
     if address.chars().any(|one| one.is_whitespace() || one.is_control()) {
         return Err("it has white space in it".to_owned());
     }
+
     let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
     if host.is_empty() {
         return Err("it names no host".to_owned());
@@ -64,6 +67,7 @@ pub(crate) fn check_address(kind: ProviderType, address: &str) -> Result<(), Str
     if host.contains('@') || rest.contains(['?', '#']) {
         return Err("it has a user, a query or a fragment: put secrets into the Secret, as token or address".to_owned());
     }
+
     match kind {
         ProviderType::Email if !path.is_empty() => Err("a mail server has no path".to_owned()),
         ProviderType::MsTeams => {
@@ -76,7 +80,7 @@ pub(crate) fn check_address(kind: ProviderType, address: &str) -> Result<(), Str
     }
 }
 
-/// Of the kind that goes into an envelope as it is: no names, comments, quotes or other scripts.
+/// Whether it is a plain address for an envelope: without display names, comments, quotes or other scripts.
 fn is_mailbox(text: &str) -> bool {
     let is_plain = |part: &str| {
         !part.is_empty() && part.bytes().all(|b| b.is_ascii_alphanumeric() || b".!#$%&'*+-/=?^_`{|}~".contains(&b))

@@ -138,7 +138,7 @@ fn of_a_thread_the_newest_waits_and_what_was_told_is_not_told_again() {
     assert!(!is_news(Some(("", "2")), "2", true) && is_news(Some(("3", "2")), "2", true));
     assert!(is_news(Some(("ill", "")), "well", false) && is_news(Some(("", "ill")), "well", false));
     assert!(has_lapsed(("2", "2"), false) && !has_lapsed(("3", "2"), false) && !has_lapsed(("3", ""), false));
-    // It was over before anybody was told that it had begun.
+    // It was over before its beginning was sent.
     assert!(has_lapsed(("well", ""), true) && !has_lapsed(("well", "ill"), true));
 }
 

@@ -1,21 +1,22 @@
-//! What becomes of what waits.
+//! Which waiting messages are sent.
 
 use std::time::Duration;
 
-/// What could not be sent for so long is not sent any more.
+/// A message that could not be sent for this long is dropped.
 pub const GIVE_UP: Duration = Duration::from_secs(24 * 3600);
 
 const FIRST_WAIT: Duration = Duration::from_secs(2);
 const LONGEST_WAIT: Duration = Duration::from_secs(3600);
 
-/// How long nobody is told anything after so many failures in a row; `asked`: what the other side has asked for.
+/// Pause before the next attempt after so many failures in a row. `asked`: pause that the other side requested.
 pub fn wait_after(failures: u32, asked: Option<Duration>) -> Duration {
     let wait = FIRST_WAIT.saturating_mul(1 << failures.saturating_sub(1).min(16));
     wait.max(asked.unwrap_or_default()).min(LONGEST_WAIT)
 }
 
-/// Whether something new of a thread waits from now on, in the place of what waited. `known`: what waits and what was told last, empty
-/// where there is none; of a thread that nobody knows it is none. `begins`: it may be the first of a thread.
+/// Whether a new message of a thread is stored in place of the waiting one. `known`: the waiting and the last sent
+/// message, each empty if there is none; none if the thread is unknown. `begins`: the message may be the first of a
+/// thread.
 pub fn is_news(known: Option<(&str, &str)>, next: &str, begins: bool) -> bool {
     match known {
         None => begins,
@@ -25,9 +26,9 @@ pub fn is_news(known: Option<(&str, &str)>, next: &str, begins: bool) -> bool {
     }
 }
 
-/// Whether what waits has come to nothing: it was told before, or is the end of what nobody was told the beginning of. That is known when
-/// it would be sent and not before: as long as a message is on its way nobody knows what was told. `ends`: it says no more than that
-/// something is over.
+/// Whether a waiting message has become pointless: it was sent before, or it ends a thread whose beginning was never
+/// sent. This is checked when it is about to be sent, because while an earlier message is on its way its delivery is
+/// unknown. `ends`: the message only says that something is over.
 pub fn has_lapsed((waiting, told): (&str, &str), ends: bool) -> bool {
     waiting == told || (told.is_empty() && ends)
 }

@@ -1,4 +1,4 @@
-//! Names that come from several places: which one counts.
+//! Names that come from several places: which value wins.
 
 use std::{cmp::Reverse, collections::BTreeMap};
 
@@ -7,12 +7,12 @@ use serde_json::{Map, Value};
 
 use super::{Problem, Taken, Texts};
 
-/// How much a value counts.
+/// The precedence of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Rank {
-    /// Of an object that is named as a whole: its place in the list.
+    /// From an object that is named as a whole; its index in the list.
     Whole(usize),
-    /// By name.
+    /// Stated by name.
     Stated,
 }
 
@@ -23,7 +23,7 @@ struct Candidate {
     value: Value,
 }
 
-/// What is known of the names of one map.
+/// The candidates for each name of one map.
 #[derive(Default)]
 pub struct Names(BTreeMap<String, Vec<Candidate>>);
 
@@ -36,7 +36,7 @@ impl Names {
         self.add(name, Candidate { rank: Rank::Stated, origin, secret, value });
     }
 
-    /// Of an object that is named as a whole.
+    /// Adds a value of an object that is named as a whole.
     pub fn add_whole(&mut self, index: usize, name: &str, value: Value, origin: Origin) {
         self.add(name, Candidate { rank: Rank::Whole(index), origin, secret: false, value });
     }
@@ -51,7 +51,7 @@ impl Names {
         }
     }
 
-    /// The keys of a ConfigMap or Secret.
+    /// Adds the keys of a ConfigMap or Secret.
     pub fn take(&mut self, texts: &Texts, taken: Taken<'_>, settled: &mut Settled) {
         let Taken { what, keys, prefix, origin, secret, index } = taken;
         let is_whole = keys.is_empty();
@@ -76,17 +76,17 @@ impl Names {
     }
 }
 
-/// What was decided, of all maps.
+/// The decided values of all maps.
 #[derive(Default)]
 pub struct Settled {
     pub values_of: Vec<ParameterValue>,
-    /// JSON pointers.
+    /// JSON pointers to secret values.
     pub secret: Vec<String>,
     pub problems: Vec<Problem>,
 }
 
 impl Settled {
-    /// The map at a path of the document.
+    /// Decides the map at a path of the document.
     pub fn settle(&mut self, path: &[&str], names: Names) -> Map<String, Value> {
         let mut map = Map::new();
         for (name, mut candidates) in names.0 {
@@ -116,7 +116,7 @@ impl Settled {
         map
     }
 
-    /// A value that comes from one place only.
+    /// Records a value that can only come from one place.
     pub fn tell(&mut self, path: &[&str], origin: Origin, value: Value) {
         let (name, value) = (value_name(path), Some(value));
         self.values_of.push(ParameterValue { name, origin, value, ..ParameterValue::default() });

@@ -1,4 +1,4 @@
-//! What a service and a context state, and what of it makes no sense whatever the objects are.
+//! What a service and a context state, and what is invalid whatever the objects contain.
 
 use std::collections::BTreeMap;
 
@@ -14,12 +14,12 @@ use serde_json::{Map, Value};
 
 use super::{CLUSTERS, Names, Problem, SecretName, Work};
 
-/// Keys that a service picks in all: each is a row of the index.
+/// Most keys that a service may pick, because each is a row of the index.
 const MAX_PICKED: usize = 1024;
 
 const CONTROL: &str = "a name or a key has a control character in it";
 
-/// With keys (none: all), and what is put before their names.
+/// A statement with its keys (empty: all) and the prefix of their names.
 pub enum Statement<'a> {
     Context(&'a str, &'a [String]),
     ConfigMap(&'a str, &'a [String], &'a str),
@@ -28,7 +28,7 @@ pub enum Statement<'a> {
     Cluster(ClusterPart, &'a [String]),
 }
 
-/// In their order, with their number.
+/// The statements in order, with their index.
 pub fn read_statements(parameters: &[Parameter]) -> impl Iterator<Item = (usize, Result<Statement<'_>, String>)> {
     let read = |(index, parameter)| (index, read_statement(parameter));
     parameters.iter().enumerate().map(read)
@@ -45,6 +45,7 @@ fn read_statement(parameter: &Parameter) -> Result<Statement<'_>, String> {
     if backend.is_some() && secret.is_none() {
         return Err("from.backend says which backend has the secret; name one".to_owned());
     }
+
     let statement = match (context, config_map, secret, cluster_secret, cluster) {
         (Some(name), None, None, None, None) => Statement::Context(name, keys),
         (None, Some(name), None, None, None) => Statement::ConfigMap(name, keys, before),
@@ -56,6 +57,7 @@ fn read_statement(parameter: &Parameter) -> Result<Statement<'_>, String> {
         (None, None, None, None, Some(part)) => Statement::Cluster(*part, keys),
         _ => return Err("from names exactly one of context, configMap, secret, clusterSecret and cluster".to_owned()),
     };
+
     let takes_prefix = !matches!(statement, Statement::Context(..) | Statement::Cluster(..));
     match statement {
         _ if prefix.is_some() && !takes_prefix => {
@@ -72,7 +74,7 @@ fn read_statement(parameter: &Parameter) -> Result<Statement<'_>, String> {
     }
 }
 
-/// What is wrong with a service's statements, below `spec`. A text quotes no value.
+/// What is wrong with a service's statements, by field below `spec`. No text quotes a value.
 pub fn check_service(spec: &ServiceDeploymentSpec) -> Vec<(String, String)> {
     let mut wrong = Vec::new();
     let bytes = serde_json::to_vec(&spec.configuration).map_or(usize::MAX, |json| json.len());
@@ -92,6 +94,7 @@ pub fn check_service(spec: &ServiceDeploymentSpec) -> Vec<(String, String)> {
     if picked > MAX_PICKED {
         wrong.push(("parameters".to_owned(), format!("{picked} keys are picked; at most {MAX_PICKED} are taken")));
     }
+
     let mut stated = Stated::default();
     for name in spec.configuration.keys() {
         let _ = stated.note("configuration".to_owned(), name, "spec.configuration".to_owned());
@@ -109,7 +112,7 @@ pub fn check_service(spec: &ServiceDeploymentSpec) -> Vec<(String, String)> {
     wrong
 }
 
-/// The same of a context.
+/// The same for a context.
 pub fn check_context(spec: &ServiceContextSpec) -> Vec<(String, String)> {
     let mut wrong = Vec::new();
     if let Err(why) = check_free_form(&spec.configuration, MAX_CONTEXT_BYTES) {
@@ -138,7 +141,7 @@ fn is_name(name: &str) -> bool {
     !name.is_empty() && name.len() <= 253 && name.bytes().all(inner)
 }
 
-/// Names that are stated, by the map that they are of, and by what.
+/// Stated names by their map, with what states them.
 #[derive(Default)]
 struct Stated(BTreeMap<(String, String), String>);
 
@@ -166,7 +169,7 @@ impl Stated {
             return Ok(());
         }
         if is_whole {
-            // All of it: whatever else is picked of it is in there.
+            // The whole object: it includes any key that is also picked from it.
             let other = self.0.iter().find(|((of, _), _)| *of == map).map(|(_, by)| by.clone());
             return match other {
                 Some(other) => Err(format!("{map} is stated twice, by {other} and by {by}")),
@@ -180,7 +183,7 @@ impl Stated {
     }
 }
 
-/// What is handed of the Cluster.
+/// Names taken from the Cluster.
 #[derive(Default)]
 pub struct ClusterNames {
     labels: Names,
@@ -198,6 +201,7 @@ impl Work<'_> {
             keys => keys.iter().map(|key| format!("{part:?}/{key}")).collect(),
         };
         self.hand(CLUSTERS, name, handed.iter().map(String::as_str));
+
         let texts = |map: &BTreeMap<String, String>| -> Map<String, Value> {
             map.iter().map(|(key, text)| (key.clone(), text.clone().into())).collect()
         };
@@ -219,6 +223,7 @@ impl Work<'_> {
             ClusterPart::Annotations => &mut names.annotations,
             ClusterPart::Metadata | ClusterPart::Version => &mut names.metadata,
         };
+
         let origin = |key: &str| self.origin("Cluster", name, &format!("{path}[{key}]"));
         if keys.is_empty() {
             for (key, value) in of_part {
@@ -250,6 +255,7 @@ impl Work<'_> {
             self.settled.tell(&["cluster", field], self.origin("Cluster", cluster.name, key), value.into());
             map.insert(field.to_owned(), value.into());
         }
+
         let labels = self.settled.settle(&["cluster", "labels"], names.labels);
         let annotations = self.settled.settle(&["cluster", "annotations"], names.annotations);
         let metadata = self.settled.settle(&["cluster", "metadata"], names.metadata);

@@ -1,14 +1,15 @@
-//! A whole object, where a merge is not valid: the live object with our manifest in it, without the conflicting fields.
+//! A whole object, for cases where the merge is not valid: the live object with our manifest in it, without the
+//! conflicting fields.
 //!
-//! Server-side apply keeps fields that no manager states any more: defaults of a branch that is left (`strategy.rollingUpdate` beside `type: Recreate`),
-//! and elements of lists whose key was changed (`ports`). Where that is not valid together, the API server names the field, and
-//! [`clear`] takes it out, as long as the manifest doesn't state it.
+//! Server-side apply keeps fields that no manager states any more: defaults of a branch that was left
+//! (`strategy.rollingUpdate` with `type: Recreate`), and elements of lists whose key was changed (`ports`). If the
+//! result is not valid, the API server names the field, and [`clear`] removes it, unless the manifest states it.
 
 use farwater_api::FIELD_MANAGER;
 use serde_json::{Map, Value};
 
-/// The live object after an apply of the manifest: fields that we applied and the manifest lacks are gone, fields that the manifest states are as
-/// it states it, and all else stays. None: the live object doesn't say who owns what.
+/// The live object after an apply of the manifest: fields that we applied and the manifest lacks are removed, fields of
+/// the manifest are set, and all others stay. None: the live object doesn't say which manager owns which field.
 pub fn merge(manifest: &Value, live: &Value) -> Option<Value> {
     let entries = live["metadata"]["managedFields"].as_array().filter(|entries| !entries.is_empty())?;
     let is_our_apply = |entry: &&Value| {
@@ -28,7 +29,7 @@ pub fn merge(manifest: &Value, live: &Value) -> Option<Value> {
     Some(object)
 }
 
-/// A field set (FieldsV1) without what another one has.
+/// A field set (FieldsV1) minus another one.
 pub fn without(fields: &Value, other: &Value) -> Value {
     let Some(map) = fields.as_object() else { return fields.clone() };
     let mut left = Map::new();
@@ -51,12 +52,12 @@ fn is_leaf(fields: &Value) -> bool {
     fields.as_object().is_none_or(|map| map.keys().all(|key| key == "."))
 }
 
-/// What field sets have under a name.
+/// The entries of field sets under a name.
 fn below<'a>(sets: &[&'a Value], key: &str) -> Vec<&'a Value> {
     sets.iter().filter_map(|fields| fields.get(key)).collect()
 }
 
-/// Takes out the fields that are in `fields`, in no set of `others` and not in the manifest.
+/// Removes the fields that are in `fields`, but in no set of `others` and not in the manifest.
 fn take_out(object: &mut Value, manifest: &Value, fields: &Value, others: &[&Value]) {
     for (key, sub) in fields.as_object().into_iter().flatten() {
         let others = below(others, key);
@@ -84,7 +85,7 @@ fn take_out(object: &mut Value, manifest: &Value, fields: &Value, others: &[&Val
     }
 }
 
-/// Puts the manifest in: maps by name, lists by the keys that field sets name, all else as a whole.
+/// Merges the manifest into the object: maps by name, lists by the keys that field sets name, other values as a whole.
 fn overlay(object: &mut Value, manifest: &Value, sets: &[&Value]) {
     match manifest {
         Value::Object(stated) if object.is_object() => {
@@ -120,7 +121,7 @@ fn overlay(object: &mut Value, manifest: &Value, sets: &[&Value]) {
     }
 }
 
-/// The elements that are stated, in their order, and then those that are not. Of an element that is stated twice, the first is merged.
+/// The stated elements in their order, then the others. If an element is stated twice, the first is merged.
 fn overlay_elements(
     mut held: Vec<Value>,
     stated: &[Value],
@@ -150,7 +151,7 @@ fn keys_of(key: &str) -> Option<Map<String, Value>> {
     serde_json::from_str(key.strip_prefix("k:")?).ok()
 }
 
-/// Of the keys of built-in lists only the protocol of a port may be left out.
+/// Value of a list key. Of the keys of built-in lists only a port's protocol may be left out.
 fn key_value(element: &Value, name: &str) -> Option<Value> {
     element.get(name).cloned().or_else(|| (name == "protocol").then(|| "TCP".into()))
 }
@@ -159,14 +160,14 @@ fn has_keys(element: &Value, keys: &Map<String, Value>) -> bool {
     keys.iter().all(|(name, value)| key_value(element, name).as_ref() == Some(value))
 }
 
-/// One step from an object to a field of it.
+/// One step from an object to one of its fields.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Step {
     Name(String),
     Index(usize),
 }
 
-/// `spec.ports[1].name`; keys in brackets that are no numbers are names.
+/// Parses `spec.ports[1].name`. Keys in brackets that are no numbers are names.
 fn steps_of(field: &str) -> Vec<Step> {
     let mut steps = Vec::new();
     for part in field.split('.') {
@@ -180,15 +181,18 @@ fn steps_of(field: &str) -> Vec<Step> {
     steps
 }
 
-/// Takes out the field that the API server names as wrong and the manifest doesn't state: the field, or the element of a list that it is in. Where the
-/// manifest states the field, elements of its list with the same value go. Returns the path that was taken out; none: no path can be.
+/// Removes the field that the API server names as invalid, or the list element that holds it, unless the manifest
+/// states it. If the manifest states the field, elements of its list with the same value are removed instead. Returns
+/// the removed path. None: nothing can be removed.
 ///
-/// `field` is of `object`, as in a cause. Names, metadata and the object's largest parts never go.
+/// `field` is a path in `object`, as in a status cause. Names, metadata and the object's top-level parts are never
+/// removed.
 pub fn clear(object: &mut Value, manifest: &Value, field: &str) -> Option<String> {
     let steps = steps_of(field);
     if steps.len() < 2 || matches!(&steps[0], Step::Name(name) if name != "spec") {
         return None;
     }
+
     let (mut at, mut stated) = (object, Some(manifest));
     let mut path = String::new();
     for (n, step) in steps.iter().enumerate() {
@@ -205,7 +209,7 @@ pub fn clear(object: &mut Value, manifest: &Value, field: &str) -> Option<String
                 let list = at.as_array_mut()?;
                 let of_manifest = stated.and_then(Value::as_array).map_or(0, Vec::len);
                 path = format!("{path}[{index}]");
-                // Those that are stated come first.
+                // Stated elements come first in the merged list.
                 if *index >= of_manifest {
                     return (*index < list.len()).then(|| list.remove(*index)).map(|_| path);
                 }
@@ -261,7 +265,7 @@ mod tests {
         let cleared = clear(&mut object, &manifest, "spec.strategy.rollingUpdate");
         assert_eq!(cleared.as_deref(), Some("spec.strategy.rollingUpdate"));
         assert_eq!(object["spec"], json!({"replicas": 5, "strategy": {"type": "Recreate"}}));
-        // The field is stated by the manifest, which is wrong by itself; no other field may be taken out.
+        // The manifest itself states the wrong field, so no other field may be removed.
         for field in ["spec.strategy.type", "spec", "metadata.finalizers", "status.id", "", "spec.none.at[3].all"] {
             assert_eq!(clear(&mut object.clone(), &manifest, field), None, "{field}");
         }
@@ -289,7 +293,7 @@ mod tests {
         assert_eq!(object["spec"]["ports"][0], json!({"name": "dns", "port": 53, "protocol": "TCP", "targetPort": 53}));
         assert_eq!(clear(&mut object, &manifest, "spec.ports[3].name").as_deref(), Some("spec.ports[3]"));
         assert_eq!(names(&object), ["dns/53", "http/80", "dns-udp/53"]);
-        // The one that is stated is named, and its twin goes.
+        // The stated element is named, and its twin is removed.
         object["spec"]["ports"].as_array_mut().unwrap().push(json!({"name": "http", "port": 83}));
         assert_eq!(clear(&mut object, &manifest, "spec.ports[1].name").as_deref(), Some("spec.ports[1]"));
         assert_eq!(names(&object), ["dns/53", "http/80", "dns-udp/53"]);

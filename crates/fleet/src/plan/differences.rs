@@ -1,7 +1,8 @@
-//! Fields: which are ignored, who has them, and where two objects differ.
+//! Fields: which are ignored, who owns them, and where two objects differ.
 //!
-//! An ignored field of an object that exists is left to whoever has it: what is sent doesn't hold it. Where nobody else has it, what
-//! is sent holds its live value, because a field that its last manager leaves out is removed. So does Flux (`spec.ignore`, «Strip» and «Adopt»).
+//! An ignored field of an existing object is left to its current manager: the sent manifest omits it. If no other
+//! manager has it, the sent manifest holds its live value, because a field that its last manager omits is removed. Flux
+//! does the same (`spec.ignore`, "Strip" and "Adopt").
 
 use farwater_api::FIELD_MANAGER;
 use serde_json::{Map, Value};
@@ -76,7 +77,8 @@ pub fn without_fields(fields: &Value, pointers: &[Pointer]) -> Value {
     rest
 }
 
-/// And what is in the set for its sake alone: who loses the last field of a map has no entry for the map either. Whether it was there.
+/// Removes the path, and parents that only exist for it: when a map loses its last field, its entry goes too. Returns
+/// whether the path was there.
 fn take_out(fields: &mut Value, path: &[String]) -> bool {
     let (Some((name, below)), Some(map)) = (path.split_first(), fields.as_object_mut()) else { return false };
     if below.is_empty() {
@@ -90,8 +92,8 @@ fn take_out(fields: &mut Value, path: &[String]) -> bool {
     is_taken
 }
 
-/// What is sent of a manifest while `live` exists: ignored fields are left as they are. It is bound to the live object's version,
-/// so that what others write meanwhile isn't lost.
+/// Prepares a manifest to be sent while `live` exists: ignored fields stay as they are. It is bound to the
+/// resourceVersion of `live`, so that concurrent writes of others aren't lost.
 pub fn leave_ignored(manifest: &mut Value, live: &Value, pointers: &[Pointer], managers: &[String]) {
     let entries: Vec<&Value> = live["metadata"]["managedFields"].as_array().into_iter().flatten().collect();
     let others: Vec<&Value> = entries.iter().copied().filter(|entry| entry["manager"] != FIELD_MANAGER).collect();
@@ -112,8 +114,8 @@ pub fn leave_ignored(manifest: &mut Value, live: &Value, pointers: &[Pointer], m
     manifest["metadata"]["resourceVersion"] = live["metadata"]["resourceVersion"].clone();
 }
 
-/// Takes what a set in the format FieldsV1 names out of an object. Elements of a list are found by their keys and stay; of a set of
-/// values nothing is taken.
+/// Removes from an object what a set in the format FieldsV1 names. Elements of a list are found by their keys and stay;
+/// sets of values are not changed.
 fn remove_owned(object: &mut Value, fields: &Value) {
     for (key, below) in fields.as_object().into_iter().flatten() {
         let below_it = below.as_object().filter(|below| !below.is_empty());
@@ -121,7 +123,7 @@ fn remove_owned(object: &mut Value, fields: &Value) {
             match below_it {
                 // The whole value.
                 None => drop(object.as_object_mut().and_then(|map| map.remove(name))),
-                // A map or list as such, and nothing of what is in it.
+                // The entry is for the map or list itself, not for its contents.
                 Some(below) if below.keys().all(|key| key == ".") => {
                     let is_empty = object.get(name).is_some_and(|value| !is_filled(value));
                     if let Some(map) = object.as_object_mut().filter(|_| is_empty) {
@@ -140,7 +142,7 @@ fn remove_owned(object: &mut Value, fields: &Value) {
             for element in found.filter(|element| keys.iter().all(|(name, value)| element.get(name) == Some(value))) {
                 let keyed: Map<String, Value> = keys.clone();
                 remove_owned(element, below);
-                // What tells it from others must stay.
+                // The keys that identify the element must stay.
                 if let Some(element) = element.as_object_mut() {
                     element.extend(keyed);
                 }
@@ -156,7 +158,8 @@ fn is_filled(value: &Value) -> bool {
 /// Most fields that are named.
 const NAMED: usize = 8;
 
-/// Where an object would differ after an apply, without any values; what the API server itself keeps and our own marks are left out.
+/// Paths at which an object would differ after an apply, without values. Fields that the API server maintains and our
+/// own marks are left out.
 pub fn differences(live: &Value, applied: &Value) -> Vec<String> {
     let mut found = Vec::new();
     compare(&without_marks(live), &without_marks(applied), String::new(), &mut found);
@@ -208,13 +211,15 @@ fn compare(a: &Value, b: &Value, place: String, found: &mut Vec<String>) {
     }
 }
 
-/// Most fields that are named as overruled. One more is noted, so that it can be said that there are more.
+/// Most fields that are named as overruled. One more is recorded to show that there are more.
 const NAMED_OVERRULED: usize = 3;
-/// Longest name of such a field: a map's key may be longer than a message, and the inventory keeps these.
+/// Longest name of such a field in bytes: a map's key may be longer than a message, and the inventory stores these
+/// names.
 const MAX_PLACE: usize = 128;
 
-/// The fields of a manifest that the answer to its apply has with another value, as a webhook may leave them. What the answer has
-/// beside them is no difference, nor is a value that is written otherwise, or left out because it says nothing.
+/// The fields of a manifest that have another value in the answer to its apply, e.g. because a webhook changed them.
+/// Additional fields in the answer are no difference. Nor is a value in another notation, or one that is left out
+/// because it is empty.
 pub fn overruled(sent: &Value, answer: &Value) -> Vec<String> {
     let mut found = Vec::new();
     for (name, stated) in sent.as_object().into_iter().flatten().filter(|(name, _)| *name != "status") {
@@ -223,7 +228,7 @@ pub fn overruled(sent: &Value, answer: &Value) -> Vec<String> {
     found
 }
 
-/// What is told of such fields.
+/// The message for such fields.
 pub fn explain_overruled(fields: &[String]) -> String {
     let named = fields.iter().take(NAMED_OVERRULED).map(String::as_str).collect::<Vec<_>>().join(", ");
     let more = if fields.len() > NAMED_OVERRULED { " and more" } else { "" };
@@ -233,7 +238,7 @@ pub fn explain_overruled(fields: &[String]) -> String {
 }
 
 fn seek(stated: &Value, kept: Option<&Value>, place: &str, found: &mut Vec<String>) {
-    // A manifest that is bound to a version is followed by another one.
+    // `resourceVersion`: a manifest that is bound to a version gets a newer one.
     if found.len() > NAMED_OVERRULED || kept == Some(stated) || place == ".metadata.resourceVersion" {
         return;
     }
@@ -241,7 +246,7 @@ fn seek(stated: &Value, kept: Option<&Value>, place: &str, found: &mut Vec<Strin
         (Value::Object(members), Some(Value::Object(_))) => {
             for (name, stated) in members {
                 let kept = kept.and_then(|kept| kept.get(name));
-                // Most are as they were sent, and need no name.
+                // Most values are as sent and need no path.
                 if kept != Some(stated) {
                     seek(stated, kept, &format!("{place}.{name}"), found);
                 }
@@ -249,7 +254,7 @@ fn seek(stated: &Value, kept: Option<&Value>, place: &str, found: &mut Vec<Strin
         }
         (Value::Array(stated), Some(Value::Array(kept))) => seek_elements(stated, kept, place, found),
         (stated, kept) if kept.is_none_or(Value::is_null) && says_nothing(stated) => {}
-        // What is left open is filled in.
+        // The API server fills in values that are left open.
         (Value::Null, _) => {}
         (Value::String(text), _) if text.is_empty() => {}
         (stated, Some(kept)) if is_same(stated, kept) => {}
@@ -272,7 +277,7 @@ fn seek_elements(stated: &[Value], kept: &[Value], place: &str, found: &mut Vec<
         }
         return;
     }
-    // Others may have added to it.
+    // Other managers may have added elements.
     let is_kept = |element: &Value| {
         kept.iter().any(|other| {
             let mut lacking = Vec::new();
@@ -285,7 +290,7 @@ fn seek_elements(stated: &[Value], kept: &[Value], place: &str, found: &mut Vec<
     }
 }
 
-/// What API servers leave out of their answers.
+/// Whether API servers omit this value from their answers.
 fn says_nothing(value: &Value) -> bool {
     match value {
         Value::Null | Value::Bool(false) => true,
@@ -297,7 +302,7 @@ fn says_nothing(value: &Value) -> bool {
     }
 }
 
-/// The same in another spelling: a quantity, or base64 in lines.
+/// Whether two values are the same in another notation: quantities, or base64 with line breaks.
 fn is_same(stated: &Value, kept: &Value) -> bool {
     if let (Some(stated), Some(kept)) = (read_quantity(stated), read_quantity(kept)) {
         return (stated - kept).abs() <= 1e-12 * stated.abs().max(kept.abs());
@@ -308,13 +313,14 @@ fn is_same(stated: &Value, kept: &Value) -> bool {
     }
 }
 
-/// A number, or a quantity as Kubernetes writes it: `1500m`, `1.5`, `2Gi`, `1e3`.
+/// Parses a number, or a quantity as Kubernetes writes it: `1500m`, `1.5`, `2Gi`, `1e3`.
 fn read_quantity(value: &Value) -> Option<f64> {
     let text = match value {
         Value::Number(number) => return number.as_f64(),
         Value::String(text) => text,
         _ => return None,
     };
+
     let end = text.find(|c: char| !matches!(c, '0'..='9' | '.' | '+' | '-')).unwrap_or(text.len());
     let (number, unit) = text.split_at(end);
     let (base, power) = match unit {

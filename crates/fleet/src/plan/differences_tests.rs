@@ -54,7 +54,7 @@ fn an_ignored_field_is_left_to_whoever_has_it() {
 fn an_ignored_field_that_nobody_else_has_keeps_its_value() {
     let ours = live(FIELD_MANAGER, "Update");
     assert_eq!(sent(&ours, &["/spec/replicas"], &[]), json!({"replicas": 9, "image": "b"}));
-    // Who took it away meant it.
+    // A removed field was removed on purpose.
     let mut without = ours;
     without["spec"].as_object_mut().unwrap().remove("replicas");
     assert_eq!(sent(&without, &["/spec/replicas"], &[]), json!({"image": "b"}));
@@ -97,7 +97,7 @@ fn a_map_that_held_nothing_but_ignored_fields_does_not_count_either() {
     assert_eq!(without(both.clone(), &["/data/a", "/data/b"]), json!({"f:x": {}}));
     assert_eq!(without(json!({"f:data": {"f:b": {}}, "f:x": {}}), &["/data/a", "/data/b"]), json!({"f:x": {}}));
     assert_eq!(without(both, &["/data/a"]), json!({"f:data": {"f:b": {}}, "f:x": {}}));
-    // One that is owned as a whole, and as such.
+    // A map that is owned as a whole, and one that is owned itself besides its keys.
     assert_eq!(without(json!({"f:data": {}}), &["/data/a"]), json!({"f:data": {}}));
     assert_eq!(without(json!({"f:data": {".": {}, "f:a": {}}}), &["/data/a"]), json!({"f:data": {".": {}}}));
 }
@@ -166,7 +166,7 @@ fn elements_of_lists_are_overruled_one_by_one() {
     check_overruled(pod(json!([{"name": "web"}])), pod(json!([{"name": "other"}])), &[".containers[name=\"web\"]"]);
     let rules = |verb: &str| json!({"rules": [{"verbs": ["get", verb]}, {"verbs": ["list"]}]});
     check_overruled(rules("watch"), rules("delete"), &[".rules[0].verbs"]);
-    // Others may add to a set.
+    // Others may add elements to a list that is a set.
     check_overruled(json!({"finalizers": ["a"]}), json!({"finalizers": ["b", "a"]}), &[]);
     let rules = |rules: Value| json!({"rules": rules});
     check_overruled(rules(json!([{"v": 1}, {"v": 2}])), rules(json!([{"v": 0}, {"v": 1}, {"v": 2, "w": 1}])), &[]);

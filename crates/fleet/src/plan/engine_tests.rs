@@ -1,4 +1,4 @@
-//! Waves, options and drift in the plan, and what holds whatever the input is.
+//! Waves, options and drift in the plan, and properties for any input.
 
 use farwater_api::apply_options::{AdoptPolicy, ApplyOptions, DriftMode, ImmutablePolicy};
 use proptest::prelude::*;
@@ -75,7 +75,7 @@ fn what_was_there_is_put_back_without_waiting_for_waves() {
     let causes =
         |plan: &Plan| plan.waves.iter().flat_map(|w| &w.changes).map(|c| c.cause.is_repair()).collect::<Vec<_>>();
     assert_eq!(causes(&cluster.plan(&source)), [true, true]);
-    // Another manifest of the same object is news.
+    // Another manifest of the same object is an update, not a repair.
     assert_eq!(causes(&cluster.plan(&resolved(&[&in_wave("a", 2), &in_wave("b", 2), &in_wave("c", 2)]))), [false; 3]);
 }
 
@@ -104,7 +104,7 @@ fn what_exists_and_belongs_to_nobody_is_adopted_by_policy() {
             Ok(cause) => assert_eq!(changes(&plan), [("a".into(), cause)]),
             Err(reason) => assert!(skips(&plan)[0].1.contains(reason), "{:?}", skips(&plan)),
         }
-        // What is ours stays ours, whatever the policy.
+        // An object that is ours stays ours, whatever the policy.
         let ours = under(&ApplyOptions { adopt, ..ApplyOptions::default() }, &[map("a")]);
         assert_eq!(Cluster::after(&ours).plan(&ours).unchanged.len(), 1);
     };
@@ -132,7 +132,7 @@ fn drift_is_corrected_told_or_let_be() {
     };
     check(DriftMode::Correct, 2, 0, 1);
     check(DriftMode::Report, 0, 2, 1);
-    // One that is gone is told also where nobody looks at fields.
+    // A missing object is reported even in the mode that ignores fields.
     check(DriftMode::Ignore, 0, 1, 2);
 }
 
@@ -167,7 +167,7 @@ fn what_an_annotation_protects_stays_and_so_does_what_holds_it() {
     );
     let removal = plan_removal(UID, &cluster.inventory, &cluster.live, None, &Transfers::default());
     assert_eq!((removal.kept.len(), removal.prune.candidates.len()), (2, 3));
-    // Argo CD's options tell the two apart.
+    // Argo CD's options distinguish a prune from a removal.
     *cluster.object("a").protection = Protection { removal: Guard::None, ..keep(Guard::Keep("x".into())) };
     assert!(plan_removal(UID, &cluster.inventory, &cluster.live, None, &Transfers::default()).kept.is_empty());
     *cluster.object("a").protection = keep(Guard::Confirm);
@@ -192,7 +192,7 @@ fn a_namespace_or_definition_that_holds_what_is_stated_stays_whoever_approved_it
         entry.doomed = true;
     }
     assert!(check(&cluster, &next, &[kept]).is_empty(), "also where its deletion was approved and begun");
-    // What other services state.
+    // Objects that other services state.
     let elsewhere = resolved(&["{apiVersion: v1, kind: ConfigMap, metadata: {name: a, namespace: other}}"]);
     let maps = [ObjectKey::new("", "ConfigMap", "web", "c"), ObjectKey::new("", "ConfigMap", "web", "d")];
     let holdings = |is_leaving| Arc::new(Holdings::of(maps.iter()).leaving(is_leaving));
@@ -228,7 +228,7 @@ fn the_account_that_comes_with_a_namespace_does_not_keep_it() {
     assert!(removal.prune.held().unwrap().reason.contains("Namespace"), "{:?}", removal.prune.held());
 }
 
-/// The cluster after all of a plan was carried out.
+/// The cluster after the whole plan was carried out.
 fn carried_out(cluster: &Cluster, source: &Resolved, plan: &Plan) -> Cluster {
     let mut after = cluster.clone();
     let objects: BTreeMap<ObjectKey, &ResolvedObject> = source.objects.iter().map(|o| (o.key(), o)).collect();
@@ -267,7 +267,7 @@ fn carried_out(cluster: &Cluster, source: &Resolved, plan: &Plan) -> Cluster {
     after
 }
 
-/// Some state that an object may be in, and an option that it may have.
+/// Puts an object into one of several states, or gives it an option.
 fn meddle(cluster: &mut Cluster, name: &str, state: u8) {
     match state {
         1 => cluster.set(name, Live::Absent),
@@ -292,7 +292,7 @@ fn document(n: usize, state: u8) -> String {
 }
 
 proptest! {
-    /// What was carried out isn't planned again, and what can't be planned now can't be planned then.
+    /// A plan that was carried out is not repeated, and what it skipped is skipped again.
     #[test]
     fn a_plan_that_was_carried_out_leaves_nothing_to_do(
         before in 0usize..10,
@@ -335,7 +335,8 @@ proptest! {
         prop_assert_eq!(sorted(&documents), sorted(&shuffled));
     }
 
-    /// I5, with options: what this service didn't apply, what is protected and what the source states is never deleted, nor made anew.
+    /// I5, with options: an object that this service didn't apply, that is protected or that the source states is never
+    /// deleted or recreated.
     #[test]
     fn nothing_goes_that_this_service_did_not_apply(
         states in proptest::collection::vec(0u8..7, 10),
@@ -347,7 +348,7 @@ proptest! {
         for (n, state) in states.iter().enumerate() {
             meddle(&mut cluster, &format!("m{n}"), *state);
         }
-        // Objects that were never applied: the inventory doesn't name them.
+        // Objects that were never applied: they are not in the inventory.
         for n in [8, 9] {
             let key = cluster.inventory.entries.keys().find(|key| key.name() == format!("m{n}")).unwrap().clone();
             cluster.inventory.entries.remove(&key);

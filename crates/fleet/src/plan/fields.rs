@@ -1,7 +1,8 @@
-//! What an apply would change in an object, field by field and three ways: in the cluster, as it would be, as it was applied last.
+//! What an apply would change in an object, field by field and three ways: the live value, the planned value, the last
+//! applied value.
 //!
-//! What it would *not* change although source and cluster differ is counted and not shown: defaults, normalised values, fields of
-//! others, and what the API server keeps.
+//! Differences between source and cluster that the apply would *not* change are counted, not shown: defaults,
+//! normalised values, fields of others, and fields that the API server maintains.
 
 use std::collections::BTreeSet;
 
@@ -13,22 +14,22 @@ use serde_json::{Map, Value};
 
 use super::veil::Veil;
 
-/// Turns a value that nobody may see into something that tells it from others: its path, and itself.
+/// Replaces a secret value with a text that only tells it from other values. Called with the path and the value.
 pub type Redact<'a> = &'a dyn Fn(&str, &Value) -> String;
 
-/// Of one object.
+/// The versions of one object to compare.
 #[derive(Clone, Copy)]
 pub struct Sides<'a> {
     pub live: &'a Value,
-    /// What the API server made of it without doing it.
+    /// The API server's answer to a dry run.
     pub planned: &'a Value,
-    /// The manifest that is sent.
+    /// The manifest to send.
     pub source: &'a Value,
-    /// The manifest that was sent last, where that is known.
+    /// The last sent manifest, if known.
     pub applied: Option<&'a Value>,
-    /// Of a Secret: how its values are shown.
+    /// For a Secret: how its values are shown.
     pub redact: Option<Redact<'a>>,
-    /// Of what may hold values that nobody may see: which, and how they are shown.
+    /// For an object that may contain secret values: which, and how they are shown.
     pub veiled: Option<Veiled<'a>>,
 }
 
@@ -41,24 +42,27 @@ pub struct Veiled<'a> {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Compared {
     pub fields: Vec<FieldChange>,
-    /// That change and are not listed.
+    /// Number of changed fields that are not listed.
     pub more: u32,
-    /// Differences that stay.
+    /// Number of differences that remain.
     pub hidden: u32,
-    /// Our marks change: whose it is.
+    /// Our marks change, i.e. the owner of the object.
     pub marked: bool,
 }
 
-/// `room`: bytes that are left for listed fields.
+/// Compares the versions. `room`: bytes left for listed fields; it is reduced by what is listed.
 pub fn compare(sides: Sides<'_>, room: &mut usize) -> Compared {
     let entries = sides.live["metadata"]["managedFields"].as_array().into_iter().flatten();
     let ours = entries.into_iter().find(|entry| {
         entry["manager"] == FIELD_MANAGER && entry["operation"] == "Apply" && entry["subresource"].is_null()
     });
-    // What was applied last and is not known may be in the cluster, and then it is not known by the veil either.
+
+    // If the last applied manifest is unknown, its secret values may be in the cluster, and the veil does not know them
+    // either.
     let blind = sides.applied.is_none() && sides.veiled.is_some_and(|veiled| veiled.veil.hides(sides.source));
     let (redact, veiled, knows) = (sides.redact, sides.veiled, sides.applied.is_some());
     let mut walk = Walk { redact, veiled, blind, knows, room, out: Compared::default() };
+
     let (mut live, mut planned) = (sides.live.clone(), sides.planned.clone());
     walk.out.hidden += take_kept(&mut live);
     take_kept(&mut planned);
@@ -69,6 +73,7 @@ pub fn compare(sides: Sides<'_>, room: &mut usize) -> Compared {
     for manifest in [Some(&mut source), applied.as_mut()].into_iter().flatten() {
         take_marks(manifest);
     }
+
     let at = At {
         live: Some(&live),
         planned: Some(&planned),
@@ -80,7 +85,8 @@ pub fn compare(sides: Sides<'_>, room: &mut usize) -> Compared {
     walk.out
 }
 
-/// What the API server keeps, each of which is one difference to the source.
+/// Removes what the API server maintains, and returns the number of removed fields. Each is one difference to the
+/// source.
 fn take_kept(object: &mut Value) -> u32 {
     let mut taken = 0;
     if let Some(map) = object.as_object_mut() {
@@ -94,7 +100,7 @@ fn take_kept(object: &mut Value) -> u32 {
     taken
 }
 
-/// Our own marks, and the copy of itself that kubectl writes into an object.
+/// Removes our own marks, and the copy of itself that kubectl writes into an object.
 fn take_marks(object: &mut Value) -> Vec<Value> {
     let marks = [
         ("labels", SERVICE_LABEL),
@@ -113,14 +119,14 @@ fn take_marks(object: &mut Value) -> Vec<Value> {
     taken
 }
 
-/// One place in all of them.
+/// The same place in all versions.
 #[derive(Clone, Copy)]
 struct At<'a> {
     live: Option<&'a Value>,
     planned: Option<&'a Value>,
     source: Option<&'a Value>,
     applied: Option<&'a Value>,
-    /// Of the fields that we own, in the format FieldsV1.
+    /// Entry of the fields that we own, in the format FieldsV1.
     owned: Option<&'a Value>,
 }
 
@@ -160,15 +166,15 @@ impl<'a> At<'a> {
     }
 }
 
-/// A leaf of FieldsV1: all that is below is owned with it.
+/// Whether this is a leaf of FieldsV1: everything below is owned with it.
 fn is_whole(owned: &Value) -> bool {
     owned.as_object().is_some_and(Map::is_empty)
 }
 
-/// What tells the elements of a list apart, most telling first: the merge keys of Kubernetes' own lists.
+/// Keys that identify elements of a list, most specific first: the merge keys of Kubernetes' own lists.
 const KEYS: [&str; 8] = ["name", "mountPath", "containerPort", "port", "devicePath", "ip", "key", "type"];
 
-/// The key by which the elements of both lists can be told apart.
+/// The key that identifies the elements of both lists. None: no key does.
 pub(super) fn key_of(one: &[Value], other: &[Value]) -> Option<&'static str> {
     let tells = |key: &str, list: &[Value]| {
         let values: BTreeSet<String> = list
@@ -183,23 +189,24 @@ pub(super) fn key_of(one: &[Value], other: &[Value]) -> Option<&'static str> {
 struct Walk<'a> {
     redact: Option<Redact<'a>>,
     veiled: Option<Veiled<'a>>,
-    /// Values of the cluster may be those that were hidden once.
+    /// Live values may be secrets that are no longer known.
     blind: bool,
-    /// What was applied last is known.
+    /// The last applied manifest is known.
     knows: bool,
     room: &'a mut usize,
     out: Compared,
 }
 
 impl Walk<'_> {
-    /// `hides`: nothing below here may be seen.
+    /// Compares one place. `hides`: every value below is secret.
     fn visit(&mut self, path: &str, at: At<'_>, hides: bool) {
         if at.live == at.planned {
             self.out.hidden += noise(at.source, at.live);
             return;
         }
         let hides = hides || self.is_secret(path);
-        // Of what is hidden each value is hashed by itself.
+
+        // Each hidden value is hashed by itself.
         let opens = |value: Option<&Value>| value.map_or(hides || path.is_empty(), Value::is_object);
         if opens(at.live) && opens(at.planned) {
             let names: BTreeSet<&String> =
@@ -209,6 +216,7 @@ impl Walk<'_> {
             }
             return;
         }
+
         let lists = (at.live.and_then(Value::as_array), at.planned.and_then(Value::as_array));
         if let (Some(live), Some(planned)) = lists {
             if let Some(key) = key_of(live, planned) {
@@ -255,7 +263,7 @@ impl Walk<'_> {
         let values = [at.live, at.planned, at.applied];
         let is_veiled = |veil: &Veil| values.into_iter().flatten().any(|value| veil.hides(value));
         let veiled = self.veiled.filter(|veiled| is_veiled(veiled.veil) || (self.blind && at.live.is_some()));
-        // One of them hidden, all are: before a change the same place held what was hidden then.
+        // If one of the values is hidden, all are: before the change, the same place held the old secret.
         let redact = self.redact.filter(|_| hides).or(veiled.map(|veiled| veiled.redact));
         let mut texts = values
             .map(|value| value.map(|value| redact.map_or_else(|| value.to_string(), |redact| redact(path, value))));
@@ -264,7 +272,7 @@ impl Walk<'_> {
         let path = crate::conditions::cut(path, MAX_SHOWN_VALUE);
         let field = FieldChange { path, live, planned, applied, origin: self.origin(at, hides) };
         let lengths = [&field.live, &field.planned, &field.applied].map(|text| text.as_ref().map_or(0, String::len));
-        // The names of its members count too.
+        // Allows for the JSON names of the field's members.
         let bytes = field.path.len() + lengths.iter().sum::<usize>() + 80;
         if self.out.fields.len() >= MAX_PLANNED_FIELDS || bytes > *self.room {
             self.out.more += 1;
@@ -274,13 +282,14 @@ impl Walk<'_> {
         self.out.fields.push(field);
     }
 
-    /// `is_secret`: a Secret's `stringData` is owned under that name and lives under another, and its values are never normalised.
+    /// Who changes the field. `is_secret`: a Secret's `stringData` is owned under that name but stored under another,
+    /// and its values are never normalised.
     fn origin(&self, at: At<'_>, is_secret: bool) -> FieldOrigin {
         let is_owned = at.owned.is_some();
         if !self.knows {
             return if is_owned { FieldOrigin::Source } else { FieldOrigin::Unknown };
         }
-        // Who changes a value of ours takes the field from us.
+        // Another manager that changes one of our values takes over the field.
         let stands = if is_secret { at.live == at.applied } else { is_owned };
         let (ours, theirs) = (at.source != at.applied, at.applied.is_some() && !stands);
         match (ours, theirs) {
@@ -301,7 +310,7 @@ fn join(path: &str, name: &str) -> String {
     }
 }
 
-/// How many places a plain comparison of the two would show.
+/// Number of places that a plain comparison of the two would show.
 fn noise(source: Option<&Value>, live: Option<&Value>) -> u32 {
     match (source, live) {
         (one, other) if one == other => 0,
@@ -316,7 +325,7 @@ fn noise(source: Option<&Value>, live: Option<&Value>) -> u32 {
     }
 }
 
-/// Long texts are shown from shortly before where they begin to differ.
+/// Cuts long texts so that they begin shortly before their first difference.
 fn shorten(texts: &mut [Option<String>]) {
     const BEFORE: usize = 40;
     let begin = {

@@ -19,7 +19,7 @@ struct Case<'a> {
     applied: Option<&'a str>,
 }
 
-/// One line for each field, then what is hidden.
+/// Compares one line per field, followed by the number of hidden ones.
 #[track_caller]
 fn check(case: Case<'_>, expected: &str) {
     let mut live = yaml(case.live);
@@ -88,7 +88,7 @@ fn fields_that_come_and_go_are_named() {
     };
     let expected = "data.b: \"two\" > -, was \"two\" (Source)\ndata.c: - > \"three\", was - (Source)\nhidden 3";
     check(case, expected);
-    // Nothing was applied, or nobody knows what.
+    // Nothing was applied, or it is unknown what.
     let adopted =
         Case { live: "data: {a: one}", owned: "", planned: "data: {a: two}", source: "data: {a: two}", applied: None };
     check(adopted, "data.a: \"one\" > \"two\", was - (Unknown)\nhidden 3");
@@ -103,7 +103,7 @@ fn defaults_normalised_values_and_the_status_are_counted_and_not_shown() {
         source: "spec: {replicas: 3, cpu: 1000m}",
         applied: Some("spec: {replicas: 2, cpu: 1000m}"),
     };
-    // Three of the metadata, the status, and cpu, paused, strategy.
+    // Hidden are three fields of the metadata, the status, and cpu, paused and strategy.
     check(case, "spec.replicas: 2 > 3, was 2 (Source)\nhidden 7");
 }
 
@@ -147,7 +147,7 @@ data.user: #13 > #13, was #13 (Source)
 type: - > \"Opaque\", was - (Source)
 hidden 3";
     check(case, expected);
-    // As `stringData` is owned; somebody has changed it.
+    // Ownership as after `stringData`; somebody has changed the value.
     let by_hand = Case {
         live: "kind: Secret\ndata: {user: bWluZQ==}",
         owned: "{f:stringData: {f:user: {}}}",
@@ -205,7 +205,7 @@ fn paths_that_hold_dots_are_quoted_and_our_marks_are_not_shown() {
     assert_eq!((paths, compared.marked), (vec!["metadata.annotations[\"a.b/c\"]"], true));
 }
 
-/// As [`check`] has it, of an object with values that nobody may see.
+/// Like [`check`], for an object with values that must stay hidden.
 #[track_caller]
 fn check_veiled(secrets: &[&str], [live, planned, applied]: [Value; 3], expected: &str) {
     let mut veil = Veil::default();
@@ -226,16 +226,16 @@ fn check_veiled(secrets: &[&str], [live, planned, applied]: [Value; 3], expected
 fn values_that_nobody_may_see_are_hidden_in_any_object() {
     let map = |password: &str, port: u16| json!({"data": {"url": format!("db://{password}"), "port": port}});
     let (before, after) = (map("hunter2-old", 1), map("hunter2-new", 2));
-    // Both are known: the one that is decrypted now and the one that was then.
+    // Both values are known: the one that is decrypted now, and the one that was applied.
     let secrets = ["hunter2-old", "hunter2-new"];
     check_veiled(&secrets, [before.clone(), after.clone(), before.clone()], "data.port: 1 > 2\ndata.url: #8 > #8\n");
-    // Only the new one is: the old one stands where it will stand.
+    // Only the new value is known. The old one is hidden because it is at the same place.
     check_veiled(
         &secrets[1..],
         [before.clone(), after.clone(), before.clone()],
         "data.port: 1 > 2\ndata.url: #8 > #8\n",
     );
-    // Nothing is known of what was applied last: nothing of the cluster's is shown.
+    // Nothing is known of the last applied manifest, so no value of the cluster is shown.
     check_veiled(&secrets[1..], [before.clone(), after, Value::Null], "data.port: #9 > #9\ndata.url: #8 > #8\n");
     check_veiled(
         &["elsewhere"],

@@ -1,5 +1,5 @@
-//! Hooks of a source: which objects are hooks, when they run, and when they are deleted. By annotations of ours, of Argo CD and of Helm,
-//! the first of them that an object has.
+//! Hooks of a source: which objects are hooks, when they run and when they are deleted. Read from our annotations,
+//! those of Argo CD and those of Helm; the first that an object has counts.
 
 use farwater_api::{
     Digest,
@@ -21,17 +21,18 @@ const ARGO_DELETE_POLICY: &str = "argocd.argoproj.io/hook-delete-policy";
 const ARGO_WAVE: &str = "argocd.argoproj.io/sync-wave";
 const HELM_DELETE_POLICY: &str = "helm.sh/hook-delete-policy";
 const HELM_WEIGHT: &str = "helm.sh/hook-weight";
-/// Manifests of hooks of a deletion are kept in the cluster with the inventory, where a Secret has a megabyte.
+/// Most bytes of manifests of deletion hooks. They are stored in the cluster with the inventory, where a Secret holds
+/// one megabyte.
 const MAX_KEPT_BYTES: usize = 64 << 10;
 
-/// Whether a version is a service's first one: Helm's charts have hooks for either.
+/// Whether a version is a service's first one. Helm charts have hooks for both cases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Occasion {
     Install,
     Upgrade,
 }
 
-/// When a hook runs: in a phase, always or on an occasion.
+/// When a hook runs: in a phase, always or only on an occasion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Step {
     pub phase: HookPhase,
@@ -39,7 +40,7 @@ pub struct Step {
     pub only: Option<Occasion>,
 }
 
-/// Whether a hook is deleted when it has ended. Before it runs anew it is in any case.
+/// Whether a hook is deleted when it has ended. It is always deleted before it runs again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeletePolicy {
     pub succeeded: bool,
@@ -58,7 +59,7 @@ pub struct ResolvedHook {
     pub wave: i32,
     #[serde(default)]
     pub delete: DeletePolicy,
-    /// The test of the service's `tests` that it is.
+    /// Name of the test in the service's `tests` that it implements. None: it is no test.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub test: Option<String>,
 }
@@ -73,7 +74,7 @@ impl ResolvedHook {
     }
 }
 
-/// What an object's annotations say of it as a hook.
+/// The hook options from an object's annotations.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct HookOptions {
     steps: Vec<Step>,
@@ -81,7 +82,7 @@ struct HookOptions {
     delete: DeletePolicy,
 }
 
-/// Takes the hooks out of a render.
+/// Removes the hooks from a render and returns them.
 pub(super) fn take_hooks(objects: &mut Vec<RenderedObject>) -> Vec<RenderedObject> {
     let is_hook = |object: &mut RenderedObject| is_hook(&object.manifest["metadata"]["annotations"]);
     objects.extract_if(.., is_hook).collect()
@@ -91,7 +92,7 @@ fn list(words: &str) -> impl Iterator<Item = &str> {
     words.split(',').map(str::trim).filter(|word| !word.is_empty())
 }
 
-/// Resolves hooks; those that break a rule are skipped, and hold what comes after them.
+/// Resolves hooks. A hook that breaks a rule is skipped, and holds the phases after it.
 pub(super) fn resolve_hooks(
     rendered: Vec<RenderedObject>,
     service_uid: &str,
@@ -114,7 +115,7 @@ pub(super) fn resolve_hooks(
                 continue;
             }
         };
-        // Argo CD's `Skip`, and hooks of what we don't do.
+        // Argo CD's `Skip`, and hooks for phases that don't exist here.
         if options.steps.is_empty() {
             continue;
         }
@@ -147,6 +148,7 @@ pub(super) fn resolve_hooks(
             Err(refusal) => skipped.push(skip_hook(object, SkipReason::Refused(refusal), &steps)),
         }
     }
+
     hooks.sort_by(|a, b| (a.wave, &a.object).cmp(&(b.wave, &b.object)));
     (hooks, skipped)
 }
@@ -162,7 +164,7 @@ fn resolve_hook(
         return Err(refusal);
     }
     let test = one.manifest["metadata"]["annotations"][TEST].as_str().map(str::to_owned);
-    // Nobody looks after a hook's fields.
+    // Drift of a hook's fields is not watched, so nothing is ignored.
     let unignored = (&ApplyOptions::default(), &mut Ignores::compile(&[]));
     let finished = finish(one.manifest, object, service_uid, &ObjectKey::from(object), unignored);
     let (manifest, _) = finished.map_err(Refusal::BadOption)?;
@@ -177,7 +179,7 @@ fn resolve_hook(
     })
 }
 
-/// One that comes first holds everything; one that comes after the objects holds what comes with it.
+/// A skipped hook. Before or during the sync it holds every object; after the objects it holds only later steps.
 pub(super) fn skip_hook(object: ObjectRef, reason: SkipReason, steps: &[Step]) -> Skip {
     let comes_late =
         !steps.is_empty() && !steps.iter().any(|step| matches!(step.phase, HookPhase::PreSync | HookPhase::Sync));
@@ -209,7 +211,7 @@ fn read_hook(annotations: &Value) -> Result<HookOptions, BadOption> {
     Ok(HookOptions { steps, wave: read_hook_wave(annotations)?, delete })
 }
 
-/// A wave, or Helm's weight, which means the same among hooks.
+/// Reads a wave or Helm's weight; among hooks both mean the same.
 fn read_hook_wave(annotations: &Value) -> Result<i32, BadOption> {
     for name in [WAVE, ARGO_WAVE, HELM_WEIGHT] {
         if let Some(value) = annotations[name].as_str() {
@@ -219,7 +221,7 @@ fn read_hook_wave(annotations: &Value) -> Result<i32, BadOption> {
     Ok(0)
 }
 
-/// What each word means, or what is expected of it.
+/// Reads a list of words; the error says which words are expected.
 fn read_words<T>(name: &str, words: &str, read: fn(&str) -> Result<Vec<T>, &'static str>) -> Result<Vec<T>, BadOption> {
     let mut all = Vec::new();
     for word in list(words) {
@@ -252,7 +254,7 @@ fn helm_phase(word: &str) -> Result<Vec<Step>, &'static str> {
         "pre-delete" => (HookPhase::PreDelete, None),
         "post-delete" => (HookPhase::PostDelete, None),
         "test" | "test-success" => (HookPhase::Test, None),
-        // A rollback is a version like any other: an upgrade.
+        // A rollback is a version like any other, so it runs as an upgrade.
         "pre-rollback" | "post-rollback" | "crd-install" => return Ok(Vec::new()),
         _ => {
             return Err(
@@ -264,7 +266,7 @@ fn helm_phase(word: &str) -> Result<Vec<Step>, &'static str> {
     Ok(vec![Step { phase, only }])
 }
 
-/// Those that run on either occasion run always.
+/// Merges steps: a hook for both occasions runs always.
 fn helm_steps(steps: Vec<Step>) -> Vec<Step> {
     let mut all: Vec<Step> = Vec::new();
     for step in steps {

@@ -29,7 +29,7 @@ fn hooks_are_read_in_three_spellings() {
     check(json!({HELM_HOOK: "pre-delete,post-delete"}), &[(PreDelete, None), (PostDelete, None)]);
     check(json!({HELM_HOOK: "test-success"}), &[(Test, None)]);
     check(json!({HELM_HOOK: "pre-rollback"}), &[]);
-    // The first that is there counts.
+    // The first of the annotations counts.
     check(json!({HOOK: "PreDelete", ARGO_HOOK: "Sync", HELM_HOOK: "test"}), &[(PreDelete, None)]);
     assert!(
         !is_hook(&json!({HELM_HOOK: "crd-install"})) && !is_hook(&json!({})) && is_hook(&json!({HELM_HOOK: "test"}))

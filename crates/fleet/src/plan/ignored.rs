@@ -1,8 +1,9 @@
-//! Which fields of an object others may change, by its service's `ignoreDifferences` and its own annotations. All of it becomes annotations
-//! of the object, so that the live one tells every watch what is no drift of it.
+//! Which fields of an object others may change, from its service's `ignoreDifferences` and its own annotations. The
+//! result is written as annotations of the object, so that every watch can tell from the live object what is no drift.
 //!
-//! Expressions are asked about what the source states, before anything is sent. A watch sees metadata and no values, so that one about values
-//! of the cluster would have no answer when it is needed; and what is ignored would depend on what others have done.
+//! Expressions are evaluated on the object as the source states it, before anything is sent. A watch sees metadata and
+//! no values, so an expression on live values could not be evaluated when it is needed, and its result would depend on
+//! what others have written.
 
 use std::collections::BTreeMap;
 
@@ -21,35 +22,35 @@ use crate::health::{
     rules::visible,
 };
 
-/// Fields that one expression may pick of an object: as many as there may be JSON pointers.
+/// Most fields that one expression may pick of an object: as many as there may be JSON pointers.
 const MAX_PICKED: usize = 64;
-/// Of all that is asked for one service, see [`Expression::cost`]: some seconds at worst.
+/// Most cost of all expressions of one service, see [`Expression::cost`]: some seconds at worst.
 const MAX_COST: u64 = 20_000_000;
 
 /// The `ignoreDifferences` of a service, compiled once for all of its objects.
 pub struct Ignores<'a> {
     rules: Vec<Rule<'a>>,
-    /// What may still be asked.
+    /// Cost that may still be spent.
     room: u64,
 }
 
 struct Rule<'a> {
     stated: &'a IgnoreDifference,
-    /// As people are told.
+    /// Name of the rule in messages.
     name: String,
     expression: Option<Result<Expression, ExpressionError>>,
 }
 
-/// Of one object.
+/// The ignored fields of one object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ignored {
-    /// Those that become others than the object's own.
+    /// Annotations whose values differ from the object's own.
     pub annotations: BTreeMap<&'static str, String>,
-    /// Expressions that have no answer, each with the reason.
+    /// Expressions that could not be evaluated, each with the reason.
     pub unanswered: Vec<String>,
 }
 
-/// Why an expression ignores less than it might. An error ignores nothing.
+/// Why an expression ignores fewer fields than it might. An error ignores nothing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 enum Unanswered {
     #[error("has no answer at {field}, which stays a difference: {cause}")]
@@ -72,7 +73,7 @@ impl<'a> Ignores<'a> {
         Self { rules: rules.collect(), room: MAX_COST }
     }
 
-    /// Of an object of the source, without our marks.
+    /// The ignored fields of an object of the source, without our marks.
     pub fn of(&mut self, manifest: &Value, object: &ObjectRef) -> Result<Ignored, BadOption> {
         let annotations = Annotations::of(&manifest["metadata"]);
         let own = annotations.get(IGNORE_EXPRESSION).map(read_own).transpose()?;
@@ -80,6 +81,7 @@ impl<'a> Ignores<'a> {
         if own.is_none() && rules.is_empty() {
             return Ok(Ignored::default());
         }
+
         let (mut picked, mut unanswered) = (Vec::new(), Vec::new());
         let shown = visible(manifest);
         let mut subject = None;
@@ -95,6 +97,7 @@ impl<'a> Ignores<'a> {
             picked.extend(fields);
             unanswered.extend(problem.map(|problem| format!("{name} {problem}")));
         }
+
         let pointers = rules.iter().flat_map(|rule| &rule.stated.json_pointers).chain(&picked);
         let managers = rules.iter().flat_map(|rule| &rule.stated.managed_fields_managers);
         let mut all = BTreeMap::new();
@@ -129,7 +132,7 @@ fn matches(rule: &IgnoreDifference, object: &ObjectRef) -> bool {
         && fits(&rule.name, &object.name)
 }
 
-/// The fields that an expression picks, sorted, and what it can't tell.
+/// The fields that an expression picks, sorted, and the fields that it could not be evaluated for.
 fn ask(
     expression: &Expression,
     manifest: &Value,
@@ -151,12 +154,12 @@ struct Question<'a, 'v> {
     subject: &'a mut Subject<'v>,
     room: &'a mut u64,
     picked: Vec<String>,
-    /// The first field without an answer.
+    /// The first field without a result.
     unanswered: Option<Unanswered>,
 }
 
 impl Question<'_, '_> {
-    /// From the outside in: what a map that is picked holds is not asked about. Lists are fields as a whole.
+    /// Visits fields from the outside in. Fields inside a picked map are not asked about. Lists are fields as a whole.
     fn visit(&mut self, fields: &Map<String, Value>, place: &str) -> Result<(), Unanswered> {
         for (name, value) in fields {
             if !fits_annotation(name) {
@@ -189,7 +192,7 @@ impl Question<'_, '_> {
     }
 }
 
-/// Whether the annotation, a list with commas, can name such a field.
+/// Whether the annotation, a comma-separated list, can contain this field name.
 fn fits_annotation(name: &str) -> bool {
     !name.is_empty() && name.trim() == name && !name.contains(',')
 }

@@ -33,7 +33,7 @@ fn pointers(ignored: &Ignored) -> Vec<&str> {
     found.split(',').filter(|pointer| !pointer.is_empty()).collect()
 }
 
-/// Of a Deployment with these annotations.
+/// Evaluates the expression on a Deployment with these annotations.
 #[track_caller]
 fn check(expression: &str, annotations: Value, expected: &[&str]) {
     let ignored = of(&deployment(annotations), &[asking(expression)]);
@@ -71,7 +71,7 @@ fn an_expression_picks_fields_of_the_source_from_the_outside_in() {
     let injected = json!({"sidecar.io/status": "1", "sidecar.io/inject": "yes", "other": "x"});
     let picked = ["/metadata/annotations/sidecar.io~1inject", "/metadata/annotations/sidecar.io~1status"];
     check("field.startsWith('/metadata/annotations/sidecar.io~1')", injected, &picked);
-    // Never what the agent needs.
+    // Fields that the agent needs are never ignored.
     check("true", json!({"note": "x"}), &["/metadata/annotations/note", "/spec"]);
 }
 
@@ -103,7 +103,7 @@ fn an_error_ignores_nothing_and_is_told() {
         &[],
         "has no answer at /spec, which stays a difference: there is no \"absent\"",
     );
-    // Where there is an answer it counts.
+    // An answer for another field still counts.
     check_unanswered(
         &plain,
         "field == '/spec/replicas' ? self.spec.absent : field == '/spec/paused'",

@@ -1,5 +1,6 @@
-//! What an object's annotations say about how it is applied and when it may go: ours, and those of Argo CD, Flux and Helm where the
-//! meaning is the same. A value that means nothing is an error of its object, never the default.
+//! Options of an object from its annotations: how it is applied, and when it may be deleted. Ours are read, and those
+//! of Argo CD, Flux and Helm with the same meaning. An invalid value is an error of its object; the default is never
+//! used instead.
 
 use std::fmt;
 
@@ -29,11 +30,11 @@ const FLUX_DRIFT: &str = "helm.toolkit.fluxcd.io/driftDetection";
 const HELM_POLICY: &str = "helm.sh/resource-policy";
 /// Argo CD's options that have an effect here.
 const ARGO_KNOWN: [&str; 4] = ["Prune", "Delete", "Replace", "Force"];
-/// And those that ask for what is always so: server-side apply, kinds that wait for their definition, prunes after all waves, and no
-/// difference in what nobody states.
+/// Argo CD's options that ask for what always happens here: server-side apply, kinds that wait for their definition,
+/// prunes after all waves, and no difference in fields that the source doesn't state.
 const ARGO_ALWAYS: [&str; 4] =
     ["ServerSideApply=true", "SkipDryRunOnMissingResource=true", "PruneLast=true", "IgnoreExtraneous"];
-/// Longest value that an error repeats.
+/// Most bytes of a value that an error repeats.
 const MAX_SHOWN: usize = 64;
 
 /// How one object is applied.
@@ -42,26 +43,26 @@ pub struct ObjectOptions {
     pub adopt: AdoptPolicy,
     pub conflicts: ConflictPolicy,
     pub drift: DriftMode,
-    /// Whether it may be deleted and recreated where a change of it is refused as impossible.
+    /// Whether it may be deleted and recreated if the API server refuses a change of an immutable field.
     pub recreate: bool,
-    /// Whether it is written as a whole, so that fields that are not in the source go.
+    /// Whether it is written as a whole, so that fields that are not in the source are removed.
     pub replace: bool,
     /// Fields that others may change.
     pub ignore: Vec<Pointer>,
-    /// Field managers whose fields are theirs.
+    /// Field managers whose fields are left to them.
     pub ignore_managers: Vec<String>,
-    /// The annotation that has it left alone: neither applied nor deleted.
+    /// The annotation that excludes it: it is neither applied nor deleted. None: it is managed.
     pub left: Option<String>,
-    /// It is made where it is missing, and never changed.
+    /// It is created if missing, and never changed.
     pub create_only: bool,
-    /// Other tools' options that mean nothing here.
+    /// Other tools' options that have no effect here.
     pub unheard: Vec<String>,
-    /// Expressions about its fields that have no answer, each with the reason.
+    /// Expressions about its fields that could not be evaluated, each with the reason.
     pub unanswered: Vec<String>,
 }
 
 impl ObjectOptions {
-    /// What is said of it whatever becomes of it.
+    /// The remarks that are shown whatever happens to the object.
     pub fn remarks(&self) -> Option<String> {
         let unheard = self.unheard.join(", ");
         let unheard = (!unheard.is_empty()).then(|| format!("this means nothing here: {unheard}"));
@@ -74,7 +75,7 @@ impl ObjectOptions {
     }
 }
 
-/// An annotation whose value means nothing.
+/// An annotation with an invalid value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadOption {
     name: String,
@@ -111,14 +112,14 @@ impl<'a> Annotations<'a> {
         self.0[name].as_str()
     }
 
-    /// A member of a policy, by the name that it has in a service's spec.
+    /// Reads a member of a policy, by its name in a service's spec.
     fn policy<T: for<'de> Deserialize<'de>>(self, name: &str) -> Result<Option<T>, BadOption> {
         let Some(value) = self.get(name) else { return Ok(None) };
         let read = T::deserialize(StrDeserializer::<serde::de::value::Error>::new(value.trim()));
         read.map(Some).map_err(|error| BadOption::new(name, value, expected_by(&error.to_string())))
     }
 
-    /// One of two words.
+    /// Reads an annotation that must have one of two values.
     fn either(self, name: &str, yes: &str, no: &str) -> Result<Option<bool>, BadOption> {
         match self.get(name) {
             None => Ok(None),
@@ -128,7 +129,7 @@ impl<'a> Annotations<'a> {
         }
     }
 
-    /// Flux's word for how an object is applied.
+    /// Reads Flux's annotation for how an object is applied.
     fn ssa(self) -> Result<Option<Ssa>, BadOption> {
         let Some(value) = self.get(FLUX_SSA) else { return Ok(None) };
         let words = [
@@ -137,13 +138,13 @@ impl<'a> Annotations<'a> {
             ("IfNotPresent", Ssa::IfNotPresent),
             ("Ignore", Ssa::Ignore),
         ];
-        // In any case, as Flux reads it.
+        // Flux ignores case here.
         let found = words.into_iter().find(|(word, _)| word.eq_ignore_ascii_case(value.trim()));
         let expected = "Override or Merge or IfNotPresent or Ignore";
         found.map(|(_, ssa)| Some(ssa)).ok_or_else(|| BadOption::new(FLUX_SSA, value, expected))
     }
 
-    /// The annotation that has the object left alone.
+    /// The annotation that excludes the object.
     fn left(self) -> Result<Option<String>, BadOption> {
         if self.either(FLUX_RECONCILE, "disabled", "enabled")? == Some(true) {
             return Ok(Some(format!("{FLUX_RECONCILE}: disabled")));
@@ -151,7 +152,7 @@ impl<'a> Annotations<'a> {
         Ok((self.ssa()? == Some(Ssa::Ignore)).then(|| format!("{FLUX_SSA}: Ignore")))
     }
 
-    /// What other tools would do and this one does not.
+    /// Options of other tools that this one does not follow.
     fn unheard(self, ssa: Option<Ssa>) -> Vec<String> {
         let is_known = |item: &&str| {
             ARGO_ALWAYS.contains(item) || item.split_once('=').is_some_and(|(name, _)| ARGO_KNOWN.contains(&name))
@@ -207,7 +208,7 @@ pub fn read_wave(metadata: &Value) -> Result<i32, BadOption> {
     Ok(0)
 }
 
-/// The options of an object of a source; what it doesn't say itself, its service says.
+/// The options of an object of a source. Options that it doesn't state come from its service.
 pub fn read_options(manifest: &Value, object: &ObjectRef, service: &ApplyOptions) -> Result<ObjectOptions, BadOption> {
     let annotations = Annotations::of(&manifest["metadata"]);
     let drift = match annotations.policy(DRIFT)? {
@@ -215,6 +216,7 @@ pub fn read_options(manifest: &Value, object: &ObjectRef, service: &ApplyOptions
         None if annotations.either(FLUX_DRIFT, "disabled", "enabled")? == Some(true) => DriftMode::Ignore,
         None => service.drift,
     };
+
     let method: Option<Method> = annotations.policy(METHOD)?;
     let replace = match method {
         Some(method) => method == Method::Replace,
@@ -227,18 +229,20 @@ pub fn read_options(manifest: &Value, object: &ObjectRef, service: &ApplyOptions
             forced.map(|forced| if forced { ImmutablePolicy::Recreate } else { ImmutablePolicy::Report })
         }
     };
-    // Only who names the object itself has thought of what goes with it.
+    // Only an annotation on the object itself shows that its author considered what would be deleted with it.
     let recreate = match own {
         Some(policy) => policy == ImmutablePolicy::Recreate,
         None => service.immutable == ImmutablePolicy::Recreate && !holds_others(object),
     };
-    // The live object's own are read by `read_protection`; those of the source are checked before they get there.
+
+    // `read_protection` reads the live object's annotations; those of the source are validated before they reach it.
     let protection = read_protection(&manifest["metadata"]);
     if let Some(bad) = protection.bad {
         return Err(bad);
     }
     let ssa = annotations.ssa()?;
     let ignore = annotations.list(IGNORE_DIFFERENCES).map(|text| read_pointer(IGNORE_DIFFERENCES, text, manifest));
+
     Ok(ObjectOptions {
         adopt: annotations.policy(ADOPT)?.unwrap_or(service.adopt),
         conflicts: annotations.policy(CONFLICTS)?.unwrap_or(service.conflicts),
@@ -281,7 +285,7 @@ fn read_pointer(name: &str, text: &str, manifest: &Value) -> Result<Pointer, Bad
     Ok(pointer)
 }
 
-/// Whether it names what an agent can't do without.
+/// Whether it names a field that the agent itself needs.
 pub(super) fn is_needed(pointer: &Pointer) -> bool {
     ["apiVersion", "kind"].iter().any(|field| pointer.covers(&[field]))
         || ["name", "namespace"].iter().any(|field| pointer.covers(&["metadata", field]))
@@ -290,19 +294,19 @@ pub(super) fn is_needed(pointer: &Pointer) -> bool {
         || pointer.covers(&["metadata", "labels", SERVICE_LABEL])
 }
 
-/// The pointers that a live object's annotation has ignored; one that can't be read ignores nothing.
+/// The pointers that a live object's annotation ignores. A pointer that can't be parsed ignores nothing.
 pub fn live_pointers(metadata: &Value) -> Vec<Pointer> {
     Annotations::of(metadata).list(IGNORE_DIFFERENCES).filter_map(Pointer::parse).collect()
 }
 
-/// Whether a live object may be deleted: from the annotations that it has now, so that people can protect it where it is.
+/// Whether a live object may be deleted: from its current annotations, so that people can protect it in the cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Protection {
-    /// When it leaves the source.
+    /// For when it leaves the source.
     pub prune: Guard,
-    /// When its service is deleted.
+    /// For when its service is deleted.
     pub removal: Guard,
-    /// The annotation that has it left alone, as in [`ObjectOptions::left`].
+    /// The annotation that excludes it, as in [`ObjectOptions::left`].
     pub left: Option<String>,
     pub bad: Option<BadOption>,
 }
@@ -315,7 +319,8 @@ impl Protection {
         }
     }
 
-    /// Why an object stays that was to go when it was planned: somebody has protected it since. `confirmed`: its deletion was approved.
+    /// Why an object that was to be deleted by the plan stays: its annotations protect it now. `confirmed`: its
+    /// deletion was approved.
     pub fn forbids(&self, purpose: Purpose, confirmed: bool) -> Option<Keep> {
         match self.guard(purpose) {
             Guard::None => None,
@@ -330,13 +335,13 @@ impl Protection {
 pub enum Guard {
     #[default]
     None,
-    /// It goes once that was approved.
+    /// It is deleted once that was approved.
     Confirm,
-    /// It stays. The annotation that says so.
+    /// It stays. Holds the annotation that says so.
     Keep(String),
 }
 
-/// A value that means nothing protects: who wrote it meant something.
+/// Reads the protection. An invalid value protects, because its author wanted something other than the default.
 pub fn read_protection(metadata: &Value) -> Protection {
     let annotations = Annotations::of(metadata);
     let mut protection = Protection::default();
@@ -344,6 +349,7 @@ pub fn read_protection(metadata: &Value) -> Protection {
         Ok(left) => protection.left = left,
         Err(bad) => protection.bad = Some(bad),
     }
+
     if let Some(value) = annotations.get(PRUNE) {
         let guard = read_guard(PRUNE, value, ["disabled", "confirm", "enabled"], &mut protection.bad);
         (protection.prune, protection.removal) = (guard.clone(), guard);
@@ -360,7 +366,8 @@ pub fn read_protection(metadata: &Value) -> Protection {
         let name = format!("{ARGO_OPTIONS} {option}");
         *slot = read_guard(&name, value, ["false", "confirm", "true"], &mut protection.bad);
     }
-    // What nobody is to touch is not deleted either.
+
+    // An excluded object is not deleted either.
     let bad = protection.bad.as_ref().filter(|bad| [FLUX_RECONCILE, FLUX_SSA].contains(&bad.name.as_str()));
     let kept = protection.left.clone().or_else(|| bad.map(|bad| format!("{}: {}", bad.name, bad.value)));
     if let Some(annotation) = kept {
@@ -370,7 +377,7 @@ pub fn read_protection(metadata: &Value) -> Protection {
     protection
 }
 
-/// `words`: what keeps, what asks, what does neither; an empty one doesn't exist.
+/// `words`: the values that keep the object, ask for an approval, and do neither. An empty word doesn't exist.
 fn read_guard(name: &str, value: &str, words: [&str; 3], bad: &mut Option<BadOption>) -> Guard {
     let value = value.trim();
     let known = words.iter().position(|word| !word.is_empty() && *word == value);

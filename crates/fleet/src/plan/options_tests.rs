@@ -75,7 +75,7 @@ fn ours_and_theirs_mean_the_same() {
     for once in ["IfNotPresent", "ifnotpresent"] {
         check(json!({"kustomize.toolkit.fluxcd.io/ssa": once}), ObjectOptions { create_only: true, ..defaults() });
     }
-    // Ours come before theirs.
+    // Farwater's annotations override those of other tools.
     check(json!({"farwater.dev/method": "Apply", "argocd.argoproj.io/sync-options": "Replace=true"}), defaults());
 }
 
@@ -101,7 +101,7 @@ fn what_other_tools_would_do_and_this_one_does_not_is_named() {
     );
     unheard(json!({ssa: "merge"}), &["kustomize.toolkit.fluxcd.io/ssa: Merge"]);
     unheard(json!({ssa: "Override"}), &["kustomize.toolkit.fluxcd.io/ssa: Override"]);
-    // What is always so, and what is heard.
+    // Options that are always in effect, and options that are followed.
     unheard(json!({compare: "IgnoreExtraneous"}), &[]);
     unheard(json!({sync: "SkipDryRunOnMissingResource=true,PruneLast=true,Prune=true,Delete=true,Replace=false"}), &[]);
 }
@@ -163,7 +163,7 @@ fn an_object_says_more_than_its_service() {
     let own =
         json!({"farwater.dev/adopt": "Always", "farwater.dev/drift": "Correct", "farwater.dev/immutable": "Report"});
     assert_eq!(read(own, &service), Ok(defaults()));
-    // What holds data is made anew only by its own word.
+    // An object that holds data is recreated only if it says so itself.
     let of =
         |annotations| read_options(&manifest(annotations), &object("apps", "StatefulSet"), &service).unwrap().recreate;
     assert!(!of(json!({})) && of(json!({"farwater.dev/immutable": "Recreate"})));
@@ -231,13 +231,13 @@ fn protection_is_read_from_the_live_object_and_a_typing_error_protects() {
     for left in ["kustomize.toolkit.fluxcd.io/reconcile: disabled", "kustomize.toolkit.fluxcd.io/ssa: Ignore"] {
         let (name, value) = left.split_once(": ").unwrap();
         assert!(!check(json!({name: value}), left, left));
-        // Whatever else would let it go.
+        // The object is kept, whatever other annotations would allow.
         assert!(!check(json!({name: value, "argocd.argoproj.io/sync-options": "Prune=true,Delete=true"}), left, left));
         assert!(!check(json!({name: value, "farwater.dev/prune": "enabled"}), "", ""));
     }
     assert!(!check(json!({"kustomize.toolkit.fluxcd.io/ssa": "IfNotPresent"}), "", ""));
     let typo = "kustomize.toolkit.fluxcd.io/reconcile: disable";
     assert!(check(json!({"kustomize.toolkit.fluxcd.io/reconcile": "disable"}), typo, typo));
-    // Ours, on the live object, comes before all.
+    // Farwater's annotation on the live object overrides all others.
     assert!(!check(json!({"farwater.dev/prune": "enabled", "helm.sh/resource-policy": "keep"}), "", ""));
 }

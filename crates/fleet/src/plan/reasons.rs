@@ -24,11 +24,11 @@ pub enum SkipReason {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Left {
-    /// The source's annotation.
+    /// The annotation in the source.
     Source(String),
-    /// The live object's annotation.
+    /// The annotation of the live object.
     Live(String),
-    /// It is only to be made, and was there.
+    /// It is only to be created, and existed.
     Exists,
 }
 
@@ -45,11 +45,11 @@ pub enum Refusal {
         service: String,
         uid: String,
     },
-    /// It exists and belongs to no service, and is not to be adopted.
+    /// It exists, belongs to no service, and is not to be adopted.
     Unowned,
     Forbidden(String),
     Malformed(String),
-    /// An annotation of it has a value that means nothing.
+    /// One of its annotations has an invalid value.
     BadOption(BadOption),
 }
 
@@ -60,11 +60,11 @@ pub enum Wait {
     /// The live object is being deleted.
     Deletion,
     Lookup(String),
-    /// Somebody else keeps changing it back: who, where that is known.
+    /// Another writer keeps changing it back. None: the writer is unknown.
     Fight(Option<Box<Writer>>),
 }
 
-/// Who wrote an object, and when: an entry of its `managedFields`.
+/// The writer of an object and the time: an entry of its `managedFields`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Writer {
     pub manager: String,
@@ -75,7 +75,7 @@ pub struct Writer {
     pub time: Option<String>,
 }
 
-/// `kube-controller-manager (scale)`: an update of the object itself needs no word.
+/// `kube-controller-manager (scale)`. For an update of the object itself there is no suffix.
 impl fmt::Display for Writer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.manager)?;
@@ -88,8 +88,8 @@ impl fmt::Display for Writer {
 }
 
 impl SkipReason {
-    /// Whether the cluster lacks what the source says; a fought-over object exists and was applied, and what is left alone is as it
-    /// shall be.
+    /// Whether the cluster lacks what the source states. A fought-over object exists and was applied, and an excluded
+    /// object is as it should be.
     pub fn is_unapplied(&self) -> bool {
         !matches!(self, Self::Waiting(Wait::Fight(_)) | Self::Left(_))
     }
@@ -159,16 +159,16 @@ pub enum Keep {
     IncompleteRender,
     /// An annotation of the live object protects it.
     Protected(String),
-    /// An object that is protected would go with it.
+    /// A protected object would be deleted with it.
     Holds(ObjectKey),
-    /// Objects that are stated would be deleted with it: some of them, or how many of which service.
+    /// Stated objects would be deleted with it: names some of them, or their number per service.
     HoldsStated(String),
-    /// The same of services that are being removed with their objects.
+    /// Like [`Self::HoldsStated`], for services that are being removed with their objects.
     HoldsLeaving(String),
     /// It is being deleted already.
     Deleting,
     Lookup(String),
-    /// Another service states it, and takes it over.
+    /// Another service states it and takes it over.
     Claimed(String),
 }
 

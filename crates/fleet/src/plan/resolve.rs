@@ -31,29 +31,29 @@ pub struct Resolved {
     /// Sorted by wave, stage and name.
     pub objects: Vec<ResolvedObject>,
     pub skipped: Vec<Skip>,
-    /// What runs at certain points and is not kept. Sorted by wave and name.
+    /// Objects that run at certain points and are not kept. Sorted by wave and name.
     pub hooks: Vec<ResolvedHook>,
-    /// Whether all of the source is here: what is missing from an incomplete one proves nothing.
+    /// Whether the render is complete. What is missing from an incomplete one proves nothing.
     pub complete: bool,
-    /// What stands in the objects and is shown to nobody.
+    /// Secret values in the objects, which are shown to no person.
     pub veil: Veil,
-    /// Whether values of Secrets of the cluster stand in them: they may be others without a newer entry.
+    /// Whether the objects contain values of Secrets of the cluster, which may change without a newer entry.
     pub reads_cluster: bool,
-    /// It was made of a chart or of something else that is told whether it is the first version.
+    /// Whether a chart or another renderer was given whether this is the first version.
     pub sees_occasion: bool,
-    /// Every name that the source states, also of skipped objects; where a kind's scope is unknown, both that it could
-    /// have.
+    /// Every name that the source states, also of skipped objects. If a kind's scope is unknown, both names that the
+    /// object could have.
     stated: Vec<ObjectKey>,
     count: usize,
 }
 
 impl Resolved {
-    /// How many objects the source states.
+    /// Number of objects that the source states.
     pub fn stated(&self) -> usize {
         self.count
     }
 
-    /// Objects with names that Kustomize generates.
+    /// Number of objects with names that Kustomize generates.
     pub fn generated(&self) -> Generated {
         let mut all = Generated::new();
         for name in self.objects.iter().filter_map(|object| generated(&object.object)) {
@@ -73,7 +73,7 @@ pub struct ResolvedObject {
     /// The manifest as sent, with our label and annotation, as JSON: a tree of values takes five times its memory, and
     /// a service may hold thousands.
     pub body: Vec<u8>,
-    /// Of the manifest as sent.
+    /// Hash of the manifest as sent.
     pub hash: Digest,
     pub wave: i32,
     pub stage: Stage,
@@ -88,7 +88,7 @@ impl ResolvedObject {
     }
 }
 
-/// What a service asks for beside its manifests, and what its grant allows.
+/// What a service asks for besides its manifests, and what its grant allows.
 #[derive(Clone, Copy, Debug)]
 pub struct Terms<'a> {
     pub target_namespace: &'a str,
@@ -96,7 +96,8 @@ pub struct Terms<'a> {
     pub options: &'a ApplyOptions,
 }
 
-/// Resolves a render for one service. Objects that break a rule are skipped, each with its reason; the rest go on.
+/// Resolves a render for one service. Objects that break a rule are skipped, each with its reason; the others are
+/// resolved.
 pub fn resolve(mut render: Render, service_uid: &str, terms: Terms<'_>, served: &Scopes) -> Resolved {
     let Terms { target_namespace, ceiling, options } = terms;
     let complete = render.errors.is_empty();
@@ -116,12 +117,13 @@ pub fn resolve(mut render: Render, service_uid: &str, terms: Terms<'_>, served: 
         stated: Vec::new(),
         count: render.objects.len(),
     };
+
     let mut seen: BTreeMap<ObjectKey, (usize, String)> = BTreeMap::new();
     let mut duplicates: Vec<usize> = Vec::new();
     let mut definitions: BTreeMap<ObjectKey, ObjectKey> = BTreeMap::new();
     for rendered in render.objects {
         let wave = read_wave(&rendered.manifest["metadata"]);
-        // Of one whose own wave means nothing, that is what is said of it.
+        // If the object's own wave is invalid, that is the error to report.
         let at = wave.as_ref().copied().unwrap_or_default();
         let skip = |object, reason| Skip { object, wave: at, reason };
         let Some(mut object) = object_ref(&rendered.manifest) else {
@@ -179,12 +181,14 @@ pub fn resolve(mut render: Render, service_uid: &str, terms: Terms<'_>, served: 
             needs,
         });
     }
-    // Which of two is meant nobody knows: neither is applied. The first's message is the second's.
+
+    // Which of two duplicates is meant is unknown, so neither is applied. The second one's message stands for both.
     duplicates.sort_unstable();
     duplicates.dedup();
     for index in duplicates.into_iter().rev() {
         out.objects.remove(index);
     }
+
     refuse_doubles(&mut out, &seen);
     add_namespace_needs(&mut out.objects);
     waves::pull_forward(&mut out.objects, &definitions);
@@ -192,7 +196,7 @@ pub fn resolve(mut render: Render, service_uid: &str, terms: Terms<'_>, served: 
     out
 }
 
-/// An object is kept or it runs.
+/// Refuses names that are stated as a hook and as an object: it can only be one of them.
 fn refuse_doubles(out: &mut Resolved, objects: &BTreeMap<ObjectKey, (usize, String)>) {
     for hook in out.hooks.extract_if(.., |hook| objects.contains_key(&hook.key())) {
         let refusal = Refusal::Malformed("stated as a hook and as an object".to_owned());
@@ -205,7 +209,7 @@ struct Definition {
     scope: Scope,
 }
 
-/// The kinds that definitions of this render bring.
+/// The kinds that definitions in this render add.
 fn defined_kinds(objects: &[RenderedObject]) -> BTreeMap<GroupVersionKind, Definition> {
     let mut defined = BTreeMap::new();
     for rendered in objects {
@@ -253,7 +257,7 @@ pub(super) fn nameless(manifest: &Value) -> ObjectRef {
     }
 }
 
-/// The grant's limits. The cluster's RBAC of the service account decides on the rest.
+/// Checks the grant's limits. The RBAC of the service account in the cluster decides on everything else.
 pub fn check_ceiling(ceiling: &Ceiling, object: &ObjectRef) -> Option<Refusal> {
     let names_kind = |patterns: &[String]| {
         patterns.iter().any(|p| match p.split_once('.') {
@@ -279,8 +283,9 @@ pub fn check_ceiling(ceiling: &Ceiling, object: &ObjectRef) -> Option<Refusal> {
     (!namespace.is_empty() && !allowed.iter().any(matches)).then(|| Refusal::NamespaceNotAllowed(namespace.clone()))
 }
 
-/// Writes `stringData` of a Secret as the API server stores it. Otherwise we would own the fields under a name that nothing lives under: a
-/// key that leaves the source would stay, and a value that others change would not be noticed. What the API server refuses stays as it is.
+/// Writes `stringData` of a Secret as the API server stores it. Otherwise we would own fields under a name that no
+/// stored field has: a key that leaves the source would stay, and changes by others would not be noticed. A value that
+/// the API server refuses is left as it is.
 pub fn fold_string_data(manifest: &mut Value) {
     let is_text = |texts: &Value| texts.as_object().is_some_and(|texts| texts.values().all(Value::is_string));
     if !manifest.get("stringData").is_some_and(is_text) || !matches!(manifest["data"], Value::Null | Value::Object(_)) {
@@ -293,7 +298,7 @@ pub fn fold_string_data(manifest: &mut Value) {
     }
 }
 
-/// Adds the namespace and our marks, and drops what an export of a live object holds and an apply must not.
+/// Adds the namespace and our marks, and removes what an export of a live object contains and an apply must not.
 pub(super) fn finish(
     mut manifest: Value,
     object: &ObjectRef,
@@ -313,6 +318,7 @@ pub(super) fn finish(
     } else {
         metadata.insert("namespace".into(), object.namespace.clone().into());
     }
+
     let ignored = ignores.of(&manifest, object)?;
     let metadata = entry_object(&mut manifest, "metadata");
     let marks = [
@@ -331,6 +337,7 @@ pub(super) fn finish(
             }
         }
     }
+
     let options = read_options(&manifest, object, service)?;
     Ok((manifest, ObjectOptions { unanswered: ignored.unanswered, ..options }))
 }

@@ -1,7 +1,7 @@
-//! Values that nobody outside of the cluster may see, wherever they stand in an object.
+//! Secret values that must not leave the cluster, wherever they are in an object.
 //!
-//! A Secret is known by its kind. What was decrypted, or came as a parameter, may stand in any object, alone or inside of a
-//! text; so it is known by itself.
+//! A Secret is recognized by its kind. A decrypted value or a parameter may be in any object, alone or inside a text,
+//! so it is recognized by its content.
 
 use std::{fmt, sync::Arc};
 
@@ -9,18 +9,18 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::Value;
 use zeroize::Zeroizing;
 
-/// A shorter value is hidden where it stands alone: as a part of texts it would hide half of them.
+/// Shorter values are hidden only where they stand alone: as parts of texts they would hide half of them.
 const SHORTEST_PART: usize = 6;
 
 const CONCEALED: &str = "(secret)";
 
-/// Those of one service. Clones share them.
+/// The secret values of one service. Clones share them.
 #[derive(Clone, Default)]
 pub struct Veil(Arc<Values>);
 
 #[derive(Clone, Default)]
 struct Values {
-    /// Looked for inside of texts.
+    /// Searched inside texts.
     parts: Vec<Zeroizing<String>>,
     /// Compared with whole values.
     wholes: Vec<Zeroizing<String>>,
@@ -45,7 +45,7 @@ impl Veil {
         } else {
             let lines = trimmed.lines().map(str::trim).filter(|line| line.len() >= SHORTEST_PART);
             values.parts.extend(lines.map(|line| Zeroizing::new(line.to_owned())));
-            // Each line may be a short one.
+            // Each single line may be too short to be searched for.
             if trimmed.contains('\n') {
                 values.parts.push(Zeroizing::new(trimmed.to_owned()));
             }
@@ -62,7 +62,7 @@ impl Veil {
         }
     }
 
-    /// Hides what the other hides too.
+    /// Also hides what `other` hides.
     pub fn join(&mut self, other: &Self) {
         if Arc::ptr_eq(&self.0, &other.0) || other.is_empty() {
             return;
@@ -76,7 +76,7 @@ impl Veil {
         self.0.parts.is_empty() && self.0.wholes.is_empty()
     }
 
-    /// Whether any of them stands in `value`, at whatever depth, as a value or in a key.
+    /// Whether any secret value is in `value`, at any depth, as a value or in a key.
     pub fn hides(&self, value: &Value) -> bool {
         if self.is_empty() {
             return false;
@@ -90,12 +90,12 @@ impl Veil {
         }
     }
 
-    /// A text of somebody else's, such as a renderer's error, without what is hidden.
+    /// A text from elsewhere, such as a renderer's error, with secret values replaced.
     pub fn conceal(&self, text: &str) -> String {
         if self.0.wholes.iter().any(|whole| whole.as_str() == text.trim()) {
             return CONCEALED.to_owned();
         }
-        // The longest first: a short one may be a part of it.
+        // The longest first, because a short one may be part of it.
         let mut found: Vec<&str> =
             self.0.parts.iter().map(|part| part.as_str()).filter(|part| text.contains(part)).collect();
         found.sort_by_key(|part| std::cmp::Reverse(part.len()));

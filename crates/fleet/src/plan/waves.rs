@@ -1,4 +1,4 @@
-//! Order: which wave an object is in, what a wave waits for, and what goes before what on the way out.
+//! Order: which wave an object is in, what a wave waits for, and the order of deletion.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +7,7 @@ use farwater_api::objects::{Health, ObjectRef, SyncState};
 use super::{ObjectKey, ResolvedObject};
 use crate::prune::Candidate;
 
-/// What is known of an object of the source, for the waves behind it.
+/// Observed state of an object of the source, which later waves depend on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct State {
     pub sync: SyncState,
@@ -20,20 +20,20 @@ pub struct State {
 pub struct Holder {
     pub object: ObjectRef,
     pub wave: i32,
-    /// Somebody has to do something about it.
+    /// A person has to act on it.
     pub is_stuck: bool,
-    /// What is the matter with it, for people.
+    /// What is wrong with it, for people.
     pub message: String,
 }
 
 impl Holder {
-    /// What is said of an object that waits.
+    /// The message for an object that waits.
     pub fn explain(&self) -> String {
         format!("waits for wave {}: {}", self.wave, self.message)
     }
 }
 
-/// The object that keeps waves after those of `before` from beginning: of all that are not healthy the one that is stuck, then the
+/// The object that keeps the waves after `before` from beginning: of all unhealthy objects a stuck one, otherwise the
 /// first. `before` are all objects of the earlier waves.
 pub fn holder<'a>(
     before: impl Iterator<Item = (i32, &'a ObjectRef)>,
@@ -61,7 +61,7 @@ fn judge(wave: i32, object: &ObjectRef, state: Option<State>) -> Option<Holder> 
     }
 }
 
-/// What an object needs, its namespace and its definition, is never in a later wave than the object.
+/// Moves what an object needs, its namespace and its definition, to a wave no later than the object's.
 pub(super) fn pull_forward(objects: &mut [ResolvedObject], definitions: &BTreeMap<ObjectKey, ObjectKey>) {
     let mut earliest: BTreeMap<ObjectKey, i32> = BTreeMap::new();
     for object in objects.iter() {
@@ -83,17 +83,17 @@ fn namespace_of(object: &ObjectRef) -> Option<ObjectKey> {
     (!object.namespace.is_empty()).then(|| ObjectKey::new("", "Namespace", "", &object.namespace))
 }
 
-/// Objects on their way out, in the order in which they may go: later waves first, whatever is of a definition or in a namespace
-/// before that.
+/// Objects to delete, in order: later waves first, and before a definition or a namespace everything that belongs to
+/// it.
 #[derive(Clone, Debug, Default)]
 pub struct Departure {
     left: BTreeMap<ObjectKey, Candidate>,
-    /// Asked to go, or refused to; they are still there.
+    /// The deletion was requested or refused, and they still exist.
     tried: BTreeSet<ObjectKey>,
 }
 
 impl Departure {
-    /// `going`: what is being deleted already.
+    /// `going`: objects that are being deleted already.
     pub fn new(deletes: &[Candidate], going: &[Candidate]) -> Self {
         let key = |candidate: &Candidate| ObjectKey::from(&candidate.object);
         let left = deletes.iter().chain(going).map(|candidate| (key(candidate), candidate.clone()));
@@ -108,7 +108,7 @@ impl Departure {
         self.tried.insert(key.clone());
     }
 
-    /// What may go now, and of what may not one that it waits for.
+    /// The objects that may be deleted now, and each other object with one that it waits for.
     pub fn sort(&self) -> (Vec<&Candidate>, Vec<(&Candidate, &Candidate)>) {
         let (mut open, mut waiting) = (Vec::new(), Vec::new());
         let obstacles = Obstacles::of(&self.left, &self.tried);
@@ -122,13 +122,13 @@ impl Departure {
     }
 }
 
-/// What is in the way, each found without a look at all others.
+/// Obstacles to deletions, indexed so that each is found without comparing all objects.
 struct Obstacles<'a> {
-    /// One of the last wave.
+    /// An object of the last wave.
     last: Option<(i32, &'a Candidate)>,
     by_group: BTreeMap<&'a str, &'a Candidate>,
     by_namespace: BTreeMap<&'a str, &'a Candidate>,
-    /// The waves of definitions and namespaces: as early as what needs them.
+    /// The waves of definitions and namespaces: as early as the objects that need them.
     earliest: BTreeMap<&'a ObjectKey, i32>,
 }
 
@@ -137,7 +137,8 @@ impl<'a> Obstacles<'a> {
         let mut found =
             Self { last: None, by_group: BTreeMap::new(), by_namespace: BTreeMap::new(), earliest: BTreeMap::new() };
         let (mut of_groups, mut of_namespaces) = (BTreeMap::<&str, i32>::new(), BTreeMap::<&str, i32>::new());
-        // Of several in the way one is named that nothing else keeps.
+
+        // Of several obstacles, name one whose deletion was already requested: nothing else keeps it.
         let (asked, others): (Vec<_>, Vec<_>) = left.iter().partition(|(key, _)| tried.contains(*key));
         let left = || asked.iter().chain(&others).copied();
         for (key, candidate) in left().filter(|(key, _)| !is_definition(key)) {
@@ -182,7 +183,7 @@ impl<'a> Obstacles<'a> {
     }
 }
 
-/// Whether deleting `holder` deletes `object` too: a namespace what is in it, a definition its resources.
+/// Whether deleting `holder` also deletes `object`: a namespace deletes its contents, a definition its resources.
 pub(super) fn holds(holder: &ObjectKey, object: &ObjectKey) -> bool {
     (is_namespace(holder) && object.namespace() == holder.name())
         || (is_definition(holder) && !is_definition(object) && object.group() == group_of(holder))
@@ -196,7 +197,7 @@ pub fn is_namespace(key: &ObjectKey) -> bool {
     key.group().is_empty() && key.kind() == "Namespace"
 }
 
-/// A definition is called `plural.group`.
+/// The group of a definition, from its name `plural.group`.
 pub fn group_of(definition: &ObjectKey) -> &str {
     definition.name().split_once('.').map_or("", |(_, group)| group)
 }

@@ -44,7 +44,7 @@ fn candidate(wave: i32, object: ObjectRef) -> Candidate {
     Candidate { uid: format!("uid-{}", object.name), object, wave, confirm: false }
 }
 
-/// The rounds in which objects go, where each one that is asked is gone at once.
+/// The rounds in which objects are deleted, if each one is gone as soon as it is asked for.
 fn rounds(deletes: &[Candidate]) -> Vec<Vec<String>> {
     let mut departure = Departure::new(deletes, &[]);
     let mut rounds = Vec::new();
@@ -79,7 +79,8 @@ fn what_came_last_goes_first_and_content_before_what_holds_it() {
     assert_eq!(rounds(&all), [["b"], ["a"], ["c"]]);
     let all = [candidate(0, definition()), candidate(0, boat()), candidate(0, namespace()), candidate(0, map("a"))];
     assert_eq!(rounds(&all), [vec!["a", "ark"], vec!["web", "boats.sea.io"]]);
-    // A definition of a later wave than its resources is as early as they are, or each would wait for the other.
+    // A definition of a later wave than its resources counts as one of their wave: otherwise each would wait for the
+    // other.
     let all = [candidate(5, definition()), candidate(0, boat()), candidate(7, namespace())];
     assert_eq!(rounds(&all), [["ark"], ["web"], ["boats.sea.io"]]);
 }
@@ -97,7 +98,7 @@ fn what_is_on_its_way_out_is_waited_for_and_one_that_is_refused_too() {
 }
 
 proptest! {
-    /// Whatever the waves are, everything goes in the end, and nothing before what it holds.
+    /// Whatever the waves are, everything is deleted in the end, and nothing before its contents.
     #[test]
     fn everything_goes_and_in_order(waves in proptest::collection::vec(-2i32..3, 6)) {
         let objects = [definition(), boat(), namespace(), map("a"), map("b"), object("sea.io", "Boat", "other", "b2")];

@@ -1,7 +1,8 @@
-//! Answers of the outside: who is asked about what, what is remembered of it, and when it is asked again.
+//! Answers from outside services: which question is asked, what is stored of the answer, and when it is asked again.
 //!
-//! An answer belongs to one question: all that would be deployed, the gate as it is stated, and the last time that a person had it asked
-//! anew. Where any of these is another there is no answer yet, and without one a gate is closed. An error is an answer, and never a pass.
+//! An answer belongs to one question: everything that would be deployed, the gate as stated, and the last time a person
+//! discarded the answers. If any of these changes there is no answer yet, and a gate without an answer is closed. An
+//! error is an answer, but never a pass.
 
 use std::time::Duration;
 
@@ -15,38 +16,39 @@ use serde_json::{Value, json};
 use super::{Gates, Held, metric::Measuring, seconds};
 use crate::{conditions::cut, notify::wait_after};
 
-/// Bytes of what somebody else says.
+/// Most bytes kept of another service's message.
 const MAX_MESSAGE: usize = 256;
-/// Seconds after which somebody is asked again whom nobody could ask: what was wrong with a Secret may have been mended.
+/// Longest pause in seconds before a question is asked again that could not be asked: its Secret may have been
+/// corrected.
 const LONGEST_PAUSE: i64 = 300;
-/// Seconds that asking and waiting for a turn may take beyond an interval.
+/// Seconds that asking, and waiting for a turn, may take beyond an interval.
 const SLACK: i64 = 30;
 
-/// Whom a gate asks, as it was read.
+/// A gate that asks a service, parsed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Asking {
     pub stated: PromotionGate,
-    /// Seconds.
+    /// Seconds between two questions.
     pub interval: i64,
-    /// Seconds.
+    /// Seconds that a pass counts.
     pub expires: i64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Said {
     Pass,
-    /// It is not asked again.
+    /// Final: the question is not asked again.
     Fail,
     Wait,
     Error,
 }
 
-/// What came of asking once. Of a `Metric`, `Pass` and `Fail` are of one measurement.
+/// Result of asking once. For a `Metric`, `Pass` and `Fail` are about one measurement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Heard {
     pub said: Said,
     pub message: String,
-    /// When the other side wants to be asked again.
+    /// When the other side wants to be asked again. None: it does not say.
     pub after: Option<Duration>,
 }
 
@@ -56,64 +58,64 @@ impl Heard {
     }
 }
 
-/// What is remembered of a question.
+/// The stored answer to a question.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Answer {
-    /// The question.
+    /// Digest of the question.
     pub of: Digest,
     pub said: Said,
     /// One sentence, for people.
     pub message: String,
     /// Seconds since 1970.
     pub at: i64,
-    /// It is asked again then; none: never.
+    /// When it is asked again, in seconds since 1970. None: never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<i64>,
-    /// In a row.
+    /// Number of errors in a row.
     #[serde(default, skip_serializing_if = "farwater_api::is_zero")]
     pub errors: u32,
-    /// Of a `Metric`.
+    /// Only for a `Metric`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub course: Option<Course>,
 }
 
-/// Measurements until now.
+/// The measurements so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Course {
-    /// How often the condition has held in a row.
+    /// Number of times in a row that the condition has held.
     pub held: u32,
-    /// Since when, in seconds since 1970.
+    /// Start of that run, in seconds since 1970.
     pub since: i64,
-    /// When it was measured last.
+    /// Time of the last measurement, in seconds since 1970.
     pub last: i64,
-    /// How often it has not held.
+    /// Number of times that the condition has not held.
     pub failed: u32,
 }
 
-/// Something to ask now.
+/// A question to ask now.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Question {
-    /// Its index.
+    /// Index of the stage.
     pub stage: usize,
     pub gate: GateType,
     pub of: Digest,
     pub commit: String,
-    /// All that would be deployed.
+    /// Digest of everything that would be deployed.
     pub digest: Digest,
-    /// What is remembered of it.
+    /// The stored answer.
     pub before: Option<Answer>,
 }
 
 impl Question {
-    /// The same until an answer is remembered, also after a crash.
+    /// An id that stays the same until an answer is stored, also across a crash.
     pub fn id(&self) -> String {
         let before = self.before.as_ref().map(|before| before.at);
         Digest::of_json(&json!([self.of, before])).to_hex()
     }
 
-    /// What is remembered from now on. None: there is no such gate.
+    /// The answer to store from now on. None: the gate no longer exists.
     pub fn answer(&self, gates: &Gates, heard: &Heard, now: i64) -> Option<Answer> {
         let errors = match heard.said {
             Said::Error => self.before.as_ref().map_or(0, |before| before.errors).saturating_add(1),
@@ -126,6 +128,7 @@ impl Question {
         };
         let told: String = heard.message.chars().filter(|one| !one.is_control()).collect();
         let told = cut(&told, MAX_MESSAGE);
+
         let answer = Answer {
             of: self.of,
             said: heard.said,
@@ -135,6 +138,7 @@ impl Question {
             errors,
             course: self.before.as_ref().and_then(|before| before.course),
         };
+
         match self.gate {
             GateType::Webhook => {
                 let asking = gates.webhook.as_ref()?;
@@ -166,10 +170,11 @@ impl Question {
     }
 }
 
-/// With one more measurement.
+/// The course with one more measurement.
 fn go_on(measuring: &Measuring, answer: Answer, (holds, told): (bool, &str), now: i64) -> Answer {
     let mut course = answer.course.unwrap_or_default();
-    // Nobody knows how it was between two measurements that lie too far apart, or while the clock went back.
+    // Nothing is known about the time between two measurements that are too far apart, or during which the clock went
+    // back.
     let goes_on = course.held > 0 && course.last <= now && now - course.last <= fresh_for(measuring.interval);
     if !goes_on {
         (course.held, course.since) = (0, now);
@@ -181,6 +186,7 @@ fn go_on(measuring: &Measuring, answer: Answer, (holds, told): (bool, &str), now
         course.held = 0;
         course.failed = course.failed.saturating_add(1);
     }
+
     let has_failed = measuring.failure_limit.is_some_and(|limit| course.failed >= limit);
     let lasted = now - course.since;
     let said = match holds {
@@ -206,28 +212,29 @@ fn go_on(measuring: &Measuring, answer: Answer, (holds, told): (bool, &str), now
             None => format!("it does not hold: {told}"),
         },
     };
+
     let next = (said != Said::Fail).then(|| now.saturating_add(measuring.interval));
     Answer { said, message, next, course: Some(course), ..answer }
 }
 
-/// Seconds for which a measurement says how it is.
+/// Seconds for which a measurement counts as current.
 fn fresh_for(interval: i64) -> i64 {
     interval.saturating_mul(2).saturating_add(SLACK)
 }
 
-/// A gate that is asked about, and how long a pass counts.
+/// Gates that ask, and how long a pass of each counts in seconds.
 pub(super) fn asked_gates(gates: &Gates) -> impl Iterator<Item = (GateType, &PromotionGate, i64)> {
     let webhook = gates.webhook.as_ref().map(|one| (GateType::Webhook, &one.stated, one.expires));
     let metric = gates.metric.as_ref().map(|one| (GateType::Metric, &one.stated, fresh_for(one.interval)));
     webhook.into_iter().chain(metric)
 }
 
-/// What an answer is bound to. `request`: when a person last had it asked anew.
+/// Digest of the question that an answer is bound to. `request`: when a person last discarded the answers.
 pub(super) fn question(digest: Digest, stated: &PromotionGate, request: Option<&str>) -> Digest {
     Digest::of_json(&json!([digest, stated, request]))
 }
 
-/// How a gate stands by what is remembered, whether it is to be asked now, and when to look again.
+/// How a gate stands by the stored answer, whether to ask now, and when to look again.
 pub(super) fn stand(
     (gate, of): (GateType, Digest),
     remembered: Option<&Answer>,
@@ -241,7 +248,7 @@ pub(super) fn stand(
     let Some(next) = answer.next else {
         return (held(false, answer.said == Said::Fail, &answer.message), false, None);
     };
-    // One of a clock that was set back is as old as nobody knows.
+    // An answer from the future was stored before the clock was set back; its age is unknown.
     let is_of_now = answer.at <= now;
     let ends = answer.at.saturating_add(counts_for);
     let is_due = !is_of_now || next <= now;
@@ -253,7 +260,7 @@ pub(super) fn stand(
     }
 }
 
-/// What a service says: `{"result": "pass", "message": "…"}`, or `fail`, or `wait`.
+/// Parses a service's reply: `{"result": "pass", "message": "…"}`, or `fail`, or `wait`.
 pub fn read_reply(body: &[u8]) -> Heard {
     if body.is_empty() {
         return Heard::error("its answer is empty, or longer than anybody reads");

@@ -1,4 +1,4 @@
-//! Measurements: what Prometheus answers, and whether it is as it has to be.
+//! Measurements: the answers of Prometheus, and whether they satisfy the condition.
 
 use farwater_api::pipeline::PromotionGate;
 use serde_json::{Number, Value, json};
@@ -9,25 +9,26 @@ use crate::{
     health::expression::{Expression, Subject},
 };
 
-/// Bytes of a value, as it is told.
+/// Most bytes of a value in a message.
 const MAX_VALUE: usize = 40;
 
-/// What is measured, as it was read.
+/// A metric gate, parsed.
 #[derive(Clone, Debug)]
 pub struct Measuring {
     pub stated: PromotionGate,
     pub condition: Expression,
-    /// Seconds.
+    /// Seconds between two measurements.
     pub interval: i64,
-    /// Seconds for which it holds; 0: no matter how long.
+    /// Seconds for which the condition must hold. 0: any time.
     pub duration: i64,
-    /// How often in a row it holds.
+    /// Number of times in a row that the condition must hold.
     pub count: u32,
     pub failure_limit: Option<u32>,
 }
 
-/// One measurement by an answer of [Prometheus' API](https://prometheus.io/docs/prometheus/latest/querying/api/#instant-queries).
-/// What can't be judged is an error, a result without any series too: a service that is gone has no errors.
+/// Takes one measurement from a response of [Prometheus'
+/// API](https://prometheus.io/docs/prometheus/latest/querying/api/#instant-queries). A response that can't be judged is
+/// an error. So is a result without any series, because a service that is gone has no errors either.
 pub fn measure(condition: &Expression, body: &[u8]) -> Heard {
     let seen = match read_result(body) {
         Ok(seen) => seen,
@@ -43,7 +44,7 @@ pub fn measure(condition: &Expression, body: &[u8]) -> Heard {
     }
 }
 
-/// As a condition sees it.
+/// The response as a condition sees it.
 fn read_result(body: &[u8]) -> Result<Value, String> {
     if body.is_empty() {
         return Err("the answer is empty, or longer than anybody reads: sum it up in the query".to_owned());
@@ -52,6 +53,7 @@ fn read_result(body: &[u8]) -> Result<Value, String> {
     if answer["status"] != "success" {
         return Err("the answer is not that of a query: is it Prometheus?".to_owned());
     }
+
     let (data, empty) = (&answer["data"], json!({}));
     let series: Vec<(&Value, &Value)> = match data["resultType"].as_str() {
         Some("scalar") => vec![(&empty, &data["result"])],
@@ -64,15 +66,17 @@ fn read_result(body: &[u8]) -> Result<Value, String> {
     if series.is_empty() {
         return Err("the query has no result".to_owned());
     }
+
     let mut seen = json!({"series": []});
     let mut values = Vec::with_capacity(series.len());
     for (labels, sample) in series {
         let text = sample[1].as_str().ok_or("a sample has no value")?;
-        // Nothing can be said of what is not a number, and JSON has none for infinity.
+        // A value that is not a number can't be judged, and JSON has no infinity.
         let number = text.parse::<f64>().ok().and_then(Number::from_f64);
         let number = number.ok_or_else(|| format!("a value is {}", cut(text, MAX_VALUE)))?;
         values.push(json!({"labels": labels, "value": number}));
     }
+
     if let [one] = values.as_slice() {
         seen["value"] = one["value"].clone();
     }

@@ -1,14 +1,14 @@
-//! Texts that go with a commit: what the sets and services of the first stage state of them, which must agree.
+//! Texts that belong to a commit: the sets and services of the first stage state them, and must agree.
 
 use std::collections::BTreeMap;
 
-/// Bytes of names and texts together: they are in an entry of each service.
+/// Most bytes of names and texts together, because every service's entry holds them.
 pub const MAX_BYTES: usize = 4096;
 
-/// What one set or service states, and what people call it.
+/// The texts that one set or service states, and its name for people.
 pub type Stated = (String, BTreeMap<String, String>);
 
-/// The texts of these names, or why they can't be told.
+/// The texts of these names, or why they are not known.
 pub fn agree(names: &[String], stated: &[Stated]) -> Result<BTreeMap<String, String>, String> {
     let mut texts = BTreeMap::new();
     for name in names {

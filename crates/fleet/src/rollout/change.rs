@@ -1,4 +1,4 @@
-//! What a member would run, or runs, as one id.
+//! An id for what a member would run, or runs.
 
 use std::{collections::BTreeMap, fmt, str::FromStr};
 
@@ -6,15 +6,15 @@ use farwater_api::Digest;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-/// Names all that a rollout holds of one member: the first 16 bytes of a sha256. Members that are made of the same have the same
-/// one, and nothing depends on it.
+/// Identifies everything that a rollout delivers to one member: the first 16 bytes of a SHA-256. Members made of the
+/// same content have the same id; nothing depends on that.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ChangeId([u8; 16]);
 
-/// What an id is made of.
+/// The input of a [`ChangeId`].
 #[derive(Clone, Copy, Debug)]
 pub struct Content<'a> {
-    /// Of the stamped spec without what a person may change on one member: suspension and pin.
+    /// Digest of the stamped spec without suspension and pin, which a person may change on one member.
     pub template: Digest,
     pub bundle: Digest,
     /// Folder inside the bundle.
@@ -35,7 +35,7 @@ impl ChangeId {
     pub fn of(content: &Content<'_>) -> Self {
         let Content { template, bundle, path, origin, parameters, configuration } = *content;
         let mut parts = vec![json!(template), json!(bundle), json!(path), json!(origin), json!(parameters)];
-        // Most have none, and keep the id that they have.
+        // Most members have no configuration; leaving it out keeps the ids they already have.
         if !configuration.is_empty() {
             parts.push(json!(configuration));
         }

@@ -1,4 +1,4 @@
-//! What is known of a member: what its agent says of the entry that is published, and whether it is heard.
+//! What the hub knows of a member: what its agent reports about the published entry, and whether the agent is heard.
 
 use farwater_api::{
     Digest,
@@ -13,7 +13,7 @@ use crate::{conditions::cut, history::judge_report};
 
 const MAX_MESSAGE_BYTES: usize = 256;
 
-/// The entry of a desired state that a member's agent is handed, and the change that it was made of.
+/// The entry of the desired state that a member's agent is given, and the change that it was made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Published {
@@ -21,18 +21,19 @@ pub struct Published {
     pub change: ChangeId,
 }
 
-/// The agent's last word on one entry. It counts as long as that entry is the one that is published: the next one has no word
-/// until a report names it.
+/// The agent's last report on one entry. It counts while that entry is published: the next entry has no evidence until
+/// a report names it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Evidence {
     entry: Digest,
     change: ChangeId,
     said: Said,
-    /// Since when it says so.
+    /// When the agent began to report this, in seconds.
     since: i64,
-    /// Since when the change is healthy. It outlasts an entry that takes the place of another for the same change, as with each
-    /// Secret that is renewed: else what is renewed often would never have soaked. A failure ends it.
+    /// Since when the change is healthy, in seconds. It is kept when another entry for the same change is published,
+    /// e.g. after a renewed Secret: otherwise a service whose Secrets are renewed often would never finish its soak. A
+    /// failure ends it. None: not healthy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     healthy_since: Option<i64>,
 }
@@ -41,13 +42,13 @@ pub struct Evidence {
 #[serde(tag = "type", content = "message")]
 pub enum Said {
     Progressing,
-    /// All objects are, and every test was run.
+    /// All objects are healthy, and every test was run.
     Healthy,
     Failed(String),
 }
 
 impl Evidence {
-    /// Takes a report in; whether it is news. One about another entry than is published never is.
+    /// Stores a report and returns whether it is news. A report on another entry than the published one never is.
     pub fn note(
         known: &mut Option<Self>,
         published: Option<Published>,
@@ -58,24 +59,26 @@ impl Evidence {
         let Some(Published { entry, change }) = published.filter(|published| published.entry == report.entry) else {
             return false;
         };
-        // It has not begun with it.
+        // The agent has not begun to apply this entry.
         if report.outcome == Outcome::Superseded {
             return false;
         }
+
         let before = known.take().filter(|before| before.change == change);
         let is_same = before.as_ref().is_some_and(|before| before.entry == entry);
         let said = match judge_report(report, tests) {
             Some((VersionResult::Healthy, _)) => Said::Healthy,
             Some((VersionResult::Failed, message)) => Said::Failed(cut(&message, MAX_MESSAGE_BYTES)),
             Some(_) => Said::Progressing,
-            // The agent has begun with it; of one that was judged already it says nothing new.
+            // The agent has begun to apply the entry. For a change that was already judged this says nothing new.
             None if is_same => {
                 *known = before;
                 return false;
             }
             None => Said::Progressing,
         };
-        // What fell back by itself has to soak again.
+
+        // A change that fell back by itself has to soak again.
         let outlasts = |before: &&Self| !is_same || said == Said::Healthy || before.said != Said::Healthy;
         let kept = before.as_ref().filter(outlasts).and_then(|before| before.healthy_since);
         let healthy_since = match said {
@@ -83,6 +86,7 @@ impl Evidence {
             Said::Progressing => kept,
             Said::Failed(_) => None,
         };
+
         let goes_on = before.as_ref().filter(|before| is_same && is_like(&before.said, &said));
         let since = goes_on.map_or(now, |before| before.since);
         let next = Self { entry, change, said, since, healthy_since };
@@ -91,7 +95,7 @@ impl Evidence {
         is_news
     }
 
-    /// What it says of the entry that is published now.
+    /// This evidence, if it is about the entry that is published now.
     pub(super) fn on(&self, published: Option<Published>) -> Option<&Self> {
         published.is_some_and(|published| published.entry == self.entry).then_some(self)
     }
@@ -108,7 +112,7 @@ impl Evidence {
         self.since
     }
 
-    /// None: it is not.
+    /// Since when the change is healthy, in seconds. None: it is not healthy.
     pub fn healthy_since(&self) -> Option<i64> {
         self.healthy_since.filter(|_| self.said == Said::Healthy)
     }
@@ -122,15 +126,16 @@ fn is_like(one: &Said, other: &Said) -> bool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
     Heard {
-        /// When it polled last.
+        /// Time of the last poll, in seconds.
         at: i64,
     },
-    /// The hub has been away: not since it started, and not for too long yet.
+    /// The hub was away, and has not heard the cluster since it started. It has not waited long enough to call it
+    /// silent.
     NotYet,
     Silent {
-        /// When it polled last.
+        /// Time of the last poll, in seconds.
         since: i64,
-        /// Whether it has polled since the present entry was published.
+        /// Whether the cluster has polled since the present entry was published.
         has_entry: bool,
     },
 }
@@ -162,7 +167,8 @@ mod tests {
         Some(Published { entry: Digest::of(entry), change: id(change) })
     }
 
-    /// Reports as `(entry published, its change, entry reported, health)` at seconds 1, 2 …; what is known in the end.
+    /// Feeds reports `(published entry, its change, reported entry, health)` at seconds 1, 2 …, and returns the final
+    /// evidence.
     fn after(reports: &[(&str, &str, &str, Health)]) -> Option<(Said, i64, Option<i64>)> {
         let mut known = None;
         for (second, (entry, change, reported, health)) in (1..).zip(reports) {

@@ -1,4 +1,4 @@
-//! What holds members up, and who goes next.
+//! What holds members back, and which member goes next.
 
 use std::{cmp::Reverse, collections::BTreeSet};
 
@@ -9,18 +9,18 @@ use farwater_api::{
 
 use super::{Case, Latch, Member, Policy, Reach, Resting, State, View};
 
-/// A partition's value; what has no label comes last.
+/// Value of a partition label. Members without the label sort last.
 type Partition<'a> = (bool, &'a str);
 
 pub(super) struct Gates {
     pub latch: Option<Latch>,
-    /// For a person to promote it.
+    /// The rollout waits for a person to promote it.
     pub on_hold: bool,
-    /// The first step that has not let all others pass.
+    /// The first step that later steps still wait for.
     pub step: u16,
     pub max: usize,
     pub unavailable: usize,
-    /// Nobody has got through yet, and there is no canary to wait for.
+    /// No member has got through yet, and there is no canary to wait for.
     pub is_alone: bool,
     is_at_once: bool,
     max_partitions: usize,
@@ -33,7 +33,7 @@ pub(super) struct Gates {
 
 #[derive(Clone, Copy, Default)]
 struct StepGate {
-    /// None: as the whole.
+    /// None: the limit of the whole set applies.
     max: Option<usize>,
     unavailable: usize,
     refused: usize,
@@ -54,6 +54,7 @@ impl Gates {
         for (step, done) in steps.iter_mut().zip(resting) {
             step.total = *done;
         }
+
         for (member, view) in members.iter().zip(views) {
             let step = &mut steps[usize::from(member.step)];
             let is_left = matches!(view.case, Case::Deferred | Case::Skipped)
@@ -65,6 +66,7 @@ impl Gates {
         for (number, step) in (0..).zip(&mut steps) {
             step.max = policy.step(number).and_then(|stated| stated.max_unavailable).map(|limit| limit.of(step.total));
         }
+
         let sum = |count: fn(&StepGate) -> usize| steps.iter().map(count).sum::<usize>();
         let (total, unavailable, refused) = (sum(|s| s.total), sum(|s| s.unavailable), sum(|s| s.refused));
         let max = policy.max_unavailable.of(total);
@@ -75,8 +77,9 @@ impl Gates {
         let is_over = |step: &StepGate| step.max.is_some_and(|max| step.refused >= max);
         let has_failed = refused >= bears || steps[0].refused > 0 || steps.iter().any(is_over);
         let is_at_once = policy.strategy == Strategy::AllAtOnce;
-        // What goes everywhere at once is not stopped, and may go back.
+        // An all-at-once rollout is not stopped, but it may go back.
         let may_halt = !is_at_once || policy.on_failure == OnFailure::Rollback;
+
         let latch = match () {
             () if state.aborted => Some(Latch::Aborted),
             () if has_failed && refused > 0 && may_halt => Some(Latch::Halted),
@@ -102,7 +105,7 @@ impl Gates {
         }
     }
 
-    /// Whether what has changed goes back.
+    /// Whether changed members go back.
     pub fn goes_back(&self, policy: &Policy) -> bool {
         match self.latch {
             Some(Latch::Aborted) => true,
@@ -111,12 +114,12 @@ impl Gates {
         }
     }
 
-    /// New to a set that is good: it shows nothing that others wait for.
+    /// Whether the member is new to a set that is known to be good. No other member waits for a newcomer.
     pub fn is_newcomer(&self, view: &View) -> bool {
         self.is_known && view.track.released.is_none()
     }
 
-    /// Those that get what they want now.
+    /// Indices of the members to release now.
     pub fn choose(&self, members: &[Member<'_>], views: &[View]) -> Vec<usize> {
         let ready = |index: &usize| views[*index].is_ready;
         if self.on_hold {
@@ -125,6 +128,7 @@ impl Gates {
         if self.is_at_once {
             return (0..views.len()).filter(ready).collect();
         }
+
         let mut hopeful = views.iter().filter(|view| view.is_hopeful).count();
         let mut ready: Vec<usize> = (0..views.len()).filter(ready).collect();
         ready.sort_by_cached_key(|index| {
@@ -136,6 +140,7 @@ impl Gates {
         ready.truncate(self.max.saturating_sub(hopeful));
         let mut chosen = ready;
         hopeful += chosen.len();
+
         if self.latch.is_some() {
             return chosen;
         }
@@ -145,6 +150,7 @@ impl Gates {
             let allowed = self.partitions(members, views, &healthy);
             healthy.retain(|index| allowed.contains(&partition(&members[*index])));
         }
+
         let (mut unavailable, mut steps) = (self.unavailable, self.steps.clone());
         for index in healthy {
             let (member, view) = (&members[index], &views[index]);
@@ -164,9 +170,9 @@ impl Gates {
         chosen
     }
 
-    /// Those that go back now.
+    /// Indices of the members to take back now.
     pub fn choose_back(&self, members: &[Member<'_>], views: &[View]) -> Vec<usize> {
-        // What was aborted is refused by all whom it concerned then.
+        // After an abort, every member that was concerned refuses the aborted change.
         let is_meant = |view: &View| self.latch != Some(Latch::Aborted) || view.case == Case::Refused;
         let goes = |index: &usize| views[*index].may_go_back && is_meant(&views[*index]);
         let mut back: Vec<usize> = (0..views.len()).filter(goes).collect();
@@ -177,7 +183,7 @@ impl Gates {
             let step = &mut steps[usize::from(member.step)];
             let fits = !is_new || (unavailable < self.max && step.max.is_none_or(|max| step.unavailable < max));
             let taken = usize::from(fits && is_new);
-            // Nobody waits for it any more: nothing of the rollout is there.
+            // The change never reached this silent cluster, so it no longer counts as unavailable.
             let left = usize::from(!is_new && matches!(member.reach, Reach::Silent { .. }));
             unavailable = unavailable + taken - left;
             step.unavailable = step.unavailable + taken - left;
@@ -186,7 +192,8 @@ impl Gates {
         back
     }
 
-    /// Those that have members on their way; while there is room, those of which half is through, and then the first others.
+    /// Partitions that may have members on their way: first those that have some now, then, while there is room, those
+    /// whose members are partly through, then others.
     fn partitions<'a>(
         &self,
         members: &'a [Member<'_>],
@@ -199,7 +206,7 @@ impl Gates {
         };
         let mut open = here(&|_, view| view.is_moving);
         if open.len() > self.max_partitions {
-            // What was broken goes wherever it is, and brings nobody after it.
+            // A broken member is released whatever its partition, but it opens its partition to no other member.
             return BTreeSet::new();
         }
         let begun = here(&|member, view| member.step == self.step && view.is_through);
@@ -210,7 +217,7 @@ impl Gates {
         open
     }
 
-    /// Not always the same cluster first.
+    /// Order of members within a rollout. The number is hashed in, so that not always the same cluster goes first.
     fn rank(&self, member: &Member<'_>) -> Digest {
         Digest::of(format!("{}/{}", self.number, member.cluster))
     }

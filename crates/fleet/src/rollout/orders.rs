@@ -1,10 +1,10 @@
-//! What a person's order changes, once.
+//! Carries out a person's order, once.
 
 use farwater_api::rollout::{Promote, Strategy};
 
 use super::{Case, Member, Order, Policy, State, Track, View};
 
-/// The tracks after it. An order for another number is noted, so that it never counts.
+/// Returns the tracks after the order. An order for another number is recorded too, so that it never counts.
 pub(super) fn obey(
     policy: &Policy,
     state: &mut State,
@@ -14,6 +14,7 @@ pub(super) fn obey(
 ) -> Vec<Track> {
     state.obeyed = Some(order.id);
     let mut tracks: Vec<Track> = views.iter().map(|view| view.track).collect();
+
     if order.number != state.number {
         return tracks;
     }
@@ -22,8 +23,9 @@ pub(super) fn obey(
             track.skipped = member.wanted;
         }
     }
+
     match order.promote {
-        // It says that it may begin, and nothing of what it begins with.
+        // On hold, a promotion only lets the rollout begin, whatever it names.
         Some(_) if policy.strategy == Strategy::OnHold && !state.promoted => state.promoted = true,
         Some(Promote::Soak) => promote_soak(members, views, &mut tracks),
         Some(Promote::Step) => {

@@ -1,4 +1,4 @@
-//! What a [`RolloutPolicy`] means: texts read, limits kept.
+//! A [`RolloutPolicy`] in parsed form, with its limits checked.
 
 use farwater_api::{
     Digest,
@@ -11,9 +11,9 @@ use crate::{
     duration::{Bounds, ROLLOUT_DEADLINE, ROLLOUT_FAIL_AFTER, ROLLOUT_SOAK},
 };
 
-/// Partitions at a time. Who has more regions on their way at once needs no partitions.
+/// Most partitions at a time. A fleet that changes more regions at once needs no partitions.
 const MAX_PARTITIONS: u32 = 64;
-/// Canaries. More are a step.
+/// Most canaries. More of them are better a step.
 const MAX_CANARIES: u32 = 1000;
 const MAX_NAME: usize = 63;
 /// A label's key in Kubernetes: a prefix of 253, a slash, a name of 63.
@@ -21,16 +21,16 @@ const MAX_LABEL_KEY: usize = 317;
 const MAX_REASON: usize = 1024;
 const MAX_REQUESTED_AT: usize = 64;
 
-/// How a change spreads. Durations are seconds.
+/// How a change spreads. Durations are in seconds.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Policy {
     pub strategy: Strategy,
     pub max_unavailable: Limit,
     /// None: no cluster goes before the others.
     pub canary: Option<CanaryPolicy>,
-    /// Canaries are step 0, these are 1 and so on, and one more is that of all clusters that none selects.
+    /// Steps from 1 on; canaries are step 0. Clusters that no step selects form one more step at the end.
     pub steps: Vec<StepPolicy>,
-    /// Key of a label.
+    /// Key of the label to partition by. None: no partitions.
     pub partition_by: Option<String>,
     pub max_partitions: usize,
     pub soak: i64,
@@ -44,9 +44,9 @@ pub struct Policy {
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct CanaryPolicy {
-    /// None: those of the first step.
+    /// None: the canaries come from the first step.
     pub selector: Option<LabelSelector>,
-    /// None: all that are selected.
+    /// None: all selected clusters.
     pub count: Option<usize>,
 }
 
@@ -58,10 +58,10 @@ pub struct StepPolicy {
     pub soak: Option<i64>,
 }
 
-/// What a person has said of one rollout.
+/// A person's order for one rollout.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Order {
-    /// Another one is another order.
+    /// Identifies the order. An order with another id counts as a new one.
     pub id: Digest,
     pub number: u64,
     pub promote: Option<Promote>,
@@ -71,11 +71,11 @@ pub struct Order {
     pub reason: String,
 }
 
-/// What of a policy can't be taken, and what would be.
+/// A field of a policy that can't be accepted, and what would be.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("rollout.{field} is {value}: it must be {remedy}")]
 pub struct InvalidPolicy {
-    /// Below `rollout`: `steps[1].soak`.
+    /// Path below `rollout`, e.g. `steps[1].soak`.
     pub field: String,
     pub value: String,
     pub remedy: String,
@@ -93,6 +93,7 @@ impl Policy {
             let told = format!("a list of {}", stated.steps.len());
             return Err(InvalidPolicy::new("steps", told, format!("one of at most {MAX_STEPS}")));
         }
+
         let mut steps = Vec::with_capacity(stated.steps.len());
         for (index, step) in stated.steps.iter().enumerate() {
             let read = read_step(index, step)?;
@@ -102,11 +103,13 @@ impl Policy {
             }
             steps.push(read);
         }
+
         let key_fits = |key: &String| (1..=MAX_LABEL_KEY).contains(&key.len());
         if let Some(key) = stated.partition_by.as_ref().filter(|key| !key_fits(key)) {
             let remedy = format!("a label's key of at most {MAX_LABEL_KEY} bytes, or absent");
             return Err(InvalidPolicy::new("partitionBy", quote(key), remedy));
         }
+
         let max_partitions = read_count("maxPartitions", stated.max_partitions, 1, MAX_PARTITIONS)?;
         Ok(Self {
             strategy: stated.strategy,
@@ -130,12 +133,12 @@ impl Policy {
         self.step(step).and_then(|step| step.soak).unwrap_or(self.soak)
     }
 
-    /// None of canaries, and of those that no step selects.
+    /// Policy of a step. None for canaries, and for clusters that no step selects.
     pub(super) fn step(&self, step: u16) -> Option<&StepPolicy> {
         usize::from(step).checked_sub(1).and_then(|index| self.steps.get(index))
     }
 
-    /// As people call it.
+    /// Name of a step for people.
     pub fn step_name(&self, step: u16) -> &str {
         match step {
             0 => "canary",
@@ -151,7 +154,7 @@ fn read_step(index: usize, step: &RolloutStep) -> Result<StepPolicy, InvalidPoli
         && step.name.bytes().all(is_plain)
         && !step.name.starts_with('-')
         && !step.name.ends_with('-');
-    // What is told of them must not be told of others.
+    // `canary` and `rest` are the names of the built-in steps.
     if !is_name || ["canary", "rest"].contains(&step.name.as_str()) {
         let remedy = format!("lower-case letters, digits and dashes, at most {MAX_NAME}, and neither canary nor rest");
         return Err(InvalidPolicy::new(field("name"), quote(&step.name), remedy));
@@ -186,6 +189,7 @@ fn read_order(order: &RolloutOrder) -> Result<Order, InvalidPolicy> {
     if let Some(wrong) = order.skip.iter().find(|name| !is_pair(name)) {
         return Err(InvalidPolicy::new("order.skip", quote(wrong), "NAMESPACE/NAME of a Cluster"));
     }
+
     for (field, text, most) in
         [("order.reason", &order.reason, MAX_REASON), ("order.requestedAt", &order.requested_at, MAX_REQUESTED_AT)]
     {
@@ -200,6 +204,7 @@ fn read_order(order: &RolloutOrder) -> Result<Order, InvalidPolicy> {
             "false beside promote: a rollout can't continue and roll back",
         ));
     }
+
     Ok(Order {
         id: Digest::of_json(&serde_json::to_value(order).unwrap_or_default()),
         number: order.number,
@@ -229,11 +234,11 @@ fn read_duration(field: &str, text: &str, bounds: Bounds) -> Result<i64, Invalid
         let remedy = problem.strip_prefix("must be ").unwrap_or(&problem);
         InvalidPolicy::new(field, quote(text), format!("a duration {remedy}"))
     })?;
-    // What is below a second is waited for whole.
+    // Parts of a second are rounded up.
     Ok(i64::try_from(checked.as_millis().div_ceil(1000)).unwrap_or(i64::MAX))
 }
 
-/// As much of it as a message needs.
+/// Quotes the text, cut to the length that a message needs.
 fn quote(text: &str) -> String {
     format!("{:?}", crate::conditions::cut(text, 80))
 }

@@ -1,4 +1,4 @@
-//! Members of which there is nothing to decide.
+//! Members for which there is nothing to decide.
 
 use std::collections::BTreeMap;
 
@@ -6,12 +6,13 @@ use farwater_api::Digest;
 
 use super::{Policy, State, steps::group};
 
-/// How a member rests. It is released for what it wants, which is what is published, and the present rollout is not about it.
+/// How a member rests: it is released for what it wants, that is published, and the present rollout does not concern
+/// it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rest {
-    /// Done with that.
+    /// Done with its change.
     Done,
-    /// Silent, and passed over.
+    /// Silent and passed over.
     Deferred,
 }
 
@@ -43,8 +44,9 @@ impl Resting {
         self.deferred.iter().sum()
     }
 
-    /// Whether a decision may go by these numbers, where the policy is that by which they came to rest: for what the set asked for
-    /// then, without an order, which may name any of them, and while all of them stay in their steps. `awake`: labels of the others.
+    /// Whether these counts suffice for a decision under the policy that the members came to rest with. They do while
+    /// the set asks for the same target, no order is open (it may name any member), and all resting members stay in
+    /// their steps. `awake`: labels of the others.
     pub fn suffice<'a>(
         &self,
         policy: &Policy,
@@ -55,7 +57,7 @@ impl Resting {
         let is_placed = policy.canary.as_ref().is_none_or(|canary| match (&canary.selector, canary.count) {
             (Some(_), None) => true,
             (Some(_), Some(count)) => self.has_canaries(count),
-            // The canaries are of the first step, unless there is one before it now.
+            // Canaries come from the first step, unless an awake cluster is in an earlier one now.
             (None, Some(count)) => {
                 self.has_canaries(count) && awake.all(|labels| usize::from(group(policy, labels)) >= self.first_group())
             }
@@ -64,12 +66,13 @@ impl Resting {
         state.target == Some(target) && is_obeyed && is_placed
     }
 
-    /// Whether no other of them becomes one: who is silent does not.
+    /// Whether no resting member can become a canary: there are enough, or all are silent, and a silent cluster never
+    /// becomes one.
     fn has_canaries(&self, count: usize) -> bool {
         self.canaries() >= count || (self.canaries() == 0 && self.done() == 0)
     }
 
-    /// The first step that has others than canaries.
+    /// The first step with members that are not canaries.
     pub(super) fn first_group(&self) -> usize {
         let first = |counts: &[usize]| counts.iter().skip(1).position(|count| *count > 0).map(|at| at + 1);
         [first(&self.done), first(&self.deferred)].into_iter().flatten().min().unwrap_or(usize::MAX)
@@ -79,7 +82,7 @@ impl Resting {
         [&self.done, &self.deferred].into_iter().filter_map(|counts| counts.first()).sum()
     }
 
-    /// Of the first step on.
+    /// Counts of done members, from the first step on.
     pub(super) fn done_by_step(&self) -> &[usize] {
         &self.done
     }

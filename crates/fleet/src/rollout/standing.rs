@@ -1,4 +1,4 @@
-//! What a member waits for, in words.
+//! Says what a member waits for.
 
 use std::fmt;
 
@@ -9,26 +9,26 @@ use super::{
     Case, Clock, Evidence, Gates, Latch, Member, Phase, Policy, Reach, Said, Stands, State, View, gates::partition,
 };
 
-/// What one member needs to know of all others.
+/// What the standing of one member depends on, of all others.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Outlook {
     pub phase: Phase,
     pub latch: Option<Latch>,
-    /// What has changed goes back.
+    /// Changed members go back.
     pub goes_back: bool,
-    /// The first that failed, by name.
+    /// Name of the first member that failed. None: none has.
     pub halted_by: Option<String>,
-    /// The step that is open; none: all are.
+    /// Index of the open step. None: all are open.
     pub step: Option<u16>,
     pub step_name: String,
-    /// The first of that step that others wait for.
+    /// The first member of that step that others wait for.
     pub waits_for: Option<String>,
-    /// The first that is unavailable.
+    /// The first unavailable member.
     pub unavailable_first: Option<String>,
     pub unavailable: usize,
     pub max: usize,
-    /// The one that goes alone.
+    /// The member that goes alone.
     pub alone: Option<String>,
     /// Partitions with members on their way.
     pub partitions: Vec<String>,
@@ -62,31 +62,31 @@ impl Outlook {
     }
 }
 
-/// Where one member is on its way.
+/// How far one member is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Standing {
     Done,
-    /// What it is made of has moved, or it can't be made.
+    /// An input has moved and the member is to be reconciled, or it can't be made.
     Looking,
-    /// Healthy, and not for long enough or not heard since.
+    /// Healthy, but not for the length of the soak, or not heard since.
     Soaking,
     Progressing,
-    /// For its cluster to be heard, by a hub that was away.
+    /// The hub was away and has not heard the cluster yet.
     Unheard,
-    /// Its cluster is silent since it got the change.
+    /// Its cluster has been silent since it got the change.
     Lost,
     Failed(String),
     /// It failed, and is healthy now.
     Recovered,
     TakenBack,
-    /// Its cluster is silent and hasn't got the change.
+    /// Its cluster is silent and has not got the change.
     Deferred,
     Skipped,
     Stands(Stands),
     Held(Held),
 }
 
-/// Why it is not released yet.
+/// Why a member is not released yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Held {
     Paused,
@@ -108,20 +108,21 @@ pub enum Held {
         count: usize,
         max: usize,
     },
-    /// With the next look.
+    /// The next decision releases it.
     Next,
 }
 
-/// What one member waits for, where a decision has left the set. It always names one thing.
+/// What one member waits for after a decision. It always names one reason.
 pub fn standing(policy: &Policy, state: &State, outlook: &Outlook, member: &Member<'_>, clock: Clock) -> Standing {
     let view = View::of(policy, state, member, member.track, clock);
     let said = member.evidence.and_then(|evidence| evidence.on(member.published)).map(|evidence| evidence.said());
     let is_released = member.track.released == member.wanted;
-    // What is on its way goes on in a closed window.
+    // A closed window does not stop a change that has begun.
     let stands = match view.case {
         Case::InFlight => member.stopped_by(&member.track),
         _ => member.stands.as_ref(),
     };
+
     match (view.case, stands) {
         (Case::Still | Case::InFlight | Case::Pending, Some(stands)) => Standing::Stands(stands.clone()),
         (Case::Skipped, _) => Standing::Skipped,
@@ -147,7 +148,8 @@ pub fn standing(policy: &Policy, state: &State, outlook: &Outlook, member: &Memb
     }
 }
 
-/// Where one member is, as one of a few, and since when, as far as that is known. Counts of these are those of the decision.
+/// How far one member is, as one of a few words, and since when (seconds, none if unknown). Counts of these equal those
+/// of the decision.
 pub fn progress(policy: &Policy, state: &State, member: &Member<'_>, clock: Clock) -> (Progress, Option<i64>) {
     let view = View::of(policy, state, member, member.track, clock);
     let said = member.evidence.and_then(|evidence| evidence.on(member.published));

@@ -1,33 +1,36 @@
-//! Which step a cluster is of.
+//! Assigns each cluster to a step.
 
 use std::collections::BTreeMap;
 
 use super::{Policy, Reach, Resting};
 use crate::placement::selects;
 
-/// A cluster of a set, as far as its place depends on it.
+/// A cluster of a set, with what its step depends on.
 #[derive(Clone, Copy, Debug)]
 pub struct Cluster<'a> {
     /// `namespace/name`
     pub name: &'a str,
     pub labels: &'a BTreeMap<String, String>,
     pub is_healthy: bool,
-    /// Before a hub that was away has heard a canary nobody takes its place.
+    /// `NotYet` keeps a canary's place: after the hub was away, no other cluster takes it before the hub has heard the
+    /// canary.
     pub reach: Reach,
-    /// It was a canary when it was looked at last.
+    /// It was a canary at the last decision.
     pub is_canary: bool,
-    /// It is released for what it wants: a canary that has begun stays one, whatever becomes of it.
+    /// It is released for what it wants. A canary that has begun stays one, whatever happens to it.
     pub has_begun: bool,
 }
 
-/// The step of each cluster: 0 of canaries, then by the first of the policy's steps that selects it, and one more of the rest.
+/// The step of each cluster: 0 for canaries, the first of the policy's steps that selects it, and one more step for the
+/// rest.
 ///
-/// Who was a canary stays one while it is healthy or has begun; places that are free go to the first healthy ones by name.
-/// `resting`: how many there are beside `clusters`.
+/// A cluster that was a canary stays one while it is healthy or has begun. Free places go to the first healthy clusters
+/// by name. `resting` counts the members that are not in `clusters`.
 pub fn place(policy: &Policy, clusters: &[Cluster<'_>], resting: &Resting) -> Vec<u16> {
     let mut steps: Vec<u16> = clusters.iter().map(|cluster| group(policy, cluster.labels)).collect();
     let Some(canary) = &policy.canary else { return steps };
     let first = steps.iter().copied().map(usize::from).chain([resting.first_group()]).min();
+
     let mut able: Vec<usize> = (0..clusters.len())
         .filter(|index| match &canary.selector {
             Some(selector) => selects(selector, clusters[*index].labels),
@@ -47,13 +50,14 @@ pub fn place(policy: &Policy, clusters: &[Cluster<'_>], resting: &Resting) -> Ve
         able.sort_by_key(|index| (!clusters[*index].is_canary, clusters[*index].name));
         able.truncate(count.saturating_sub(resting.canaries()));
     }
+
     for index in able {
         steps[index] = 0;
     }
     steps
 }
 
-/// The step of a cluster that is no canary.
+/// The step of a cluster that is not a canary.
 pub(super) fn group(policy: &Policy, labels: &BTreeMap<String, String>) -> u16 {
     let found = policy.steps.iter().position(|step| selects(&step.selector, labels));
     u16::try_from(found.unwrap_or(policy.steps.len()) + 1).unwrap_or(u16::MAX)
@@ -66,8 +70,8 @@ mod tests {
 
     use super::*;
 
-    /// Clusters as `name label…`, with `!` where they are unhealthy, `?` where they are silent, `~` where a hub that was away has
-    /// not heard them yet, `*` where they are canaries and `>` where they have begun.
+    /// Clusters as `name label…`, with `!` for unhealthy, `?` for silent, `~` for not yet heard by a hub that was away,
+    /// `*` for a canary and `>` for begun.
     fn check(policy: Value, clusters: &[&str], expected: &[u16]) {
         let stated: RolloutPolicy = serde_json::from_value(policy).unwrap();
         let labels = |text: &str| text.split(' ').skip(1).map(|label| (label.to_owned(), String::new())).collect();

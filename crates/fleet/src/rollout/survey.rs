@@ -1,4 +1,4 @@
-//! How far a rollout has come, counted: by step, and by step and version.
+//! Counts how far a rollout has come: by step, and by step and version.
 
 use std::{cmp::Reverse, collections::BTreeMap};
 
@@ -8,20 +8,20 @@ use farwater_api::service_set::{
 
 use super::{Outlook, Policy};
 
-/// One member, as far as it is counted.
+/// One member, with what is counted of it.
 #[derive(Clone, Copy, Debug)]
 pub struct Counted<'a> {
     /// `namespace/name` of the Cluster.
     pub name: &'a str,
     pub step: u16,
     pub progress: Progress,
-    /// The rollout that released it; none: none has.
+    /// Number of the rollout that released it. None: none has.
     pub released: Option<u64>,
-    /// What is assigned to it; empty: nothing.
+    /// Revision assigned to it. Empty: none.
     pub revision: &'a str,
-    /// What its sources have for it; empty: the same.
+    /// Revision that its sources have for it. Empty: the same as `revision`.
     pub wanted: &'a str,
-    /// Of what it wants.
+    /// Author of the wanted revision.
     pub author: &'a str,
 }
 
@@ -31,11 +31,11 @@ impl<'a> Counted<'a> {
     }
 }
 
-/// Members of one version.
+/// The members of one version.
 #[derive(Default)]
 struct Version<'a> {
     author: &'a str,
-    /// The first rollout that a member got it by.
+    /// The first rollout that a member got it by. None: no member has it.
     first: Option<u64>,
     stages: BTreeMap<u16, VersionStage>,
 }
@@ -46,16 +46,17 @@ impl Version<'_> {
         self.stages.entry(step).or_insert_with(named)
     }
 
-    /// What nobody has yet is the newest. Revisions of Git don't say which of two is.
+    /// Orders versions by age. A version that no member has is the newest, because Git revisions don't show which of
+    /// two is newer.
     fn rank(&self) -> u64 {
         self.first.unwrap_or(u64::MAX)
     }
 }
 
-/// Without members by name.
+/// Counts without the names of members.
 pub fn survey(policy: &Policy, outlook: &Outlook, members: &[Counted<'_>]) -> RolloutSurvey {
     let count = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
-    // A step that selects nobody is shown: it is what somebody wonders about.
+    // A step that selects no cluster is shown too, because that is often a mistake.
     let stated = 1..=u16::try_from(policy.steps.len()).unwrap_or(u16::MAX);
     let mut stages: BTreeMap<u16, ProgressCounts> = stated.map(|step| (step, ProgressCounts::default())).collect();
     let mut versions: BTreeMap<&str, Version<'_>> = BTreeMap::new();
@@ -73,13 +74,15 @@ pub fn survey(policy: &Policy, outlook: &Outlook, members: &[Counted<'_>]) -> Ro
             version.first = version.first.into_iter().chain(member.released).min();
         }
     }
+
     let mut versions: Vec<(&str, Version<'_>)> = versions.into_iter().collect();
-    // Members that have nothing and are offered nothing come last.
+    // Members that have no version and are offered none come last.
     versions.sort_by_key(|(revision, version)| (revision.is_empty(), Reverse(version.rank()), Reverse(*revision)));
     let others = versions.split_off(versions.len().min(MAX_SURVEYED_VERSIONS - 1));
     let mut told: Vec<VersionCounts> = versions.into_iter().map(tell).collect();
     let left = count(others.len());
     told.extend(others.into_iter().map(tell).reduce(add));
+
     RolloutSurvey {
         stages: stages
             .into_iter()
@@ -101,7 +104,7 @@ fn tell((revision, version): (&str, Version<'_>)) -> VersionCounts {
     }
 }
 
-/// Several versions as one that has no name.
+/// Merges several versions into one without a name.
 fn add(one: VersionCounts, other: VersionCounts) -> VersionCounts {
     let mut stages = one.stages;
     for more in other.stages {
@@ -122,7 +125,7 @@ fn add(one: VersionCounts, other: VersionCounts) -> VersionCounts {
     VersionCounts { stages, ..VersionCounts::default() }
 }
 
-/// Indices of the members that are not done, the worst first and then by step and name.
+/// Indices of at most `most` members that are not done, the worst first and then by step and name.
 pub fn worst(members: &[Counted<'_>], most: usize) -> Vec<usize> {
     let key = |index: &usize| {
         let member = &members[*index];
@@ -130,7 +133,7 @@ pub fn worst(members: &[Counted<'_>], most: usize) -> Vec<usize> {
     };
     let mut open: Vec<usize> = (0..members.len()).filter(|index| members[*index].progress != Progress::Done).collect();
     if open.len() > most {
-        // The rest needs no order.
+        // Only the first `most` need an order.
         open.select_nth_unstable_by_key(most, |index| key(index));
         open.truncate(most);
     }
@@ -145,7 +148,7 @@ mod tests {
 
     use super::*;
 
-    /// `name step progress revision [wanted]`, of rollout 1 where the revision is `1` and so on.
+    /// `name step progress revision [wanted]`; the rollout number is the revision, e.g. 1 for `1`.
     fn read(line: &'static str) -> Counted<'static> {
         let words: Vec<&str> = line.split(' ').collect();
         let progress = serde_json::from_value(json!(words[2])).unwrap();
@@ -161,7 +164,8 @@ mod tests {
         Policy::of(&stated).unwrap()
     }
 
-    /// One line for each version: its name, and for each of its stages `step=done/soaking/progressing/failed/deferred/waiting/still+kept`.
+    /// Expects one line per version: its name, and for each stage
+    /// `step=done/soaking/progressing/failed/deferred/waiting/still+kept`.
     fn check(members: &[&'static str], stages: &str, versions: &[&str]) -> RolloutSurvey {
         let members: Vec<Counted<'_>> = members.iter().map(|line| read(line)).collect();
         let survey = survey(&policy(), &Outlook::default(), &members);

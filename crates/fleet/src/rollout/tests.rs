@@ -14,7 +14,7 @@ mod gates;
 mod going_back;
 mod members;
 
-/// The change of a name.
+/// The change with this name.
 pub fn id(name: &str) -> ChangeId {
     let bundle = Digest::of(name);
     ChangeId::of(&Content {
@@ -27,7 +27,7 @@ pub fn id(name: &str) -> ChangeId {
     })
 }
 
-/// A cluster `a` to `z`: what a caller keeps of it.
+/// A cluster `a` to `z`: what a caller stores about it.
 struct Row {
     name: String,
     step: u16,
@@ -40,7 +40,7 @@ struct Row {
     stands: Option<Stands>,
 }
 
-/// A set whose members publish at once what they are released for, and poll all the time.
+/// A set whose members publish a release at once, and poll all the time.
 struct Set {
     policy: RolloutPolicy,
     state: State,
@@ -50,7 +50,8 @@ struct Set {
     entries: usize,
 }
 
-/// With a canary `a`, a soak of 10 s, a deadline of 100 s and failures that are borne for 5 s; all are done with change `0`.
+/// A set with a canary `a`, a soak of 10 s, a deadline of 100 s, and failures that count after 5 s. All members are
+/// done with change `0`.
 fn set(names: &str, policy: Value) -> Set {
     let mut stated = json!({"soak": "10s", "progressDeadline": "100s", "failAfter": "5s", "maxUnavailable": 2});
     stated.as_object_mut().unwrap().extend(policy.as_object().unwrap().clone());
@@ -140,7 +141,7 @@ impl Set {
         names.chars().for_each(|name| self.say(name, health));
     }
 
-    /// All want this now.
+    /// All members want this change now.
     fn want(&mut self, change: &str) {
         self.target = Digest::of(change);
         self.rows.iter_mut().for_each(|row| row.wanted = Some(id(change)));
@@ -224,7 +225,7 @@ impl Set {
         Looked { released, retracted, phase: decision.phase, next_look: decision.next_look }
     }
 
-    /// Members told one by one are those that were counted.
+    /// Checks that the progress of the single members adds up to the counts.
     fn check_progress(&self, expected: Counts) {
         let policy = Policy::of(&self.policy).unwrap();
         let mut told = ProgressCounts::default();
@@ -238,18 +239,18 @@ impl Set {
         assert_eq!([told.done, progressing, told.failed, told.deferred, told.waiting, told.still], expected);
     }
 
-    /// Released now.
+    /// The members that are released now.
     fn released(&mut self) -> String {
         self.look().released
     }
 
-    /// These say that they are healthy, and their soak passes.
+    /// These members report that they are healthy, and their soak passes.
     fn get_through(&mut self, names: &str) {
         self.all_say(names, Health::Current);
         self.pass(10);
     }
 
-    /// These say that they have failed, and it counts.
+    /// These members report that they have failed, for long enough that it counts.
     fn fail(&mut self, names: &str) {
         self.all_say(names, Health::Failed);
         self.pass(5);

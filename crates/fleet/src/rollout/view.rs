@@ -4,65 +4,65 @@ use farwater_api::rollout::Strategy;
 
 use super::{Clock, Evidence, Member, Policy, Reach, Rest, Said, Stands, State, Track};
 
-/// How late it is seen that a cluster was heard: a poll wakes nobody.
+/// Seconds until the hub looks again for a cluster that was not heard: a poll wakes no rollout.
 const BETWEEN_LOOKS: i64 = 5;
 
-/// Exactly one is true of each member.
+/// The state of a member. Exactly one applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Case {
-    /// By a person's will, or it can't be there.
+    /// Held by a person, or denied a place on the cluster.
     Still,
     Skipped,
     /// What it wants is not known.
     Looking,
-    /// It wants what it refuses.
+    /// It wants a change that it refuses.
     Refused,
-    /// Silent, and nothing of the rollout is there.
+    /// Silent, and the change has not reached it.
     Deferred,
     Done,
-    /// Released for what it wants.
+    /// Released for what it wants, and not done.
     InFlight,
-    /// Not yet.
+    /// Not released yet for what it wants.
     Pending,
 }
 
 impl Case {
-    /// Whether the set can be at rest with it.
+    /// Whether a set can be at rest with such a member.
     pub fn is_settled(self) -> bool {
         matches!(self, Self::Still | Self::Skipped | Self::Deferred | Self::Done)
     }
 
-    /// Whether later steps may open.
+    /// Whether later steps may open while a member is so.
     pub fn lets_pass(self, step: u16) -> bool {
         self.is_settled() || (self == Self::Refused && step > 0)
     }
 }
 
 pub(super) struct View {
-    /// As it shall be.
+    /// The track after what was learned.
     pub track: Track,
     pub case: Case,
     /// Done with what it is released for.
     pub is_settled: bool,
     /// Counts against `maxUnavailable`.
     pub is_unavailable: bool,
-    /// Is released for what it wants and may get there yet.
+    /// Released for what it wants, and may still get there.
     pub is_hopeful: bool,
-    /// Failed at what it is released for, and wants something else.
+    /// Failed at what it is released for, and wants another change.
     pub is_broken: bool,
-    /// May be released as far as it alone is concerned.
+    /// May be released, as far as it depends on this member alone.
     pub is_ready: bool,
     /// May be taken back.
     pub may_go_back: bool,
-    /// Was taken back, and is not there yet.
+    /// Was taken back, and has not got there yet.
     pub is_going_back: bool,
-    /// On its way by this rollout.
+    /// On its way, released by this rollout.
     pub is_moving: bool,
     /// This rollout has released it for what it wants.
     pub is_through: bool,
-    /// It fails at what it wants, now.
+    /// It fails now at what it wants.
     fails: bool,
-    /// When time alone changes something.
+    /// Time in seconds at which time alone changes the view. None: only an event changes it.
     pub due: Option<i64>,
 }
 
@@ -75,6 +75,7 @@ impl View {
         let is_still =
             matches!(member.stands, Some(Stands::Suspended | Stands::Pinned | Stands::Denied(_) | Stands::NameTaken));
         let is_skipped = wanted.is_some() && track.skipped == wanted;
+
         let is_silent = matches!(member.reach, Reach::Silent { .. });
         let is_at_once = policy.strategy == Strategy::AllAtOnce;
         let may_be_left = if is_wanted {
@@ -82,6 +83,7 @@ impl View {
         } else {
             !is_at_once || wanted.is_none() || is_refused
         };
+
         let is_away = is_silent && may_be_left;
         let case = match () {
             () if is_still => Case::Still,
@@ -93,20 +95,24 @@ impl View {
             () if is_wanted => Case::InFlight,
             () => Case::Pending,
         };
+
         let counts = !matches!(case, Case::Still | Case::Skipped) && !is_away;
-        // Also what an earlier rollout has begun with a cluster that was silent meanwhile.
+        // Includes a change of an earlier rollout on a cluster that was silent meanwhile.
         let is_pressed = is_new || (track.released.is_some() && !track.is_done);
         let is_unavailable = counts && (word.has_failed || (is_pressed && !word.is_settled));
+
         let is_windowed = matches!(member.stands, Some(Stands::Window(_)));
         let is_heard = matches!(member.reach, Reach::Heard { .. });
         let is_ready = case == Case::Pending && !is_windowed && (is_heard || is_at_once);
         let goes_elsewhere = track.back.is_some() && track.back != track.released;
         let went_back = case == Case::Refused && !is_wanted;
-        // A hub that was away hears it soon, or learns that it is silent; neither wakes anybody.
+
+        // Neither a poll nor its absence wakes the rollout after the hub was away, so such a member is looked at again
+        // soon.
         let is_waited_for = match case {
             Case::Done | Case::Still | Case::Skipped => false,
             Case::Pending => !is_at_once,
-            // Who has said nothing yet wakes us with the first word.
+            // A member without any evidence wakes the rollout by its first report.
             _ => member.evidence.is_some(),
         };
         let is_unheard = state.open && is_waited_for && member.reach == Reach::NotYet;
@@ -130,7 +136,7 @@ impl View {
             is_moving: is_new && is_unavailable && case != Case::Refused,
             is_through: is_new && matches!(case, Case::InFlight | Case::Done),
             case,
-            // Of those that have got through there are many, and none needs it.
+            // Done members are many, and none of them needs the clock.
             track: match is_pressed && !word.is_settled {
                 true => Track { clock: keep_clock(member, track, clock.now), ..track },
                 false => track,
@@ -138,25 +144,25 @@ impl View {
         }
     }
 
-    /// What the track has to remember of what is seen now; none if it does already.
+    /// The track with what this view shows, if the stored one lacks it.
     pub fn learn(&self) -> Option<Track> {
         let mut track = self.track;
         if self.fails {
             track.refused = track.released;
         }
-        // Also with what it failed at first: it is not given that again, and may go back to it.
+        // This includes a change that it failed at first: it is not released for that again, but may go back to it.
         if self.is_settled {
             track.is_done = true;
             track.good = track.released;
         }
-        // It has got through with something else: what it failed at may be tried again, if it is wanted again.
+        // It has got through with another change, so it may try the refused one again if that is wanted again.
         if self.case == Case::Done {
             track.refused = None;
         }
         (track != self.track).then_some(track)
     }
 
-    /// Whether it rests where a decision has left the set, and how.
+    /// How the member rests after a decision. None: it does not rest.
     pub fn rests(&self, state: &State, member: &Member<'_>) -> Option<Rest> {
         let Track { released, asked, number, .. } = self.track;
         let all = [released, asked, member.published.map(|published| published.change)];
@@ -172,12 +178,12 @@ impl View {
         }
     }
 
-    /// Whether it wants something that it was not asked for yet.
+    /// Whether it wants a change that it was not asked for yet.
     pub fn is_asked_anew(&self, member: &Member<'_>) -> bool {
         member.wanted.is_some() && self.track.asked != member.wanted
     }
 
-    /// What it wants is of the present rollout.
+    /// Records that the present rollout asks the member for what it wants.
     pub fn ask(&mut self, member: &Member<'_>) {
         self.track.asked = member.wanted.or(self.track.asked);
     }
@@ -201,7 +207,7 @@ impl View {
     }
 }
 
-/// The clock stands while nobody can get it on, and begins anew then.
+/// The clock of the progress deadline: stopped while the member can't progress, and restarted afterwards.
 fn keep_clock(member: &Member<'_>, track: Track, now: i64) -> Option<i64> {
     match track.clock {
         _ if member.stopped_by(&track).is_some() || matches!(member.reach, Reach::Silent { .. }) => None,
@@ -210,18 +216,18 @@ fn keep_clock(member: &Member<'_>, track: Track, now: i64) -> Option<i64> {
     }
 }
 
-/// What is known of a member at what it is released for.
+/// What the evidence says about the change that a member is released for.
 struct Word {
     is_settled: bool,
-    /// Its agent has polled since that was published.
+    /// Its agent has polled since that change was published.
     is_reached: bool,
-    /// The agent says so of whatever is published.
+    /// The agent reports a failure of whatever is published.
     has_failed: bool,
-    /// For as long as failures are borne.
+    /// It has failed for longer than failures are tolerated (`failAfter`).
     has_failed_long: bool,
     /// Not healthy after the progress deadline.
     is_late: bool,
-    /// Silent for so long, with the entry.
+    /// Silent for the progress deadline, after it got the entry.
     is_lost: bool,
     due: Option<i64>,
 }
@@ -233,7 +239,7 @@ impl Word {
         let was_done = track.good.is_some() && track.good == track.released;
         let heard = match member.reach {
             Reach::Heard { at } => Some(at),
-            // What was heard before the hub started was by another clock.
+            // Polls before the hub started were timed by another clock.
             Reach::Silent { since, .. } => Some(since).filter(|since| (clock.started..=clock.now).contains(since)),
             Reach::NotYet => None,
         };
@@ -244,7 +250,8 @@ impl Word {
         let is_settled = soaked.is_some_and(|soaked| heard.is_some_and(|heard| heard >= soaked && soaked <= clock.now));
         let failed = said.filter(|said| matches!(said.said(), Said::Failed(_)));
         let failed_until = failed.map(|said| clock.count_from(said.since()) + policy.fail_after);
-        // What was done before has all the time again when it falls back.
+
+        // A change that was done before gets the whole deadline again when it falls back.
         let fell_back = at_released.filter(|_| was_done).map(Evidence::since);
         let deadline = track.clock.map(|time| {
             let from = clock.count_from(time).max(fell_back.map_or(i64::MIN, |since| clock.count_from(since)));
@@ -259,6 +266,7 @@ impl Word {
             _ => None,
         };
         let has_passed = |time: Option<i64>| time.is_some_and(|time| time <= clock.now);
+
         let waits = soaked.filter(|_| !is_settled && is_heard).map(|soaked| soaked.max(clock.now + BETWEEN_LOOKS));
         let later = |time: &i64| *time > clock.now;
         let due = [waits, failed_until, deadline.filter(|_| is_heard), lost].into_iter().flatten().filter(later).min();

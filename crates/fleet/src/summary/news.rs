@@ -1,4 +1,4 @@
-//! Events of a service, a source or a set, from its status before and after a change.
+//! Kubernetes Events of a service, from its status before and after a change.
 
 use farwater_api::{
     Condition, RolloutPhase, ServiceDeploymentStatus, ServiceSetStatus, SourceStatus, deletion::Deletion,
@@ -10,7 +10,7 @@ use crate::{
 };
 
 const MAX_MESSAGE_BYTES: usize = 1024;
-/// Deleted objects that are named.
+/// Deleted objects that an Event names.
 const NAMED: usize = 3;
 
 /// One Event. Each reason occurs at most once for a change of the status.
@@ -28,7 +28,7 @@ impl News {
     }
 }
 
-/// Failures, recoveries, applied versions, and prunes: held ones and those that were done.
+/// Events for failures, recoveries, applied versions, and prunes that are held or done.
 pub fn news(before: &ServiceDeploymentStatus, now: &ServiceDeploymentStatus) -> Vec<News> {
     let (was_failed, failed) = (find(before, "Stalled"), find(now, "Stalled"));
     let mut all = Vec::new();
@@ -106,7 +106,8 @@ fn find<'s>(status: &'s ServiceDeploymentStatus, kind: &str) -> Option<&'s Condi
     holding(&status.conditions, kind)
 }
 
-/// Whether both statuses name the same applied entry. A status of an older hub has no entry; then their revisions are compared.
+/// Whether both statuses name the same applied entry. If the earlier one is from an older hub and has no entry,
+/// revisions are compared.
 pub(super) fn is_applied_already(before: &ServiceDeploymentStatus, now: &ServiceDeploymentStatus) -> bool {
     match before.applied_entry {
         Some(known) => Some(known) == now.applied_entry,

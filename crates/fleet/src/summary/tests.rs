@@ -121,7 +121,7 @@ impl Case {
         })
     }
 
-    /// `Type=Status Reason: message`, one condition per line.
+    /// Compares the conditions, one per line: `Type=Status Reason: message`.
     #[track_caller]
     fn check(&self, expected: &[&str]) -> ServiceDeploymentStatus {
         let status = self.status();
@@ -233,7 +233,7 @@ fn a_held_prune_is_a_condition_of_its_own() {
     ]);
     assert_eq!(status.objects.unwrap().total, 0);
     assert_eq!(status.held_prune.unwrap().count, 4);
-    // No approval helps while nothing is deleted anywhere.
+    // While deletions are frozen in the fleet, an approval doesn't help.
     let frozen = Case { frozen: true, ..held_case() };
     let status = frozen.status();
     let held = status.conditions.iter().find(|condition| condition.type_ == "PruneHeld").unwrap();
@@ -249,7 +249,7 @@ fn a_deletion_keeps_the_name_of_who_approved_it() {
         count: 1,
         objects: Vec::new(),
         lost: 0,
-        // An agent's word on that is none.
+        // The hub ignores what an agent says about approvals.
         approved_by: Some("mallory".to_owned()),
         undone: None,
     };
@@ -262,7 +262,7 @@ fn a_deletion_keeps_the_name_of_who_approved_it() {
     let Action::Apply(deployment) = &mut case.action else { panic!("an action to apply") };
     deployment.approved_prune = Some(plan);
     assert_eq!(approver(&case).as_deref(), Some("ann"));
-    // The approval was taken off; another deletion is not hers.
+    // The approval was withdrawn. It doesn't count for another deletion.
     case.previous = ServiceDeploymentStatus { last_deletion: case.status().last_deletion, ..Default::default() };
     let Action::Apply(deployment) = &mut case.action else { panic!("an action to apply") };
     deployment.approved_prune = None;
@@ -362,7 +362,7 @@ fn a_pin_says_by_whom_it_is_and_what_it_holds_back() {
         "Pinned=True Pinned: pinned to main@sha1:abc by ann (def crashes); main@sha1:def is held back",
     ]);
     assert_eq!((status.held_revision.as_deref(), status.pinned_by.as_deref()), (Some("main@sha1:def"), Some("ann")));
-    // Another revision of the same content is nothing that is held back.
+    // Another revision with the same content is not a version that is held back.
     let same = Candidate { revision: "main@sha1:def".to_owned(), ..candidate() };
     assert_eq!(Case { candidate: Some(same), ..pinned }.status().held_revision, None);
 }
@@ -467,7 +467,7 @@ fn what_became_of_a_service_is_told_once() {
     let first = fine().status();
     assert_eq!(said(&nothing, &first), ["Applied: applied main@sha1:abc"]);
     assert_eq!(said(&first, &Case { previous: first.clone(), ..fine() }.status()), Vec::<String>::new());
-    // A version that an older hub noted as applied is not news, and its time stays.
+    // If an older hub recorded the version as applied, that is not news, but the time is recorded.
     let old = ServiceDeploymentStatus { applied_entry: None, last_applied_time: None, ..first.clone() };
     let noted = Case { previous: old.clone(), ..fine() }.status();
     assert_eq!((noted.last_applied_time.is_some(), said(&old, &noted)), (true, Vec::new()));

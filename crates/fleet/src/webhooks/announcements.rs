@@ -1,49 +1,50 @@
-//! Announcements: when a source is asked because of deliveries, and whether they are proven to arrive.
+//! Announcements: when a source is fetched because of deliveries, and whether deliveries are proven to arrive.
 //!
-//! They are proven by the only thing that a forged, doubled or replayed one can't bring about: that the remote had moved when it
-//! was asked. They are so no longer when a poll finds a move of which no delivery spoke.
+//! Deliveries are proven by the one thing that a forged, duplicate or replayed delivery can't cause: the remote had
+//! moved when it was checked. The proof ends when a poll finds a move that no delivery announced.
 
 use std::time::{Duration, Instant};
 
-/// A poll may come between a push and its delivery. So much later it still is the delivery of that push.
+/// A poll may run between a push and its delivery. A delivery within this time after the poll still counts for that
+/// push.
 const LATE: Duration = Duration::from_secs(60);
-/// After a check that was announced and found nothing, the next one waits so long; twice as long after each further one.
+/// Pause after an announced check that found nothing; it doubles with each further one.
 const PAUSE: Duration = Duration::from_secs(5);
 const LONGEST_PAUSE: Duration = Duration::from_secs(300);
-/// By how much polls are stretched while deliveries are proven to arrive: at 2 minutes, 6 an hour remain of 30.
+/// Factor by which polls become rarer while deliveries are proven: at 2 minutes, 6 polls an hour remain of 30.
 const STRETCH: u32 = 5;
-/// But not beyond: so late is seen at most what nobody announces.
+/// Longest stretched interval: an unannounced move is noticed after this time at the latest.
 const LONGEST_INTERVAL: Duration = Duration::from_secs(3600);
 
-/// What came of asking a source's remote.
+/// The result of checking a source's remote.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
     Moved,
     Nothing,
-    /// It did not answer.
+    /// The remote did not answer.
     Failed,
-    /// Nothing was known of it before, so that nothing is learnt.
+    /// Nothing was known of it before, so the check proves nothing.
     First,
 }
 
-/// Of one source.
+/// The announcements of one source.
 #[derive(Clone, Debug, Default)]
 pub struct Announcements {
-    /// A delivery came, and no check has begun since.
+    /// A delivery arrived, and no check has begun since.
     is_pending: bool,
-    /// The check that a delivery asked for has failed.
+    /// The check for a delivery has failed.
     is_owed: bool,
     is_proven: bool,
-    /// When a check found a move that nothing had announced.
+    /// When a check found an unannounced move.
     missed: Option<Instant>,
-    /// Checks in a row that were announced and found nothing.
+    /// Number of announced checks in a row that found nothing.
     fruitless: u32,
-    /// No announced check begins earlier.
+    /// Earliest time of the next announced check. None: at once.
     not_before: Option<Instant>,
 }
 
 impl Announcements {
-    /// A delivery says that the source has moved. Returns how long to wait before it is asked.
+    /// Records a delivery that says the source has moved. Returns how long to wait before it is checked.
     pub fn deliver(&mut self, now: Instant) -> Duration {
         self.confirm(now);
         self.is_pending = true;
@@ -53,7 +54,7 @@ impl Announcements {
         self.pause(now)
     }
 
-    /// A delivery says what is known already.
+    /// Records a delivery that announces a known state.
     pub fn confirm(&mut self, now: Instant) {
         if self.missed.take_if(|missed| now <= *missed + LATE).is_some() {
             self.is_proven = true;
@@ -64,28 +65,28 @@ impl Announcements {
         self.not_before.map_or(Duration::ZERO, |time| time.saturating_duration_since(now))
     }
 
-    /// How long until it is asked because of a delivery; none: there is no reason to.
+    /// Time until the source is checked because of a delivery. None: no delivery waits.
     pub fn wait(&self, now: Instant) -> Option<Duration> {
         self.is_pending.then(|| self.pause(now))
     }
 
-    /// Whether a check begins now because of deliveries. Those that come from now on are about the next one.
+    /// Whether a check begins now because of deliveries. Later deliveries count for the next check.
     pub fn begin(&mut self, now: Instant) -> bool {
         let begins = self.wait(now) == Some(Duration::ZERO);
         self.is_pending &= !begins;
         begins
     }
 
-    /// A check that was to begin did not.
+    /// Restores the delivery if its check did not begin.
     pub fn put_back(&mut self) {
         self.is_pending = true;
     }
 
-    /// A check has ended, whatever made it begin. `announced`: what [`Self::begin`] said of it.
+    /// Records the end of a check, whatever caused it. `announced`: what [`Self::begin`] returned for it.
     pub fn finish(&mut self, announced: bool, found: Found, now: Instant) {
         let is_owed = std::mem::take(&mut self.is_owed);
         match found {
-            // Delivered while the check ran: it was a little faster.
+            // A delivery that arrived during the check announced the same move.
             Found::Moved if announced || is_owed || self.is_pending => {
                 *self = Self { is_pending: self.is_pending, is_proven: true, ..Self::default() };
             }
@@ -104,7 +105,7 @@ impl Announcements {
         self.is_proven
     }
 
-    /// How often the source is asked beside what is announced.
+    /// Interval of polls in addition to announced checks.
     pub fn stretch(&self, interval: Duration) -> Duration {
         let longer = interval.saturating_mul(STRETCH).min(LONGEST_INTERVAL);
         if self.is_proven { interval.max(longer) } else { interval }
@@ -150,7 +151,7 @@ mod tests {
         assert!(known.is_proven());
         known.finish(false, Found::Moved, now);
         assert_eq!((known.is_proven(), known.stretch(MINUTE)), (false, MINUTE));
-        // Much later it is the delivery of something else.
+        // Much later it is the delivery of another push.
         known.deliver(now + 2 * LATE);
         assert!(!known.is_proven());
     }
@@ -158,13 +159,13 @@ mod tests {
     #[test]
     fn a_poll_that_is_a_little_faster_than_the_delivery_ends_nothing() {
         let now = Instant::now();
-        // While it ran.
+        // While the check ran.
         let mut known = proven(now);
         assert!(!known.begin(now));
         known.deliver(now);
         known.finish(false, Found::Moved, now);
         assert!(known.is_proven());
-        // A moment after it had ended; what is known by then is not asked for again.
+        // A moment after it had ended. A state that is already known is not checked again.
         let mut known = proven(now);
         known.finish(false, Found::Moved, now);
         known.confirm(now + LATE / 2);
@@ -197,7 +198,7 @@ mod tests {
         }
         assert_eq!(checks[..8], [0, 5, 15, 35, 75, 155, 315, 615]);
         assert_eq!(checks.len(), 17);
-        // One that tells the truth is believed at once again, and so is the first after a rest.
+        // A true announcement is acted on at once again, and so is the first one after a pause.
         let now = start + Duration::from_secs(4000);
         known.deliver(now);
         assert!(known.begin(now));

@@ -1,8 +1,10 @@
-//! Hints: the repository and the reference that a delivery names, of whichever host it is.
+//! Hints: the repository and the reference that a delivery names, whichever host sent it.
 //!
-//! The fields are those that the hosts document for pushes: [GitHub](https://docs.github.com/webhooks/webhook-events-and-payloads#push),
-//! [GitLab](https://docs.gitlab.com/user/project/integrations/webhook_events/), [Gitea](https://docs.gitea.com/usage/webhooks).
-//! No two of them mean different things by one name, so who sent a payload doesn't matter.
+//! The fields are those that the hosts document for pushes:
+//! [GitHub](https://docs.github.com/webhooks/webhook-events-and-payloads#push),
+//! [GitLab](https://docs.gitlab.com/user/project/integrations/webhook_events/),
+//! [Gitea](https://docs.gitea.com/usage/webhooks). None of them uses a field with another meaning, so the sender of a
+//! payload doesn't matter.
 
 use std::{
     borrow::Cow,
@@ -18,20 +20,20 @@ use serde::{
 use serde_json::value::RawValue;
 use thiserror::Error;
 
-/// Longest text of a payload that is looked at, in bytes of its JSON: the longest URL that a source may have.
+/// Most bytes of a text in a payload, as JSON: the longest URL that a source may have.
 const MAX_TEXT: usize = 2050;
-/// Addresses of one repository: hosts name up to seven.
+/// Most addresses of one repository: hosts name up to seven.
 const MAX_ADDRESSES: usize = 16;
-/// Where a repository's addresses stand.
+/// Fields that contain a repository's addresses.
 const REPOSITORY: [&str; 2] = ["repository", "project"];
 const ADDRESSES: [&str; 9] =
     ["clone_url", "ssh_url", "html_url", "git_url", "url", "git_http_url", "git_ssh_url", "http_url", "web_url"];
-/// Beside them: which branch is the repository's default one.
+/// Field next to them that names the default branch.
 const DEFAULT_BRANCH: &str = "default_branch";
-/// What a deleted reference is at afterwards.
+/// The commit of a deleted reference consists of zeros.
 const NOTHING: char = '0';
 
-/// Where a repository is, whichever way it is reached: host and path, without scheme, user, port and `.git`, in small letters.
+/// A repository's location, whatever the protocol: host and path, without scheme, user, port and `.git`, in lower case.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Address {
     pub host: String,
@@ -39,7 +41,7 @@ pub struct Address {
 }
 
 impl Address {
-    /// Of a URL, or of `user@host:path`.
+    /// Parses a URL, or `user@host:path`.
     pub fn parse(text: &str) -> Option<Self> {
         let text = text.trim();
         let (authority, path) = match text.split_once("://") {
@@ -64,16 +66,16 @@ impl fmt::Display for Address {
     }
 }
 
-/// What one delivery says has moved.
+/// What moved according to one delivery.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hint {
-    /// Of one repository; none: it doesn't say which.
+    /// Addresses of one repository. Empty: the delivery names none.
     pub repositories: BTreeSet<Address>,
-    /// `refs/heads/main`; none: any.
+    /// E.g. `refs/heads/main`. None: any.
     pub reference: Option<String>,
-    /// The commit that the reference is at now, in hex.
+    /// The commit of the reference after the push, in hex.
     pub after: Option<String>,
-    /// The repository's default branch, in short; none: it doesn't say which.
+    /// Short name of the repository's default branch. None: the delivery does not name it.
     pub default_branch: Option<String>,
 }
 
@@ -82,7 +84,7 @@ pub struct Hint {
 pub struct Unreadable(#[from] serde_json::Error);
 
 impl Hint {
-    /// What a payload says. Of one that `is_whole` is false of only the beginning is there, and that counts as far as it goes.
+    /// Parses a payload. If `is_whole` is false the payload is cut off, and the fields before the cut count.
     pub fn parse(payload: &[u8], is_whole: bool) -> Result<Self, Unreadable> {
         let mut hint = Self::default();
         let mut json = serde_json::Deserializer::from_slice(payload);
@@ -109,7 +111,7 @@ impl Hint {
                         _ => self.take_address(value),
                     },
                 };
-                // Hosts that say here something else than an object don't say where the repository is.
+                // If a host puts something other than an object here, it doesn't say where the repository is.
                 let _ = json.deserialize_map(fields);
             }
         }
@@ -121,7 +123,7 @@ impl Hint {
         }
     }
 
-    /// Whether what a source follows may have moved.
+    /// Whether the reference that a source follows may have moved.
     pub fn concerns(&self, followed: Option<&GitReference>) -> bool {
         let Some(moved) = self.reference.as_deref() else { return true };
         let Some(followed) = followed else {
@@ -136,18 +138,18 @@ impl Hint {
         if let Some(tag) = &followed.tag {
             return is_named(moved, "refs/tags/", tag);
         }
-        // A commit that is missing may have come by any of them.
+        // A missing commit may have come with any reference.
         followed.semver.is_none() || !moved.starts_with("refs/heads/")
     }
 
-    /// Whether a source that serves this commit of this branch knows already what is said.
+    /// Whether a source that serves this commit of this branch is already at the announced state.
     pub fn is_known(&self, branch: &str, commit: &str) -> bool {
         let is_branch = self.reference.as_deref().and_then(|name| name.strip_prefix("refs/heads/")) == Some(branch);
         is_branch && self.after.as_deref() == Some(commit)
     }
 }
 
-/// Hosts name a reference in full with pushes, and in short with events such as `create`.
+/// Hosts name a reference in full for pushes, and in short for events such as `create`.
 fn is_named(moved: &str, kind: &str, name: &str) -> bool {
     moved.strip_prefix(kind).unwrap_or(moved) == name
 }
@@ -160,7 +162,7 @@ fn text(value: &RawValue) -> Option<String> {
     serde_json::from_str(json).ok()
 }
 
-/// Hands over some fields of an object, one by one, so that those count which stand before an error.
+/// Passes some fields of an object on one by one, so that fields before an error count.
 struct Fields<W, T> {
     wanted: W,
     take: T,
@@ -188,7 +190,7 @@ impl<'de, W: Fn(&str) -> bool, T: FnMut(&str, &'de RawValue)> Visitor<'de> for F
     }
 }
 
-/// Hints that wait to be acted upon: each repository and reference once, however often it was delivered.
+/// Hints that wait to be processed: each repository and reference once, however often it was delivered.
 #[derive(Debug, Default)]
 pub struct Inbox(BTreeMap<Moved, Option<String>>);
 
@@ -196,14 +198,14 @@ pub struct Inbox(BTreeMap<Moved, Option<String>>);
 type Moved = (BTreeSet<Address>, Option<String>, Option<String>);
 
 impl Inbox {
-    /// Different hints that wait. A host that delivers more while one is acted upon is not believed in detail.
+    /// Most distinct hints that wait. If a host delivers more than that, every source is checked instead.
     const MOST: usize = 256;
 
     pub fn add(&mut self, hint: Hint) {
         let Hint { repositories, reference, after, default_branch } = hint;
         let is_full = self.0.len() >= Self::MOST;
         match self.0.entry((repositories, reference, default_branch)) {
-            // Which of two commits came first nobody knows.
+            // Which of two commits came first is unknown.
             Entry::Occupied(mut known) if *known.get() != after => drop(known.insert(None)),
             Entry::Occupied(_) => {}
             Entry::Vacant(place) if !is_full => drop(place.insert(after)),
@@ -211,7 +213,7 @@ impl Inbox {
         }
     }
 
-    /// What was put in since the last time.
+    /// Removes and returns the hints that were added since the last call.
     pub fn take(&mut self) -> Vec<Hint> {
         let hint = |((repositories, reference, default_branch), after)| Hint {
             repositories,
@@ -331,7 +333,7 @@ mod tests {
         };
         check("refs/heads/main", None, true);
         check("refs/tags/v1", None, false);
-        // Which branch is the default one is the host's to say.
+        // The host decides which branch is the default one.
         check("refs/heads/next", None, true);
         let hint = |moved: &str| Hint {
             reference: Some(moved.to_owned()),
@@ -378,7 +380,7 @@ mod tests {
         }
         inbox.add(hint("b", "1"));
         assert_eq!(inbox.take(), [hint("a", "1"), hint("b", "1")]);
-        // In which order a commit and its successor were delivered is not known.
+        // The order in which a commit and its successor were delivered is unknown.
         inbox.add(hint("a", "1"));
         inbox.add(hint("a", "2"));
         inbox.add(hint("a", "1"));

@@ -45,7 +45,7 @@ pub fn explain_set(evidence: &SetEvidence<'_>) -> Finding {
     finding
 }
 
-/// Of a cluster alone.
+/// Explains a cluster by itself.
 pub fn explain_cluster(cluster: &Cluster, now: Timestamp) -> Finding {
     let name = cluster.metadata.name.as_deref().unwrap_or_default();
     if let Some(finding) = judge_one_cluster(cluster, name, now) {
@@ -70,13 +70,13 @@ fn holds<'a>(evidence: &SetEvidence<'a>, type_: &str) -> Option<&'a farwater_api
     holding(&evidence.set.status.as_ref()?.conditions, type_)
 }
 
-/// `site`, `team-a`
+/// Name and namespace of the set, e.g. `site`, `team-a`.
 fn names<'a>(evidence: &SetEvidence<'a>) -> (&'a str, &'a str) {
     let metadata = &evidence.set.metadata;
     (metadata.name.as_deref().unwrap_or_default(), metadata.namespace.as_deref().unwrap_or_default())
 }
 
-/// As an argument, for commands that take more than sets.
+/// The set as an argument, for commands that take several kinds.
 fn argument(name: &str) -> String {
     match managed_namespace::maker_name(name) {
         Some(maker) => format!("managednamespace/{maker}"),
@@ -158,12 +158,14 @@ fn judge_rollout(evidence: &SetEvidence<'_>) -> Option<Finding> {
             finding.because(format!("{} {told}", member.cluster))
         })
     };
+
     let failed = evidence.members.iter().find(|member| member.progress == Some(Progress::Failed));
     let next = match failed.filter(|member| !member.service.is_empty()) {
         Some(member) => NextStep::Farwater(format!("why {} -n {namespace}", member.service)),
         None => status,
     };
     let halted = rollout.halted_by.as_ref().map(|by| format!("halted by {by}")).unwrap_or_default();
+
     let finding = match rollout.phase {
         RolloutPhase::Halted | RolloutPhase::Aborted => Finding::broken(Link::Rollout, so_far).because(halted),
         RolloutPhase::Paused => {
@@ -206,7 +208,7 @@ fn judge_members(evidence: &SetEvidence<'_>) -> Option<Finding> {
     })
 }
 
-/// The hub's own word, where the members gave no reason.
+/// The set's condition, if the members gave no reason.
 fn judge_condition(evidence: &SetEvidence<'_>) -> Option<Finding> {
     let (name, namespace) = names(evidence);
     let ready = condition(evidence, "Ready");

@@ -1,4 +1,4 @@
-//! Why a source has nothing newer: each cause with its own sentence and its own next command.
+//! Why a source has nothing newer: each cause has its own sentence and next command.
 
 use farwater_api::{AnySource, Condition, SourceKind, service_sources::SourceReference};
 use jiff::Timestamp;
@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use super::{Finding, Link, NextStep, Standing, ago, find};
 use crate::conditions::holding;
 
-/// Of a source alone: the news that it is in order, or why it isn't.
+/// Explains a source by itself: that it is in order, or why it isn't.
 pub fn explain_source(source: &AnySource, reference: &SourceReference, namespace: &str, now: Timestamp) -> Finding {
     let status = &source.status;
     judge(source, reference, namespace, now).unwrap_or_else(|| {
@@ -43,7 +43,7 @@ pub(super) fn judge(
         let finding = Finding::broken(Link::Source, describe(source, ready, now)).condition(&of, ready);
         return Some(remedy(finding, source, reference, namespace, ready));
     }
-    // A registry of charts has no revision of its own.
+    // A chart repository has no revision of its own.
     if status.revision.is_none() && ready.is_none_or(|ready| ready.status != "True") {
         let finding = if source.suspend {
             Finding::broken(Link::Source, format!("{of} is suspended and was never fetched")).next(patch(
@@ -60,7 +60,7 @@ pub(super) fn judge(
     None
 }
 
-/// Only a server that is silent *has not answered*; one that refuses has.
+/// Only a silent server *has not answered*; one that refuses has.
 fn describe(source: &AnySource, ready: Option<&Condition>, now: Timestamp) -> String {
     let status = &source.status;
     let serving = status
@@ -79,7 +79,8 @@ fn describe(source: &AnySource, ready: Option<&Condition>, now: Timestamp) -> St
     }
 }
 
-/// Of the hub's `fetch from URL: CAUSE (EVIDENCE); REMEDY; WHAT IS KEPT` the cause. For people only: nothing is decided by it.
+/// The cause from the hub's message `fetch from URL: CAUSE (EVIDENCE); REMEDY; WHAT IS KEPT`. For display only: no
+/// decision depends on it.
 fn cause<'a>(message: &'a str, url: &str) -> &'a str {
     let behind = message.split_once(&format!("{url}: ")).map_or(message, |(_, behind)| behind);
     let cause = behind.split("; ").next().unwrap_or(behind);
@@ -97,6 +98,7 @@ fn remedy(
     let patch = |spec: &str| patch(reference, namespace, spec);
     let create = |secret: &str| format!("create secret generic {secret} -n {namespace} {LOGIN}");
     let is_git_over_http = *kind == SourceKind::GitRepository && source.url.starts_with("http");
+
     match (ready.map_or("", |ready| ready.reason.as_str()), &source.secret) {
         ("AuthenticationFailed", Some(secret)) if is_git_over_http => {
             let login = r#"{"stringData":{"username":"USER","password":"TOKEN"}}"#;
@@ -142,12 +144,12 @@ fn patch(reference: &SourceReference, namespace: &str, spec: &str) -> NextStep {
     NextStep::Kubectl(format!("patch {} {name} -n {namespace} --type merge -p '{spec}'", kind.plural()))
 }
 
-/// Asks the source now.
+/// The command that fetches the source now.
 fn wait(SourceReference { kind, name }: &SourceReference, namespace: &str) -> NextStep {
     NextStep::Farwater(format!("wait {}/{name} -n {namespace} --fetch", kind.as_str().to_lowercase()))
 }
 
-/// The first Secret of `Secret NAME does not exist`.
+/// The first missing Secret in a message such as `Secret NAME does not exist`. None: the message names none.
 pub(super) fn missing_secret(message: &str) -> Option<&str> {
     let named = message.split("Secret ").skip(1);
     named.filter_map(|rest| rest.split_once(" does not exist")).map(|(name, _)| name).find(|name| !name.contains(' '))

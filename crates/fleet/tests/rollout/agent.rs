@@ -8,7 +8,7 @@ use farwater_fleet::rollout::Published;
 
 use crate::events::Quality;
 
-/// Of what an agent says, the part that matters.
+/// The state that an agent reports, reduced to what matters here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Truth {
     Progressing,
@@ -28,9 +28,9 @@ pub struct Word {
 #[derive(Clone, Debug, Default)]
 pub struct Agent {
     pub is_silent: bool,
-    /// Its version has cut it off: it is not heard before somebody mends it by hand.
+    /// The change has cut the agent off: it is not heard until somebody repairs it by hand.
     pub is_cut_off: bool,
-    /// What it applies, since when, and what becomes of it.
+    /// What the agent applies, since when, and how that turns out.
     running: Option<(Published, i64, Quality)>,
     crashes_until: i64,
     pub delay: i64,
@@ -49,7 +49,7 @@ impl Agent {
     pub fn fetch(&mut self, published: Published, quality: Quality, now: i64) {
         match &mut self.running {
             Some((running, ..)) if *running == published => {}
-            // The pods of the same change go on.
+            // The same change: its pods keep running.
             Some((running, ..)) if running.change == published.change => running.entry = published.entry,
             running => *running = Some((published, now, quality)),
         }
@@ -84,7 +84,7 @@ impl Agent {
         Some((published.entry, truth))
     }
 
-    /// Says what is new.
+    /// Sends a report if the state has changed.
     pub fn tell(&mut self, number: usize, now: i64) {
         if let Some((_, since, Quality::CutOff(mask))) = self.running
             && mask & (1 << (number % 16)) != 0

@@ -1,24 +1,24 @@
-//! What may happen to a set, as data: a history is a setting and events.
+//! The events of a history as data. A history consists of a setting and events.
 
 use farwater_api::rollout::{OnFailure, Promote, Strategy as Way};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-/// What becomes of a change where it is applied. Times are seconds from there.
+/// How a change turns out where it is applied. Times are seconds from the start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Quality {
     Good,
     Slow,
     Bad,
-    /// Healthy at first, and failed later.
+    /// Healthy at first, failed later.
     BadLater,
-    /// Failed at first, and healthy later.
+    /// Failed at first, healthy later.
     BadAtFirst,
-    /// Never healthy, and never failed.
+    /// Neither healthy nor failed, ever.
     Stuck,
-    /// Bad on some clusters, by a mask.
+    /// Bad on some clusters: bit N of the mask is cluster N modulo 16.
     BadSomewhere(u16),
-    /// On some clusters the agent is not heard any more.
+    /// On some clusters (a mask as above) the agent is not heard any more.
     CutOff(u16),
 }
 
@@ -43,20 +43,20 @@ pub enum Command {
     Skip(u8),
 }
 
-/// Members are meant by their number in the set, modulo its size.
+/// Members are given by their number in the set, modulo its size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     Nothing,
-    /// Members are looked at one after the other, from one of them on.
+    /// Members are looked at one after the other, beginning with `first`.
     Commit {
         quality: Quality,
         first: u8,
     },
-    /// A commit that changes nothing for anybody.
+    /// A commit that changes nothing for any member.
     Foreign,
-    /// The content of before again.
+    /// The previous content again.
     Revert,
-    /// Of one member: a label, an override, a parameter of its own.
+    /// A change of one member: a label, an override, or a parameter of its own.
     Change {
         member: u8,
         quality: Quality,
@@ -67,19 +67,19 @@ pub enum Event {
     Leave(u8),
     GoSilent(u8),
     ComeBack(u8),
-    /// Its reports come so many ticks later from now on.
+    /// The member's reports are delayed by this many ticks from now on.
     Delay {
         member: u8,
         ticks: u8,
     },
-    /// The last report once more.
+    /// The last report is delivered once more.
     Repeat(u8),
-    /// Something else fails for some ticks.
+    /// Something else fails on the member for some ticks.
     Crash {
         member: u8,
         ticks: u8,
     },
-    /// The hub is away for some ticks, and its clock may be another one then.
+    /// The hub is away for some ticks. Afterwards its clock differs by `jump` seconds.
     Restart {
         ticks: u8,
         jump: i16,
@@ -90,7 +90,7 @@ pub enum Event {
         stop: Stop,
         on: bool,
     },
-    /// For the present number, or for the one before.
+    /// An order for the current number. `is_stale`: for the previous one.
     Command {
         command: Command,
         is_stale: bool,
@@ -100,16 +100,16 @@ pub enum Event {
 #[derive(Clone, Debug)]
 pub struct Setting {
     pub members: u8,
-    /// As users write it.
+    /// The policy as users write it.
     pub policy: Value,
-    /// Members that stay silent in the end, where they are silent then.
+    /// Members, as a mask, that stay silent at the end if they are silent then.
     pub lost: u16,
 }
 
 #[derive(Clone, Debug)]
 pub struct History {
     pub setting: Setting,
-    /// With the ticks that pass after each.
+    /// Each event, with the number of ticks after it.
     pub events: Vec<(Event, u8)>,
 }
 

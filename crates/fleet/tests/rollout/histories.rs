@@ -1,4 +1,4 @@
-//! One history from its beginning to its end, held to the oracle at each look.
+//! Runs one history from its beginning to its end, and compares each look with the oracle.
 
 use farwater_api::rollout::{Promote, RolloutOrder, Strategy};
 use farwater_fleet::rollout::{Decision, Held, Member, Outlook, Phase, Reach, Standing, Track, standing};
@@ -11,16 +11,16 @@ use crate::{
 
 type Verdict = Result<(), String>;
 
-/// What a history went through, so that a count says something.
+/// What a history covered, which shows how much the count of histories is worth.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Figures {
     pub looks: u64,
-    /// That went by numbers of resting members too.
+    /// Looks that were also decided by the numbers of resting members.
     pub by_numbers: u64,
     pub released: u64,
     pub retracted: u64,
     pub halted: u64,
-    /// Ticks from the last fault until all were done, at the most.
+    /// Most ticks from the last fault until all members were done.
     pub longest_end: u64,
 }
 
@@ -63,7 +63,7 @@ fn apply(world: &mut World, event: Event) {
             let is_at_rest = world.is_at_rest();
             world.commit(quality, first);
             let mut bad = crate::oracle::BadCommit::new(world.target(), world.has_canary());
-            // Silent, and the hub has not found out.
+            // Members that are silent without the hub having noticed.
             bad.faults = world.rows.iter().filter(|row| !row.agent.is_heard()).count();
             world.oracle.bad = Some(bad).filter(|_| is_at_rest && quality.is_bad_everywhere());
         }
@@ -79,7 +79,7 @@ fn apply(world: &mut World, event: Event) {
         _ if count == 0 => {}
         Event::Change { member, quality } => {
             world.change(row(member), quality);
-            // A canary that is mended by itself has got through, and opens the next step.
+            // A canary that gets a change of its own may get through with it, and then opens the next step.
             world.oracle.bad = None;
         }
         Event::Renew(member) => world.renew(row(member)),
@@ -115,14 +115,14 @@ fn command(world: &mut World, command: Command, is_stale: bool) {
     world.order(Some(order));
 }
 
-/// Has the oracle know what an order means, where it counts.
+/// Tells the oracle what an order means, if it counts.
 fn note_order(world: &mut World, decision: &Decision) {
     let (before, number) = (world.state.clone(), decision.state.number);
     let Some(order) = world.stated.order.clone().filter(|order| order.number == number) else { return };
     if decision.state.obeyed == before.obeyed {
         return;
     }
-    // What a person goes past may reach anybody.
+    // After a step is passed by order, the commit may reach any member.
     world.oracle.bad = None;
     for name in &order.skip {
         world.note_skip(name);
@@ -158,7 +158,7 @@ fn look(world: &mut World, figures: &mut Figures, is_thorough: bool) -> Result<D
     judge_number(world, &decision)?;
     let has_changed = !decision.tracks.is_empty() || decision.state != world.state;
     world.save(&decision);
-    // Who is given what it has never lost is done at once, and the next look goes on with that.
+    // A member that is given the change that it still has is done at once, and the next look continues with that.
     let has_it = |index: &usize| world.rows[*index].published.map(|it| it.change) == world.rows[*index].track.released;
     if (has_changed || is_thorough) && !decision.released.iter().chain(&decision.retracted).any(has_it) {
         let again = world.decide();
@@ -170,7 +170,7 @@ fn look(world: &mut World, figures: &mut Figures, is_thorough: bool) -> Result<D
     Ok(decision)
 }
 
-/// P15: while a rollout is under way another one begins where somebody wants something that nobody knew of.
+/// P15: while a rollout is under way, another one begins only if a member wants something new.
 fn judge_number(world: &mut World, decision: &Decision) -> Verdict {
     let is_asked_anew = world.rows.iter().any(|row| row.wanted.is_some() && row.wanted != row.asked);
     if world.state.open && decision.state.number > world.state.number && !is_asked_anew {
@@ -184,7 +184,7 @@ fn judge_number(world: &mut World, decision: &Decision) -> Verdict {
     Ok(())
 }
 
-/// P11: the order of members.
+/// P11: the decision doesn't depend on the order of the members.
 fn judge_order(world: &World, decision: &Decision) -> Verdict {
     let mut members = world.members();
     members.reverse();
@@ -208,18 +208,18 @@ fn judge_order(world: &World, decision: &Decision) -> Verdict {
     if one == other { Ok(()) } else { Err(format!("P11: {one:?} or {other:?}")) }
 }
 
-/// P10: another wish of one member changes nothing for the others, but that there is room for one of them.
+/// P10: if one member wants something else, nothing changes for the others, except that one of them may take its place.
 fn judge_flip(world: &World, decision: &Decision, nth: u64) -> Verdict {
     let mut members = world.members();
     let Some(index) = usize::try_from(nth).unwrap().checked_rem(members.len()) else { return Ok(()) };
     let Member { wanted, track, .. } = members[index];
     let order = world.policy.order.as_ref().filter(|order| world.state.obeyed != Some(order.id));
-    // Who is silent with its change is waited for, and passed over once it wants another.
+    // A member that is silent with its change is waited for. It is passed over once it wants another.
     let is_silent = matches!(members[index].reach, Reach::Silent { .. });
     if wanted.is_none()
         || is_silent
         || track.refused == wanted
-        // A share of all is of one more, once it is skipped no more.
+        // A percentage of all members counts one member more once this one is no longer skipped.
         || track.skipped == wanted
         || decision.tracks.iter().any(|(at, track)| *at == index && track.refused == wanted)
         || order.is_some()
@@ -229,14 +229,14 @@ fn judge_flip(world: &World, decision: &Decision, nth: u64) -> Verdict {
     members[index].wanted = Some(flipped());
     let other = world.decide_of(&members);
     if other.state.number != decision.state.number {
-        // It began another rollout, which proves itself.
+        // This began another rollout, which is judged by itself.
         return Ok(());
     }
     let others = |list: &[usize]| list.iter().copied().filter(|at| *at != index).collect::<Vec<_>>();
     let (released, before) = (others(&other.released), others(&decision.released));
     let more = released.iter().filter(|at| !before.contains(at)).count();
     let learned = |decision: &Decision| -> Vec<_> {
-        // That it is asked for something is of the rollout.
+        // `asked` belongs to the rollout and not to the member.
         let is_more =
             |at: usize, track: &Track| Track { asked: members[at].track.asked, ..*track } != members[at].track;
         let changed = decision.tracks.iter().filter(|(at, track)| {
@@ -258,7 +258,7 @@ fn flipped() -> farwater_fleet::rollout::ChangeId {
     "00000000000000000000000000000000".parse().unwrap()
 }
 
-/// Nobody who waits is told that it goes next and then doesn't.
+/// P14: no waiting member is announced as next and then not released.
 fn judge_words(world: &World, decision: &Decision) -> Verdict {
     let outlook: &Outlook = &decision.outlook;
     for member in world.members() {
@@ -270,7 +270,7 @@ fn judge_words(world: &World, decision: &Decision) -> Verdict {
     Ok(())
 }
 
-/// P7: faults stop and a good commit comes; then all that are heard are done with it.
+/// P7: the faults stop and a good commit comes. Then all members that are heard get done with it.
 fn end(world: &mut World, lost: u16, figures: &mut Figures) -> Verdict {
     world.pause(false);
     world.order(None);
@@ -282,7 +282,8 @@ fn end(world: &mut World, lost: u16, figures: &mut Figures) -> Verdict {
     }
     world.commit(Quality::Good, 0);
     let soak: i64 = world.rows.iter().map(|row| world.soak_of(row)).max().unwrap_or(0);
-    // One after the other, each with its poll, report and soak; before that what is stuck has to be found out, twice at the most.
+    // Members go one after the other, each with its poll, report and soak. Before that, stuck members have to be
+    // noticed, at most twice.
     let each = (soak + 8 * crate::world::TICK) / crate::world::TICK;
     let most =
         each * i64::try_from(world.rows.len() + 2).unwrap() + 3 * world.policy.progress_deadline / crate::world::TICK;

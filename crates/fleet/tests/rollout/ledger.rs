@@ -1,4 +1,4 @@
-//! What really was said and done, apart from what the code under test remembers.
+//! Records what was really said and done, independently of the state of the code under test.
 
 use farwater_fleet::rollout::{ChangeId, Clock, Published};
 
@@ -7,22 +7,22 @@ use crate::{
     row::Row,
 };
 
-/// What one cluster has said and was given, in the order in which it happened.
+/// What one cluster has said and was given, in order.
 #[derive(Clone, Debug, Default)]
 pub struct Ledger {
-    /// Its last word, on which entry, and since when it is the same.
+    /// The cluster's last report: on which entry, and since when it has been the same.
     pub word: Option<(Published, Truth, i64)>,
     healthy: Option<(ChangeId, i64)>,
-    /// What it was healthy with for the soak, and heard; the last one last.
+    /// Changes with which the cluster was healthy and heard for the soak. The latest is last.
     pub proven: Vec<ChangeId>,
-    /// Since this it was not done again.
+    /// The cluster was given something else since it was done, and is not done again yet.
     pub is_out: bool,
     pub released_at: i64,
     pub released_number: u64,
     pub fallen: Vec<Fallen>,
-    /// What it was late with, or was taken back from.
+    /// Changes with which the cluster was late, or from which it was taken back.
     pub late: Vec<ChangeId>,
-    /// What it was to get when that was aborted: it refuses that, and nobody waits for it.
+    /// The change that the cluster wanted when it was aborted. The cluster refuses it, and no other waits for it.
     pub aborted: Option<ChangeId>,
     pub skipped: Option<ChangeId>,
 }
@@ -31,7 +31,7 @@ pub struct Ledger {
 #[derive(Clone, Copy, Debug)]
 pub struct Fallen {
     pub change: ChangeId,
-    /// It has wanted something else since.
+    /// The cluster has wanted something else since.
     pub was_left: bool,
 }
 
@@ -53,7 +53,7 @@ impl Ledger {
         }
     }
 
-    /// Whether it has got through, as of now.
+    /// Notes whether the cluster has got through by now.
     pub fn settle(
         &mut self,
         published: Option<Published>,

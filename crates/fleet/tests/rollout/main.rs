@@ -1,5 +1,5 @@
-//! Rollouts in a simulated fleet: random histories of commits, failures, silence, restarts and orders, held to an oracle that
-//! keeps what really happened apart from the code under test.
+//! Rollouts in a simulated fleet: random histories of commits, failures, silence, restarts and orders. An oracle
+//! records what really happened, independently of the code under test, and judges each decision.
 
 #![allow(clippy::unwrap_used)]
 
@@ -19,7 +19,7 @@ use serde_json::json;
 
 use histories::Figures;
 
-/// The campaign's count; without it, the test's.
+/// Variable with the number of histories in a campaign. Without it, the test's default counts.
 const COUNT: &str = "FARWATER_ROLLOUT_HISTORIES";
 const SEED: &str = "FARWATER_ROLLOUT_SEED";
 

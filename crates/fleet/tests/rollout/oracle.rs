@@ -1,4 +1,4 @@
-//! What must hold of each decision, by the ledgers.
+//! The properties of each decision, judged by the ledgers.
 
 use std::collections::BTreeSet;
 
@@ -16,13 +16,13 @@ use crate::{
     world::{World, soak},
 };
 
-/// A commit that is bad everywhere, to a set at rest.
+/// A commit that is bad everywhere and came to a set at rest.
 #[derive(Debug)]
 pub struct BadCommit {
     pub target: Digest,
     /// Whether a canary could take it.
     pub has_canary: bool,
-    /// What happened since that may bring it to one cluster more.
+    /// Number of events since that may bring it to one more cluster each.
     pub faults: usize,
     hit: Vec<String>,
 }
@@ -35,11 +35,11 @@ impl BadCommit {
 
 #[derive(Debug, Default)]
 pub struct Oracle {
-    /// Targets that all members were done with.
+    /// Targets with which all members were done.
     good: Vec<Digest>,
-    /// For which number a person has gone past a step.
+    /// Number of the rollout in which a person has passed a step.
     pub passed: u64,
-    /// For which number one has aborted.
+    /// Number of the rollout that a person has aborted.
     pub aborted: u64,
     pub bad: Option<BadCommit>,
     pub released: u64,
@@ -69,7 +69,7 @@ impl World {
         matches!(self.reach(row), Reach::Silent { .. })
     }
 
-    /// Seconds since it could have got on.
+    /// Seconds since the member could make progress.
     fn pressed(&self, row: &Row) -> i64 {
         self.clock.now - count_from(self.clock, row.ledger.released_at)
     }
@@ -80,7 +80,7 @@ impl World {
         row.track.released.is_some() && (says(Truth::Failed) || (is_late && !says(Truth::Healthy)))
     }
 
-    /// What a person's order makes of the ledgers, where it counts.
+    /// Notes in the ledgers what a person's order means, if it counts.
     pub fn note_skip(&mut self, name: &str) {
         for row in self.rows.iter_mut().filter(|row| row.name == name) {
             row.ledger.skipped = row.wanted;
@@ -112,7 +112,7 @@ impl World {
         for row in &mut self.rows {
             row.ledger.fallen.clear();
             row.ledger.aborted = None;
-            // What failed is not waited for, or is tried again.
+            // A member that failed is not waited for, or tries again.
             if row.track.refused.is_some() && row.track.refused == row.wanted {
                 row.ledger.is_out = false;
                 if row.track.released == row.wanted {
@@ -122,7 +122,7 @@ impl World {
         }
     }
 
-    /// Notes what has failed by now and counts, before a decision that has to know it.
+    /// Notes the failures that count by now. The decision that is judged next has to know them.
     fn note_failures(&mut self, decision: &Decision) {
         let (clock, policy) = (self.clock, self.policy.clone());
         let reaches: Vec<Reach> = self.rows.iter().map(|row| self.reach(row)).collect();
@@ -163,7 +163,7 @@ impl World {
         count > 0 && (is_canary || count >= self.policy.halt_after.of(self.rows.len()))
     }
 
-    /// Everything that must hold of one decision, before it is carried out.
+    /// Judges all properties of one decision, before it is carried out.
     pub fn judge(&mut self, decision: &Decision) -> Verdict {
         self.note_failures(decision);
         let is_at_once = self.policy.strategy == Strategy::AllAtOnce;
@@ -212,13 +212,13 @@ impl World {
         otherwise || matches!(self.reach(row), Reach::Heard { .. })
     }
 
-    /// P2: what later steps wait for.
+    /// P2: later steps wait for a member unless this returns true.
     fn lets_pass(&self, row: &Row) -> bool {
         is_still(row)
             || is_skipped(row)
             || self.is_silent(row)
             || row.wanted.is_some_and(|wanted| row.ledger.is_done(row, wanted))
-            // Fewer failures than are borne, in no canary.
+            // Fewer failures than the limit, and not in a canary.
             || (row.step > 0 && row.wanted.is_some_and(|wanted| row.ledger.late.contains(&wanted)))
             || (row.step > 0 && row.wanted.is_some() && row.wanted == row.ledger.aborted)
     }
@@ -236,11 +236,11 @@ impl World {
         Ok(())
     }
 
-    /// P9: a bad commit reaches canaries, or one other where there is none.
+    /// P9: a bad commit reaches canaries only, or one other member if there is no canary.
     fn judge_bad_commit(&mut self, decision: &Decision) -> Verdict {
         let target = self.target();
         let Some(mut bad) = self.oracle.bad.take().filter(|bad| bad.target == target) else { return Ok(()) };
-        // One that falls ill before it gets the commit gives its place up.
+        // A canary that fails before it gets the commit gives up its place.
         bad.has_canary &= self.rows.iter().any(|row| row.step == 0);
         let healthy = decision.released.iter().map(|index| &self.rows[*index]);
         let healthy = healthy.filter(|row| row.step > 0 && !self.is_broken(row) && !row.is_new());
@@ -253,7 +253,8 @@ impl World {
         verdict
     }
 
-    /// P16: of members that were done before, or have nothing, those of so many partitions get something in one look.
+    /// P16: members that were done before, or have nothing, are released in at most `max_partitions` partitions per
+    /// look.
     fn judge_partitions(&self, decision: &Decision) -> Verdict {
         let Some(key) = self.policy.partition_by.as_ref().filter(|_| self.policy.strategy != Strategy::AllAtOnce)
         else {
@@ -265,7 +266,8 @@ impl World {
         must(reached.len() <= self.policy.max_partitions, "P16", || format!("{reached:?} in one look: {decision:?}"))
     }
 
-    /// P1: nobody healthy is taken while as many as may be are out, or ill by themselves: of all members, and of a step's.
+    /// P1: no healthy member is taken while the allowed number is out or unhealthy. It holds for all members and for
+    /// each step.
     fn judge_unavailable(&mut self, decision: &Decision) -> Verdict {
         let (oracle, now) = (&mut self.oracle, self.clock.now);
         oracle.released += decision.released.len() as u64;
@@ -291,7 +293,7 @@ impl World {
         }
         let is_out = |(index, row): &(usize, &Row)| {
             let released = track_of(decision, *index).map_or(row.track.released, |track| track.released);
-            // What it was given is what it has.
+            // What the member was given is what it has.
             let is_back = released.is_some_and(|released| row.ledger.is_done(row, released));
             let is_ill = row.ledger.says(row.published, Truth::Failed);
             let is_unavailable = (row.ledger.is_out && !is_back) || is_ill;
@@ -318,7 +320,7 @@ impl World {
         Ok(())
     }
 
-    /// P7: whether the set is where it should be.
+    /// P7: what keeps the set from its end. None: nothing.
     pub fn unfinished(&self, decision: &Decision) -> Option<String> {
         let is_done = |row: &Row| row.wanted.is_some_and(|wanted| row.ledger.is_done(row, wanted));
         let late = self.rows.iter().find(|row| !self.is_silent(row) && !is_done(row));
@@ -329,7 +331,7 @@ impl World {
         late.or_else(|| (moves && anybody).then(|| format!("the set is {:?}", decision.phase)))
     }
 
-    /// Whether all that can be are done.
+    /// Whether all members are done.
     pub fn is_at_rest(&self) -> bool {
         self.rows.iter().all(|row| row.wanted.is_some_and(|wanted| row.ledger.is_done(row, wanted)))
     }

@@ -1,4 +1,5 @@
-//! P17: who rests is not asked. A decision that goes by numbers of resting members is the one that looks at all of them.
+//! P17: resting members are not read. A decision by the numbers of resting members equals one that looks at all of
+//! them.
 
 use farwater_fleet::rollout::{
     ChangeId, Decision, Evidence, Member, Published, Reach, Rest, Resting, Stands, Track, decide, place,
@@ -6,7 +7,7 @@ use farwater_fleet::rollout::{
 
 use crate::{row::Row, world::World};
 
-/// How a member rests, and what it was like when that was decided.
+/// How a member rests, and its state when that was decided.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rested {
     rest: Rest,
@@ -21,7 +22,7 @@ pub struct Rested {
 
 impl Rested {
     fn of(rest: Rest, row: &Row, reach: Reach) -> Self {
-        // That it is heard again tells nothing new.
+        // A new contact with the same state is no change.
         let reach = if matches!(reach, Reach::Heard { .. }) { Reach::Heard { at: 0 } } else { reach };
         let (evidence, stands) = (row.evidence.clone(), row.stands());
         let Row { step, wanted, track, published, .. } = *row;
@@ -33,7 +34,7 @@ impl Rested {
     }
 }
 
-/// Notes who rests, behind what was decided.
+/// Notes which members rest after the decision.
 pub fn note(world: &mut World, rests: &[Option<Rest>]) {
     for (index, rest) in rests.iter().enumerate() {
         let reach = world.reach(&world.rows[index]);
@@ -42,7 +43,7 @@ pub fn note(world: &mut World, rests: &[Option<Rest>]) {
     }
 }
 
-/// Whether it was asked.
+/// Compares the decision by numbers with the one by all members. Returns whether there was a comparison.
 pub fn judge(world: &World, decision: &Decision) -> Result<bool, String> {
     let mut resting = Resting::default();
     let mut awake = Vec::new();

@@ -7,10 +7,10 @@ use farwater_fleet::windows::Closed;
 
 use crate::{agent::Agent, events::Stop, ledger::Ledger, resting::Rested, world::TICK};
 
-/// As in the hub: some polls that did not come.
+/// As in the hub: several missed polls.
 const SILENCE: i64 = 4 * TICK;
 
-/// What the hub knows of one cluster of the set, and the cluster.
+/// One cluster of the set, and what the hub knows of it.
 pub struct Row {
     pub uid: String,
     pub name: String,
@@ -18,9 +18,9 @@ pub struct Row {
     pub labels: BTreeMap<String, String>,
     pub step: u16,
     pub wanted: Option<ChangeId>,
-    /// What it has wanted when that was known last, of all others too.
+    /// What the member wanted when the wanted changes of all members were last known.
     pub asked: Option<ChangeId>,
-    /// Ticks until it is looked at.
+    /// Ticks until the member is looked at.
     pub looked_at_in: u8,
     pub own: u32,
     pub track: Track,
@@ -28,11 +28,11 @@ pub struct Row {
     pub has_fetched: bool,
     pub evidence: Option<Evidence>,
     pub sequence: u64,
-    /// Of this run of the hub.
+    /// When the agent was last heard in this run of the hub.
     pub heard: Option<i64>,
     pub last_heard: i64,
     pub stops: Vec<Stop>,
-    /// For what it depends on, when it was assigned last.
+    /// Whether the last assignment had to wait for a dependency.
     pub waits: bool,
     pub rested: Option<Rested>,
     pub agent: Agent,

@@ -1,4 +1,4 @@
-//! A hub with one set, and its clusters: rows, looks, publications, polls and reports, in ticks of ten seconds.
+//! A hub with one set and its clusters: rows, looks, publications, polls and reports, in ticks of ten seconds.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -23,15 +23,15 @@ pub struct World {
     pub policy: Policy,
     pub state: State,
     pub oracle: Oracle,
-    /// Contents of the source, the newest last, each by its number.
+    /// Contents of the source by number, the newest last.
     commits: Vec<u32>,
     contents: u32,
-    /// Commits that change nothing for anybody.
+    /// Number of commits that change nothing for any member.
     foreign: u32,
     ids: HashMap<(u32, u32), ChangeId>,
     qualities: HashMap<ChangeId, Quality>,
     entries: u64,
-    /// As time really goes by.
+    /// The real time, which a jump of the hub's clock doesn't change.
     time: i64,
     pub clock: Clock,
     made: usize,
@@ -107,7 +107,7 @@ impl World {
         }
     }
 
-    /// Nothing is known of what members want until they were looked at, three in a tick.
+    /// Forgets what members want until they are looked at again, three per tick.
     fn look_again(&mut self, first: u8) {
         let count = self.rows.len();
         for (index, row) in self.rows.iter_mut().enumerate() {
@@ -145,7 +145,7 @@ impl World {
         }
     }
 
-    /// All that is in memory is gone, and all else goes through its text.
+    /// Restarts the hub: its memory is lost, and stored values go through their text form.
     pub fn restart(&mut self, ticks: u8, jump: i64) {
         for _ in 0..ticks {
             self.time += TICK;
@@ -164,7 +164,7 @@ impl World {
         }
     }
 
-    /// What a person says, as it is written into the spec.
+    /// Writes an order of a person into the spec.
     pub fn order(&mut self, order: Option<RolloutOrder>) {
         self.stated.order = order;
         self.policy = Policy::of(&self.stated).unwrap();
@@ -190,7 +190,7 @@ impl World {
         self.place();
     }
 
-    /// Has the ledgers know who has got through.
+    /// Has the ledgers note which members got through.
     pub fn settle(&mut self) {
         for row in &mut self.rows {
             row.ledger.settle(row.published, row.track.released, row.heard, self.clock, soak(&self.policy, row.step));
@@ -219,7 +219,7 @@ impl World {
         agent.outbox = later;
         let due: Vec<Word> = due;
         for word in due {
-            // The protocol numbers reports: an older one is refused.
+            // Reports have sequence numbers, and the hub refuses an older one.
             if word.sequence > self.rows[index].sequence {
                 self.rows[index].sequence = word.sequence;
                 self.rows[index].agent.last = Some(word);
@@ -234,7 +234,7 @@ impl World {
         row.ledger.hear(row.published, word, self.clock.now);
     }
 
-    /// Looks at it, and publishes what it is released for.
+    /// Looks at a member, and publishes what it is released for.
     fn assign(&mut self, index: usize) {
         let (content, own) = (*self.commits.last().unwrap(), self.rows[index].own);
         let row = &mut self.rows[index];
@@ -243,7 +243,7 @@ impl World {
                 row.looked_at_in -= 1;
             } else {
                 let id = self.id(content, own);
-                // Somebody's parameter with a content that came before: as good as the content.
+                // The member's own parameter with a content that came before is as good as that content.
                 let quality = self.qualities.get(&id).copied();
                 let plain = self.id(content, 0);
                 let quality = quality.unwrap_or(self.qualities[&plain]);
@@ -313,12 +313,12 @@ impl World {
         self.decide_of(&self.members())
     }
 
-    /// Looks at all of them.
+    /// Decides by reading all members.
     pub fn decide_of(&self, members: &[Member<'_>]) -> Decision {
         decide(&self.policy, &self.state, self.target(), (members, &Resting::default()), self.clock)
     }
 
-    /// Saves what was decided.
+    /// Saves the decision.
     pub fn save(&mut self, decision: &Decision) {
         self.state = decision.state.clone();
         for (index, track) in &decision.tracks {

@@ -1,4 +1,4 @@
-//! From a renderer's options to what its program is asked.
+//! Converts a renderer's options to a request for its program.
 
 use farwater_api::renderer::{HelmOptions, KustomizeOptions, LoadRestrictor};
 use farwater_bundle::{PathError, RelPath};
@@ -68,7 +68,7 @@ pub(super) fn kustomize<'a>(input: &'a Input<'_>, task: &'a Task<'_>) -> Request
     Request { kustomize: Some(kustomize), ..Request::default() }
 }
 
-/// From a chart's folder, or from the root of the source.
+/// A path relative to the chart's folder, or with `/` relative to the root of the source.
 pub(super) fn resolve(folder: &RelPath, reference: &str) -> Result<RelPath, PathError> {
     match reference.strip_prefix('/') {
         Some(from_root) => RelPath::root().join_clean(from_root),
@@ -76,7 +76,7 @@ pub(super) fn resolve(folder: &RelPath, reference: &str) -> Result<RelPath, Path
     }
 }
 
-/// As programs write it: the root is a dot.
+/// A path for programs: the root is a dot.
 fn text(path: &RelPath) -> &str {
     if path.is_root() { "." } else { path.as_str() }
 }

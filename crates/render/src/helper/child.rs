@@ -1,4 +1,4 @@
-//! One process.
+//! One child process.
 
 use std::{
     io,
@@ -20,10 +20,10 @@ use crate::{
     message::{self, Answer, Confinement, Done, Failure, MessageError, Ready, Reply, Request},
 };
 
-/// Kept of what it writes for people: the last words of a Go program that dies are some hundred lines, and the first of them say
-/// why.
+/// Bytes kept of its standard error. The output of a Go program that crashes has some hundred lines, and the first of
+/// them give the reason.
 const WORDS: usize = 4 << 10;
-/// What an answer's objects may have beyond the limit of the output: the message that says so.
+/// Bytes that an answer may have beyond the output limit, for the message that the limit was exceeded.
 const SLACK: usize = 1 << 20;
 
 pub(super) struct Child {
@@ -35,7 +35,7 @@ pub(super) struct Child {
     confinement: Confinement,
 }
 
-/// How a child ended.
+/// The end of a child.
 #[derive(Debug, Default)]
 pub(super) struct Broken {
     pub by_time: bool,
@@ -44,7 +44,7 @@ pub(super) struct Broken {
 }
 
 impl Child {
-    /// With an empty environment, and killed when it is dropped.
+    /// Starts it with an empty environment. It is killed when dropped.
     pub fn start(program: &Program) -> io::Result<Self> {
         let Some((path, arguments)) = program.command.split_first() else {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "no program is named"));
@@ -85,7 +85,7 @@ impl Child {
         Ok(ready)
     }
 
-    /// Its answer to a request. The outer error is of the child, the inner one its own.
+    /// Its answer to a request. The outer error is about the child, the inner one is the child's own.
     pub async fn exchange(
         &mut self,
         request: &Request<'_>,
@@ -114,9 +114,9 @@ impl Child {
         }
     }
 
-    /// Kills it, if it has not ended, and says how it did.
+    /// Kills it if it still runs, and returns how it ended.
     pub async fn end(mut self) -> Broken {
-        // What ended by itself has a status of its own in a moment.
+        // A child that ends by itself has its own status in a moment.
         let status = match tokio::time::timeout(Duration::from_millis(500), self.process.wait()).await {
             Ok(status) => status.ok(),
             Err(_) => {
@@ -141,7 +141,8 @@ impl Child {
     }
 }
 
-/// Of what was kept. Where that ends in the midst of it, up to the last word that is all there: nobody would know the end of a secret.
+/// The first line of the kept output. If that was cut inside the line, up to the last complete word, because a cut
+/// secret could not be recognized.
 fn first_line(words: &str) -> &str {
     let first = words.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
     match words.len() >= WORDS && words.ends_with(first) {
@@ -154,7 +155,7 @@ fn signal(status: ExitStatus) -> Option<i32> {
     std::os::unix::process::ExitStatusExt::signal(&status)
 }
 
-/// Keeps the beginning of what it says.
+/// Keeps the beginning of its standard error.
 async fn listen(mut errors: ChildStderr, words: Arc<Mutex<Vec<u8>>>) {
     let mut chunk = [0; 1024];
     while let Ok(read) = errors.read(&mut chunk).await {

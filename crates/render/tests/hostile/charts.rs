@@ -1,4 +1,4 @@
-//! Templates.
+//! Hostile templates.
 
 use std::time::{Duration, Instant};
 
@@ -215,7 +215,7 @@ fn packed(entries: &[(&str, &[u8])]) -> Vec<u8> {
     std::fs::read(folder.path().join("c.tar.gz")).unwrap()
 }
 
-/// A chart with this packed one in `charts`.
+/// A chart with this archive in `charts`.
 fn with_packed(archive: Vec<u8>) -> Job {
     let mut all: Files = small("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n");
     all.insert("charts/c-1.0.0.tgz".to_owned(), archive);
@@ -271,7 +271,7 @@ pub fn metadata() -> Vec<Case> {
 #[tokio::test]
 async fn templates_that_never_end_end_with_an_error() {
     let _alone = super::others::ALONE.lock().await;
-    // Whatever the limit is, each of them reaches it.
+    // A low limit is enough: each of them reaches any limit.
     let limits = Limits { cpu: Duration::from_secs(2), ..strict().limits };
     run_all(&Bench::with(Program { limits, ..strict() }, ""), loops()).await;
 }
@@ -284,11 +284,11 @@ async fn templates_that_take_too_much_end_with_an_error() {
     run_all(&bench, output()).await;
 }
 
-/// One that sleeps takes none of it; this one takes all that it gets.
+/// A template that waits uses no processor time. This one uses all that it gets.
 #[tokio::test]
 async fn the_processors_time_has_a_limit_of_its_own() {
     let _alone = super::others::ALONE.lock().await;
-    // No machine is so busy that this one ends it.
+    // So long that even on a busy machine the time limit doesn't end it.
     let (limit, long) = (Duration::from_secs(2), Duration::from_secs(300));
     let limits = Limits { time: long, cpu: limit, ..strict().limits };
     let bench = Bench::with(Program { limits, ..strict() }, "");
@@ -298,7 +298,7 @@ async fn the_processors_time_has_a_limit_of_its_own() {
         assert!(said.contains("rendering took over 2 s"), "{said}");
         assert!(begun.elapsed() >= limit, "{:?}", begun.elapsed());
     }
-    // What was used for one is not counted for the next.
+    // The time that one render used is not counted for the next.
     let plain = template("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n");
     assert_eq!(super::support::values(bench.render(&plain).await).len(), 1);
 }

@@ -1,4 +1,4 @@
-//! What strangers write: it ends with an error or harmlessly, within the limits, and the others don't notice.
+//! Hostile input ends with an error or harmlessly, within the limits, and without an effect on other renders.
 
 #![allow(clippy::unwrap_used)]
 
@@ -19,15 +19,15 @@ use farwater_render::{Limits, Program};
 use sample::Sample;
 use support::{Bench, Job, strict};
 
-/// Time and memory that one may take: the limits of `strict`, and what it takes to notice.
+/// Most time and memory of one render: the limits of `strict`, and the time to notice.
 const LONGEST: Duration = Duration::from_secs(20);
 const MOST_MEMORY: u64 = 512 << 20;
 
-/// A render and what must come of it.
+/// A render and its expected result.
 pub struct Case {
     name: String,
     job: Job,
-    /// A part of the error; none: whatever comes is harmless.
+    /// A part of the error. None: any result is harmless.
     error: Option<&'static str>,
 }
 
@@ -35,7 +35,7 @@ pub fn case(name: impl Into<String>, job: Job, error: impl Into<Option<&'static 
     Case { name: name.into(), job, error: error.into() }
 }
 
-/// One after the other, each alone with its child.
+/// Runs the cases one after the other, so that each has the child for itself.
 async fn run_all(bench: &Bench, cases: Vec<Case>) {
     let mut failures = Vec::new();
     for Case { name, job, error } in cases {
@@ -62,13 +62,13 @@ async fn run_all(bench: &Bench, cases: Vec<Case>) {
             failures.push(format!("{name}: {said}"));
         }
     }
-    // Afterwards all is as before.
+    // Afterwards a normal render works as before.
     let plain = Job::new(support::charts::small("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n"));
     assert_eq!(support::values(bench.render(&plain).await).len(), 1);
     assert!(failures.is_empty(), "{failures:#?}");
 }
 
-/// The first of each list: all of them take minutes, and run in `campaign slow`.
+/// The first of each list. All of them take minutes, and run in `campaign slow`.
 pub fn some(cases: Vec<Case>) -> Vec<Case> {
     cases.into_iter().take(1).collect()
 }

@@ -1,4 +1,4 @@
-//! What the renderer opens, as the kernel sees it.
+//! The files that the renderer opens, as the kernel sees them.
 
 use std::{collections::BTreeSet, fs, path::Path};
 
@@ -13,7 +13,7 @@ use super::{
 const STRACE: Package = Package { program: "strace", debian: "strace" };
 const MAP: &str = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n";
 
-/// The renderer, and whatever it starts, with a log of what they open and run.
+/// The renderer, with a log of the files that it and its children open and run.
 fn traced(log: &Path) -> Program {
     let calls = "trace=open,openat,openat2,creat,execve,execveat";
     let strace = ["strace", "-f", "-A", "-qq", "-y", "-e", "signal=none", "-e", calls, "-o"];
@@ -22,7 +22,7 @@ fn traced(log: &Path) -> Program {
     Program { limits: strict().limits, ..Program::new(command) }
 }
 
-/// `1234 openat(AT_FDCWD</there>, "path", …`
+/// Reads lines such as `1234 openat(AT_FDCWD</there>, "path", …`.
 fn opened(log: &str) -> BTreeSet<String> {
     let path = |line: &str| {
         let (call, rest) = line.split_once('"')?;
@@ -49,7 +49,7 @@ async fn check(cases: [Vec<Case>; 4]) {
     let folder = tempfile::tempdir().unwrap();
     let log = folder.path().join("strace.log");
     let bench = Bench::with(traced(&log), "");
-    // One that takes its time and asks for it, with a chart in it, and an overlay.
+    // A chart that takes long and asks for the time, with another chart in it, and an overlay.
     let lasting = "{{ range until 1000 }}{{ range until 1000 }}{{ end }}{{ end }}{{ $now := now | date \"2006\" }}";
     let mut chart = small(&format!("{lasting}\n{MAP}"));
     chart.extend(support::files([("charts/c/Chart.yaml", "apiVersion: v2\nname: c\nversion: 1.0.0\n")]));

@@ -1,4 +1,4 @@
-//! The others, meanwhile.
+//! Other renders at the same time.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use tokio::sync::Mutex;
 
 use super::support::{Bench, Job, charts::small, strict, values};
 
-/// Memory is measured of all children of this process, and time on a machine with few processors: one test at a time.
+/// One test at a time: memory is measured over all children of this process, and time on a machine with few processors.
 pub static ALONE: Mutex<()> = Mutex::const_new(());
 
 fn plain(n: usize) -> Job {
@@ -51,6 +51,6 @@ async fn services_beside_a_hostile_one_are_rendered_all_the_while() {
     };
     let ((), worst) = tokio::join!(hostile, others);
     eprintln!("p99 of others: {quiet:?} alone, {worst:?} beside hostile ones");
-    // They share two processors with it, and one of them had to start a child.
+    // The others share two processors with the hostile render, and one of them had to start a child.
     assert!(worst < (2 * quiet).max(Duration::from_secs(1)), "{quiet:?} became {worst:?}");
 }

@@ -1,4 +1,4 @@
-//! Kustomizations, templates of Liquid and patches.
+//! Hostile kustomizations, Liquid templates and patches.
 
 use serde_json::json;
 
@@ -106,7 +106,7 @@ pub fn overlays() -> Vec<Case> {
     cases
 }
 
-/// Each of 24 folders has the one before twice, under other names.
+/// Each of 24 folders includes the previous one twice, under other names.
 fn doubling() -> Job {
     let mut all: Files = files([("d0/kustomization.yaml", "resources: [a.yaml]\n"), ("d0/a.yaml", OBJECT)]);
     for n in 1..24 {

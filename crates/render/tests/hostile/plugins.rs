@@ -1,4 +1,4 @@
-//! Plugins that misbehave. They are installed by administrators, but what they do is decided by what they are given.
+//! Plugins that misbehave. Administrators install them, but their input decides what they do.
 
 use std::{
     fs,
@@ -16,7 +16,7 @@ use super::{
     support::{Bench, Job, errors, strict},
 };
 
-/// Processes whose command line has this text.
+/// Number of processes whose command line has this text.
 fn running(mark: &str) -> usize {
     let has =
         |path: &Path| fs::read(path.join("cmdline")).is_ok_and(|line| String::from_utf8_lossy(&line).contains(mark));
@@ -37,7 +37,7 @@ async fn check(name: &str, script: &str, expected: &str) {
     assert!(said.contains(expected), "{name}: {said}");
     assert!(took < LONGEST, "{name} took {took:?}");
     assert!(memory < MOST_MEMORY, "{name} took {} MiB", memory >> 20);
-    // The kernel's own limit, with those that render and watch.
+    // The kernel's own limit, plus the processes that render and watch.
     assert!(processes < 200, "{name} had {processes} processes");
     wait_for("its processes to be gone", Duration::from_secs(10), || async { Ok((running(&mark) == 0).then_some(())) })
         .await
@@ -51,7 +51,7 @@ async fn plugins_end_within_their_limits_and_leave_nothing_behind() {
     check("hangs", "sleep 1000", "took over 4 s").await;
     check("ignores-signals", "trap '' TERM INT HUP; while :; do sleep 1; done", "took over 4 s").await;
     check("spins", "while :; do :; done", "took").await;
-    // Its shell says that it can't fork, or who watches over it that it has too many.
+    // The shell reports that it can't fork, or the watcher reports that there are too many processes.
     check("forks", "b() { b | b & b; }; b", "").await;
     check(
         "forks-aside",
@@ -79,7 +79,7 @@ async fn plugins_end_within_their_limits_and_leave_nothing_behind() {
     assert!(!Path::new("/tmp/farwater-hostile-plugin").exists());
     check("changes-its-input", "chmod u+w a && echo changed > a && exit 0; exit 1", "failed").await;
     check("reads-secrets", "cat /etc/shadow /proc/1/environ /root/.bashrc && exit 0; exit 1", "failed").await;
-    // The first process of a namespace takes no such signals from itself.
+    // The first process of a namespace ignores these signals if it sends them itself.
     check("stops-itself", "sh -c 'kill -STOP $$' $0; exit 1", "took over 4 s").await;
     check("dies", "sh -c 'kill -SEGV $$' $0 || exit 1", "").await;
 }
@@ -87,7 +87,7 @@ async fn plugins_end_within_their_limits_and_leave_nothing_behind() {
 #[tokio::test]
 async fn a_plugins_processor_time_has_a_limit_of_its_own() {
     let _alone = super::others::ALONE.lock().await;
-    // No machine is so busy that this one ends it.
+    // So long that even on a busy machine the time limit doesn't end it.
     let long = Duration::from_secs(300);
     let limits = Limits { time: long, cpu: Duration::from_secs(2), ..strict().limits };
     let command = ["/bin/sh", "-c", "while :; do :; done"];

@@ -1,4 +1,4 @@
-//! How many processes a plugin may become is limited by the kernel, for whatever user the agent is.
+//! The kernel limits the number of processes of a plugin, whichever user the agent runs as.
 
 use std::{
     path::Path,
@@ -9,14 +9,14 @@ use serde_json::json;
 
 use super::support::{self, Bench, Job, open_to_all, strict, values};
 
-/// Kept, and never run by anybody.
+/// An id that no other program runs as.
 const NOBODY: &str = "60001";
 
 fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Runs a shell script within limits, where no namespace is to be had. As root its user is another one's root, or the machine's.
+/// Runs a shell script within limits and without a namespace. If this process is root, the script runs as `user`.
 fn confine(program: &Path, user: Option<&str>, script: &str) -> Output {
     let mut command = Command::new("setpriv");
     match user.filter(|_| is_root()) {
@@ -50,13 +50,13 @@ async fn without_namespaces_the_kernel_still_limits_the_number_of_processes() {
     let said = String::from_utf8_lossy(&limit.stdout);
     assert!(limit.status.success(), "{limit:?}");
     let most: u32 = said.trim().parse().unwrap();
-    // As root the user has no others.
+    // If this process is root, the script's user has no other processes.
     assert!(!is_root() || most <= 64, "{said}");
     let bomb = confine(&program, Some(NOBODY), "b() { b | b & b; }; b");
     assert!(!bomb.status.success(), "{bomb:?}");
 }
 
-/// Where there is no other user, as in a container whose only one is the machine's root.
+/// No other user is available, as in a container whose only user is the machine's root.
 #[tokio::test]
 async fn what_nothing_limits_is_not_started() {
     let _alone = super::others::ALONE.lock().await;

@@ -1,4 +1,4 @@
-//! How much memory the children of this process take at the most, and how many they are.
+//! Samples the memory and the number of this process's children.
 
 use std::{
     collections::BTreeMap,
@@ -36,7 +36,7 @@ impl Sample {
         Self { bytes, processes, ended, thread }
     }
 
-    /// Bytes and processes, each at its most.
+    /// The largest number of bytes and of processes.
     pub fn end(self) -> (u64, u64) {
         self.ended.store(true, Ordering::Relaxed);
         self.thread.join().unwrap();
@@ -44,7 +44,7 @@ impl Sample {
     }
 }
 
-/// Resident bytes of all processes below this one, and their number.
+/// Resident bytes of all descendants of this process, and their number.
 fn descendants() -> (u64, u64) {
     let mut children: BTreeMap<u32, Vec<(u32, u64)>> = BTreeMap::new();
     for entry in fs::read_dir("/proc").unwrap().flatten() {

@@ -1,4 +1,4 @@
-//! Values and schemas.
+//! Hostile values and schemas.
 
 use serde_json::{Value, json};
 
@@ -9,7 +9,7 @@ use super::{
 
 const PLAIN: &str = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata: {a: {{ .Values | toJson | quote }}}\n";
 
-/// Ten to the power of `depth` of the same.
+/// Text that expands to ten to the power of `depth` equal values.
 pub fn bomb(depth: usize) -> String {
     let mut text = String::from("a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n");
     for n in 1..depth {

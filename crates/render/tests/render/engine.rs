@@ -1,4 +1,4 @@
-//! What holds for all renderers together: several in one service, patches, the cache, the child's life.
+//! Behaviour of all renderers: several in one service, patches, the cache, the life of the child.
 
 use std::{
     path::Path,
@@ -45,7 +45,7 @@ async fn several_renderers_make_one_service_and_raw_manifests_leave_out_the_othe
     let made = values(bench.render(&Job::new(several()).at("app").renderers(renderers)).await);
     assert_eq!(names(&made), ["raw", "from-chart", "k-based"]);
     let twice = json!([{"path": "chart"}, {"path": "chart", "helm": {"releaseName": "other", "values": {"x": 1}}}]);
-    // What is just the same is there once.
+    // Objects that are exactly equal are included once.
     assert_eq!(names(&values(bench.render(&Job::new(several()).at("app").renderers(twice)).await)), ["from-chart"]);
 }
 
@@ -117,7 +117,7 @@ async fn patches_go_over_everything_and_are_kustomizes() {
     }
 }
 
-/// `farwater convert` writes these two for what Flux and Argo CD do to all objects.
+/// `farwater convert` writes these two patches for what Flux and Argo CD do to all objects.
 #[tokio::test]
 async fn a_patch_of_everything_reaches_each_object_and_one_of_namespaces_no_object_without() {
     let bench = Bench::new();
@@ -166,7 +166,7 @@ async fn what_was_rendered_is_not_rendered_again_until_an_input_changes() {
     assert!(again.cached);
     let shown = |output: &farwater_render::Output| format!("{:?}", output.objects);
     assert_eq!(shown(&first), shown(&again));
-    // Also by another process.
+    // Another process finds it in the cache too.
     bench.engine.cache = Cache::new(Some(folder.path().to_owned()), CacheLimits::default());
     assert!(bench.render(&job).await.cached);
     let mut changed = job.clone();
@@ -185,7 +185,7 @@ async fn what_was_rendered_is_not_rendered_again_until_an_input_changes() {
         assert!(!bench.render(&other).await.cached, "{other:?}");
         assert!(bench.render(&other).await.cached, "{other:?}");
     }
-    // No template sees them.
+    // No template sees these parameters, so they don't count.
     assert!(bench.render(&job.clone().parameters(json!({"configuration": {"a": 1}}))).await.cached);
     let copy = folder.path().join("farwater-render");
     std::fs::copy(renderer(), &copy).unwrap();
@@ -215,7 +215,7 @@ async fn what_failed_or_looked_at_the_cluster_is_rendered_again_and_secrets_stay
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
 }
 
-/// Answers with what it has, and remembers the questions.
+/// Answers lookups in the cluster, and records the questions.
 #[derive(Default)]
 struct Cluster {
     asked: Mutex<Vec<String>>,
@@ -309,13 +309,13 @@ async fn a_render_that_nobody_waits_for_any_more_ends_its_child() {
     let endless = Job::new(small("{{ range until 100000 }}{{ range until 100000 }}{{ end }}{{ end }}"));
     let stopped = tokio::time::timeout(Duration::from_millis(1500), bench.render(&endless)).await;
     assert!(stopped.is_err() && bench.helper().idle().is_empty());
-    // There is room for the next ones.
+    // The next renders have room.
     for n in 0..3 {
         values(bench.render(&Job::new(small(&object(&format!("n{n}"))))).await);
     }
 }
 
-/// As `proc_pid_stat(5)` has it.
+/// Reads the field as described in `proc_pid_stat(5)`.
 fn niceness_of_children() -> Vec<i64> {
     let own = std::process::id().to_string();
     let stats = std::fs::read_dir("/proc").unwrap().flatten();
@@ -335,7 +335,7 @@ async fn one_that_hangs_does_not_hold_up_the_others() {
     let done = AtomicUsize::new(0);
     let others = async {
         let mut longest = Duration::ZERO;
-        // The first one starts a second child.
+        // The first of these renders starts a second child.
         for n in 0..40 {
             let begun = Instant::now();
             values(bench.render(&Job::new(small(&object(&format!("n{n}"))))).await);

@@ -1,4 +1,4 @@
-//! Equal to `helm template`.
+//! The result equals that of `helm template`.
 
 use std::fs;
 
@@ -11,12 +11,12 @@ use super::support::{
     errors, helm_template, objects, others, path, read_folder, run, values, write_folder,
 };
 
-/// The files below a folder of their own.
+/// Moves the files into a folder.
 fn below(folder: &str, files: &Files) -> Files {
     files.iter().map(|(path, content)| (format!("{folder}/{path}"), content.clone())).collect()
 }
 
-/// Our objects and Helm's, of the chart at `chart`.
+/// Compares our objects with Helm's, for the chart at `chart`.
 async fn check(bench: &Bench, job: &Job, arguments: &[&str]) {
     let what = format!("{arguments:?}");
     let ran = helm_template(&job.files, job.path.as_str(), arguments);
@@ -59,7 +59,7 @@ async fn a_chart_with_everything_is_rendered_as_by_helm() {
     check(&bench, &invalid, &["--set", "replicas=0", "--skip-schema-validation"]).await;
 }
 
-/// prometheus-adapter, loki-distributed, harbor.
+/// As in prometheus-adapter, loki-distributed and harbor.
 #[tokio::test]
 async fn the_last_newline_of_a_template_is_that_of_helm() {
     let bench = Bench::new();
@@ -92,7 +92,7 @@ async fn packed_and_local_dependencies_are_those_of_helm_dependency_build() {
     let mut job = Job::new(below("libs/sub", &sub())).at("app");
     job.files.insert("app/Chart.yaml".to_owned(), parent.as_bytes().to_vec());
     job.files.insert("app/values.yaml".to_owned(), b"sub: {color: green}\n".to_vec());
-    // As it is in the repository, without charts/.
+    // The chart as it is in the repository, without charts/.
     let ours = values(bench.render(&job).await);
 
     let folder = tempfile::tempdir().unwrap();
@@ -185,8 +185,9 @@ async fn where_helm_fails_so_do_we_and_say_why() {
     );
 }
 
-/// Values may be secret; names and what the schema asks for are not.
-/// Rendered, it would be 0, differ from what it is compared with, or be hashed: objects that look right and are not.
+/// The error names the value and what the schema requires, but not the value itself, which may be secret. Rendered, the
+/// encrypted value would become 0, differ from what it is compared with, or be hashed: the objects would look right and
+/// be wrong.
 #[tokio::test]
 async fn a_value_that_is_still_encrypted_is_an_error_wherever_it_comes_from() {
     const ENCRYPTED: &str = "ENC[AES256_GCM,data:Zm9v,iv:YQ==,tag:YQ==,type:str]";

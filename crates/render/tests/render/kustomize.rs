@@ -1,4 +1,4 @@
-//! Equal to `kustomize build`.
+//! The result equals that of `kustomize build`.
 
 use std::path::Path;
 
@@ -138,7 +138,7 @@ async fn options_are_what_kustomize_edit_would_write() {
     assert_same(&ours, &objects(&ran.stdout), &String::from_utf8_lossy(&ran.stderr));
 }
 
-/// Every folder of other people's that has a kustomization.
+/// Every folder of other people's files that has a kustomization.
 fn kustomizations(files: &Files) -> Vec<String> {
     let names = ["kustomization.yaml", "kustomization.yml", "Kustomization"];
     let folder = |path: &String| {
@@ -167,7 +167,7 @@ async fn overlays_that_others_wrote_are_built_as_by_kustomize() {
             }
         }
     }
-    // Components can't be built by themselves, and some name files outside of what was taken.
+    // Components can't be built by themselves, and some kustomizations name files that were not copied.
     assert!(same >= 30 && refused <= 25, "{same} were the same, {refused} were refused by both");
 }
 
@@ -194,13 +194,13 @@ async fn charts_are_inflated_as_by_kustomize() {
             "namespace: r\nhelmGlobals: {chartHome: ../app/charts}\nhelmCharts:\n- {name: web, releaseName: r, valuesMerge: replace, valuesInline: {replicas: 9}}\n",
         ),
     ]));
-    // Kustomize refuses what is there twice, and the sub-chart is used twice.
+    // Kustomize refuses duplicate objects, and the sub-chart is used twice.
     all.remove("app/charts/web/charts/sub/crds/sub.yaml");
-    // Objects that both releases would make, whatever their names.
+    // Both releases would make these objects under the same names.
     for shared in ["many", "capabilities", "crlf", "bom", "lib"] {
         let path = format!("app/charts/web/templates/{shared}.yaml");
         let text = String::from_utf8(all[&path].clone()).unwrap();
-        // A byte order mark is one only at the beginning.
+        // A byte order mark is valid only at the beginning.
         let text = text.trim_start_matches('\u{feff}');
         all.insert(path, format!("{{{{- if ne .Release.Name \"two\" }}}}\n{text}\n{{{{- end }}}}\n").into_bytes());
     }
@@ -280,7 +280,7 @@ async fn remote_bases_are_found_where_the_hub_lays_them() {
     let expected = objects(&ran.stdout);
     assert_eq!(expected.len(), 3);
     assert_same(&values(bench.render(&Job::new(remote.clone()).at("apps/web")).await), &expected, "bases");
-    // A file of a web server too, although it lies outside of the kustomization's folder.
+    // A file of a web server works too, although it is outside the kustomization's folder.
     let address = "https://example.com/releases/install.yaml";
     let at = Base::parse(address).unwrap().place().unwrap();
     let with_file = Job::of([
@@ -289,14 +289,14 @@ async fn remote_bases_are_found_where_the_hub_lays_them() {
     ]);
     let made = values(bench.render(&with_file.at("apps/web")).await);
     assert_eq!((made.len(), &made[0]["metadata"]["name"]), (1, &json!("p-installed")));
-    // They are nobody's manifests, also where a renderer has the whole source.
+    // Bases don't count as raw manifests, not even for a renderer of the whole source.
     let renderers = json!([{"path": ".", "type": "Raw"}, {"path": "apps/web"}]);
     assert_same(
         &values(bench.render(&Job::new(remote.clone()).renderers(renderers)).await),
         &expected,
         "beside raw manifests",
     );
-    // As a post-renderer's too.
+    // A post-renderer may have bases too.
     let mut chart = remote;
     for (file, content) in everything() {
         chart.insert(format!("web/{file}"), content);
@@ -311,7 +311,7 @@ async fn remote_bases_are_found_where_the_hub_lays_them() {
         .map(|object| object["metadata"]["name"].to_string())
         .collect();
     assert!(names.contains(&"\"a-common\"".to_owned()), "{names:?}");
-    // One that nobody has brought is named.
+    // The error names a base that was not fetched.
     let lost = Job::of([("kustomization.yaml", "resources: ['https://github.com/org/other?ref=v1']\n")]);
     let said = errors(&bench.render(&lost).await);
     assert!(

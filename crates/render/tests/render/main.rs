@@ -1,4 +1,4 @@
-//! The real helper beside the real helm and kustomize.
+//! The real helper compared with the real helm and kustomize.
 
 #![allow(clippy::unwrap_used)]
 

@@ -1,4 +1,4 @@
-//! Programs of somebody else's.
+//! Programs of others.
 
 use std::{fs, path::Path};
 
@@ -18,7 +18,7 @@ fn plugged(name: &str) -> Value {
     json!([{"type": "Plugin", "plugin": name}])
 }
 
-/// `examples/jsonnet` as it is, but for where the program lies.
+/// `examples/jsonnet` unchanged, except for the path of the program.
 #[tokio::test]
 async fn jsonnet_is_a_plugin() {
     let example = repository_root().unwrap().join("examples/jsonnet");
@@ -50,7 +50,7 @@ async fn jsonnet_is_a_plugin() {
     );
 }
 
-/// The page shows the files of the example, each whole.
+/// The page shows each file of the example completely.
 #[test]
 fn the_page_shows_the_worked_example() {
     let root = repository_root().unwrap();
@@ -73,7 +73,7 @@ async fn a_plugin_gets_its_folder_and_its_parameters_and_nothing_else() {
     let parameters = "{\"configuration\":{\"a\":1}}";
     let expected = json!({"here": "x.txt y.txt ", "folder": "same", "file": parameters, "stdin": parameters, "env": "HOME TMPDIR ", "scratch": "written"});
     assert_eq!(data, expected);
-    // Nothing of it is left.
+    // Its working folder is removed.
     assert!(at.as_str().is_some_and(|at| at.ends_with("input/app") && !Path::new(at).exists()), "{at}");
     assert_eq!(std::fs::read_dir(bench.folder.path()).unwrap().count(), 0);
 }

@@ -1,4 +1,4 @@
-//! Equal to `helm template --post-renderer` with kustomize behind it.
+//! The result equals that of `helm template --post-renderer` with kustomize.
 
 use std::{fs, os::unix::fs::PermissionsExt as _, process::Command};
 
@@ -10,7 +10,8 @@ use super::support::{
 
 fn web() -> Files {
     let mut all: Files = everything().into_iter().map(|(path, content)| (format!("web/{path}"), content)).collect();
-    // Kustomize refuses what is there twice, and the definitions of a chart that is used twice are not post-rendered anyway.
+    // Kustomize refuses duplicate objects, and the definitions of a chart that is used twice are not post-rendered
+    // anyway.
     all.remove("web/charts/sub/crds/sub.yaml");
     all
 }
@@ -72,7 +73,7 @@ async fn a_folder_with_a_kustomization_is_a_post_renderer() {
     assert_same(&values(bench.render(&job).await), &helm_with(kustomization, &web()), "folder");
 }
 
-/// helm#32203, zarf#4977: Helm itself fails at this.
+/// helm#32203, zarf#4977: Helm itself fails with this input.
 #[tokio::test]
 async fn anchors_of_a_list_are_resolved_before_its_elements_are_taken_apart() {
     let bench = Bench::new();

@@ -1,4 +1,4 @@
-//! The user's own helm and kustomize behind the same messages.
+//! The user's own helm and kustomize, with the same messages.
 
 use std::path::Path;
 
@@ -53,7 +53,7 @@ async fn what_they_say_when_they_fail_is_told() {
         ("values.yaml", "a: 'ENC[AES256_GCM,data:Zm9v,iv:YQ==,tag:YQ==,type:str]'\n"),
     ]);
     assert!(errors(&own.render(&encrypted).await).contains("values.yaml is still encrypted"));
-    // Bases are where the hub lays them.
+    // The bases are where the hub puts them.
     let base = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n";
     let laid_in = Job::of([
         ("kustomization.yaml", "resources: ['https://github.com/org/repo//x?ref=v1']\n"),
@@ -61,7 +61,7 @@ async fn what_they_say_when_they_fail_is_told() {
         (".farwater-bases/github.com~org~repo@v1/x/a.yaml", base),
     ]);
     assert_eq!(values(own.render(&laid_in).await).len(), 1);
-    // They have no network either.
+    // The programs have no network either.
     let remote = Job::of([("kustomization.yaml", "resources: ['https://127.0.0.1:1/x.yaml']\n")]);
     errors(&own.render(&remote).await);
 }

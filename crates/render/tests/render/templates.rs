@@ -93,7 +93,7 @@ async fn what_is_not_defined_is_an_error_with_file_and_line() {
         ),
         ("  h: {{ configuration.host | nosuch }}\n", "sub/a.yaml.liquid:5: "),
         ("{% if configuration.host %}\n  a: b\n", "sub/a.yaml.liquid:"),
-        // To Liquid that is text, and to YAML it is nothing.
+        // Liquid takes this as text, and it is not valid YAML.
         ("  h: {{ configuration.host | \n", "sub/a.yaml:5 (document 1): not valid YAML"),
         ("{% nosuch %}\n", "sub/a.yaml.liquid:5: "),
         ("{% include '/etc/passwd' %}\n", "include '/etc/passwd': templates include no files"),
@@ -108,7 +108,8 @@ async fn what_is_not_defined_is_an_error_with_file_and_line() {
         let output = bench.render(&job.parameters(parameters())).await;
         let said = errors(&output);
         assert!(said.contains(expected) && !said.contains("farwater_defined"), "{expected}: {said}");
-        // What the rest would make without the file is not what is meant. A manifest that can't be read leaves the others.
+        // If a template fails, no object is rendered: without its file the others could come out wrong. A manifest that
+        // can't be read doesn't affect the others.
         let is_template = said.contains(".liquid:") || said.contains("templates");
         assert_eq!(output.objects.is_empty(), is_template, "{said}");
     }

@@ -1,4 +1,4 @@
-//! Charts that use what charts use.
+//! Charts that use the usual features.
 
 use super::{Files, files};
 
@@ -19,8 +19,8 @@ const SUB: [(&str, &str); 5] = [
     ),
 ];
 
-/// One chart with nearly everything: sub-charts by folder, with alias, condition, tags, imported values; hooks, tests, definitions,
-/// files, ignored files, library functions.
+/// One chart with nearly every feature: sub-charts by folder, with alias, condition, tags and imported values; hooks,
+/// tests, definitions, files, ignored files, library functions.
 pub fn everything() -> Files {
     let mut all = files([
         (
@@ -97,7 +97,7 @@ pub fn everything() -> Files {
     all
 }
 
-/// A small chart of one object, with this for its template.
+/// A small chart with this template, which makes one object.
 pub fn small(template: &str) -> Files {
     files([("Chart.yaml", "apiVersion: v2\nname: small\nversion: 1.0.0\n"), ("templates/a.yaml", template)])
 }

@@ -69,12 +69,12 @@ pub fn write_folder(folder: &Path, files: &Files) {
     }
 }
 
-/// All of the files, as a source with that content would give them to a service of its root.
+/// All of the files, as a source gives them to a service at its root.
 pub fn bundle(files: &Files) -> Archive {
     try_bundle(files).unwrap()
 }
 
-/// What leads nowhere is refused before anything is rendered.
+/// Fails if a reference leads nowhere, as a source does before anything is rendered.
 fn try_bundle(files: &Files) -> Result<Archive, Box<dyn std::error::Error>> {
     let mut tree = MemoryTree::default();
     let root = folder(&mut tree, files);
@@ -103,7 +103,7 @@ fn folder(tree: &mut MemoryTree, files: &Files) -> farwater_bundle::ObjectId {
     tree.add_tree(entries)
 }
 
-/// An engine of its own, with its folder.
+/// An engine with a folder of its own.
 pub struct Bench {
     pub engine: Engine,
     pub folder: TempDir,
@@ -114,7 +114,7 @@ impl Bench {
         Self::with(Program::new(vec![renderer()]), "")
     }
 
-    /// `plugins`: their configuration.
+    /// `plugins`: the configuration of plugins.
     pub fn with(program: Program, plugins: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let limits = program.limits;
@@ -128,7 +128,7 @@ impl Bench {
         Self { engine, folder }
     }
 
-    /// With less than the usual limits, for what would reach them.
+    /// An engine with lower limits than usual, for input that would reach them.
     pub fn strict() -> Self {
         Self::with(strict(), "")
     }
@@ -137,7 +137,7 @@ impl Bench {
         self.render_asking(job, &Nobody).await
     }
 
-    /// What comes of files that a source may already refuse.
+    /// Renders files that a source may refuse already.
     pub async fn try_render(&self, job: &Job) -> Result<Output, String> {
         let archive = try_bundle(&job.files).map_err(|error| error.to_string())?;
         Ok(self.engine.render(&job.input(&archive), &Nobody).await)
@@ -148,7 +148,7 @@ impl Bench {
         self.engine.render(&job.input(&archive), asker).await
     }
 
-    /// Why there are no objects, whoever says it.
+    /// Why there are no objects, whether the source or the engine refuses.
     pub async fn refuse(&self, job: &Job) -> String {
         self.try_render(job).await.map_or_else(|refused| refused, |output| errors(&output))
     }
@@ -169,7 +169,7 @@ pub fn strict() -> Program {
     Program { limits, ..Program::new(vec![renderer()]) }
 }
 
-/// A service.
+/// The input of a render: the files, and a service.
 #[derive(Clone, Debug)]
 pub struct Job {
     pub files: Files,
@@ -238,7 +238,7 @@ impl Job {
     }
 }
 
-/// The objects, of a render without an error.
+/// The objects of a render without errors.
 #[track_caller]
 pub fn values(output: Output) -> Vec<Value> {
     let errors: Vec<String> = output.errors.iter().map(ToString::to_string).collect();
@@ -246,7 +246,7 @@ pub fn values(output: Output) -> Vec<Value> {
     output.objects.into_iter().map(|object| object.value).collect()
 }
 
-/// The errors, of which there is at least one.
+/// The errors of a render, which must have at least one.
 #[track_caller]
 pub fn errors(output: &Output) -> String {
     let errors: Vec<String> = output.errors.iter().map(|error| chain(error)).collect();
@@ -261,12 +261,12 @@ fn chain(error: &dyn std::error::Error) -> String {
     }
 }
 
-/// For all that a chart makes.
+/// Limits that allow all that a chart makes.
 fn budget() -> Budget {
     Budget { nodes: 10_000_000, bytes: 64 << 20, depth: 100 }
 }
 
-/// The objects of what a program printed, read by kubectl's rules.
+/// The objects that a program printed, read by kubectl's rules.
 #[track_caller]
 pub fn objects(text: &[u8]) -> Vec<Value> {
     let mut collector = Collector::new("default");
@@ -281,7 +281,7 @@ pub fn objects(text: &[u8]) -> Vec<Value> {
     manifests.objects().iter().map(|manifest| manifest.value.clone()).collect()
 }
 
-/// A copy in a folder that every user may pass through: as root, plugins run as another one.
+/// A copy in a folder that every user may enter: if this process is root, plugins run as another user.
 pub fn open_to_all(program: &Path) -> (TempDir, PathBuf) {
     use std::os::unix::fs::PermissionsExt as _;
     let folder = tempfile::Builder::new().permissions(fs::Permissions::from_mode(0o755)).tempdir().unwrap();
@@ -290,7 +290,7 @@ pub fn open_to_all(program: &Path) -> (TempDir, PathBuf) {
     (folder, copy)
 }
 
-/// A program of the tools, in an environment of its own.
+/// Runs one of the tools in an environment of its own.
 pub fn run(program: &Path, folder: &Path, arguments: &[String]) -> Ran {
     let home = tempfile::tempdir().unwrap();
     Command::new(program)
@@ -303,7 +303,7 @@ pub fn run(program: &Path, folder: &Path, arguments: &[String]) -> Ran {
         .unwrap()
 }
 
-/// What `helm template` prints of a chart in a folder of files.
+/// What `helm template` prints for a chart in a folder of files.
 pub fn helm_template(files: &Files, chart: &str, arguments: &[&str]) -> Ran {
     let folder = tempfile::tempdir().unwrap();
     write_folder(folder.path(), files);
@@ -322,7 +322,7 @@ pub fn kustomize_build(files: &Files, folder: &str, arguments: &[&str]) -> Ran {
     run(&TOOLS.kustomize(), place.path(), &all)
 }
 
-/// Equal object by object, in order; says where they differ.
+/// Compares the objects in order, and shows where they differ.
 #[track_caller]
 pub fn assert_same(ours: &[Value], theirs: &[Value], what: &str) {
     let name = |value: &Value| format!("{} {}", value["kind"], value["metadata"]["name"]);
@@ -334,7 +334,7 @@ pub fn assert_same(ours: &[Value], theirs: &[Value], what: &str) {
     }
 }
 
-/// A file of a chart or overlay that others wrote.
+/// A file of a chart or an overlay by other people.
 pub fn others(folder: &str) -> PathBuf {
     TOOLS.others().join(folder)
 }

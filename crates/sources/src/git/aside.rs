@@ -1,4 +1,4 @@
-//! Looking at another revision of a repository than the one that is followed.
+//! Looks up another revision of a repository than the followed one.
 
 use std::{path::Path, time::Duration};
 
@@ -8,8 +8,8 @@ use super::{ASIDE, Git, GitError, GitReason, Revision, URL, Wanted, spawn};
 use crate::{mirror::Mirror, reference::Named, remote::Remote, session::Session};
 
 impl Git {
-    /// Finds a branch, a tag or a commit, a branch before a tag of the same name, and fetches what the mirror lacks of it. What the
-    /// mirror follows stays where it is.
+    /// Finds a branch, a tag or a commit (a branch before a tag of the same name), and fetches missing objects. The
+    /// mirror's followed reference is not changed.
     pub async fn find(
         &self,
         remote: &Remote,
@@ -60,7 +60,7 @@ impl Git {
     }
 }
 
-/// The commit behind an id, if all that leads to it is here.
+/// The commit of an id, if all objects that lead to it are here.
 async fn commit_of(mirror: &Path, id: ObjectId) -> Option<ObjectId> {
     let path = mirror.to_owned();
     spawn(move || Mirror::open(&path).ok()?.peel_to_commit(&id).ok()).await

@@ -1,4 +1,4 @@
-//! Why a remote gave nothing: typed, with evidence and what to do, and without anything secret.
+//! Why a Git remote returned nothing: typed, with evidence and a remedy, and without secrets.
 
 use farwater_bundle::path::escape;
 
@@ -17,7 +17,7 @@ pub struct GitError {
     pub what: &'static str,
     pub url: String,
     pub reason: GitReason,
-    /// What was seen, on one line, with secrets taken out.
+    /// The observation, on one line, with secrets removed.
     pub evidence: String,
 }
 
@@ -91,13 +91,13 @@ pub enum GitReason {
     Failed,
 }
 
-/// Whether trying again can help.
+/// Whether a retry can help.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Retry {
-    /// At the next poll: the network or the server.
+    /// At the next poll: a problem of the network or the server.
     Later,
-    /// Something must be changed first: in the source's spec, its Secret or the repository. Polling goes on, since
-    /// the repository may be what changes.
+    /// Something must be changed first: the source's spec, its Secret or the repository. Polling continues, because the
+    /// repository may be what changes.
     AfterChange,
 }
 
@@ -212,20 +212,20 @@ impl GitError {
         self.reason.retry()
     }
 
-    /// From what git printed. The environment makes it print English.
+    /// From git's output, which the environment makes English.
     pub(super) fn from_stderr(what: &'static str, session: &Session<'_>, stderr: &str) -> Self {
         let reason = classify(stderr, session.has_credentials());
         Self::new(what, session.remote, reason, evidence(session, stderr))
     }
 
-    /// From what ssh printed, and who answered at its other end; `None` where that explains nothing.
+    /// From ssh's output, which includes the remote host's. None: it explains nothing.
     pub(crate) fn from_ssh(what: &'static str, session: &Session<'_>, stderr: &str) -> Option<Self> {
         let (_, reason) = SSH_PHRASES.iter().find(|(phrase, _)| stderr.contains(phrase))?;
         Some(Self::new(what, session.remote, reason.clone(), ssh_evidence(session, stderr)))
     }
 }
 
-/// A reason with its evidence, before it is known what was attempted.
+/// A reason with its evidence, before the attempted action is added.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Problem {
     pub reason: GitReason,
@@ -280,9 +280,9 @@ impl From<FetchError> for Problem {
     }
 }
 
-/// Phrases of git 2.30 to 2.51 and of libcurl. What isn't known is `Failed`, with the evidence.
+/// Phrases of git 2.30 to 2.51 and of libcurl. Unknown output is `Failed`, with the evidence.
 const PHRASES: [(&str, GitReason); 48] = [
-    // Before what a server's own words may hold.
+    // Before phrases that a server's message may contain.
     ("(stale info)", GitReason::BranchMoved),
     ("[remote rejected]", GitReason::PushRefused),
     ("returned error: 403", GitReason::Forbidden),
@@ -301,7 +301,7 @@ const PHRASES: [(&str, GitReason); 48] = [
     ("unadvertised object", GitReason::CommitRefused),
     ("Operation too slow", GitReason::Stalled),
     ("fsck error", GitReason::Malformed),
-    // Connections over TLS that were cut, as each library says it.
+    // Interrupted TLS connections, in the words of each library.
     ("gnutls_handshake() failed: The TLS connection was non-properly terminated", GitReason::Unreachable),
     ("non-properly terminated", GitReason::BrokenOff),
     ("GnuTLS recv error", GitReason::BrokenOff),
@@ -335,7 +335,7 @@ const PHRASES: [(&str, GitReason); 48] = [
     ("missing necessary objects", GitReason::MirrorIncomplete),
 ];
 
-/// Decides by git's own lines only: the server controls the text between them.
+/// Uses only git's own lines, because the server controls the others.
 fn classify(stderr: &str, has_credentials: bool) -> GitReason {
     let own: Vec<&str> = stderr.lines().filter(|line| !line.starts_with(SAID_BY_SERVER)).collect();
     let stderr = own.join("\n");
@@ -347,7 +347,7 @@ fn classify(stderr: &str, has_credentials: bool) -> GitReason {
     PHRASES.iter().find(|(phrase, _)| stderr.contains(phrase)).map_or(GitReason::Failed, |(_, reason)| reason.clone())
 }
 
-/// Phrases of OpenSSH 8.4 to 10.0, and of what large hosts say in their place.
+/// Phrases of OpenSSH 8.4 to 10.0, and of large hosts instead of them.
 const SSH_PHRASES: [(&str, GitReason); 20] = [
     ("REMOTE HOST IDENTIFICATION HAS CHANGED", GitReason::HostKeyChanged),
     ("has changed and you have requested strict checking", GitReason::HostKeyChanged),
@@ -392,12 +392,12 @@ fn evidence(session: &Session<'_>, stderr: &str) -> String {
         (None, false) => return format!("the server says: {said}"),
     };
     let line = line.replace(session.remote.url(), "the repository");
-    // Only now escaped: escaping would hide a secret from the redaction.
+    // Escape last, because escaping could hide a secret from the redaction.
     let line = escape(session.redact(&line).as_bytes());
     if said.is_empty() { line } else { format!("{line}; the server says: {said}") }
 }
 
-/// The last lines that a server has written, but for its counts of objects, each as short as any evidence.
+/// The last lines of a server, without its counts of objects, each as short as other evidence.
 fn server_words(session: &Session<'_>, said: &[&str]) -> String {
     const PROGRESS: [&str; 4] = ["Enumerating objects", "Counting objects", "Compressing objects", "Total "];
     let lines = said
@@ -411,7 +411,7 @@ fn server_words(session: &Session<'_>, said: &[&str]) -> String {
     last.collect::<Vec<_>>().join(" / ")
 }
 
-/// The line that explains it, or the last one: what comes before is what servers greet with.
+/// The line with a known phrase, otherwise the last one: servers print greetings before it.
 fn ssh_evidence(session: &Session<'_>, stderr: &str) -> String {
     let telling = |line: &&str| SSH_PHRASES.iter().any(|(phrase, _)| line.contains(phrase)) && !line.starts_with('@');
     let mut lines = stderr.lines().map(str::trim).filter(|line| !line.is_empty());

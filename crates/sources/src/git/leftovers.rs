@@ -1,4 +1,4 @@
-//! What a killed `git` leaves in a mirror. Nobody else writes there, so all of it is rubbish once nothing runs.
+//! The remains of a killed `git` in a mirror. Only git writes there, so they are useless once none runs.
 
 use std::{fs, io, path::Path};
 
@@ -12,6 +12,7 @@ pub(super) fn remove(mirror: &Path) -> io::Result<()> {
             remove_file(&entry.path())?;
         }
     }
+
     for entry in list(&objects)? {
         let name = entry.file_name();
         let name = name.to_string_lossy();
@@ -25,6 +26,7 @@ pub(super) fn remove(mirror: &Path) -> io::Result<()> {
             }
         }
     }
+
     for entry in list(mirror)? {
         let name = entry.file_name();
         if name.to_string_lossy().ends_with(".lock") || name == "gc.pid" {
@@ -52,7 +54,7 @@ pub(super) fn count_packs(mirror: &Path) -> usize {
     list(&mirror.join("objects/pack")).map_or(0, |entries| entries.iter().filter(|e| is_pack(e)).count())
 }
 
-/// Bytes of the files below a folder. What vanishes meanwhile counts nothing.
+/// Bytes of the files below a folder. Files that vanish meanwhile don't count.
 pub(super) fn size(folder: &Path) -> u64 {
     let Ok(entries) = list(folder) else { return 0 };
     entries

@@ -34,13 +34,13 @@ impl Git {
         .await
     }
 
-    /// Whether a submodule's commit is here already.
+    /// Whether a submodule's commit is already here.
     pub async fn has_module(source: &Path, module: &Submodule) -> bool {
         let (path, commit) = (modules::mirror_of(source, &module.address), module.commit);
         spawn(move || Mirror::open(&path).is_ok_and(|mirror| mirror.root_tree(&commit).is_ok())).await
     }
 
-    /// Fetches a submodule's commit. All mirrors of a source share its limit of bytes.
+    /// Fetches a submodule's commit. All mirrors of a source share its size limit.
     pub async fn fetch_module(
         &self,
         remote: &Remote,
@@ -57,7 +57,7 @@ impl Git {
         let id = module.commit;
         let wanted = Wanted { name: None, refspec: id.to_string(), id, is_commit: true };
         self.prepare(remote, mirror, &id).await?;
-        // Each commit by its own name: two submodules may be of one repository.
+        // Each commit has its own reference, because two submodules may be of one repository.
         let into = format!("{TRACKED}-{id}");
         self.fetch(session, &wanted, &into, mirror, Some(source), timeout).await?;
         match Self::has_module(source, module).await {
@@ -66,7 +66,7 @@ impl Git {
         }
     }
 
-    /// Removes mirrors of submodules that a commit doesn't name any more, where the source takes half of what it may.
+    /// Removes mirrors of submodules that a commit no longer names, if the source uses more than half of its limit.
     pub async fn trim_modules(&self, source: &Path, used: Vec<Address>) {
         let (path, limit) = (source.to_owned(), self.0.limits.mirror_bytes / 2);
         let removed = spawn(move || {

@@ -1,7 +1,7 @@
-//! Pushing one commit to a branch of the hub's own, for people to merge.
+//! Pushes one commit to a branch of the hub's own, for people to merge.
 //!
-//! Only branches below [`PUSHED`] are ever pushed to, and only from exactly where the branch was seen: whatever somebody else has put
-//! there meanwhile stays.
+//! Only branches below [`PUSHED`] are pushed to, and only if the branch is exactly where it was observed, so commits
+//! that others have pushed meanwhile stay.
 
 use std::{fmt, path::Path, time::Duration};
 
@@ -13,7 +13,7 @@ use crate::{
     remote::Remote,
 };
 
-/// Where all branches are that the hub pushes to.
+/// Prefix of all branches that the hub pushes to.
 pub const PUSHED: &str = "farwater/promote/";
 
 /// A branch below [`PUSHED`].
@@ -41,18 +41,18 @@ impl fmt::Display for PushedBranch {
     }
 }
 
-/// What goes where.
+/// A commit and the branch to push it to.
 #[derive(Clone, Debug)]
 pub struct Push<'a> {
     pub branch: &'a PushedBranch,
-    /// In the mirror.
+    /// A commit in the mirror.
     pub commit: ObjectId,
-    /// Where the branch must be now; none: there must be none.
+    /// The present commit of the branch. None: the branch must not exist.
     pub from: Option<ObjectId>,
 }
 
 impl Git {
-    /// Where a branch is; none: there is none.
+    /// The commit of a branch. None: the branch does not exist.
     pub async fn ask_branch(
         &self,
         remote: &Remote,
@@ -65,7 +65,7 @@ impl Git {
         Ok(refs.get(&name))
     }
 
-    /// Moves a branch to a commit. [`GitReason::BranchMoved`]: it was not where it must be, and stays as it is.
+    /// Moves a branch to a commit. [`GitReason::BranchMoved`]: it was at another commit than `from`, and is unchanged.
     pub async fn push(
         &self,
         remote: &Remote,
@@ -89,7 +89,7 @@ impl Git {
         let call = Call { what: "push to", timeout, max_output: 64 << 10, watch: None };
         self.run(call, &session, &args).await.map(drop).map_err(|mut error| {
             if error.reason == GitReason::Forbidden {
-                // They may read it.
+                // The credentials allow reading only.
                 error.reason = GitReason::PushRefused;
             }
             error

@@ -1,4 +1,4 @@
-//! The answer of `git ls-remote`.
+//! The output of `git ls-remote`.
 
 use std::collections::BTreeMap;
 
@@ -14,8 +14,8 @@ pub(super) struct RemoteRefs {
 }
 
 impl RemoteRefs {
-    /// Lines of `<id>\t<name>`, and with `--symref` of `ref: <name>\t<name>`. A name that is not UTF-8 can't be requested and
-    /// is skipped.
+    /// Parses lines of `<id>\t<name>`, and with `--symref` of `ref: <name>\t<name>`. A name that is not UTF-8 can't be
+    /// requested and is skipped.
     pub(super) fn parse(output: &[u8], limit: usize) -> Result<Self, GitReason> {
         let (mut refs, mut head) = (BTreeMap::new(), None);
         for (n, line) in output.split(|b| *b == b'\n').filter(|line| !line.is_empty()).enumerate() {
@@ -38,7 +38,7 @@ impl RemoteRefs {
         self.head.as_deref()
     }
 
-    /// Exactly this name: the patterns of ls-remote match the ends of names too.
+    /// The id of exactly this name: patterns of ls-remote also match the ends of names.
     pub(super) fn get(&self, name: &str) -> Option<ObjectId> {
         self.ids.get(name).copied()
     }

@@ -1,13 +1,13 @@
-//! Running git against strangers.
+//! Runs git against untrusted remotes.
 //!
-//! - The environment is empty but for what is set here: no configuration of the system or the user, no proxy, no
+//! - The environment is empty except for what is set here: no configuration of the system or the user, no proxy, no
 //!   certificate variables, no prompts, no credential helpers, English messages.
-//! - Configuration goes through `GIT_CONFIG_COUNT`, and so do credentials, bound to the remote's origin: nothing
-//!   secret is ever on a command line, in a URL or in a file.
-//! - Only http and https, and a socket to an ssh that we run ourselves ([`crate::ssh`]); names mean what they meant when they were
-//!   looked up ([`crate::links`]); no redirects; no hooks; received objects are checked.
-//! - A process group of its own, killed as a whole at the end of the time, at too much output or too much disk, and
-//!   when the caller goes away.
+//! - Configuration is passed by `GIT_CONFIG_COUNT`, and so are credentials, bound to the remote's origin: no secret is
+//!   ever on a command line, in a URL or in a file.
+//! - Only http and https are allowed, and a socket to an ssh that we run ourselves ([`crate::ssh`]). Names keep the
+//!   addresses that were looked up ([`crate::links`]). No redirects, no hooks; received objects are checked.
+//! - git runs in its own process group, which is killed as a whole at a timeout, at too much output or disk usage, and
+//!   when the caller is dropped.
 
 use std::{
     net::SocketAddr,
@@ -34,21 +34,21 @@ use crate::{
     web::{Ask, Route, Sign, Step},
 };
 
-/// Stands for the remote's URL in the arguments of a run.
+/// Placeholder for the remote's URL in arguments.
 pub(super) const URL: &str = "<remote>";
-/// The number under which git finds its end of the socket to ssh.
+/// File descriptor of git's end of the socket to ssh.
 const SOCKET: i32 = 3;
-/// Addresses of a name that ssh is sent to, one after the other. curl does that by itself.
+/// Most addresses of a name that ssh tries in turn. curl does this by itself.
 const SSH_ADDRESSES: usize = 3;
 
-/// For a second look at a server whose certificate git has refused.
+/// Limit for checking a server whose certificate git has refused.
 const CERTIFICATE: Duration = Duration::from_secs(10);
-/// Of standard error only this much is kept.
+/// Most bytes of standard error that are kept.
 const MAX_STDERR: usize = 64 << 10;
-/// How often the mirror is measured during a fetch. At 1 GB/s that is 250 MB over the limit at the worst.
+/// Interval of measuring the mirror during a fetch. At 1 GB/s it may exceed its limit by 250 MB.
 const WATCH_PAUSE: Duration = Duration::from_millis(250);
-/// A transfer below this many bytes per second for this many seconds is given up by curl. A server that counts
-/// objects sends 5 bytes every 5 seconds to show that it lives, and that must be enough.
+/// curl gives up a transfer below this many bytes per second for this many seconds. A server that counts objects sends
+/// 5 bytes every 5 seconds to show that it lives, and that must be enough.
 const LOW_SPEED: (&str, &str) = ("1", "60");
 
 /// One run of git.
@@ -58,17 +58,17 @@ pub(super) struct Call<'a> {
     pub what: &'static str,
     pub timeout: Duration,
     pub max_output: usize,
-    /// A folder and the most bytes that it may take.
+    /// A folder, and the most bytes that it may have.
     pub watch: Option<(&'a Path, u64)>,
 }
 
-/// Kills the whole group when dropped before it was disarmed.
+/// Kills the whole process group when dropped, unless it was disarmed.
 struct Group(Option<Pid>);
 
 impl Group {
     fn kill(&self) {
         if let Some(pid) = self.0 {
-            // Already gone is as good.
+            // It may already be gone.
             let _ = signal::killpg(pid, signal::Signal::SIGKILL);
         }
     }
@@ -81,7 +81,8 @@ impl Drop for Group {
 }
 
 impl Git {
-    /// Runs git against a remote and gives its standard output. [`URL`] among the arguments is where git finds it.
+    /// Runs git against a remote and returns its standard output. [`URL`] in the arguments is replaced by the remote's
+    /// URL.
     pub(super) async fn run(&self, call: Call<'_>, session: &Session<'_>, args: &[&str]) -> Result<Vec<u8>, GitError> {
         if session.remote.address().scheme != Scheme::Ssh {
             let mut result = self.attempt(call, Towards::Http(session), args).await;
@@ -106,7 +107,8 @@ impl Git {
         Err(failure.unwrap_or_else(unknown))
     }
 
-    /// What is wrong with a server's certificate: git's libraries don't all say whether it has ended or was never good.
+    /// What is wrong with a server's certificate. Not all of git's libraries say whether it has expired or was never
+    /// valid.
     async fn judge_certificate(&self, session: &Session<'_>) -> Option<Problem> {
         let url = Url::parse(session.remote.url()).ok()?;
         let route = Route { links: session.links.clone(), proxy: session.remote.proxy() };
@@ -117,12 +119,12 @@ impl Git {
         matches!(problem.reason, GitReason::CertificateExpired | GitReason::Untrusted).then_some(problem)
     }
 
-    /// The same without a network.
+    /// Runs git without a network.
     pub(super) async fn run_here(&self, call: Call<'_>, remote: &Remote, args: &[&str]) -> Result<Vec<u8>, GitError> {
         self.attempt(call, Towards::Nobody(Box::new(Session::of(remote))), args).await
     }
 
-    /// Runs a command at the other side of an ssh and gives what it printed.
+    /// Runs a command at the remote side of an ssh, and returns its output.
     pub(crate) async fn ask_over_ssh(
         &self,
         session: &Session<'_>,
@@ -166,10 +168,11 @@ impl Git {
                 .map_err(|error| fail(GitReason::NoGit, error.to_string()))?;
             link = Some(started);
         }
+
         let url = if link.is_some() { format!("fd::{SOCKET}") } else { session.remote.url().to_owned() };
         let mut child =
             command.args(args.iter().map(|arg| if *arg == URL { &url } else { *arg })).spawn().map_err(no_git)?;
-        // It holds our end of the socket, too: ssh would never see git's end.
+        // The command also holds our end of the socket, so ssh would never see the end.
         drop(command);
         let mut group = Group(child.id().and_then(|id| i32::try_from(id).ok()).map(Pid::from_raw));
         let outcome = tokio::select! {
@@ -180,7 +183,7 @@ impl Git {
         let (status, stdout, stderr) = match outcome {
             Ok(ended) => ended,
             Err(reason) => {
-                // Killed before it is waited for, so the id can't be another's yet.
+                // Kill before waiting, so that the id can't belong to another process.
                 group.kill();
                 group.0 = None;
                 let _ = child.wait().await;
@@ -188,10 +191,11 @@ impl Git {
             }
         };
         group.0 = None;
+
         if status.success() {
             return Ok(stdout);
         }
-        // Whatever git says of a connection that ended, ssh knows why.
+        // If the connection ended, ssh's message explains it, whatever git says.
         let said = match link {
             Some(link) => GitError::from_ssh(call.what, session, &link.end().await.stderr),
             None => None,
@@ -221,17 +225,19 @@ impl Git {
         ] {
             command.env(name, value);
         }
+
         command.env("GIT_CONFIG_COUNT", settings.len().to_string());
         for (n, (key, value)) in settings.iter().enumerate() {
             command.env(format!("GIT_CONFIG_KEY_{n}"), key).env(format!("GIT_CONFIG_VALUE_{n}"), value);
         }
+
         command.current_dir(home).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command.process_group(0).kill_on_drop(true);
         command
     }
 }
 
-/// Whom git is run against.
+/// The other side of a git process.
 enum Towards<'s> {
     Http(&'s Session<'s>),
     /// At one address.
@@ -248,7 +254,7 @@ impl<'s> Towards<'s> {
     }
 }
 
-/// git takes authorities only from files.
+/// git reads authorities only from files.
 struct Files {
     ca: Option<tempfile::NamedTempFile>,
     proxy_ca: Option<tempfile::NamedTempFile>,
@@ -283,8 +289,8 @@ fn settings(towards: &Towards<'_>, files: &Files) -> Vec<(String, String)> {
         ("transfer.fsckObjects", "true"),
         ("transfer.bundleURI", "false"),
         ("transfer.credentialsInUrl", "die"),
-        // Old mistakes of dates, modes and names that harm nobody who checks nothing out. Without these the history
-        // of many a large repository can't be fetched. Names that lead out of a tree stay errors.
+        // Old errors in dates, modes and names that do no harm without a checkout. Many large repositories couldn't be
+        // fetched otherwise. Names that lead out of a tree stay errors.
         ("fetch.fsck.badTimezone", "ignore"),
         ("fetch.fsck.missingSpaceBeforeDate", "ignore"),
         ("fetch.fsck.missingNameBeforeEmail", "ignore"),
@@ -294,7 +300,7 @@ fn settings(towards: &Towards<'_>, files: &Files) -> Vec<(String, String)> {
         ("fetch.recurseSubmodules", "false"),
         ("fetch.writeCommitGraph", "false"),
         ("submodule.recurse", "false"),
-        // What a fetch brings is one pack, whose number is bounded, and not a file for each of some objects.
+        // A fetch adds one pack, whose number is limited, instead of a file for each object.
         ("fetch.unpackLimit", "1"),
         ("gc.auto", "0"),
         ("gc.autoDetach", "false"),
@@ -303,9 +309,10 @@ fn settings(towards: &Towards<'_>, files: &Files) -> Vec<(String, String)> {
         ("core.logAllRefUpdates", "false"),
         ("init.defaultBranch", "main"),
         ("advice.detachedHead", "false"),
-        // The data directory may belong to another user than a container runs as; what is in it is ours all the same.
+        // The data directory may belong to another user than a container runs as; its content is ours nevertheless.
         ("safe.directory", "*"),
     ];
+
     let mut settings: Vec<_> = fixed.into_iter().map(|(k, v)| (k.to_owned(), v.to_owned())).collect();
     let mut set = |key: &str, value: String| settings.push((key.to_owned(), value));
     let session = match towards {
@@ -331,6 +338,7 @@ fn settings(towards: &Towards<'_>, files: &Files) -> Vec<(String, String)> {
         set("http.proxy", proxy.url().to_string());
         set("http.proxyAuthMethod", "basic".to_owned());
     }
+
     let path = |file: &Option<tempfile::NamedTempFile>| file.as_ref().map(|file| PathBuf::from(file.path()));
     for (key, file) in [("http.sslCAInfo", path(&files.ca)), ("http.proxySSLCAInfo", path(&files.proxy_ca))] {
         if let Some(file) = file {
@@ -342,12 +350,12 @@ fn settings(towards: &Towards<'_>, files: &Files) -> Vec<(String, String)> {
 
 type Ended = (std::process::ExitStatus, Vec<u8>, Vec<u8>);
 
-/// Reads both outputs to their end. The inner error is a limit.
+/// Reads both outputs to their end. The inner error is an exceeded limit.
 async fn drive(child: &mut Child, max_output: usize) -> std::io::Result<Result<Ended, GitReason>> {
     let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
     let bounded = async { read(stdout, max_output, true).await.map_err(Some)?.ok_or(None) };
     let stderr = async { read(stderr, MAX_STDERR, false).await.map_err(Some) };
-    // The first failure ends both: a git that writes without end must not be read to its end.
+    // The first failure ends both: the output of a git that writes without end must not be read to its end.
     match tokio::try_join!(bounded, stderr) {
         Ok((stdout, stderr)) => Ok(Ok((child.wait().await?, stdout, stderr.unwrap_or_default()))),
         Err(None) => Ok(Err(GitReason::AnswerTooLarge { limit: max_output })),
@@ -355,7 +363,7 @@ async fn drive(child: &mut Child, max_output: usize) -> std::io::Result<Result<E
     }
 }
 
-/// At most `limit` bytes: past them `None` at once if `strict`, else the rest is read and dropped.
+/// Reads at most `limit` bytes. If there are more: None at once if `strict`, otherwise the rest is read and dropped.
 async fn read(stream: Option<impl AsyncRead + Unpin>, limit: usize, strict: bool) -> std::io::Result<Option<Vec<u8>>> {
     let Some(mut stream) = stream else { return Ok(Some(Vec::new())) };
     let mut kept = Vec::new();
@@ -373,7 +381,7 @@ async fn read(stream: Option<impl AsyncRead + Unpin>, limit: usize, strict: bool
     }
 }
 
-/// Ends when the folder has grown over its limit.
+/// Returns when the folder exceeds its limit.
 async fn watch(watched: Option<(&Path, u64)>) -> GitReason {
     let Some((folder, limit)) = watched else { return std::future::pending().await };
     loop {

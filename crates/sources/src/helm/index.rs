@@ -1,4 +1,4 @@
-//! `index.yaml`: which versions of which charts there are. Of a hundred fields for each, three are kept.
+//! Parses `index.yaml`: the versions of each chart. Of about a hundred fields of a version, three are kept.
 
 use std::{collections::BTreeMap, fmt, io::BufRead};
 
@@ -9,15 +9,15 @@ use serde::{
     de::{IgnoredAny, MapAccess, SeqAccess, Visitor},
 };
 
-/// Charts and versions of all of them: some ten times the largest public index.
+/// Most charts, and versions of all charts: about ten times the largest public index.
 const MAX_CHARTS: usize = 100_000;
 const MAX_VERSIONS: usize = 1_000_000;
-/// Longest name, version and address; what is longer is left out, as what has no version is.
+/// Longest name, version and address. Longer ones are left out, like entries without a version.
 const MAX_NAME: usize = 253;
 const MAX_VERSION: usize = 256;
 const MAX_URL: usize = 2048;
 const MAX_URLS: usize = 4;
-/// Some 40 nodes for each version of an index of [`MAX_VERSIONS`] small ones; in memory there is one at a time.
+/// About 40 nodes for each version of an index with [`MAX_VERSIONS`] small ones; one version is in memory at a time.
 const MAX_NODES: usize = 40_000_000;
 
 #[derive(Debug, thiserror::Error)]
@@ -41,23 +41,23 @@ pub enum IndexError {
 pub struct ChartVersion {
     pub version: String,
     pub urls: Vec<String>,
-    /// Of the archive, where the index says it.
+    /// Digest of the archive, if the index states it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<Digest>,
 }
 
 impl ChartVersion {
-    /// What tells whether there is something else to fetch.
+    /// A text that changes when there is something else to fetch.
     pub(super) fn entry(&self) -> String {
         Digest::of(format!("{}\n{:?}\n{}", self.version, self.digest, self.urls.join("\n"))).to_string()
     }
 }
 
-/// A line for each chart: `["name",[versions…]]`.
+/// One line for each chart: `["name",[versions…]]`.
 pub(super) fn parse(bytes: Vec<u8>) -> Result<String, IndexError> {
     let text = String::from_utf8(bytes).map_err(|_| IndexError::NotText)?;
     let syntax = |message: String| IndexError::Syntax(escape(message.lines().next().unwrap_or_default().as_bytes()));
-    // JSON is YAML, and is read ten times as fast.
+    // JSON is YAML too, but parsed ten times as fast.
     let index: Index = if text.trim_start().starts_with('{') {
         serde_json::from_str(&text).map_err(|error| syntax(error.to_string()))?
     } else {
@@ -74,7 +74,7 @@ fn options() -> serde_saphyr::Options {
             max_nodes: MAX_NODES,
             max_total_scalar_bytes: 256 << 20,
             max_documents: 1,
-            // Charts write none; a list that is repeated a thousand times is an attack.
+            // Charts use none; a list that is repeated a thousand times is an attack.
             max_aliases: 1000,
             max_anchors: 1000,
         },
@@ -153,7 +153,7 @@ impl<'de> Deserialize<'de> for Versions {
     }
 }
 
-/// A version as it is written. What else it says is passed over.
+/// A version as written. Other fields are ignored.
 #[derive(Default)]
 struct Written {
     version: Option<String>,
@@ -191,7 +191,7 @@ impl<'de> Deserialize<'de> for Written {
 }
 
 impl Written {
-    /// As Helm has it: a version that is none, or has no address, is left out, and the rest counts.
+    /// As in Helm, an invalid version or one without an address is left out, and the others count.
     fn usable(self) -> Option<ChartVersion> {
         let version = self.version.filter(|text| !text.is_empty() && text.len() <= MAX_VERSION)?;
         let usable = |url: &String| !url.is_empty() && url.len() <= MAX_URL && !url.chars().any(char::is_control);
@@ -200,13 +200,13 @@ impl Written {
             let digits = text.strip_prefix("sha256:").unwrap_or(&text).to_ascii_lowercase();
             format!("sha256:{digits}").parse::<Digest>()
         });
-        // A digest that is none must not count as there being none.
+        // An invalid digest must not count as a missing one.
         let digest = digest.transpose().ok()?;
         (!urls.is_empty()).then_some(ChartVersion { version, urls, digest })
     }
 }
 
-/// The versions of one chart, of the lines that were kept.
+/// The versions of one chart from the stored lines.
 pub(super) fn versions_of(lines: impl BufRead, chart: &str) -> std::io::Result<Result<Vec<ChartVersion>, IndexError>> {
     let Ok(name) = serde_json::to_string(chart) else { return Ok(Err(IndexError::Damaged)) };
     let beginning = format!("[{name},");
@@ -239,7 +239,7 @@ pub(super) fn read_chart_yaml(bytes: &[u8]) -> Result<ChartYaml, String> {
     Ok(ChartYaml { name: field("name")?, version: field("version")? })
 }
 
-/// The texts of a mapping; what else it holds is passed over.
+/// The texts of a mapping. Other values are ignored.
 struct Map(BTreeMap<String, String>);
 
 impl<'de> Deserialize<'de> for Map {

@@ -1,12 +1,12 @@
-//! `WWW-Authenticate`: how a registry wants to be signed in to (RFC 9110 section 11.6.1).
+//! `WWW-Authenticate`: how to sign in to a registry (RFC 9110 section 11.6.1).
 
-/// Longest header that is looked at.
+/// Most bytes of a header.
 const MAX_HEADER: usize = 4096;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Challenge {
     Basic,
-    /// A token of a service of its own.
+    /// A token from a token service.
     Bearer {
         realm: String,
         service: Option<String>,
@@ -15,7 +15,7 @@ pub(super) enum Challenge {
 }
 
 impl Challenge {
-    /// The first of the given headers that is understood, a token's before a password's.
+    /// The first supported challenge, a token before a password.
     pub(super) fn find<'h>(headers: impl Iterator<Item = &'h str>) -> Option<Self> {
         let mut all: Vec<Self> = headers.filter(|header| header.len() <= MAX_HEADER).filter_map(parse).collect();
         let bearer = all.iter().position(|one| matches!(one, Self::Bearer { .. }));
@@ -52,7 +52,7 @@ fn parse(header: &str) -> Option<Challenge> {
     Some(Challenge::Bearer { realm: realm?, service, scope })
 }
 
-/// A quoted string or a token, and what follows it.
+/// A quoted string or a token, and the text after it.
 fn read_value(text: &str) -> Option<(String, &str)> {
     let Some(quoted) = text.strip_prefix('"') else {
         let end = text.find([',', ' ']).unwrap_or(text.len());

@@ -1,10 +1,9 @@
-//! Signatures that `cosign sign --key` makes, verified with given public keys and nothing else: no transparency log, no
-//! certificates.
+//! Signatures made by `cosign sign --key`, verified only with given public keys: no transparency log, no certificates.
 //!
-//! Two layouts. The older one is a manifest at the tag `sha256-<hex>.sig`: each layer is a JSON payload that names the signed
-//! manifest, its annotation the signature (cosign's `specs/SIGNATURE_SPEC.md`). The newer one refers to the signed manifest: a bundle
-//! with a DSSE envelope around an in-toto statement, found by the referrers API or, where a registry has none, at the tag
-//! `sha256-<hex>`.
+//! There are two layouts. The older one is a manifest at the tag `sha256-<hex>.sig`: each layer is a JSON payload that
+//! names the signed manifest, and its annotation is the signature (cosign's `specs/SIGNATURE_SPEC.md`). The newer one
+//! refers to the signed manifest: a bundle with a DSSE envelope around an in-toto statement, found by the referrers API
+//! or, without one, at the tag `sha256-<hex>`.
 
 use aws_lc_rs::signature::{self, UnparsedPublicKey, VerificationAlgorithm};
 use base64::{Engine as _, engine::general_purpose::STANDARD};
@@ -22,14 +21,14 @@ use crate::{
 const SIMPLE_SIGNING: &str = "application/vnd.dev.cosign.simplesigning.v1+json";
 const SIGNATURE: &str = "dev.cosignproject.cosign/signature";
 const SIGNATURE_TYPE: &str = "cosign container image signature";
-/// The first version of the bundle that cosign attaches; later ones say the same.
+/// The first version of the bundle that cosign attaches; later ones have the same prefix.
 const BUNDLE_PREFIX: &str = "application/vnd.dev.sigstore.bundle";
 const IN_TOTO: &str = "application/vnd.in-toto+json";
 const SIGN_PREDICATE: &str = "https://sigstore.dev/cosign/sign/v1";
-/// A payload is some 200 bytes, a bundle some 5 KB.
+/// Most bytes of a payload. It has about 200 bytes, a bundle about 5 KB.
 const MAX_PAYLOAD: usize = 64 << 10;
 const MAX_INDEX: usize = 4 << 20;
-/// Signatures of one artifact that are looked at.
+/// Most signatures of one artifact that are checked.
 const MAX_SIGNATURES: usize = 50;
 const MAX_KEYS: usize = 32;
 
@@ -65,7 +64,7 @@ pub enum KeysError {
 }
 
 impl Keys {
-    /// Those of a Secret whose names end with `.pub`.
+    /// The keys of a Secret whose names end with `.pub`.
     pub fn read(data: &SecretData) -> Result<Self, KeysError> {
         let named: Vec<_> = data.iter().filter(|(name, _)| name.ends_with(".pub")).collect();
         if named.is_empty() {
@@ -77,7 +76,7 @@ impl Keys {
         named.into_iter().map(|(name, pem)| Key::read(name, pem)).collect::<Result<_, _>>().map(Self)
     }
 
-    /// Changes with the keys; says nothing else.
+    /// A digest that changes with the keys.
     pub fn print(&self) -> Digest {
         let keys: Vec<_> = self.0.iter().map(|key| hex::encode(&key.bytes)).collect();
         Digest::of(keys.join("\n"))
@@ -114,7 +113,7 @@ impl Key {
     }
 }
 
-/// Whether one of the keys has signed a manifest.
+/// Verifies that one of the keys has signed a manifest.
 pub(super) async fn verify(registry: &Registry, step: Step, digest: &Digest, keys: &Keys) -> Result<(), FetchError> {
     let step = step.then("verify an artifact of");
     let mut seen = 0;
@@ -169,7 +168,7 @@ struct Image {
     digest: Digest,
 }
 
-/// What a payload was signed for.
+/// The digest that a payload is for. None: it is no signature payload.
 fn payload_digest(payload: &[u8]) -> Option<Digest> {
     let payload: Payload = serde_json::from_slice(payload).ok()?;
     (payload.critical.kind == SIGNATURE_TYPE).then_some(payload.critical.image.digest)
@@ -271,7 +270,7 @@ fn verify_bundle(bundle: &[u8], digest: &Digest, keys: &Keys) -> bool {
         && statement.subject.iter().any(|subject| subject.digest.sha256 == digest.to_hex())
 }
 
-/// What a DSSE envelope's signature is of (DSSE's `protocol.md`).
+/// The signed message of a DSSE envelope (DSSE's `protocol.md`).
 fn pre_authentication(kind: &str, payload: &[u8]) -> Vec<u8> {
     let mut message = format!("DSSEv1 {} {kind} {} ", kind.len(), payload.len()).into_bytes();
     message.extend_from_slice(payload);
@@ -282,7 +281,7 @@ fn pre_authentication(kind: &str, payload: &[u8]) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    /// Of the DSSE specification.
+    /// The example of the DSSE specification.
     #[test]
     fn an_envelopes_message_is_the_specifications() {
         let message = pre_authentication("http://example.com/HelloWorld", b"hello world");

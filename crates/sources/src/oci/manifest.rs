@@ -1,4 +1,4 @@
-//! Manifests: OCI's image manifest, and docker's, which says the same by other names.
+//! Manifests: OCI's image manifest, and docker's equivalent.
 
 use std::collections::BTreeMap;
 
@@ -17,10 +17,10 @@ const DOCKER_MANIFEST: &str = "application/vnd.docker.distribution.manifest.v2+j
 const INDEXES: [&str; 2] =
     ["application/vnd.oci.image.index.v1+json", "application/vnd.docker.distribution.manifest.list.v2+json"];
 const TITLE: &str = "org.opencontainers.image.title";
-/// Layers of one artifact: OCI's images have up to 127.
+/// Most layers of one artifact: OCI images have up to 127.
 const MAX_LAYERS: usize = 256;
 
-/// What is asked for; of an index the refusal is ours, and says what it is.
+/// Accepted media types. Indexes are included so that our own error can name them.
 pub(super) fn accepted() -> String {
     [OCI_MANIFEST, DOCKER_MANIFEST, INDEXES[0], INDEXES[1]].join(", ")
 }
@@ -68,7 +68,7 @@ impl Layer {
 
 impl Manifest {
     pub(super) fn parse(bytes: &[u8]) -> Result<Self, String> {
-        // Of a list serde would take the fields by their order.
+        // serde would read a list's items as fields in order.
         if bytes.iter().find(|byte| !byte.is_ascii_whitespace()) != Some(&b'{') {
             return Err("it is no JSON object".to_owned());
         }
@@ -83,7 +83,7 @@ impl Manifest {
         Ok(manifest)
     }
 
-    /// The layer that holds the files.
+    /// The layer that contains the files.
     pub(super) fn layer(&self, selection: &Selection) -> Result<&Layer, String> {
         let kinds = || {
             let mut kinds: Vec<_> = self.layers.iter().map(|layer| escape(layer.media_type.as_bytes())).collect();
@@ -97,7 +97,7 @@ impl Manifest {
         };
         let found = match &selection.media_type {
             Some(kind) => self.layers.iter().find(|layer| layer.media_type == *kind),
-            // A chart's provenance may stand before it.
+            // A chart's provenance may precede it.
             None => self.layers.iter().find(|layer| layer.media_type == super::CHART_LAYER).or(self.layers.first()),
         };
         found.ok_or_else(|| match &selection.media_type {

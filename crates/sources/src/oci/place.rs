@@ -5,13 +5,13 @@ use std::fmt;
 use farwater_bundle::path::escape;
 use url::Url;
 
-/// Docker's own name for its registry, and where that is.
+/// Docker's name for its registry, and the registry's host.
 const DOCKER: (&str, &str) = ("docker.io", "registry-1.docker.io");
 
 /// A repository of a registry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// With its port.
+    /// Host with its port.
     host: String,
     repository: String,
     tag: Option<String>,
@@ -32,7 +32,7 @@ pub enum PlaceError {
 }
 
 impl Place {
-    /// With a tag or without one.
+    /// Parses a place with or without a tag.
     pub fn parse(url: &str) -> Result<Self, PlaceError> {
         let rest = url.strip_prefix("oci://").ok_or(PlaceError::Scheme)?;
         let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
@@ -46,7 +46,7 @@ impl Place {
         Self::new(host, path.trim_end_matches('/'), tag)
     }
 
-    /// Of a source's spec, where what is followed has a field of its own.
+    /// Parses a place in a source's spec, where the tag has a field of its own.
     pub fn parse_untagged(url: &str) -> Result<Self, PlaceError> {
         let path = url.strip_prefix("oci://").ok_or(PlaceError::Scheme)?;
         if path.split_once('/').is_some_and(|(_, path)| path.contains([':', '@'])) {
@@ -55,7 +55,7 @@ impl Place {
         Self::parse(url)
     }
 
-    /// A chart's repository below one of a registry.
+    /// The repository of a chart below one of a registry.
     pub fn of_chart(url: &str, chart: &str) -> Result<Self, PlaceError> {
         Self::parse_untagged(&format!("{}/{chart}", url.trim_end_matches('/')))
     }
@@ -90,12 +90,12 @@ impl Place {
         &self.repository
     }
 
-    /// `HOST[:PORT]/PATH`, as docker's configuration names it.
+    /// `HOST[:PORT]/PATH`, as in docker's configuration.
     pub fn name(&self) -> String {
         format!("{}/{}", self.host, self.repository)
     }
 
-    /// Where its registry is.
+    /// URL of its registry.
     pub fn base(&self, insecure: bool) -> Url {
         let host = if self.host == DOCKER.0 { DOCKER.1 } else { &self.host };
         let scheme = if insecure { "http" } else { "https" };

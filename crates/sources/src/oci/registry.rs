@@ -1,4 +1,4 @@
-//! One repository of a registry, signed in to when it asks for that.
+//! One repository of a registry, with sign-in on request.
 
 use std::sync::Mutex;
 
@@ -21,11 +21,11 @@ use crate::{
     web::{Answer, Ask, Sign, Site, Step},
 };
 
-/// As the distribution specification bounds them.
+/// Limit of the distribution specification.
 const MAX_MANIFEST: usize = 4 << 20;
-/// Of a token service, and of one page of tags.
+/// Most bytes of a token service's answer, and of one page of tags.
 const MAX_ANSWER: usize = 4 << 20;
-/// 100,000 tags are more than any registry shows in reasonable time.
+/// Most tags: more than any registry lists in reasonable time.
 const MAX_TAGS: usize = 100_000;
 const TAGS_PER_PAGE: usize = 1000;
 const CONTENT_DIGEST: HeaderName = HeaderName::from_static("docker-content-digest");
@@ -33,7 +33,7 @@ const CONTENT_DIGEST: HeaderName = HeaderName::from_static("docker-content-diges
 pub struct Registry {
     site: Site,
     place: Place,
-    /// What the last challenge was answered with.
+    /// The `Authorization` header that answered the last challenge.
     signed: Mutex<Option<Zeroizing<String>>>,
 }
 
@@ -52,7 +52,7 @@ struct Tags {
 }
 
 impl Registry {
-    /// `site`: where the registry of the place is.
+    /// `site`: the place's registry.
     pub fn new(site: Site, place: &Place) -> Self {
         Self { site, place: place.clone(), signed: Mutex::default() }
     }
@@ -68,7 +68,7 @@ impl Registry {
         url
     }
 
-    /// Asks, signs in where that is asked for, and asks again.
+    /// Sends a request; signs in and repeats it if the registry asks for that.
     async fn ask(&self, step: Step, ask: Ask) -> Result<Answer, FetchError> {
         let signed = self.signed.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
         let sign = signed.map_or(Sign::Nothing, Sign::Header);
@@ -80,7 +80,7 @@ impl Registry {
         let login = self.site.access().login.as_ref();
         let header = match (Challenge::find(headers), login) {
             (Some(Challenge::Bearer { realm, service, scope }), login) => {
-                // A token that is sent as it is needs no service.
+                // A token that is sent as it is needs no token service.
                 match login {
                     Some(login @ Login::Bearer(_)) => login.header(),
                     login => Some(self.fetch_token(step, &realm, service.as_deref(), scope.as_deref(), login).await?),
@@ -96,12 +96,13 @@ impl Registry {
         self.site.send(step, ask.sign(Sign::Header(header))).await.map_err(|error| self.told(error))
     }
 
-    /// What a site says of an address of its own, said of the repository.
+    /// An error of the registry's site, reported for the repository.
     fn told(&self, error: FetchError) -> FetchError {
         FetchError { url: self.place.to_string(), ..error }
     }
 
-    /// The registry names who gives out its tokens, and shows the credentials to it as it would be shown them itself.
+    /// Gets a token from the service that the registry names. The service gets the credentials like the registry
+    /// itself.
     async fn fetch_token(
         &self,
         step: Step,
@@ -119,6 +120,7 @@ impl Registry {
         if login.is_some() && url.scheme() == "http" && self.site.url().scheme() == "https" {
             return Err(self.fail(step, FetchReason::ClearText, "its token service speaks http"));
         }
+
         let scope = scope.map_or_else(|| format!("repository:{}:pull", self.place.repository()), str::to_owned);
         {
             let mut query = url.query_pairs_mut();
@@ -127,10 +129,11 @@ impl Registry {
                 query.append_pair("service", service);
             }
         }
+
         let mut ask = Ask::get(url);
         let header = match login {
             Some(Login::Identity(token)) => {
-                // As docker shows an identity token where only a name and a password are taken.
+                // Docker's form of an identity token where only name and password are accepted.
                 let pair = Zeroizing::new(format!("<token>:{}", token.reveal()));
                 Some(Zeroizing::new(format!("Basic {}", *Zeroizing::new(STANDARD.encode(pair.as_bytes())))))
             }
@@ -138,22 +141,24 @@ impl Registry {
             None => None,
         };
         if let Some(header) = header {
-            // Not by the site's own rule: the service is another host, and the registry vouches for it.
+            // Set directly, because the service is another host, for which the registry vouches.
             let mut value =
                 http::HeaderValue::from_str(&header).map_err(|_| unusable("can't be shown these credentials"))?;
             value.set_sensitive(true);
             ask.headers.insert(header::AUTHORIZATION, value);
         }
+
         let answer =
             self.site.send_unredirected(step, ask.sign(Sign::Nothing)).await.map_err(|error| self.told(error))?;
         let answer = match answer.status.as_u16() {
-            // Some services say so of wrong passwords.
+            // Some services answer wrong passwords so.
             400 | 401 | 403 if login.is_some() => {
                 return Err(self.fail(step, FetchReason::Unauthorized, format!("HTTP {}", answer.status.as_u16())));
             }
             401 | 403 => return Err(self.fail(step, FetchReason::CredentialsMissing, "")),
             _ => answer.success(&self.site).map_err(|error| self.told(error))?,
         };
+
         let bytes = Zeroizing::new(answer.bytes(MAX_ANSWER).await.map_err(|error| self.told(error))?);
         let token: Token = serde_json::from_slice(&bytes).map_err(|_| unusable("answers with something else"))?;
         let token = token.token.or(token.access_token).filter(|token| !token.is_empty());
@@ -175,7 +180,7 @@ impl Registry {
         let mut ask = Ask::get(url.clone()).header(header::ACCEPT, &accepted());
         ask.method = Method::HEAD;
         let answer = self.ask(step, ask).await?;
-        // Registries that know no HEAD there answer with another status, and some leave the digest out.
+        // Registries without HEAD answer with another status, and some omit the digest.
         if answer.status.is_success()
             && let Some(digest) = answer.header(CONTENT_DIGEST).and_then(|text| text.parse().ok())
         {
@@ -189,7 +194,7 @@ impl Registry {
         Ok(Digest::of(bytes))
     }
 
-    /// A manifest by its tag or digest; by its digest only what has that digest.
+    /// A manifest by its tag or digest. By digest, its content must have that digest.
     pub(crate) async fn manifest(&self, step: Step, reference: &str) -> Result<Manifest, FetchError> {
         let found = self.find_manifest(step, reference).await?;
         let missing = || {
@@ -199,7 +204,7 @@ impl Registry {
         found.ok_or_else(missing)
     }
 
-    /// The same; none where there is none.
+    /// The same. None: it does not exist.
     pub(crate) async fn find_manifest(&self, step: Step, reference: &str) -> Result<Option<Manifest>, FetchError> {
         let Some(bytes) = self.find_bytes(step, &format!("manifests/{reference}"), &accepted(), MAX_MANIFEST).await?
         else {
@@ -211,7 +216,7 @@ impl Registry {
         Manifest::parse(&bytes).map(Some).map_err(|problem| self.fail(step, FetchReason::Manifest, problem))
     }
 
-    /// What the registry has at a path of the repository; none where it has nothing.
+    /// The content at a path of the repository. None: it does not exist.
     pub(super) async fn find_bytes(
         &self,
         step: Step,
@@ -237,7 +242,7 @@ impl Registry {
         Err(self.fail(step, FetchReason::Digest { wanted: wanted.into(), found: found.into() }, ""))
     }
 
-    /// A small blob, in memory.
+    /// Reads a small blob into memory.
     pub(super) async fn blob(&self, step: Step, digest: &Digest, limit: usize) -> Result<Vec<u8>, FetchError> {
         let bytes = self.find_bytes(step, &format!("blobs/{digest}"), "*/*", limit).await?;
         let missing = || self.fail(step, FetchReason::ReferenceMissing(format!("blob {digest}")), "");
@@ -246,7 +251,7 @@ impl Registry {
         Ok(bytes)
     }
 
-    /// A blob into a file.
+    /// Downloads a blob into a file.
     pub(super) async fn blob_to(
         &self,
         step: Step,
@@ -287,7 +292,7 @@ impl Registry {
     }
 }
 
-/// `</v2/…?n=…&last=…>; rel="next"`, as RFC 8288 writes links.
+/// Parses `</v2/…?n=…&last=…>; rel="next"`, a link by RFC 8288.
 fn next_page(header: &str) -> Option<&str> {
     let (address, rest) = header.strip_prefix('<')?.split_once('>')?;
     rest.contains("next").then_some(address)

@@ -10,7 +10,7 @@ use tokio::{
 
 use super::identity::Identity;
 
-/// What OpenSSH itself takes.
+/// Most bytes of a message, as in OpenSSH.
 const MAX_MESSAGE: u32 = 256 << 10;
 
 const FAILURE: u8 = 5;
@@ -27,7 +27,7 @@ pub(super) async fn serve(listener: UnixListener, identity: Arc<Identity>, pid: 
             tracing::warn!(?asker, "another process asked the agent of an ssh");
             continue;
         }
-        // ssh asks over one connection, and closes it when it has signed in.
+        // ssh uses one connection, and closes it when it has signed in.
         if let Err(error) = answer(stream, &identity).await {
             tracing::debug!(%error, "an ssh left its agent");
         }
@@ -73,7 +73,7 @@ fn respond(message: &[u8], identity: &Identity) -> Option<Vec<u8>> {
     }
 }
 
-/// A string: its length and its bytes.
+/// Writes a string: its length and its bytes.
 pub(super) fn put(to: &mut Vec<u8>, bytes: &[u8]) -> Option<()> {
     to.extend(u32::try_from(bytes.len()).ok()?.to_be_bytes());
     to.extend_from_slice(bytes);
@@ -106,7 +106,7 @@ mod tests {
         other.extend([0; 4]);
         assert_eq!(respond(&other, &identity), None);
         assert_eq!(respond(&[SIGN_REQUEST, 255, 255, 255, 255], &identity), None);
-        // What ssh binds a session with is not needed here.
+        // ssh's session binding is not needed here.
         assert_eq!(respond(&[27, 0, 0, 0, 0], &identity), None);
     }
 }

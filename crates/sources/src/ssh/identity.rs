@@ -1,5 +1,5 @@
-//! Private keys, as `ssh-keygen` and OpenSSL write them. Formats are read by ssh-key and rustls' PEM reader; signatures are
-//! made by aws-lc-rs.
+//! Private keys, as `ssh-keygen` and OpenSSL write them. ssh-key and rustls' PEM reader read the formats, and aws-lc-rs
+//! makes the signatures.
 
 use std::{
     collections::HashMap,
@@ -30,7 +30,7 @@ use crate::{
 
 /// A key's own rounds of hashing decide what unlocking it costs; `ssh-keygen` takes 16, or 24 in newer versions.
 const MAX_ROUNDS: u32 = 256;
-/// Unlocked keys that are kept. More are forgotten together.
+/// Most unlocked keys that are kept. With more, all are dropped.
 const MAX_KEPT: usize = 1000;
 /// Flags of a request to sign (draft-ietf-sshm-ssh-agent, 3.6.1).
 const SHA2_256: u32 = 2;
@@ -38,7 +38,7 @@ const SHA2_512: u32 = 4;
 
 /// A key that can sign.
 pub(crate) struct Identity {
-    /// The public key, as it is sent.
+    /// The public key in ssh's wire format.
     blob: Vec<u8>,
     signer: Signer,
 }
@@ -66,12 +66,12 @@ impl fmt::Debug for Identity {
     }
 }
 
-/// Keys that were unlocked: that takes a tenth of a second and more.
+/// Unlocked keys, because unlocking takes a tenth of a second and more.
 #[derive(Debug, Default)]
 pub(crate) struct Identities(Mutex<HashMap<Fingerprint, Arc<Identity>>>);
 
 impl Identities {
-    /// The key of a Secret. The error is for whoever wrote it.
+    /// Unlocks the key of a Secret. The error is for the Secret's author.
     pub async fn unlock(&self, access: &SshAccess) -> Result<Arc<Identity>, String> {
         let passphrase = access.passphrase.as_ref().map(|text| text.reveal()).unwrap_or_default();
         let place = fingerprint(&["identity", access.identity.reveal(), passphrase]);
@@ -119,10 +119,11 @@ impl Identity {
     }
 
     fn read_openssh(pem: &str, passphrase: Option<&str>) -> Result<Self, String> {
-        // Editors and YAML leave spaces behind that the reader doesn't take.
+        // Editors and YAML leave trailing spaces that the parser doesn't accept.
         let lines: Vec<_> = pem.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
         let broken = |_| "identity is no key that can be read".to_owned();
         let key = PrivateKey::from_openssh(format!("{}\n", lines.join("\n"))).map_err(broken)?;
+
         let key = match (key.kdf(), passphrase) {
             (Kdf::Bcrypt { rounds, .. }, _) if *rounds > MAX_ROUNDS => {
                 return Err(format!("identity wants {rounds} rounds of hashing; at most {MAX_ROUNDS} are made"));
@@ -133,6 +134,7 @@ impl Identity {
                 key.decrypt(passphrase).map_err(|_| "the Secret's password doesn't open identity".to_owned())?
             }
         };
+
         let unusable = || format!("identity is a key of the kind {}, which is not supported", key.algorithm());
         let signer = match key.key_data() {
             KeypairData::Ed25519(pair) => {
@@ -178,7 +180,7 @@ impl Identity {
         &self.blob
     }
 
-    /// A signature as ssh takes it: the algorithm's name and its bytes. SHA-1 is not among the algorithms.
+    /// A signature in ssh's wire format: the algorithm's name and its bytes. SHA-1 is not supported.
     pub fn sign(&self, data: &[u8], flags: u32) -> Option<Vec<u8>> {
         let random = SystemRandom::new();
         let (name, bytes) = match &self.signer {
@@ -202,6 +204,7 @@ impl Identity {
                 (name.to_owned(), bytes)
             }
         };
+
         let mut signature = Vec::new();
         put(&mut signature, name.as_bytes())?;
         put(&mut signature, &bytes)?;
@@ -214,7 +217,7 @@ impl Identity {
     }
 }
 
-/// The numbers of a key as aws-lc-rs takes them. Not by `TryFrom`: ssh-key 0.6 takes one of the primes for both.
+/// Converts a key's numbers for aws-lc-rs. Not by `TryFrom`, because ssh-key 0.6 uses one of the primes for both.
 fn read_rsa(pair: &RsaKeypair) -> Option<Signer> {
     let number = |number: &Mpint| number.as_positive_bytes().map(rsa::BigUint::from_bytes_be);
     let (public, private) = (&pair.public, &pair.private);

@@ -1,5 +1,5 @@
-//! Signatures by OpenPGP keys (RFC 9580). rPGP reads packets and does the mathematics; which of a certificate's keys may
-//! sign, and whether they still may, is decided here.
+//! Signatures by OpenPGP keys (RFC 9580). rPGP parses packets and computes; which of a certificate's keys may sign, and
+//! whether they are still valid, is decided here.
 
 use std::io::Cursor;
 
@@ -12,11 +12,11 @@ use pgp::{
 
 use super::{KeysError, SKEW};
 
-/// Packets of signatures beside one commit.
+/// Most signature packets of one commit.
 const MAX_SIGNATURES: usize = 8;
 const BLOCK: &str = "-----BEGIN PGP PUBLIC KEY BLOCK-----";
 
-/// A certificate as it was given: a primary key with what it says of itself and of its subkeys.
+/// A given certificate: a primary key with its statements about itself and its subkeys.
 pub(super) struct Certificate(SignedPublicKey);
 
 pub(super) fn read_keys(entry: &str, bytes: &[u8]) -> Result<Vec<Certificate>, KeysError> {
@@ -27,7 +27,7 @@ pub(super) fn read_keys(entry: &str, bytes: &[u8]) -> Result<Vec<Certificate>, K
         return found.map(read).collect();
     };
     let mut keys = Vec::new();
-    // A file may hold one block after the other.
+    // A file may contain several blocks.
     for block in text.split(BLOCK).skip(1) {
         let block = format!("{BLOCK}{block}");
         let (found, _) =
@@ -42,7 +42,7 @@ pub(super) fn read_keys(entry: &str, bytes: &[u8]) -> Result<Vec<Certificate>, K
     }
 }
 
-/// The error continues a sentence about what was signed. `now` is in seconds since 1970.
+/// The error continues a sentence about the signed object. `now`: seconds since 1970.
 pub(super) fn check(keys: &[Certificate], armored: &str, payload: &[u8], now: u64) -> Result<(), String> {
     const UNREADABLE: &str = "has an OpenPGP signature that can't be read";
     let (found, _) = DetachedSignature::from_armor_many(Cursor::new(armored.as_bytes())).map_err(|_| UNREADABLE)?;
@@ -69,6 +69,7 @@ fn check_one(keys: &[Certificate], signature: &Signature, payload: &[u8], now: u
     if lifetime.is_some_and(|life| life != 0 && made + life < now) {
         return Err("has an OpenPGP signature that has expired".to_owned());
     }
+
     let mut refused = None;
     for Certificate(key) in keys {
         for signer in signers(key) {
@@ -99,7 +100,7 @@ fn check_one(keys: &[Certificate], signature: &Signature, payload: &[u8], now: u
     }))
 }
 
-/// A key that may have signed.
+/// A key that may sign.
 enum Signer<'k> {
     Primary(&'k SignedPublicKey),
     Subkey(&'k SignedPublicKey, &'k pgp::composed::SignedPublicSubKey),
@@ -117,7 +118,7 @@ impl Signer<'_> {
         }
     }
 
-    /// Why a signature of this key doesn't count; continues "the key … which".
+    /// Why a signature of this key is not accepted; continues "the key … which".
     fn problem(&self, made: u64, now: u64) -> Option<&'static str> {
         match self {
             Self::Primary(key) => {
@@ -128,7 +129,7 @@ impl Signer<'_> {
                 if seconds(key.primary_key.created_at()) > made {
                     return Some("is younger than the signature");
                 }
-                // Old keys say nothing of what they are for.
+                // Old keys don't state their purpose.
                 let is_limited = has_flags(statement);
                 (is_limited && !statement.key_flags().sign()).then_some("is not for signing")
             }
@@ -163,10 +164,10 @@ impl Signer<'_> {
     }
 }
 
-/// What a primary key says of itself last, if it still counts.
+/// The last statement of a primary key about itself, if the key is still valid.
 fn judge_primary(key: &SignedPublicKey, now: u64) -> Result<&Signature, &'static str> {
     let primary = &key.primary_key;
-    // Whoever has the key can revoke it with any hash.
+    // The key's owner can revoke it with any hash.
     let is_revocation = |s: &&Signature| s.typ() == Some(SignatureType::KeyRevocation) && s.verify_key(primary).is_ok();
     if key.details.revocation_signatures.iter().any(|signature| is_revocation(&signature)) {
         return Err("was revoked");
@@ -196,7 +197,7 @@ fn has_flags(statement: &Signature) -> bool {
     flags.sign() || flags.certify() || flags.encrypt_comms() || flags.encrypt_storage() || flags.authentication()
 }
 
-/// Hashes whose collisions can't be made.
+/// Whether the hash is collision-resistant.
 fn is_strong(signature: &Signature) -> bool {
     use HashAlgorithm::{Sha224, Sha256, Sha384, Sha512};
     let strong = [Sha224, Sha256, Sha384, Sha512, HashAlgorithm::Sha3_256, HashAlgorithm::Sha3_512];

@@ -12,12 +12,13 @@ use ssh_key::{
 
 use super::KeysError;
 
-/// What git signs under.
+/// The namespace of git's signatures.
 const NAMESPACE: &str = "git";
-/// Flags and counter behind the signature of a security key.
+/// Bytes of flags and counter after the signature of a security key.
 const TRAILER: usize = 5;
 
-/// Lines of `.pub` files and `authorized_keys`, and of `allowed_signers`, whose principals say nothing here: all keys count alike.
+/// Reads lines of `.pub` files and `authorized_keys`, and of `allowed_signers`, whose principals are ignored: all keys
+/// count alike.
 pub(super) fn read_keys(entry: &str, text: &str, keys: &mut Vec<PublicKey>) -> Result<(), KeysError> {
     for (n, line) in text.lines().enumerate() {
         let line = line.trim();
@@ -28,7 +29,7 @@ pub(super) fn read_keys(entry: &str, text: &str, keys: &mut Vec<PublicKey>) -> R
         let words: Vec<&str> = line.split_whitespace().collect();
         let is_kind = |word: &&str| ["ssh-", "ecdsa-sha2-", "sk-"].iter().any(|start| word.starts_with(start));
         let Some(at) = words.iter().position(is_kind) else { return Err(fail("no ssh public key")) };
-        // A condition that is not kept to must not look as if it were.
+        // Options that are not enforced must be refused.
         let means_git = |word: &&str| word.starts_with("namespaces=\"") && word.contains(NAMESPACE);
         if words.get(1..at).unwrap_or_default().iter().any(|word| !means_git(word)) {
             return Err(fail("options other than namespaces=\"git\" are not understood"));
@@ -40,7 +41,7 @@ pub(super) fn read_keys(entry: &str, text: &str, keys: &mut Vec<PublicKey>) -> R
     Ok(())
 }
 
-/// The error continues a sentence about what was signed.
+/// The error continues a sentence about the signed object.
 pub(super) fn check(keys: &[PublicKey], signature: &str, payload: &[u8]) -> Result<(), String> {
     let signature = SshSig::from_pem(signature.trim_end()).map_err(|_| "has an ssh signature that can't be read")?;
     if signature.namespace() != NAMESPACE {
@@ -97,12 +98,12 @@ fn parameters(key: &EcdsaPublicKey) -> (&'static EcdsaVerificationAlgorithm, usi
     }
 }
 
-/// What such a key signs in place of the data (OpenSSH's PROTOCOL.u2f).
+/// The data that a security key signs (OpenSSH's PROTOCOL.u2f).
 fn of_security_key(application: &str, trailer: &[u8], data: &[u8]) -> Vec<u8> {
     [&Sha256::digest(application)[..], trailer, &Sha256::digest(data)[..]].concat()
 }
 
-/// Two numbers of ssh as two of a fixed size.
+/// Converts two ssh numbers to two of a fixed size.
 fn to_fixed(mut bytes: &[u8], size: usize) -> Option<Vec<u8>> {
     let mut fixed = vec![0; 2 * size];
     for half in fixed.chunks_mut(size) {

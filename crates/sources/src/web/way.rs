@@ -1,4 +1,4 @@
-//! How connections are opened: to the host itself, or through an HTTP proxy.
+//! Opens connections: to the host itself, or through an HTTP proxy.
 
 use std::task::{Context, Poll};
 
@@ -23,17 +23,17 @@ type Error = Box<dyn std::error::Error + Send + Sync>;
 #[derive(Clone)]
 pub(super) enum Way {
     Direct(HttpConnector<Resolver>, Reached),
-    /// Whose names the proxy looks up.
+    /// The proxy resolves names.
     Proxy(Box<Tunnel<HttpsConnector<HttpConnector<Resolver>>>>),
 }
 
 impl Way {
-    /// `links`: what names may lead to. `reached` gets the addresses that are connected to.
+    /// `links`: where names may lead. `reached` records the addresses of connections.
     pub fn direct(links: Links, reached: Reached) -> Self {
         Self::Direct(connector(links), reached)
     }
 
-    /// `links`: where the proxy may lie. `tls` is for the connection to the proxy itself.
+    /// `links`: where the proxy may be. `tls`: for the connection to the proxy itself.
     pub fn through(proxy: &Proxy, links: Links, tls: rustls::ClientConfig) -> Result<Self, Error> {
         let https = hyper_rustls::HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1();
         let (scheme, host, port) = (proxy.address.scheme.as_str(), proxy.address.bracketed(), proxy.address.port());

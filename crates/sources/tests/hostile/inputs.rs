@@ -1,10 +1,10 @@
-//! What hostile archives and charts hold. The first of each kind is a good one.
+//! Hostile archives and charts. The first of each kind is a good one.
 
 use std::{io::Write as _, path::Path};
 
 use farwater_testkit::registry::gzip;
 
-/// The content of a file that lies where no archive may lead.
+/// The content of a file that no archive may reach.
 pub const CANARY: &str = "a canary outside of every archive";
 
 const BLOCK: usize = 512;
@@ -27,7 +27,7 @@ pub const NAMES: [&[u8]; 16] = [
     b"a/..",
 ];
 
-/// A member with exactly this name and kind, as no tool would write it.
+/// A member with exactly this name and kind, which no tool would write.
 fn member(name: &[u8], kind: u8, target: &[u8], content: &[u8]) -> Vec<u8> {
     let mut header = tar::Header::new_ustar();
     header.set_entry_type(tar::EntryType::new(kind));
@@ -57,7 +57,7 @@ fn pax(records: &str) -> Vec<u8> {
     member(b"pax", b'x', b"", records.as_bytes())
 }
 
-/// A generator of numbers: the same ones at each run.
+/// A generator of numbers that gives the same ones in each run.
 struct Numbers(u64);
 
 impl Numbers {
@@ -81,7 +81,7 @@ pub fn archives(outside: &Path) -> Vec<Vec<u8>> {
     all.extend(links(outside));
     all.extend(disagreements());
     all.extend(bombs());
-    // Cut anywhere, and changed anywhere.
+    // Cut and changed at many places.
     let packed = gzip(&good).unwrap();
     all.extend((1..16).map(|n| packed[..packed.len() * n / 16].to_vec()));
     all.extend((1..10).map(|n| good[..good.len() * n / 10].to_vec()));
@@ -114,7 +114,7 @@ fn odd_names() -> Vec<Vec<u8>> {
     all
 }
 
-/// Where links lead.
+/// Targets of links.
 pub fn targets(outside: &Path) -> Vec<String> {
     let canary = outside.join("canary").display().to_string();
     let up = format!("{}{}", "../".repeat(20), canary.trim_start_matches('/'));
@@ -141,7 +141,7 @@ fn links(outside: &Path) -> Vec<Vec<u8>> {
         chain.push(file(&format!("l{length}"), "end"));
         all.push(gzip(&archive(&chain)).unwrap());
     }
-    // Each folder has two links to the next: 2^40 ways.
+    // Each folder has two links to the next one, which makes 2^40 paths.
     let mut doubled: Vec<_> = (0..40)
         .flat_map(|n| {
             let next = format!("../d{}", n + 1);
@@ -203,7 +203,7 @@ fn bombs() -> Vec<Vec<u8>> {
     let twice = gzip(&once).unwrap();
     let thrice = gzip(&twice).unwrap();
     let layers = once.repeat(64);
-    // 10^6 files of nothing: half a GB of headers.
+    // 10^6 empty files: half a GB of headers.
     let mut million = zstd::stream::write::Encoder::new(Vec::new(), 1).unwrap();
     let mut header = member(b"0000000", b'0', b"", b"");
     header[148..156].fill(b' ');

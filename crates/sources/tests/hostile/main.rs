@@ -1,5 +1,6 @@
-//! Archives, charts and Git repositories that were made to do harm, from a real registry, a web server and a Git server: each is an error
-//! or harmless, and whoever reads them, with the programs that it starts, neither grows nor opens a file that others don't open.
+//! Hostile archives, charts and Git repositories, from a real registry, a web server and a Git server. Each is an error
+//! or harmless. The process that reads them, with the programs that it starts, doesn't grow, and opens no file that it
+//! doesn't open for good ones.
 #![allow(clippy::unwrap_used)]
 
 mod inputs;
@@ -31,14 +32,14 @@ use url::Url;
 
 use inputs::CANARY;
 
-/// Names the job of the process that reads.
+/// Variable with the job of the reading process.
 const JOB: &str = "FARWATER_HOSTILE_JOB";
 const STRACE: Package = Package { program: "strace", debian: "strace" };
-/// A machine that is busy reads the largest of them in some seconds.
+/// Even a busy machine reads the largest of them in some seconds.
 const TIMEOUT: Duration = Duration::from_secs(60);
 const MAX_RESIDENT_KIB: u64 = 512 << 10;
 
-/// What the process that reads is told.
+/// The job of the reading process.
 #[derive(Deserialize, Serialize)]
 struct Job {
     data: PathBuf,
@@ -89,7 +90,8 @@ async fn hostile_archives_charts_and_trees_are_errors_or_harmless() {
     let total = artifacts_total + repositories.len() + trees_total;
     assert!(total >= 300 && trees_total >= 100, "{total} cases");
 
-    // The first of each are good ones: what is opened for them is all that is opened for the others.
+    // The first of each kind is a good one. The files that are opened for them are all that may be opened for the
+    // others.
     let good = Job {
         data: folder.path().join("good"),
         artifacts: artifacts[..1].to_vec(),
@@ -111,18 +113,18 @@ async fn hostile_archives_charts_and_trees_are_errors_or_harmless() {
     assert_eq!(std::fs::read_to_string(folder.path().join("canary")).unwrap(), CANARY);
 }
 
-/// All servers are on this machine.
+/// A client for servers on this machine, which all of these are.
 fn near() -> Web {
     Web::new(Links::new(["127.0.0.0/8".parse().unwrap()]))
 }
 
-/// Reads in a process of its own; what it opened outside its folder.
+/// Reads in another process. Returns the outcome, and the files that it opened outside its folder.
 fn run(folder: &Path, job: &Job) -> (Outcome, BTreeSet<String>) {
     std::fs::create_dir(&job.data).unwrap();
     let (file, log) = (job.data.join("job.json"), folder.join("strace.log"));
     std::fs::write(&file, serde_json::to_vec(job).unwrap()).unwrap();
     let mut command = bare_command(STRACE.program);
-    // Only these calls are stopped at: Git makes many others.
+    // Stops only at these calls, because Git makes many others.
     command
         .args(["-f", "--seccomp-bpf", "-qq", "-y", "-e", "signal=none", "-e", "trace=open,openat,openat2,creat", "-o"])
         .arg(&log);
@@ -135,14 +137,15 @@ fn run(folder: &Path, job: &Job) -> (Outcome, BTreeSet<String>) {
     (outcome, log.lines().filter_map(|line| opened(line, &job.data)).collect())
 }
 
-/// `1234 openat(AT_FDCWD</there>, "path", …`: the path, if it lies outside of `data` and is none of the process itself.
+/// Reads a line such as `1234 openat(AT_FDCWD</there>, "path", …`. Returns the path, unless it is in `data` or is one
+/// of the process's own.
 fn opened(line: &str, data: &Path) -> Option<String> {
     let (call, rest) = line.split_once('"')?;
     let path = Path::new(rest.split_once('"')?.0);
     let folder = call.split_once('<').and_then(|(_, rest)| rest.split_once('>')).map_or("", |(folder, _)| folder);
     let path = Path::new(folder).join(path);
     let plain = !path.components().any(|part| part == std::path::Component::ParentDir);
-    // The allocator counts processors whenever it likes, and a link to another host has its name looked up.
+    // The allocator may count processors at any time, and a link to another host needs a name lookup.
     let own = plain && (path.starts_with(data) || path.starts_with("/sys/devices/system/cpu") || is_resolvers(&path));
     (!own).then(|| path.display().to_string())
 }
@@ -198,7 +201,7 @@ async fn read_chart(web: &Web, url: &str, data: &Path) -> Result<(), String> {
     make_bundle(&artifacts, &found.map_err(|error| error.to_string())?.digest)
 }
 
-/// A branch with all that it asks for. The mirror is one for all: what is refused leaves it as it was.
+/// Reads a branch with everything that it references. All branches share one mirror: a refused one leaves it unchanged.
 async fn read_tree(git: &Git, url: &str, branch: &str, mirror: &Path) -> Result<(), String> {
     let limits = Limits::default();
     let stated = GitReference { branch: Some(branch.to_owned()), ..Default::default() };
@@ -224,7 +227,7 @@ async fn read_tree(git: &Git, url: &str, branch: &str, mirror: &Path) -> Result<
     Ok(())
 }
 
-/// As the hub makes one.
+/// Makes a bundle as the hub does.
 fn make_bundle(artifacts: &Artifacts, key: &farwater_api::Digest) -> Result<(), String> {
     let limits = Limits::default();
     let members = artifacts.open(key).map_err(|error| error.to_string())?;
@@ -246,7 +249,7 @@ fn make_bundle(artifacts: &Artifacts, key: &farwater_api::Digest) -> Result<(), 
     Ok(())
 }
 
-/// A bundle that can be read, with nothing in it from elsewhere.
+/// Checks that a bundle can be read, and contains nothing from outside.
 fn check_bytes(bytes: &[u8], limits: &Limits) {
     let digest = farwater_api::Digest::of(bytes);
     let archive = Archive::open(&archive::compress(bytes).unwrap(), &digest, limits).unwrap();

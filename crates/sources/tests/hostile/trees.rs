@@ -1,4 +1,4 @@
-//! What hostile Git repositories hold, as branches of one. The first is a good one.
+//! Hostile Git repositories, as branches of one. The first is a good one.
 
 use std::path::Path;
 
@@ -9,15 +9,15 @@ use farwater_testkit::{
 
 use super::inputs::{NAMES, targets};
 
-/// The good one: it needs all that may be asked for.
+/// A large file of the good branch, which uses everything that can be fetched.
 const LARGE: &[u8] = b"a large file";
-/// A file of 128 MiB that is next to nothing on the way.
+/// Size of a file that compresses to nearly nothing: 128 MiB.
 const ZEROS: usize = 128 << 20;
 const MILLION: usize = 1_000_000;
 
 struct Trees<'a> {
     repository: &'a Repository,
-    /// An object of its own kind.
+    /// A blob of the right kind.
     blob: String,
     branches: Vec<String>,
 }
@@ -29,10 +29,10 @@ impl Trees<'_> {
         self.repository.write_object("blob", text.as_ref()).unwrap()
     }
 
-    /// In Git's order, which is not what these are about.
+    /// A tree in Git's order, because these tests aren't about the order.
     fn tree(&self, entries: &[Entry<'_>]) -> String {
         let mut sorted = entries.to_vec();
-        // Git compares a folder's name with a slash behind it.
+        // Git compares a folder's name with a slash after it.
         sorted.sort_by_key(|(mode, name, _)| {
             let mut name = name.to_vec();
             name.extend((*mode == "40000").then_some(b'/'));
@@ -52,7 +52,7 @@ impl Trees<'_> {
         self.commit(&tree);
     }
 
-    /// Files at the root, beside whatever else is there.
+    /// Adds files at the root, with the other entries there.
     fn add_files(&mut self, files: &[(&str, &[u8])], more: &[Entry<'_>]) {
         let blobs: Vec<_> = files.iter().map(|(name, content)| (*name, self.text(content))).collect();
         let mut entries: Vec<Entry<'_>> =
@@ -62,7 +62,7 @@ impl Trees<'_> {
     }
 }
 
-/// Gives the branches. `outside`: a folder with a canary.
+/// Makes the branches, and returns their names. `outside`: a folder with a canary.
 pub fn trees(server: &GitServer, outside: &Path) -> Vec<String> {
     let (repository, module) = (server.create("r").unwrap(), server.create("m").unwrap());
     let module = module.commit("main", &[("m.yaml", "kind: M\n")]).unwrap();
@@ -114,7 +114,7 @@ fn links(trees: &mut Trees<'_>, outside: &Path) {
     let entries: Vec<Entry<'_>> =
         chain.iter().zip(&targets).map(|(name, target)| ("120000", name.as_bytes(), target.as_str())).collect();
     trees.add(&entries);
-    // Each folder has two links to the next: 2^40 ways.
+    // Each folder has two links to the next one, which makes 2^40 paths.
     let folders: Vec<_> = (0..40)
         .map(|n| {
             let next = trees.text(format!("../d{:02}", n + 1));
@@ -128,7 +128,7 @@ fn links(trees: &mut Trees<'_>, outside: &Path) {
     trees.add(&entries);
 }
 
-/// Modes that no object of the kind has, entries that are there twice, and trees that are none.
+/// Modes that don't fit the object, duplicate entries, and objects that are not trees.
 fn forms(trees: &mut Trees<'_>) {
     let (blob, nothing) = (trees.blob.clone(), "0".repeat(40));
     let folder = trees.tree(&[("100644", b"a.yaml", &blob)]);
@@ -171,7 +171,7 @@ fn sizes(trees: &mut Trees<'_>) {
     }
     let tree = trees.repository.write_object("tree", &million).unwrap();
     trees.commit(&tree);
-    // Ten times the same folder, ten deep: 10^10 files of ten objects.
+    // The same folder ten times on each of ten levels: 10^10 files from ten objects.
     let mut folder = trees.tree(&[("100644", b"x", &blob)]);
     for _ in 0..10 {
         let names: Vec<_> = (0..10).map(|n| format!("d{n}")).collect();
@@ -233,7 +233,7 @@ fn modules(trees: &mut Trees<'_>, module: &str, outside: &Path) {
     trees.add(&[("120000", b".gitmodules", &link), ("160000", b"m", module), ("100644", b"z", &blob)]);
     let folder = trees.tree(&[("100644", b"a", &blob)]);
     trees.add(&[("40000", b".gitmodules", &folder), ("160000", b"m", module), ("100644", b"z", &blob)]);
-    // A commit that the other repository has not.
+    // A commit that the other repository doesn't have.
     let listed = listed("m", "../m.git");
     trees.add_files(&[(".gitmodules", listed.as_bytes())], &[("160000", b"m", &"1".repeat(40))]);
 }
@@ -271,7 +271,7 @@ fn pointers(trees: &mut Trees<'_>) {
         format!("{first}{many}"),
         first.to_owned(),
         format!("{first}\u{1b}[2J\n"),
-        // One byte more, and one less, than is there.
+        // One byte more and one byte less than the file has.
         good.replace(&format!("size {}", LARGE.len()), &format!("size {}", LARGE.len() + 1)),
         good.replace(&format!("size {}", LARGE.len()), &format!("size {}", LARGE.len() - 1)),
     ] {

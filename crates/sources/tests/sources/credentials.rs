@@ -1,4 +1,4 @@
-//! Credentials that are minted, said by a program or shown to a proxy, against real servers.
+//! Credentials that are minted, printed by a program or sent to a proxy, with real servers.
 
 use std::{os::unix::fs::PermissionsExt as _, time::Duration};
 
@@ -12,7 +12,7 @@ use farwater_testkit::{
     squid::{Options, Squid},
 };
 
-/// For what must work on a machine that is busy with other tests.
+/// Timeout for calls that must succeed, also on a machine that is busy with other tests.
 const TIMEOUT: Duration = Duration::from_secs(240);
 
 struct Bench {
@@ -115,7 +115,7 @@ async fn a_program_says_the_credentials_of_the_prefix_that_it_was_given() {
     let asked = std::fs::read_to_string(&log).unwrap();
     assert_eq!(asked.matches("namespace=team-a").count(), 1, "{asked}");
     assert_eq!(bench.sync(&remote("team-b")).await.unwrap_err().reason, GitReason::CredentialsMissing);
-    // What it said was taken back.
+    // The password that the program printed was revoked.
     bench.server.set_auth(Auth::Basic { username: "u".into(), password: "two".into() });
     say("two");
     let error = bench.sync(&remote("team-a")).await.unwrap_err();

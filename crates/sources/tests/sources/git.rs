@@ -1,4 +1,4 @@
-//! Git::sync and Mirror against a real server.
+//! Git::sync and Mirror with a real server.
 
 use std::{
     collections::BTreeMap,
@@ -11,7 +11,7 @@ use farwater_bundle::{Archive, Limits, RelPath};
 use farwater_sources::{Git, GitError, GitLimits, GitReason, Mirror, Named, Reference, Remote, Retry, Synced};
 use farwater_testkit::git::{Auth, Fault, GitServer, Repository};
 
-/// For what must work on a machine that is busy with other tests.
+/// Timeout for calls that must succeed, also on a machine that is busy with other tests.
 const TIMEOUT: Duration = Duration::from_secs(240);
 
 struct Bench {
@@ -48,7 +48,7 @@ impl Bench {
         self.sync(&branch("main")).await
     }
 
-    /// The files of a folder of what was fetched, and the bundle's digest.
+    /// The files in a folder of the fetched commit, and the bundle's digest.
     async fn bundle(&self, synced: &Synced, path: &str) -> Result<(Vec<String>, String), String> {
         let mirror = Mirror::open(&self.path()).unwrap();
         let limits = Limits::default();
@@ -104,7 +104,7 @@ async fn without_a_reference_the_default_branch_is_followed_and_named() {
     let head = |to: &str| bench.repository.git(&["symbolic-ref", "HEAD", &format!("refs/heads/{to}")], b"").unwrap();
     let shown = |branch: &str, commit: &str| format!("{branch}@sha1:{commit}");
 
-    // A bare repository that was made for another name than it got.
+    // The bare repository's HEAD names a branch that doesn't exist.
     head("master");
     let main = bench.repository.commit("main", &[("a", "1")]).unwrap();
     assert_eq!(sync().await.revision.to_string(), shown("main", &main));
@@ -156,7 +156,7 @@ async fn another_revision_is_found_beside_the_one_that_is_followed() {
         found.map(|revision| revision.to_string())
     };
     let first = bench.repository.commit("main", &[("a", "1")]).unwrap();
-    // Also before anything is followed.
+    // `find` works before any reference was synced.
     assert_eq!(find("main").await.unwrap(), format!("main@sha1:{first}"));
     let followed = bench.main().await.unwrap();
     let other = bench.repository.commit("other", &[("a", "2")]).unwrap();
@@ -178,7 +178,7 @@ async fn another_revision_is_found_beside_the_one_that_is_followed() {
     let missing = find(&"1".repeat(40)).await.unwrap_err();
     assert!(matches!(missing.reason, GitReason::ReferenceMissing(_)), "{missing}");
 
-    // What is followed has not moved, and is not fetched again.
+    // The followed branch has not moved, and is not fetched again.
     let again = bench.main().await.unwrap();
     assert_eq!((again.revision, again.fetched, again.rewritten), (followed.revision, false, None));
 }
@@ -397,7 +397,7 @@ async fn a_killed_fetch_leaves_no_process_and_no_lock() {
     assert!(bench.main().await.unwrap().fetched);
 }
 
-/// Command lines of running processes that name this.
+/// Command lines of running processes that contain the text.
 fn running_with(text: &str) -> Vec<String> {
     let processes = std::fs::read_dir("/proc").unwrap().flatten();
     let lines = processes.filter_map(|p| std::fs::read(p.path().join("cmdline")).ok());

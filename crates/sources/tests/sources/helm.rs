@@ -1,4 +1,4 @@
-//! Helm repositories as the real Helm makes them, and servers that fail in every way that servers do.
+//! Helm repositories made by the real Helm, and servers that fail in every way.
 
 use std::{
     collections::BTreeSet,
@@ -148,7 +148,7 @@ async fn ranges_mean_what_the_real_helm_means() {
     }
     for wrong in ["", "a.b.c", "1.2.3.4", ">> 1", "1.2.3-", "|| 1"] {
         assert!(wrong.parse::<Range>().is_err(), "{wrong}");
-        // An empty version is none to Helm's command.
+        // Helm's command takes an empty version as no version.
         if !wrong.is_empty() {
             assert!(repository.helm.run(&["search", "repo", "charts/web", "--version", wrong]).is_err(), "{wrong}");
         }
@@ -168,14 +168,14 @@ async fn what_has_not_changed_is_not_downloaded_again() {
     let asked: Vec<_> = origin.seen().into_iter().map(|seen| (seen.path, seen.status)).collect();
     assert_eq!(asked, [("/index.yaml".to_owned(), 304)]);
 
-    // A server without validators sends it again, and it is seen to be the same.
+    // A server without validators sends the index again, and it is recognized as unchanged.
     origin.forget_validators();
     assert_eq!(client.sync().await.unwrap(), first);
     repository.add("web", "1.1.0");
     repository.index(None);
     assert_ne!(client.sync().await.unwrap(), first);
     assert_eq!(client.find("web", "*", Some(&found)).await.unwrap().version, "1.1.0");
-    // An archive that is lost is downloaded again, whatever is known of it.
+    // A lost archive is downloaded again, even if its digest is known.
     origin.forget_seen();
     let other = Client::new(&origin.url());
     other.sync().await.unwrap();
@@ -215,7 +215,7 @@ async fn credentials_are_shown_to_the_repositorys_host_alone() {
     assert!(origin.seen().iter().all(|seen| seen.authorization.is_some()));
     assert!(!other.seen().is_empty() && other.seen().iter().all(|seen| seen.authorization.is_none()));
 
-    // Nor behind a redirect.
+    // The login is not sent after a redirect either.
     other.forget_seen();
     origin.set_fault(Fault::Redirect(format!("{}/index.yaml", other.url())));
     Client::with(&origin.url(), Some(&secret), None, false).sync().await.unwrap();
@@ -277,7 +277,7 @@ async fn a_digest_that_is_not_the_archives_is_refused() {
     let client = Client::new(&origin.url());
     client.sync().await.unwrap();
     assert!(matches!(client.find("web", "*", None).await.unwrap_err().reason, FetchReason::Digest { .. }));
-    // Where the index says none, there is none to hold it to.
+    // Without a digest in the index, the archive is accepted unchecked.
     std::fs::write(&index, text.replace(&format!("{digest}\n"), "")).unwrap();
     client.sync().await.unwrap();
     client.find("web", "*", None).await.unwrap();
@@ -303,7 +303,7 @@ async fn an_archive_that_is_not_the_chart_is_refused() {
         let error = client.find("web", "*", None).await.unwrap_err();
         assert!(error.reason == FetchReason::Archive && error.evidence.contains(expected), "{error}");
     }
-    // Of several addresses one is enough.
+    // One of several addresses is enough.
     write("{version: 1.0.0, urls: ['file:///etc/passwd', nothing.tgz, web-1.0.0.tgz]}");
     let client = Client::new(&origin.url());
     client.sync().await.unwrap();
@@ -362,7 +362,7 @@ async fn certificates_are_trusted_by_their_authority_and_their_time() {
     let other = Authority::new("another").unwrap();
     let wrong = secret(&[("ca.crt", other.pem())]);
     let good = authority.issue(&["127.0.0.1"], 24).unwrap();
-    // It began an hour ago and has no hour.
+    // It began an hour ago and is valid for no time.
     let expired = authority.issue(&["127.0.0.1"], 0).unwrap();
     let elsewhere = authority.issue(&["other.example.com"], 24).unwrap();
     for (pair, tls, expected) in [
@@ -384,7 +384,7 @@ async fn a_public_host_leads_into_no_private_network() {
     let origin = Origin::of_folder(repository.path(), None).await.unwrap();
     let linked = Url::parse(&origin.url()).unwrap();
     let artifacts = Artifacts::at(&repository.path().join("uid"));
-    // Nobody states the host: a link alone leads there.
+    // The host is not stated by a user: only a link leads there.
     let refused = Web::new(Links::default()).linked_site(&linked).unwrap();
     let error = helm::sync_index(&refused, &artifacts, TIMEOUT).await.unwrap_err();
     assert_eq!(error.reason, FetchReason::LinkRefused);
@@ -436,7 +436,7 @@ async fn hostile_indexes_are_errors_and_leave_the_last_one() {
     assert_eq!(names, ["uid"], "nothing lies elsewhere");
 }
 
-/// An index of 25 MB is read while a small repository is asked, over and over; its time is not much raised.
+/// While an index of 25 MB is read, a small repository is read again and again. Its time hardly rises.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_large_index_does_not_stall_others() {
     let repository = Repository::new(&[("web", "1.0.0")]);
@@ -458,7 +458,7 @@ async fn a_large_index_does_not_stall_others() {
         Origin::of_folder(large.path(), None).await.unwrap(),
         Origin::of_folder(repository.path(), None).await.unwrap(),
     );
-    // From nothing each time: asked, sent, read and written.
+    // Each measurement starts from nothing: request, transfer, parsing and writing.
     async fn measure(url: &str) -> Duration {
         let client = Client::new(url);
         let begun = Instant::now();
@@ -487,6 +487,6 @@ async fn a_large_index_does_not_stall_others() {
     assert!(missing.evidence.contains("and 95 more"), "it was read: {missing}");
     let (rounds, alone, beside) = (beside.len(), median(alone), median(beside));
     eprintln!("25 MB in {took:?}; a small index alone {alone:?}, beside it {beside:?} in {rounds} rounds");
-    // Of two cores one is busy; what is measured on a loaded machine needs some room.
+    // One of two cores is busy, and a loaded machine adds noise.
     assert!(rounds > 5 && beside < 2 * alone + Duration::from_millis(30), "{alone:?} alone, {beside:?} beside it");
 }

@@ -13,7 +13,7 @@ mod ssh;
 
 use farwater_sources::{Links, Web};
 
-/// All servers of these tests are on this machine.
+/// A client for servers on this machine, which all of these are.
 fn near() -> Web {
     Web::new(Links::new(["127.0.0.0/8".parse().unwrap()]))
 }

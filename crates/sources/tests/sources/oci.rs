@@ -1,4 +1,4 @@
-//! A real registry with what Flux, Helm and cosign put there, and one that lies.
+//! A real registry with artifacts of Flux, Helm and cosign, and one that lies.
 
 use std::time::Duration;
 
@@ -211,7 +211,7 @@ async fn charts_that_helm_has_pushed_are_found() {
     assert!(matches!(client.chart("web", "3.0.0", None).await.unwrap_err().reason, FetchReason::ReferenceMissing(_)));
     let wrong = client.chart("other", "1.0.0", None).await;
     assert!(wrong.is_ok(), "what was seen to be web 1.0.0 is not looked at again");
-    // As an OCIRepository a chart is a chart too.
+    // An OCIRepository can pull a chart too.
     let pulled = Client::new(&place.to_string());
     let digest = pulled.pull(tag("1.0.0")).await.unwrap().digest;
     assert!(pulled.read(&digest, "templates/map.yaml").is_some());
@@ -258,7 +258,7 @@ async fn credentials_stay_with_the_registry_and_need_tls() {
     let error = connect("oci://registry.example.com/apps", Some(&login), None, true).map(drop).unwrap_err();
     assert_eq!(error.reason, FetchReason::ClearText);
 
-    // Blobs lie in a store of their own, as with most registries.
+    // The blobs are in a separate store, as with most registries.
     let store = Origin::before(registry.port(), None).await.unwrap();
     let front = Origin::before(registry.port(), None).await.unwrap();
     let folder = tempfile::tempdir().unwrap();
@@ -304,7 +304,7 @@ async fn nothing_is_pulled_that_no_given_key_has_signed() {
     registry.sign("apps", &push("foreign").await, &other).await.unwrap();
     registry.sign_with_bundle("apps", &push("bundle").await, &ours).await.unwrap();
     registry.sign_with_bundle("apps", &push("foreign-bundle").await, &other).await.unwrap();
-    // The signature of another artifact, at this one's place.
+    // The signature of another artifact, moved to this one's place.
     let moved = push("moved").await;
     let payload = json!({"critical": {"image": {"docker-manifest-digest": unsigned}, "type": "cosign container image signature", "identity": {}}});
     registry.sign_payload("apps", &moved, payload.to_string().into_bytes(), &ours).await.unwrap();
@@ -335,7 +335,7 @@ async fn nothing_is_pulled_that_no_given_key_has_signed() {
         );
     }
     assert_ne!(given.print(), keys(&[&ours]).print());
-    // The same artifact under other keys is verified again.
+    // The same artifact is verified again with other keys.
     let client = Client::new(&registry.url("apps"));
     let digest = client.pull_as(tag("signed"), Selection::default(), Some(&given), None).await.unwrap().digest;
     let known = |same_terms| Some(Known { digest, same_terms });
@@ -345,8 +345,8 @@ async fn nothing_is_pulled_that_no_given_key_has_signed() {
     assert!(client.pull_as(tag("signed"), Selection::default(), Some(&given), known(true)).await.is_ok());
 }
 
-/// What the programs themselves left in a registry: `recorded/cosign.json` has the blobs and manifests that
-/// `cosign sign --key --tlog-upload=false` of cosign 2.6.5 (of the tag `two`) and 3.1.3 (`three`) pushed.
+/// What the programs left in a registry. `recorded/cosign.json` has the blobs and manifests that `cosign sign --key
+/// --tlog-upload=false` pushed with cosign 2.6.5 (for the tag `two`) and 3.1.3 (`three`).
 #[tokio::test(flavor = "multi_thread")]
 async fn what_cosign_has_signed_is_pulled_by_its_key_alone() {
     let recorded: Value = serde_json::from_str(include_str!("recorded/cosign.json")).unwrap();
@@ -405,7 +405,7 @@ async fn failures_are_typed_and_what_was_pulled_stays() {
     assert_eq!(within(1).await.unwrap_err().reason, FetchReason::Unreachable);
     origin.resume().await.unwrap();
     within(20).await.unwrap();
-    // A tag that is deleted is missing, and nothing else.
+    // A deleted tag is reported as missing.
     let second = client.pull(tag("latest")).await.unwrap();
     registry.delete("apps", &second.digest.to_string()).await.unwrap();
     assert_eq!(within(20).await.unwrap_err().reason, FetchReason::ReferenceMissing("tag latest".to_owned()));
@@ -413,7 +413,7 @@ async fn failures_are_typed_and_what_was_pulled_stays() {
     assert_eq!(digest, pulled.digest.to_string());
 }
 
-/// What a registry that lies may answer: a folder with its answers as files.
+/// Answers that a lying registry may give: a folder with the answers as files.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_registry_that_lies_is_found_out() {
     let folder = tempfile::tempdir().unwrap();
@@ -443,12 +443,12 @@ async fn a_registry_that_lies_is_found_out() {
     put(&format!("blobs/{}", digest(&good)), &good);
     serve(&manifest(&digest(&good)));
     pull().await.unwrap();
-    // A blob that is not its digest's.
+    // A blob that doesn't match its digest.
     let other = Digest::of("other").to_string();
     put(&format!("blobs/{other}"), &good);
     serve(&manifest(&other));
     assert!(matches!(pull().await.unwrap_err().0, FetchReason::Digest { .. }));
-    // A manifest that is not its digest's.
+    // A manifest that doesn't match its digest.
     let text = manifest(&digest(&good));
     put("manifests/latest", format!("{text} ").as_bytes());
     put(&format!("manifests/{}", digest(format!("{text} ").as_bytes())), text.as_bytes());
@@ -475,7 +475,7 @@ async fn a_registry_that_lies_is_found_out() {
         let (reason, told) = pull().await.unwrap_err();
         assert!(reason == FetchReason::Archive && !told.contains(char::is_control), "{told}");
     }
-    // Manifests that are none.
+    // Texts that are not manifests.
     let index = r#"{"mediaType":"application/vnd.oci.image.index.v1+json","manifests":[]}"#;
     let deep = "[".repeat(100_000);
     let huge = format!("{{\"x\":\"{}\"}}", "x".repeat(5 << 20));
@@ -492,7 +492,7 @@ async fn a_registry_that_lies_is_found_out() {
         let (reason, told) = pull().await.unwrap_err();
         assert!(reason == expected && told.len() < 1000 && !told.contains(char::is_control), "{told}");
     }
-    // Lists of tags that are none, or have no usable one.
+    // Texts that are not lists of tags, or that have no usable tag.
     let tags = async |text: &str| {
         put("tags/list", text.as_bytes());
         Client::new(&format!("oci://{}/apps", origin.host())).pull(range("*")).await.unwrap_err().reason

@@ -1,4 +1,4 @@
-//! Submodules and large files, from real servers.
+//! Submodules and large files from real servers.
 
 use std::{path::PathBuf, rc::Rc, time::Duration};
 
@@ -14,11 +14,11 @@ use farwater_testkit::{
     ssh::{Key, SshServer},
 };
 
-/// For what must work on a machine that is busy with other tests.
+/// Timeout for calls that must succeed, also on a machine that is busy with other tests.
 const TIMEOUT: Duration = Duration::from_secs(240);
 const ALL: Reads = Reads { submodules: true, lfs: true };
 
-/// Large files, by the URL of the repository that has them.
+/// Missing large files, by the URL of their repository.
 type Missing = Vec<(String, Vec<LargeFile>)>;
 
 struct Bench {
@@ -61,7 +61,7 @@ impl Bench {
         self.git.fetch_module(&remote, module, &self.mirror(), TIMEOUT).await
     }
 
-    /// What is missing of the large files of a folder; and the files with their contents, if nothing is.
+    /// The missing large files of a folder, and its files with their contents if none is missing.
     fn read(&self, commit: ObjectId, path: &str, reads: Reads) -> Result<(Missing, Files), String> {
         let mirror = Mirror::open(&self.mirror()).unwrap();
         let (snapshot, root) = Snapshot::open(&mirror, commit, reads).unwrap();
@@ -98,7 +98,7 @@ impl Files {
     }
 }
 
-/// Commits files and a submodule at `apps/lib`, as `.gitmodules` names it.
+/// Commits files and a submodule at `apps/lib`, with a `.gitmodules` that names it.
 fn commit_with(repository: &Repository, url: &str, module: &str) -> String {
     let blob = |text: &str| repository.write_object("blob", text.as_bytes()).unwrap();
     let listed = format!("[submodule \"lib\"]\n\tpath = apps/lib\n\turl = {url}\n");
@@ -131,7 +131,7 @@ async fn a_submodule_lies_at_its_path_at_the_commit_that_is_named() {
     let (_, inner) = bench.read(commit, "apps/lib/deploy", ALL).unwrap();
     assert_eq!(inner.names(), ["apps/lib/deploy/a.yaml"]);
 
-    // Another commit of it is another content of the folder, and of the files.
+    // With another commit of the submodule, the content of the folder and of the files changes.
     let second = lib.branch("main").unwrap();
     commit_with(&parent, "../lib.git", &second);
     let commit = bench.sync("parent").await;
@@ -164,7 +164,7 @@ async fn submodules_of_submodules_are_found_and_those_of_hostile_files_refused()
         let error = bench.modules("parent", commit).await.unwrap_err();
         assert!(matches!(error, ModulesError::Address { .. }), "{url}: {error}");
     }
-    // One that git itself doesn't take in.
+    // An address that git itself refuses.
     commit_with(&parent, "--upload-pack=id", &at);
     assert_eq!(bench.try_sync("parent").await.unwrap_err().reason, GitReason::Malformed);
 }
@@ -192,7 +192,7 @@ async fn a_repository_in_the_internet_leads_into_no_private_network() {
         assert!(error.to_string().contains("--allow-private-links"), "{error}");
     }
     assert_eq!(bench.server.counts().requests, 0);
-    // None leads to this machine, also from there, unless that is allowed.
+    // No link leads to this machine unless that is allowed, not even one from an address of this machine.
     let error = fetch(&strict, &Address::parse("http://127.0.0.2/r").unwrap(), &url).await.unwrap_err();
     assert_eq!(error.reason, GitReason::LinkRefused, "{error}");
     let web = Web::new(Links::new(["127.0.0.0/8".parse().unwrap()]));
@@ -218,7 +218,7 @@ async fn what_a_kustomization_names_must_be_public() {
     assert_eq!(bench.server.counts().requests, 0);
     let web = Web::new(Links::new(["127.0.0.0/8".parse().unwrap()]));
     let git = Git::new(GitLimits::default(), web, &bench.dir.path().join("allowed")).unwrap();
-    // As kustomize's `ref`: a branch, a tag, a commit, or nothing.
+    // References as in kustomize's `ref`: a branch, a tag, a commit, or none.
     for (reference, shown) in [("main", "main"), ("v1", "v1"), ("", "main"), (commit.as_str(), "")] {
         let revision = sync(&git, reference).await.unwrap().revision;
         assert_eq!(revision.name.unwrap_or_default(), shown);
@@ -253,7 +253,7 @@ async fn pointers_become_what_they_stand_for() {
     let downloads = bench.server.lfs(|lfs| std::mem::take(&mut lfs.downloads));
     assert!(downloads.len() == 2 && downloads.iter().all(|(_, headers)| headers["x-token"] == "t"));
     assert_eq!(bench.server.lfs(|lfs| lfs.batches.clone()), [2]);
-    // Of a folder without any nothing is wanted, and nothing is another content.
+    // A folder without large files needs none, and its content doesn't depend on the option.
     let (none, of_b) = bench.read(commit, "b", ALL).unwrap();
     assert!(none.is_empty() && of_b.digest == bench.read(commit, "b", Reads::default()).unwrap().1.digest);
 }
@@ -276,7 +276,7 @@ async fn a_large_file_that_is_not_what_was_promised_is_not_taken() {
     assert_eq!(error.reason, GitReason::NotFound, "{error}");
     bench.fetch_large("r", &missing("a")).await.unwrap();
     assert!(bench.read(commit, "a", ALL).unwrap().0.is_empty());
-    // Damaged on the disk it is found out, and fetched again.
+    // A file that is damaged on the disk is noticed and fetched again.
     let folder = bench.mirror().join("farwater-large");
     let file = std::fs::read_dir(folder).unwrap().next().unwrap().unwrap().path();
     std::fs::write(file, "the wrong 1!!").unwrap();
@@ -316,7 +316,7 @@ async fn submodules_and_large_files_have_limits() {
     let error = bench.modules("parent", commit).await.unwrap_err();
     assert!(matches!(error, ModulesError::TooMany { .. }), "{error}");
 
-    // Refused before anything of it is asked for.
+    // Refused before any part of it is requested.
     let huge = pointer(b"x").replace("size 1\n", "size 99999999999\n");
     lib.commit("main", &[("a/huge.bin", &huge)]).unwrap();
     std::fs::remove_dir_all(bench.mirror()).unwrap();
@@ -343,7 +343,7 @@ async fn credentials_for_large_files_stay_with_their_host() {
         let missing = bench.read(commit, path, ALL).unwrap().0.remove(0).1;
         bench.git.fetch_large_files(&remote, &missing, &bench.mirror(), TIMEOUT).await
     };
-    // By the answer of the API, and by a redirect.
+    // To another host: named by the API's answer, and by a redirect.
     bench.server.lfs(|lfs| lfs.elsewhere = Some(other.origin()));
     fetch("a").await.unwrap();
     let (_, headers) = other.lfs(|lfs| lfs.downloads.remove(0));

@@ -1,4 +1,4 @@
-//! Our patterns of paths beside Git's own, as gix has them.
+//! Our path patterns compared with Git's own, as gix implements them.
 
 use farwater_api::path_pattern::PathPattern;
 use gix::{

@@ -1,4 +1,4 @@
-//! Edits of a file that are pushed to a branch of the hub's own, at a real server.
+//! Edits of a file that are pushed to the hub's own branch on a real server.
 
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
@@ -8,7 +8,7 @@ use farwater_sources::{
 };
 use farwater_testkit::git::{Auth, GitServer, Repository};
 
-/// For what must work on a machine that is busy with other tests.
+/// Timeout for calls that must succeed, also on a machine that is busy with other tests.
 const TIMEOUT: Duration = Duration::from_secs(240);
 const PROD: &str = "# who runs this\nspec:\n  ref: {commit: abc} # promoted\n";
 
@@ -40,7 +40,7 @@ impl Bench {
         self.dir.path().join("mirror")
     }
 
-    /// What `main` is at, in the mirror.
+    /// Fetches `main`, and returns the mirror and the commit.
     async fn fetch(&self) -> (Mirror, ObjectId) {
         let main = Reference::Branch("main".to_owned());
         let synced = self.git.sync(&self.remote, &main, &self.path(), TIMEOUT).await.unwrap();
@@ -94,7 +94,7 @@ async fn an_edit_is_one_commit_that_is_pushed_from_where_the_branch_was_seen() {
     assert_eq!(changed, "env/prod.yaml");
     bench.repository.git(&["fsck", "--strict"], b"").unwrap();
 
-    // It goes on from there, and from nowhere else.
+    // A push must follow the branch's last commit, and no other.
     let next = mirror.commit_edit(base, edit("env/prod.yaml", "spec.ref.commit", "fed")).await.unwrap().unwrap();
     for from in [None, Some(base)] {
         let refused = bench.push(next, from).await.unwrap_err();
@@ -107,7 +107,7 @@ async fn an_edit_is_one_commit_that_is_pushed_from_where_the_branch_was_seen() {
     assert_eq!(refused.reason, GitReason::BranchMoved, "{refused}");
     assert_eq!(bench.pushed().await.unwrap().to_string(), theirs, "somebody's work stays");
 
-    // A server that takes none says why.
+    // A server that refuses pushes says why.
     bench.repository.git(&["config", "receive.hideRefs", "refs/heads/farwater"], b"").unwrap();
     let other = PushedBranch::new("web/other").unwrap();
     let push = Push { branch: &other, commit: made, from: None };

@@ -1,4 +1,4 @@
-//! Commits and tags that git itself has signed, with keys of ssh-keygen and GnuPG.
+//! Commits and tags signed by git itself, with keys of ssh-keygen and GnuPG.
 
 use std::{
     os::unix::fs::PermissionsExt as _,
@@ -17,7 +17,7 @@ use farwater_testkit::{
     wait_for,
 };
 
-/// For what must work on a machine that is busy with other tests.
+/// Timeout for calls that must succeed, also on a machine that is busy with other tests.
 const TIMEOUT: Duration = Duration::from_secs(240);
 
 struct Bench {
@@ -37,7 +37,7 @@ impl Bench {
         Self { server, repository, git, dir }
     }
 
-    /// Commits on top of the branch, signed as `config` says; none: not at all.
+    /// Commits on top of the branch, signed as `config` says. Empty: not signed.
     fn commit(&self, config: &[String]) -> String {
         let mut args: Vec<&str> = config.iter().flat_map(|setting| ["-c", setting]).collect();
         args.extend(["commit-tree", "-m", "signed", "-p", "refs/heads/main", "refs/heads/main^{tree}"]);
@@ -64,7 +64,7 @@ impl Bench {
         (Mirror::open(&path).unwrap(), synced.revision)
     }
 
-    /// Why a branch's head is not signed as it should be.
+    /// Why the signature of the branch's head is refused. None: it is accepted.
     async fn head(&self, keys: &Arc<Keys>) -> Option<String> {
         let (mirror, revision) = self.revision(GitReference::default_branch()).await;
         mirror.verify(&revision, VerifyMode::Head, keys).await.unwrap()
@@ -92,7 +92,7 @@ fn keys(values: &[&str]) -> Arc<Keys> {
     Arc::new(Keys::read(&data).unwrap())
 }
 
-/// What git needs to sign with an ssh key.
+/// Git's settings to sign with an ssh key.
 fn by_ssh(dir: &Path, key: &Key) -> Vec<String> {
     let path = tempfile::Builder::new().prefix("key-").tempfile_in(dir).unwrap().into_temp_path().keep().unwrap();
     std::fs::write(&path, &key.private).unwrap();
@@ -101,7 +101,7 @@ fn by_ssh(dir: &Path, key: &Key) -> Vec<String> {
     vec!["gpg.format=ssh".to_owned(), format!("user.signingkey={}", path.display())]
 }
 
-/// A GnuPG of its own.
+/// A GnuPG with a home of its own.
 struct Gpg {
     home: tempfile::TempDir,
 }
@@ -109,7 +109,7 @@ struct Gpg {
 impl Gpg {
     fn new() -> Self {
         require(&[Package { program: "gpg", debian: "gnupg" }]).unwrap();
-        // The path of its agent's socket must be short.
+        // The path of the agent's socket must be short.
         let home = tempfile::Builder::new().prefix("gpg").tempdir_in("/tmp").unwrap();
         std::fs::set_permissions(home.path(), std::fs::Permissions::from_mode(0o700)).unwrap();
         Self { home }
@@ -123,7 +123,7 @@ impl Gpg {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// Makes a key and gives it as text.
+    /// Makes a key, and returns it as text.
     fn make(&self, user: &str, algorithm: &str, usage: &str, expire: &str) -> String {
         self.run(&["--quick-gen-key", user, algorithm, usage, expire]);
         self.public(user)
@@ -188,7 +188,7 @@ async fn commits_are_verified_by_openpgp_keys() {
     let why = bench.head(&keys(&[&stranger])).await.unwrap();
     assert!(why.contains("not among the given ones"), "{why}");
 
-    // A key that only certifies, with one below it that signs.
+    // A key that only certifies, with a subkey that signs.
     gpg.make("sub@example.com", "ed25519", "cert", "never");
     let print = gpg.fingerprint("sub@example.com");
     let before = gpg.public("sub@example.com");
@@ -244,7 +244,7 @@ async fn tags_are_verified_under_their_own_names() {
     assert_eq!(bench.tagged("v4", Head, &all).await, None);
     bench.tag("v5", &by_ssh);
     assert_eq!(bench.tagged("v5", TagAndHead, &all).await, None);
-    // An old release is shown as a new one.
+    // An old release is presented as a new one.
     let old = bench.repository.git(&["rev-parse", "refs/tags/v1"], b"").unwrap();
     bench.repository.set_ref("refs/tags/v9", &old).unwrap();
     let why = bench.tagged("v9", Tag, &all).await.unwrap();

@@ -1,4 +1,4 @@
-//! Repositories over ssh, of a real sshd.
+//! Repositories over ssh, with a real sshd.
 
 use std::{path::Path, time::Duration};
 
@@ -8,7 +8,7 @@ use farwater_sources::{
 };
 use farwater_testkit::ssh::{Key, SshServer};
 
-/// For what must work on a machine that is busy with other tests.
+/// Timeout for calls that must succeed, also on a machine that is busy with other tests.
 const TIMEOUT: Duration = Duration::from_secs(240);
 
 struct Bench {

@@ -1,4 +1,4 @@
-//! Rows on their way from one place to another: of one table, in its columns' order.
+//! Rows of one table on their way from one place to another, in the order of its columns.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use serde::{Deserialize, Serialize, de, ser};
@@ -10,7 +10,7 @@ use crate::{
     schema::{ColumnKind, Table},
 };
 
-/// Rows that are read or written in one go.
+/// Rows that are read or written at a time.
 const ROWS: usize = 200;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,7 +21,8 @@ pub(crate) enum Cell {
     Bytes(Vec<u8>),
 }
 
-/// In JSON: null, a number, a string; bytes as base64 behind `b:`, and so a text that begins with `b:` or `t:` behind `t:`.
+/// As JSON: null, a number or a string. Bytes are base64 after `b:`; a text that begins with `b:` or `t:` is written
+/// after `t:`.
 impl Serialize for Cell {
     fn serialize<S: ser::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
@@ -60,7 +61,7 @@ impl<'de> Deserialize<'de> for Cell {
 /// All rows of one table, page by page, in the order of its key.
 pub(crate) struct Pages<'a> {
     table: &'a Table,
-    /// The last row that was answered.
+    /// The last row that was returned.
     after: Option<Vec<Cell>>,
     is_at_end: bool,
 }
@@ -70,7 +71,7 @@ impl<'a> Pages<'a> {
         Self { table, after: None, is_at_end: false }
     }
 
-    /// The next rows. A table without any answers one empty page, so that it is counted.
+    /// Returns the next rows. A table without rows returns one empty page, so that it is counted.
     pub async fn next(&mut self, connection: &mut Connection) -> Result<Option<Vec<Vec<Cell>>>, sqlx::Error> {
         if self.is_at_end {
             return Ok(None);
@@ -113,7 +114,7 @@ fn cells(row: &Row, table: &Table) -> Result<Vec<Cell>, sqlx::Error> {
     table.columns.iter().map(|column| column.kind).enumerate().map(cell).collect()
 }
 
-/// Each row must have a cell of the right kind for each column of the table.
+/// Writes rows. Each must have a cell of the right kind for every column of the table.
 pub(crate) async fn write_rows(
     connection: &mut Connection,
     table: &Table,
@@ -136,7 +137,7 @@ pub(crate) async fn write_rows(
 
 type AnyQuery<'q> = Query<'q, sqlx::Any, sqlx::any::AnyArguments>;
 
-/// PostgreSQL wants to know of what type a null is.
+/// PostgreSQL needs the type of a null.
 fn bind(query: AnyQuery<'_>, cell: Cell, kind: ColumnKind) -> AnyQuery<'_> {
     match (cell, kind) {
         (Cell::Number(number), _) => query.bind(number),

@@ -1,5 +1,5 @@
-//! A backup's file: a zstd stream of JSON lines. The first says what it is, then come files that belong to it, then each table's
-//! name and its rows, and the last line holds the sha256 of all lines before it. `zstd -dc FILE` shows it.
+//! The file of a backup: a zstd stream of JSON lines. The first line is the header, then come enclosed files, then each
+//! table's name and its rows; the last line holds the SHA-256 of all lines before it. `zstd -dc FILE` shows it.
 
 use std::{
     fmt,
@@ -17,14 +17,14 @@ use zeroize::Zeroizing;
 use super::chunk::Cell;
 use crate::open::with_suffix;
 
-/// What a zstd stream begins with (RFC 8878, 3.1.1).
+/// First bytes of a zstd stream (RFC 8878, 3.1.1).
 const MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 const FORMAT: &str = "farwater-backup/1";
-/// Fast, and JSON shrinks to a fifth.
+/// Fast, and shrinks JSON to a fifth.
 const LEVEL: i32 = 3;
-/// The longest line that is read. Objects end at some MiB; base64 makes them a third longer.
+/// Longest line that is read, in bytes. Objects have at most some MiB; base64 makes them a third longer.
 const MAX_LINE: u64 = 256 << 20;
-/// What enclosed files may hold together: keys are some KiB.
+/// Most bytes of all enclosed files together: keys have some KiB.
 const MAX_ENCLOSED: usize = 1 << 20;
 
 #[derive(Debug, thiserror::Error)]
@@ -48,7 +48,7 @@ pub enum FileError {
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Header {
     format: String,
-    /// How many migrations its tables have had.
+    /// Number of migrations of its tables.
     pub schema: usize,
     /// Seconds since 1970.
     pub created: i64,
@@ -62,7 +62,7 @@ impl Header {
     }
 }
 
-/// A small file that the rows are worth nothing without: a key.
+/// A small file without which the rows are useless: a key.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Enclosed {
     /// Its path in the hub's data directory.
@@ -70,7 +70,7 @@ pub struct Enclosed {
     pub content: Zeroizing<Vec<u8>>,
 }
 
-/// Never its content.
+/// Never prints the content.
 impl fmt::Debug for Enclosed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Enclosed({:?}, {} bytes)", self.name, self.content.len())
@@ -88,18 +88,18 @@ enum Line {
 
 /// Where a backup is written to.
 pub enum Destination<'a> {
-    /// It appears under this name when it is whole.
+    /// It gets this name when it is whole.
     File {
         path: &'a Path,
-        /// Take the place of a file that is there.
+        /// Replace an existing file.
         force: bool,
     },
-    /// Whoever reads it knows by its last line whether it is whole.
+    /// The last line shows its reader whether it is whole.
     Stream(Box<dyn io::Write + Send>),
 }
 
 enum Output {
-    /// Written beside the path that was asked for; takes its place at the end.
+    /// Written beside the requested path, and renamed to it at the end.
     File {
         path: PathBuf,
         temporary: PathBuf,
@@ -118,7 +118,7 @@ impl Output {
             return Err(FileError::Exists { path: path.to_owned() });
         }
         let temporary = with_suffix(path, ".part");
-        // Everything of the hub is in it.
+        // Everything of the hub is in it, so only its owner may read it.
         let file = File::options().write(true).create(true).truncate(true).mode(0o600).open(&temporary);
         let file = file.map_err(|source| FileError::Write { path: temporary.clone(), source })?;
         Ok(Self::File { path: path.to_owned(), temporary, file: BufWriter::new(file) })
@@ -182,7 +182,7 @@ impl Writer {
         Ok(writer)
     }
 
-    /// Files come before the first table.
+    /// Writes a file. Files come before the first table.
     pub(crate) fn file(&mut self, file: &Enclosed) -> Result<(), FileError> {
         self.write(&Line::File { name: file.name.clone(), base64: BASE64.encode(&*file.content) })
     }
@@ -210,12 +210,12 @@ impl Writer {
     }
 }
 
-/// What a backup says, line by line.
+/// One line of a backup.
 pub(crate) enum Entry {
     File(Enclosed),
     Table(String),
     Row(Vec<Cell>),
-    /// The end, and the sum was right.
+    /// The end; the checksum was right.
     End,
 }
 
@@ -224,7 +224,7 @@ pub(crate) struct Reader {
     stream: BufReader<zstd::stream::read::Decoder<'static, BufReader<File>>>,
     sum: Context,
     line: Vec<u8>,
-    /// Bytes of the files so far.
+    /// Bytes of the files read so far.
     enclosed: usize,
 }
 
@@ -265,7 +265,8 @@ impl Reader {
         }
     }
 
-    /// Nothing follows, and the stream itself is whole: one that lost its last bytes is none, whatever its lines say.
+    /// Checks that nothing follows and that the stream itself is whole: a stream that lost its last bytes is damaged,
+    /// whatever its lines say.
     fn end(&mut self) -> Result<Entry, FileError> {
         match self.stream.fill_buf().map(<[u8]>::len) {
             Ok(0) => Ok(Entry::End),
@@ -286,7 +287,7 @@ impl Reader {
     fn next_line(&mut self) -> Result<(), FileError> {
         self.line.clear();
         let read = (&mut self.stream).take(MAX_LINE).read_until(b'\n', &mut self.line);
-        // What isn't zstd any more shows as an error of reading.
+        // Bytes that are not zstd give a read error.
         read.map_err(|error| self.damaged(&error.to_string()))?;
         if self.line.last() != Some(&b'\n') {
             return Err(self.damaged("it ends too early"));

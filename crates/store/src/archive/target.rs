@@ -1,4 +1,4 @@
-//! Where copied rows go to and come from: places that nobody else uses meanwhile.
+//! Sources and targets of copied rows, which no hub uses meanwhile.
 
 use std::{
     fs::{self, File},
@@ -21,13 +21,13 @@ use crate::{
     session,
 };
 
-/// Where a server's tables are made, until they take the place of the old ones.
+/// Schema in which a server's tables are created until they replace the old ones.
 const RESTORING: &str = "farwater_restoring";
 
-/// Rows that wait to be written together.
+/// Rows that are collected before they are written together.
 const ROWS: usize = 64;
 
-/// Rows on their way in. Nothing of them is there until [`Target::take_place`].
+/// Rows on their way in. Nothing is visible until [`Target::take_place`].
 pub(super) struct Target {
     location: Location,
     connection: Connection,
@@ -37,7 +37,7 @@ pub(super) struct Target {
     waiting: Option<(Table, Vec<Vec<Cell>>)>,
 }
 
-/// A database in the making. One that has not taken its place must not fill the volume of the one that is there.
+/// An unfinished database. It is removed if it did not replace the old one, so that it doesn't fill the volume.
 struct Temporary(PathBuf);
 
 impl Drop for Temporary {
@@ -46,10 +46,10 @@ impl Drop for Temporary {
     }
 }
 
-/// New tables are made beside the old ones and take their place at once.
+/// New tables are created beside the old ones and replace them in one step.
 enum Place {
     File(Temporary),
-    /// The schema of the old ones, quoted.
+    /// The schema of the old tables, quoted.
     Schema(String),
 }
 
@@ -68,7 +68,7 @@ impl Target {
         if is_there && !force {
             return Err(ArchiveError::Occupied { location: location.clone() });
         }
-        // A damaged file is what one restores after: then nothing is known of its counter.
+        // A restore often replaces a damaged file; then its counter is unknown.
         let replaced_counter = if is_there { counter_of(location).await.unwrap_or(0) } else { 0 };
         let temporary = Temporary(with_suffix(path, ".restoring"));
         remove_database(&temporary.0)?;
@@ -92,6 +92,7 @@ impl Target {
         .fetch_one(&mut connection)
         .await
         .map_err(at)?;
+
         let mut replaced_counter = 0;
         if tables > 0 {
             replaced_counter = read::load_counter(&mut connection).await.map_err(at)?;
@@ -99,6 +100,7 @@ impl Target {
                 return Err(ArchiveError::Occupied { location: location.clone() });
             }
         }
+
         let make = format!(
             "DROP SCHEMA IF EXISTS {RESTORING} CASCADE; CREATE SCHEMA {RESTORING}; SET search_path TO {RESTORING}"
         );
@@ -109,7 +111,7 @@ impl Target {
         Ok(Self { location, connection, place, _lock: None, replaced_counter, waiting })
     }
 
-    /// Where the counter of what is replaced stood.
+    /// The counter of the replaced store.
     pub(super) fn replaced_counter(&self) -> u64 {
         self.replaced_counter
     }
@@ -138,7 +140,7 @@ impl Target {
         Ok(())
     }
 
-    /// All rows are written, and the schema is brought up to date.
+    /// Writes the remaining rows and brings the schema up to date.
     pub(super) async fn complete(&mut self) -> Result<(), ArchiveError> {
         self.flush().await?;
         let at = |error: sqlx::Error| StoreError::from(error).at(&self.location);
@@ -151,7 +153,7 @@ impl Target {
         migrate(&mut self.connection, &self.location, schema::newest()).await
     }
 
-    /// Makes everything visible at once.
+    /// Makes everything visible in one step.
     pub(super) async fn take_place(mut self) -> Result<(), ArchiveError> {
         let at = |error: sqlx::Error| StoreError::from(error).at(&self.location);
         match &self.place {
@@ -171,7 +173,7 @@ impl Target {
 
 fn replace_file(temporary: &Path, path: &Path) -> std::io::Result<()> {
     File::open(temporary)?.sync_all()?;
-    // The old one's log is not the new one's.
+    // The log of the old file does not belong to the new one.
     for suffix in ["-wal", "-shm"] {
         remove_if_there(&with_suffix(path, suffix))?;
     }
@@ -179,7 +181,7 @@ fn replace_file(temporary: &Path, path: &Path) -> std::io::Result<()> {
     File::open(path.parent().unwrap_or(Path::new("/")))?.sync_all()
 }
 
-/// In one transaction: whoever looks sees the old tables or the new ones.
+/// In one transaction, so that readers see the old tables or the new ones.
 fn replace_tables(schema: &str) -> String {
     let mut sql = "BEGIN; ".to_owned();
     let tables = schema::tables(schema::newest());
@@ -189,7 +191,7 @@ fn replace_tables(schema: &str) -> String {
     sql + &format!("DROP SCHEMA {RESTORING}; COMMIT")
 }
 
-/// A store that is read while nobody else uses it.
+/// A store that is read while no hub uses it.
 pub(super) struct Source {
     connection: Connection,
     _lock: Option<File>,
@@ -215,7 +217,7 @@ impl Source {
     }
 
     pub(super) async fn close(self) {
-        // Whatever it says, it was only read.
+        // It was only read, so an error doesn't matter.
         let _ = self.connection.close().await;
     }
 }
@@ -225,12 +227,12 @@ async fn connect(location: &Location) -> Result<Connection, ArchiveError> {
     Ok(database.connect_writer().await.map_err(|error| error.at(location))?)
 }
 
-/// Of a server, with the lock that a hub would hold.
+/// A connection to a server, with the lock that a hub would hold.
 async fn alone(location: &Location) -> Result<Connection, ArchiveError> {
     let database = Database { location: location.clone(), patience: PATIENCE };
     let taken = session::take(&database, Sharing::Alone).await.map_err(|error| error.at(location))?;
     let mut connection = taken.ok_or_else(|| OpenError::Locked { location: location.clone() })?;
-    // A million rows in one transaction.
+    // A copy may move a million rows in one transaction.
     sqlx::query("SELECT set_config('statement_timeout', '0', false)")
         .execute(&mut connection)
         .await
@@ -245,7 +247,7 @@ async fn counter_of(location: &Location) -> Option<u64> {
     counter
 }
 
-/// A hub that has started only once has written these.
+/// Whether a hub has ever started: then it has written meta entries.
 async fn has_facts(connection: &mut Connection) -> Result<bool, sqlx::Error> {
     let count: i64 = sqlx::query_scalar("SELECT count(*) FROM meta").fetch_one(connection).await?;
     Ok(count > 0)

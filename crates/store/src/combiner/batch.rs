@@ -1,4 +1,4 @@
-//! The requests of one transaction, and what came of each.
+//! The requests of one transaction, with their results.
 
 use tokio::sync::oneshot;
 
@@ -7,7 +7,7 @@ use crate::{Resource, StoreError, Write, WriteError, tx::Tx};
 
 type Reply = oneshot::Sender<Result<Resource, WriteError>>;
 
-/// Writes that came behind each other are one item: they are made with few statements.
+/// Consecutive writes are one item, because they need few statements.
 #[derive(Default)]
 pub(super) struct Batch(Vec<Item>);
 
@@ -35,7 +35,7 @@ impl Batch {
         self.0.is_empty()
     }
 
-    /// In their order. An error leaves the rest not run, and nothing may be committed.
+    /// Runs the items in order. After an error the rest has not run, and nothing may be committed.
     pub(super) async fn run(&mut self, tx: &mut Tx) -> Result<(), StoreError> {
         for item in &mut self.0 {
             match item {
@@ -46,8 +46,8 @@ impl Batch {
         Ok(())
     }
 
-    /// Each with its own result, or all with the failure of the transaction. Whoever waited may be gone; what is committed
-    /// stays committed.
+    /// Answers each request with its own result, or all with the failure of the transaction. A caller may have stopped
+    /// waiting; a commit stays made.
     pub(super) fn answer(self, failure: Option<StoreError>) {
         for item in self.0 {
             match item {
@@ -67,7 +67,7 @@ impl Batch {
     }
 }
 
-/// A closure that gives up is rolled back alone; the error here is the transaction's.
+/// Runs a closure. If it gives up, it alone is rolled back. An error is one of the whole transaction.
 async fn run_closure(tx: &mut Tx, work: &mut dyn Work) -> Result<(), StoreError> {
     let savepoint = tx.savepoint().await?;
     let wants = work.run(tx).await;

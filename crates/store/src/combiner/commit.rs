@@ -1,4 +1,4 @@
-//! The commit, and finding out what became of one whose answer was lost.
+//! The commit, and how the result of one with a lost answer is found out.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,7 +11,7 @@ use crate::{StoreError, engine::Engine, error::is_ambiguous, ring::Committed};
 const PAUSE: Duration = Duration::from_millis(250);
 
 impl Combiner {
-    /// Commits what is prepared, and shows it to watchers behind everything that was committed before it.
+    /// Commits the prepared transaction, then shows it to watchers after everything that was committed before it.
     pub(super) async fn commit(&mut self, counter: u64) -> Result<(), StoreError> {
         self.at_hand.doubt(self.tx.changed());
         let database = self.settings.database.clone();
@@ -42,25 +42,26 @@ impl Combiner {
         if let Err(error) = filled {
             let location = &database.location;
             let error = self.lost(error).at(location);
-            // Nothing may be shown behind a gap.
+            // Watchers must not see events after a gap.
             warn!(%location, error = &error as &dyn std::error::Error, "changes can't be read; watchers have to list again");
             self.ring.skip_to(counter);
         }
     }
 
-    /// Nothing, if the commit that ended with this error was made after all.
+    /// Ok: the commit that returned this error was made nevertheless.
     async fn settle(&mut self, error: StoreError) -> Result<(), StoreError> {
         let location = self.settings.database.location.clone();
         let is_open = match &error {
             StoreError::Sql(error) => is_ambiguous(error),
             _ => true,
         };
-        // A file says all there is to say; if its fsync failed and the frames are there, the next batch finds them.
+        // For a file the answer is final. If its fsync failed but the log's frames exist, the next batch finds them.
         if Engine::of(&location) == Engine::Sqlite || !is_open {
             return Err(error);
         }
+
         self.tx.drop_connection();
-        // After this those who wait are told that nobody knows.
+        // After this time the callers get `StoreError::Unknown`.
         let (start, limit) = (Instant::now(), self.settings.database.patience / 4);
         let found = loop {
             match self.look().await {
@@ -69,6 +70,7 @@ impl Combiner {
                 Err(_) => break None,
             }
         };
+
         let source = match error.at(&location) {
             StoreError::Unavailable { source, .. } | StoreError::Database { source, .. } => source,
             other => Arc::new(sqlx::Error::Io(std::io::Error::other(other))),
@@ -83,7 +85,7 @@ impl Combiner {
         }
     }
 
-    /// Whether the log has what was to be committed; none if nothing of it would be there anyway.
+    /// Whether the log contains the commit. None: it would contain nothing, because there are no changes.
     async fn look(&mut self) -> Result<Option<bool>, StoreError> {
         if !self.tx.is_connected() {
             self.reconnect().await?;
@@ -93,7 +95,7 @@ impl Combiner {
         }
         let database = self.settings.database.clone();
         let found = database.answered(async {
-            // Waits for the transaction itself, if the server hasn't noticed yet that nobody listens.
+            // Also waits for the transaction itself, if the server has not yet noticed that its client is gone.
             let counter = self.tx.lock().await?;
             let found = self.tx.is_logged(counter).await?;
             self.tx.end().await;

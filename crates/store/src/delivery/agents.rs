@@ -1,4 +1,4 @@
-//! Agents: how they joined, who they are, and what they said last.
+//! Agents: how they joined, their identity, and their last report.
 
 use crate::{Connection, StoreError};
 
@@ -9,9 +9,9 @@ const SELECT_AGENT: &str = "SELECT cluster_uid, public_key, sealing_key, cluster
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Agent {
     pub cluster_uid: String,
-    /// Ed25519.
+    /// Ed25519 key.
     pub public_key: Vec<u8>,
-    /// X25519.
+    /// X25519 key.
     pub sealing_key: Vec<u8>,
     /// uid of the cluster's kube-system namespace.
     pub cluster_id: String,
@@ -40,7 +40,7 @@ from_row!(
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JoinToken {
-    /// sha256 of the token.
+    /// SHA-256 of the token.
     pub hash: [u8; 32],
     pub cluster_uid: String,
     /// Seconds since 1970.
@@ -79,13 +79,13 @@ pub async fn load_agents(connection: &mut Connection) -> Result<Vec<Agent>, Stor
     Ok(sqlx::query_as(SELECT_AGENT).fetch_all(connection).await?)
 }
 
-/// Of the cluster whose `kube-system` namespace has this uid.
+/// The agent of the cluster whose `kube-system` namespace has this uid.
 pub async fn load_agent_of(connection: &mut Connection, cluster_id: &str) -> Result<Option<Agent>, StoreError> {
     let sql = format!("{SELECT_AGENT} WHERE cluster_id = $1");
     Ok(sqlx::query_as(sqlx::AssertSqlSafe(sql)).bind(cluster_id).fetch_optional(connection).await?)
 }
 
-/// Sets a cluster's agent; an identity that it had is replaced, and its reports start anew.
+/// Sets a cluster's agent. An existing identity is replaced, and its reports start again.
 pub async fn save_agent(connection: &mut Connection, agent: &Agent) -> Result<(), StoreError> {
     sqlx::query(
         "INSERT INTO agents (cluster_uid, public_key, sealing_key, cluster_id, agent_version, kubernetes_version, joined, \
@@ -109,7 +109,7 @@ pub async fn save_agent(connection: &mut Connection, agent: &Agent) -> Result<()
     Ok(())
 }
 
-/// Writes what an agent says of itself: its versions and how far its reports have come.
+/// Stores an agent's versions and the sequence of its reports.
 pub async fn change_agent(
     connection: &mut Connection,
     cluster_uid: &str,
@@ -130,7 +130,7 @@ pub async fn change_agent(
     Ok(())
 }
 
-/// 0 takes the mark away.
+/// Marks an agent as restored at an epoch. 0 removes the mark.
 pub async fn mark_restored(connection: &mut Connection, cluster_uid: &str, epoch: u64) -> Result<(), StoreError> {
     sqlx::query("UPDATE agents SET restored_epoch = $2 WHERE cluster_uid = $1")
         .bind(cluster_uid)
@@ -140,20 +140,20 @@ pub async fn mark_restored(connection: &mut Connection, cluster_uid: &str, epoch
     Ok(())
 }
 
-/// What a cluster's agent was told to be, and what it said of that. Texts are JSON, empty where there is none.
+/// The settings assigned to a cluster's agent, and its answer. Texts are JSON. Empty: none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AgentUpdateRow {
     pub cluster_uid: String,
-    /// In its desired state.
+    /// Settings in its desired state.
     pub settings: String,
-    /// What to go back to.
+    /// Settings to go back to.
     pub previous: String,
     /// Seconds since 1970.
     pub assigned: i64,
-    /// Digest of the settings that it went back from last.
+    /// Digest of the settings that it last went back from.
     pub failed: String,
     pub reason: String,
-    /// What it said of itself last.
+    /// Its last report about itself.
     pub report: String,
 }
 
@@ -174,7 +174,7 @@ pub async fn load_agent_updates(connection: &mut Connection) -> Result<Vec<Agent
     Ok(sqlx::query_as(SELECT_UPDATE).fetch_all(connection).await?)
 }
 
-/// Sets what an agent shall be; what it said of itself stays.
+/// Sets an agent's settings; its report is kept.
 pub async fn save_agent_update(connection: &mut Connection, row: &AgentUpdateRow) -> Result<(), StoreError> {
     sqlx::query(
         "INSERT INTO agent_updates (cluster_uid, settings, previous, assigned, failed, reason, report) \
@@ -193,7 +193,7 @@ pub async fn save_agent_update(connection: &mut Connection, row: &AgentUpdateRow
     Ok(())
 }
 
-/// Sets what an agent said of itself; answers whether that is new.
+/// Sets an agent's report about itself. Returns whether it changed.
 pub async fn save_agent_report(
     connection: &mut Connection,
     cluster_uid: &str,
@@ -218,7 +218,7 @@ pub struct Quarantine {
     pub cluster_uid: String,
     /// Seconds since 1970.
     pub since: i64,
-    /// Where the two run, as they said.
+    /// The hosts of the two agents, as they reported them.
     pub hosts: String,
 }
 
@@ -228,7 +228,7 @@ pub async fn load_quarantines(connection: &mut Connection) -> Result<Vec<Quarant
     Ok(sqlx::query_as("SELECT cluster_uid, since, hosts FROM quarantines").fetch_all(connection).await?)
 }
 
-/// The first one stays.
+/// Stores a quarantine. An existing one is kept.
 pub async fn save_quarantine(connection: &mut Connection, row: &Quarantine) -> Result<(), StoreError> {
     sqlx::query(
         "INSERT INTO quarantines (cluster_uid, since, hosts) VALUES ($1, $2, $3) ON CONFLICT (cluster_uid) DO NOTHING",
@@ -256,8 +256,8 @@ pub async fn save_join_token(connection: &mut Connection, token: &JoinToken) -> 
     Ok(())
 }
 
-/// Uses a token up; answers the cluster that it is for. Inside the transaction that saves the agent, so that of two that
-/// come with one token only one joins.
+/// Uses a token up and returns its cluster. Call it in the transaction that saves the agent, so that of two agents with
+/// one token only one joins.
 pub async fn redeem_token(
     connection: &mut Connection,
     hash: &[u8; 32],
@@ -283,7 +283,7 @@ pub async fn redeem_token(
     Ok(Ok(cluster_uid))
 }
 
-/// False if the nonce was used before.
+/// Records a nonce. False: it was used before.
 pub async fn use_nonce(
     connection: &mut Connection,
     cluster_uid: &str,
@@ -301,8 +301,8 @@ pub async fn use_nonce(
     Ok(done.rows_affected() == 1)
 }
 
-/// Removes nonces that no assertion can use any more, and join tokens a day after they ended: until then an agent that
-/// comes late is told that its token is expired or used, not that it never was.
+/// Removes nonces that no assertion can use any more, and join tokens one day after they expired. Until then a late
+/// agent gets the error that its token is expired or used, not that it is unknown.
 pub async fn delete_expired(connection: &mut Connection, now: i64) -> Result<(), StoreError> {
     const DAY: i64 = 24 * 3600;
     sqlx::query("DELETE FROM nonces WHERE expires < $1").bind(now).execute(&mut *connection).await?;

@@ -1,4 +1,4 @@
-//! One row per service: where it belongs, what it could run and what it does run.
+//! One row per service: its cluster and source, its candidate, and its assignment.
 
 use std::collections::HashSet;
 
@@ -27,9 +27,9 @@ pub struct Assignment {
     pub service_uid: String,
     pub namespace: String,
     pub name: String,
-    /// Empty while the reference points to nothing.
+    /// Empty: the reference has no target.
     pub cluster_uid: String,
-    /// Empty while the reference points to nothing.
+    /// Empty: the reference has no target.
     pub source_uid: String,
     /// The generation of the service that this row was made for.
     pub generation: i64,
@@ -48,7 +48,7 @@ from_row!(
     [service_uid, namespace, name, cluster_uid, source_uid, generation, stamp, candidate, assigned, why]
 );
 
-/// What of a service's object decides about its entry: two objects with one stamp make the same entry.
+/// The parts of a service's object that decide its entry: objects with the same stamp make the same entry.
 pub fn stamp(service: &Value) -> String {
     let metadata = &service["metadata"];
     let annotation = |name: &str| metadata["annotations"][name].as_str().unwrap_or_default();
@@ -60,19 +60,19 @@ pub fn stamp(service: &Value) -> String {
     format!("{} {deleting} {}{undo}", metadata["generation"], annotation(APPROVE_PRUNE))
 }
 
-/// Whether two stamps ask for the same, whatever was approved or requested meanwhile.
+/// Whether two stamps name the same generation and deletion state, whatever approvals and requests they contain.
 pub fn asks_for_the_same(one: &str, other: &str) -> bool {
     let asked = |stamp| str::split(stamp, ' ').take(2);
     asked(one).eq(asked(other))
 }
 
-/// Conditions that an index serves: the table grows with the services, and must not be read for one of them.
+/// Conditions with an index: the table grows with the number of services and must not be scanned for one of them.
 const OF_SERVICE: &str = "service_uid = $1";
 const OF_NAME: &str = "namespace = $1 AND name = $2";
 const OF_NAMESPACE: &str = "namespace = $1";
 const OF_CLUSTER: &str = "cluster_uid = $1";
 const OF_SOURCE: &str = "source_uid = $1";
-/// Of those beside the first.
+/// Services that use the source in addition to their own.
 const OF_FURTHER_SOURCE: &str =
     "service_uid IN (SELECT service_uid FROM service_sources WHERE service_sources.source_uid = $1)";
 
@@ -93,7 +93,7 @@ pub async fn load_assignment(connection: &mut Connection, service_uid: &str) -> 
     Ok(select(connection, OF_SERVICE, &[service_uid]).await?.pop())
 }
 
-/// Of these services, in no order that means something.
+/// Assignments of these services, in no particular order.
 pub async fn assignments_of(
     connection: &mut Connection,
     service_uids: &[String],
@@ -116,12 +116,12 @@ pub async fn assignments_of_cluster(
     select(connection, OF_CLUSTER, &[cluster_uid]).await
 }
 
-/// The same, and the uids of those that may be made of something else by now: as both were at one moment.
+/// The same, and the uids of services whose inputs may have changed since, as of one moment.
 pub async fn touched_assignments_of_cluster(
     connection: &mut Connection,
     cluster_uid: &str,
 ) -> Result<(Vec<Assignment>, HashSet<String>), StoreError> {
-    // One with no paths, or with the empty one.
+    // Services without paths, or with the empty path.
     const TOUCHED: &str = "COALESCE((SELECT MIN(path) FROM service_paths \
                            WHERE service_paths.service_uid = assignments.service_uid), '') = ''";
     let columns =
@@ -160,7 +160,7 @@ pub async fn names_of_services(
     Ok(found)
 }
 
-/// Of the services that need a source, for whatever.
+/// Assignments of all services that need a source for any purpose.
 pub async fn assignments_of_source(
     connection: &mut Connection,
     source_uid: &str,
@@ -183,7 +183,7 @@ pub async fn assignments_unplaced(connection: &mut Connection) -> Result<Vec<Ass
     select(connection, "(cluster_uid = $1 OR source_uid = $1)", &[""]).await
 }
 
-/// Rows of a service's name; more than one while one made again under the name follows another.
+/// Rows with a service's name. There may be two while a recreated service follows a deleted one.
 pub async fn assignments_named(
     connection: &mut Connection,
     namespace: &str,
@@ -200,14 +200,14 @@ pub async fn services_under_grants(connection: &mut Connection) -> Result<Vec<(S
         .await?)
 }
 
-/// (namespace, name) of every row whose service is no more.
+/// (namespace, name) of every row whose service no longer exists.
 pub async fn services_gone(connection: &mut Connection, kind: &Kind) -> Result<Vec<(String, String)>, StoreError> {
     let sql = "SELECT namespace, name FROM assignments WHERE NOT EXISTS (SELECT 1 FROM resources WHERE resources.kind = $1 \
                AND resources.namespace = assignments.namespace AND resources.name = assignments.name)";
     Ok(sqlx::query_as(sql).bind(kind.as_str()).fetch_all(connection).await?)
 }
 
-/// All of them are read for that.
+/// Number of assignments. Reads the whole table.
 pub async fn count_assignments(connection: &mut Connection) -> Result<u64, StoreError> {
     let count: i64 = sqlx::query_scalar("SELECT count(*) FROM assignments").fetch_one(connection).await?;
     Ok(count.unsigned_abs())
@@ -251,7 +251,7 @@ pub async fn save_assignment(connection: &mut Connection, row: &Assignment) -> R
     Ok(())
 }
 
-/// Sets which Secrets of its namespace a service names.
+/// Sets the Secrets of its namespace that a service names.
 pub async fn save_service_secrets(
     connection: &mut Connection,
     row: &Assignment,
@@ -287,7 +287,7 @@ async fn delete_service_secrets(connection: &mut Connection, service_uid: &str) 
     Ok(())
 }
 
-/// With all that is kept of the service beside its row.
+/// Deletes the row, with everything else that is stored for the service.
 pub async fn delete_assignment(connection: &mut Connection, service_uid: &str) -> Result<(), StoreError> {
     delete_service_secrets(connection, service_uid).await?;
     delete_service_sources(connection, service_uid).await?;
@@ -307,7 +307,7 @@ mod tests {
     use super::*;
     use crate::{OpenOptions, Store};
 
-    /// Which index serves a question, SQLite says without any rows; PostgreSQL's answer depends on how many there are.
+    /// SQLite shows the index of a query without any rows; PostgreSQL's choice depends on the number of rows.
     #[tokio::test]
     async fn what_is_asked_about_one_service_reads_no_others() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! What services need beside one Git repository: further sources, charts, and how their bundles are made again.
+//! What services need besides one Git repository: further sources, charts, and recipes to rebuild their bundles.
 
 use farwater_api::Digest;
 
@@ -9,15 +9,15 @@ use crate::{Connection, StoreError};
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ServiceSource {
     pub source_uid: String,
-    /// Of a repository of charts; else empty.
+    /// Name of the chart, for a chart repository. Otherwise empty.
     pub chart: String,
     /// A version or a range.
     pub wanted: String,
-    /// Of a repository that no resource states; else empty.
+    /// URL of a repository without a resource. Otherwise empty.
     pub url: String,
 }
 
-/// A repository that no resource states.
+/// A repository that services use by its URL, without a resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LinkedSource {
     pub source_uid: String,
@@ -27,17 +27,17 @@ pub struct LinkedSource {
 
 from_row!(LinkedSource, [source_uid, namespace, url]);
 
-/// A chart that somebody wants.
+/// A chart that a service needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ChartRow {
     pub source_uid: String,
     pub chart: String,
     pub wanted: String,
-    /// Empty while nothing was ever found.
+    /// Empty: none was found yet.
     pub version: String,
     pub digest: String,
     pub entry: String,
-    /// Why nothing newer is served; empty where nothing is wrong.
+    /// Why nothing newer is served. Empty: there is no problem.
     pub problem: String,
     /// Seconds since 1970.
     pub fetched: i64,
@@ -45,7 +45,7 @@ pub struct ChartRow {
 
 from_row!(ChartRow, [source_uid, chart, wanted, version, digest, entry, problem, fetched]);
 
-/// Sets what a service needs; a service of one source alone has no row.
+/// Sets the sources of a service. A service with only one source has no row.
 pub async fn save_service_sources(
     connection: &mut Connection,
     row: &Assignment,
@@ -75,7 +75,7 @@ pub(super) async fn delete_service_sources(connection: &mut Connection, service_
     Ok(())
 }
 
-/// In the order of the type: databases sort by languages.
+/// Sorted by the type's order, because databases sort by language.
 pub async fn sources_of_service(
     connection: &mut Connection,
     service_uid: &str,
@@ -91,7 +91,7 @@ pub async fn sources_of_service(
     Ok(sources)
 }
 
-/// (chart, version or range) of all that is wanted of a repository.
+/// (chart, version or range) of all charts that services need from a repository.
 pub async fn wanted_charts(connection: &mut Connection, source_uid: &str) -> Result<Vec<(String, String)>, StoreError> {
     Ok(sqlx::query_as(
         "SELECT DISTINCT chart, wanted FROM service_sources WHERE source_uid = $1 AND chart <> '' ORDER BY chart, wanted",
@@ -101,7 +101,7 @@ pub async fn wanted_charts(connection: &mut Connection, source_uid: &str) -> Res
     .await?)
 }
 
-/// (namespace, name) of the services that want a chart.
+/// (namespace, name) of the services that need a chart.
 pub async fn services_of_chart(
     connection: &mut Connection,
     source_uid: &str,
@@ -118,14 +118,14 @@ pub async fn services_of_chart(
     .await?)
 }
 
-/// The repositories that no resource states and that some service needs.
+/// The repositories without a resource that any service needs.
 pub async fn linked_sources(connection: &mut Connection) -> Result<Vec<LinkedSource>, StoreError> {
     Ok(sqlx::query_as("SELECT DISTINCT source_uid, namespace, url FROM service_sources WHERE url <> ''")
         .fetch_all(connection)
         .await?)
 }
 
-/// One of them.
+/// A repository without a resource, by uid.
 pub async fn linked_source(connection: &mut Connection, source_uid: &str) -> Result<Option<LinkedSource>, StoreError> {
     Ok(sqlx::query_as(
         "SELECT source_uid, namespace, url FROM service_sources WHERE source_uid = $1 AND url <> '' LIMIT 1",
@@ -181,7 +181,7 @@ pub async fn save_chart(connection: &mut Connection, row: &ChartRow) -> Result<(
     Ok(())
 }
 
-/// Of a chart that nobody wants any more.
+/// Deletes a chart that no service needs.
 pub async fn delete_chart(
     connection: &mut Connection,
     source_uid: &str,
@@ -201,7 +201,7 @@ pub(super) async fn delete_charts(connection: &mut Connection, source_uid: &str)
     Ok(())
 }
 
-/// How the bundle of a content is made again; none where it is of one folder at one commit.
+/// The recipe to rebuild the bundle of a content. None: it is one folder at one commit.
 pub async fn load_recipe(connection: &mut Connection, content_id: &Digest) -> Result<Option<String>, StoreError> {
     Ok(sqlx::query_scalar("SELECT recipe FROM bundle_recipes WHERE content_id = $1")
         .bind(content_id.to_string())

@@ -1,4 +1,4 @@
-//! What is kept of one cluster and its services, read together.
+//! Everything stored for one cluster and its services, read together.
 
 use std::collections::{HashMap, HashSet};
 
@@ -11,16 +11,16 @@ use super::{
 };
 use crate::{Connection, StoreError};
 
-/// The rows of a cluster's services, as of one moment: what is assigned and which spec counts are written together. By the service's
-/// uid, but for the assignments, which are in its order.
+/// The rows of a cluster's services, as of one moment: the assignment and the spec in effect are written together.
+/// Keyed by the service's uid; assignments are in its order.
 #[derive(Clone, Debug, Default)]
 pub struct ClusterRows {
     pub assignments: Vec<Assignment>,
-    /// Of which nobody knows without a look whether their sources concern them.
+    /// Services that must be reconciled to know whether changes of their sources concern them.
     pub touched: HashSet<String>,
     pub origins: HashMap<String, ServiceOrigin>,
     pub parameters: HashMap<String, ParameterRow>,
-    /// Of sets.
+    /// Members of sets.
     pub members: HashMap<String, MemberRollout>,
     pub held: HashMap<String, HeldService>,
     pub released: Vec<Released>,

@@ -1,4 +1,4 @@
-//! The desired state of each cluster, and the marks of those that may be out of date.
+//! The desired state of each cluster, and the marks of those that may be stale.
 
 use std::collections::HashSet;
 
@@ -6,7 +6,7 @@ use super::origins::distrust_sources;
 use crate::{Connection, StoreError, read};
 use farwater_api::Digest;
 
-/// Ends an insertion of marks: a cluster that is marked again counts up.
+/// End of an insertion of marks: marking a cluster again increases its count.
 pub(super) const COUNT_MARK: &str = "ON CONFLICT (cluster_uid) DO UPDATE SET marks = dirty.marks + 1";
 
 /// The current signed state of one cluster.
@@ -17,11 +17,11 @@ pub struct Desired {
     pub generation: u64,
     pub tag: Digest,
     pub key_id: String,
-    /// Base64, as it is sent.
+    /// Base64, as sent.
     pub signature: String,
-    /// The JSON of entries and agent, zstd-compressed; empty where only the head was asked for.
+    /// JSON of entries and agent settings, zstd-compressed. Empty if only the head was loaded.
     pub body: Vec<u8>,
-    /// The bundles that the entries name; only written.
+    /// The bundles that the entries name. Written, never loaded.
     pub bundles: Vec<Digest>,
 }
 
@@ -63,7 +63,7 @@ pub async fn load_desired(connection: &mut Connection, cluster_uid: &str) -> Res
     Ok(row.map(desired).transpose()?)
 }
 
-/// All of them without their bodies: what a replica holds in memory.
+/// All desired states without their bodies: what a replica holds in memory.
 pub async fn load_desired_heads(connection: &mut Connection) -> Result<Vec<Desired>, StoreError> {
     type Head = (String, i64, i64, String, String, String);
     let rows: Vec<Head> = sqlx::query_as("SELECT cluster_uid, epoch, generation, tag, key_id, signature FROM desired")
@@ -94,7 +94,7 @@ pub async fn save_desired(connection: &mut Connection, row: &Desired) -> Result<
     save_bundles(connection, row).await
 }
 
-/// Of many services few change at a time.
+/// Saves only changed bundles, because few of many services change at a time.
 async fn save_bundles(connection: &mut Connection, row: &Desired) -> Result<(), StoreError> {
     let known: Vec<String> = sqlx::query_scalar("SELECT digest FROM desired_bundles WHERE cluster_uid = $1")
         .bind(&row.cluster_uid)
@@ -134,8 +134,8 @@ pub async fn load_desired_bundles(connection: &mut Connection) -> Result<HashSet
     Ok(rows.iter().map(|(digest,)| parse_digest(digest)).collect::<Result<_, _>>()?)
 }
 
-/// Forgets a cluster whose resource is gone: its desired state, identity, tokens and what it said. Nothing of this reaches
-/// the cluster; its agent is refused from now on and keeps what it has.
+/// Deletes the rows of a cluster whose resource is gone: its desired state, identity, tokens and reports. Nothing of
+/// this changes the cluster; its agent is refused from now on and keeps what it has applied.
 pub async fn delete_cluster(connection: &mut Connection, cluster_uid: &str) -> Result<(), StoreError> {
     for table in [
         "desired",
@@ -192,9 +192,9 @@ pub async fn clear_mark(connection: &mut Connection, mark: &DirtyMark) -> Result
     Ok(())
 }
 
-/// Every cluster's state goes on in an epoch above all that agents may have seen, at least `least`, and no agent deletes
-/// anything until somebody has confirmed that this is right. Answers the epoch. What was signed is signed again when it is
-/// computed; until then there is no answer.
+/// Continues every cluster's state in an epoch above all that agents may have seen, at least `least`, so that no agent
+/// deletes anything until a person has confirmed that this is right. Returns the epoch. Signed states are signed again
+/// when they are computed; until then agents get no answer.
 pub async fn raise_all_epochs(connection: &mut Connection, least: u64) -> Result<u64, StoreError> {
     let highest: Option<i64> = sqlx::query_scalar(
         "SELECT max(epoch) FROM (SELECT epoch FROM desired UNION ALL SELECT restored_epoch FROM agents) AS known",

@@ -1,14 +1,15 @@
-//! What guards of deletions remember: whose prunes are held, and which services went without their agent's word.
+//! Memory of the guards of deletions: services with held prunes, and services that were removed without their agent's
+//! confirmation.
 
 use crate::{Connection, StoreError};
 
-/// Since when a service's prune is held, in seconds since 1970; none if it isn't.
+/// Since when a service's prune is held, in seconds since 1970. None: it is not held.
 pub async fn load_prune_hold(connection: &mut Connection, service_uid: &str) -> Result<Option<i64>, StoreError> {
     let select = sqlx::query_scalar("SELECT since FROM prune_holds WHERE service_uid = $1").bind(service_uid);
     Ok(select.fetch_optional(connection).await?)
 }
 
-/// One that is known keeps its time.
+/// Records a held prune. An existing one keeps its time.
 pub async fn save_prune_hold(connection: &mut Connection, service_uid: &str, since: i64) -> Result<(), StoreError> {
     sqlx::query("INSERT INTO prune_holds (service_uid, since) VALUES ($1, $2) ON CONFLICT (service_uid) DO NOTHING")
         .bind(service_uid)
@@ -23,7 +24,7 @@ pub async fn delete_prune_hold(connection: &mut Connection, service_uid: &str) -
     Ok(())
 }
 
-/// How many came after a time.
+/// Number of prunes that came to be held after a time.
 pub async fn count_prune_holds(connection: &mut Connection, after: i64) -> Result<u64, StoreError> {
     let count: i64 = sqlx::query_scalar("SELECT count(*) FROM prune_holds WHERE since > $1")
         .bind(after)
@@ -32,13 +33,13 @@ pub async fn count_prune_holds(connection: &mut Connection, after: i64) -> Resul
     Ok(count.unsigned_abs())
 }
 
-/// Those that are there have led to what they should, and count no more.
+/// Records that the present holds have been acted on, so that they no longer count.
 pub async fn settle_prune_holds(connection: &mut Connection) -> Result<(), StoreError> {
     sqlx::query("UPDATE prune_holds SET since = 0 WHERE since <> 0").execute(connection).await?;
     Ok(())
 }
 
-/// A service whose resource is gone, and whose agent has not let go of its objects yet.
+/// A service whose resource is gone and whose agent has not yet released its objects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Released {
     pub service_uid: String,

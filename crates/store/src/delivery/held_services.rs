@@ -1,17 +1,17 @@
-//! Services that a change window holds, and the specs that count until they are let go.
+//! Services held by a change window, and the specs in effect until they are released.
 
 use crate::{Connection, StoreError, Written};
 use serde_json::Value;
 
-/// A service whose newer version or spec is held, or whose newer spec nobody has decided about yet.
+/// A service whose newer version or spec is held, or whose newer spec was not decided about yet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HeldService {
     pub service_uid: String,
-    /// JSON: the spec that counts until the service's own may; empty: that counts.
+    /// JSON of the spec in effect until the service's own may take effect. Empty: its own is in effect.
     pub spec: String,
-    /// The change window that holds it, as `namespace/name`; empty: it is to be looked at.
+    /// The change window that holds it, as `namespace/name`. Empty: the service is to be reconciled.
     pub change_window: String,
-    /// When it may be open again, in seconds since 1970; 0: nobody knows.
+    /// When it may be open again, in seconds since 1970. 0: unknown.
     pub until: i64,
 }
 
@@ -34,24 +34,24 @@ pub(super) async fn held_of_cluster(
     Ok(sqlx::query_as(sqlx::AssertSqlSafe(sql)).bind(cluster_uid.to_owned()).fetch_all(connection).await?)
 }
 
-/// (namespace, name) of all of them.
+/// (namespace, name) of all held services.
 pub async fn held_services(connection: &mut Connection) -> Result<Vec<(String, String)>, StoreError> {
     Ok(sqlx::query_as(NAMES).fetch_all(connection).await?)
 }
 
-/// The same of those that were told to be held until then or earlier.
+/// (namespace, name) of services that are held until `now` or earlier.
 pub async fn held_until(connection: &mut Connection, now: i64) -> Result<Vec<(String, String)>, StoreError> {
     let sql = format!("{NAMES} WHERE h.until > 0 AND h.until <= $1");
     Ok(sqlx::query_as(sqlx::AssertSqlSafe(sql)).bind(now).fetch_all(connection).await?)
 }
 
-/// And of those that one window holds.
+/// (namespace, name) of services that one window holds.
 pub async fn held_by(connection: &mut Connection, window: &str) -> Result<Vec<(String, String)>, StoreError> {
     let sql = format!("{NAMES} WHERE h.change_window = $1");
     Ok(sqlx::query_as(sqlx::AssertSqlSafe(sql)).bind(window.to_owned()).fetch_all(connection).await?)
 }
 
-/// And of a set's members.
+/// (namespace, name) of held members of a set.
 pub async fn held_of_set(connection: &mut Connection, set_uid: &str) -> Result<Vec<(String, String)>, StoreError> {
     let sql = format!("{NAMES} JOIN set_members m ON m.service_uid = h.service_uid WHERE m.set_uid = $1");
     Ok(sqlx::query_as(sqlx::AssertSqlSafe(sql)).bind(set_uid.to_owned()).fetch_all(connection).await?)
@@ -77,8 +77,8 @@ pub async fn delete_held(connection: &mut Connection, service_uid: &str) -> Resu
     Ok(())
 }
 
-/// Keeps the spec before an edit, where a change window may hold the new one: it counts until somebody has decided about that. Of
-/// several edits the first counts. What a set has made it holds by itself.
+/// Stores the spec from before an edit, if a change window may hold the new one: the old spec stays in effect until the
+/// controller has decided about the new one. Of several edits the first counts. Sets hold their own members' specs.
 pub(super) async fn keep_spec(connection: &mut Connection, change: &Written) -> Result<(), sqlx::Error> {
     const CONCERNS: &str = "SELECT CAST(1 AS BIGINT) FROM assignments WHERE service_uid = $1 AND generation <> $2 AND assigned IS NOT NULL \
                             AND EXISTS (SELECT 1 FROM resources WHERE kind = 'changewindows.farwater.dev') \
@@ -89,7 +89,7 @@ pub(super) async fn keep_spec(connection: &mut Connection, change: &Written) -> 
     if asked.fetch_optional(&mut *connection).await?.is_none() {
         return Ok(());
     }
-    // One that can't be read can't count either.
+    // An unreadable spec can't stay in effect.
     let Ok(Some(before)) = change.before() else { return Ok(()) };
     if before["spec"] == change.object["spec"] || metadata["deletionTimestamp"].is_string() {
         return Ok(());

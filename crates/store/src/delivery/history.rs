@@ -1,4 +1,4 @@
-//! The newest versions of each service, and which services depend on which.
+//! The newest versions of each service, and the dependencies between services.
 
 use std::collections::HashSet;
 
@@ -7,7 +7,7 @@ use farwater_api::Digest;
 use super::{desired::parse_digest, hook_runs::delete_hooks_up_to};
 use crate::{Connection, StoreError};
 
-/// One version that was assigned.
+/// An assigned version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VersionRow {
     pub service_uid: String,
@@ -22,7 +22,7 @@ from_row!(VersionRow, [service_uid, number, bundle, version]);
 
 const SELECT: &str = "SELECT service_uid, number, bundle, version FROM history WHERE service_uid = $1";
 
-/// The newest first.
+/// The versions of a service, newest first.
 pub async fn load_history(connection: &mut Connection, service_uid: &str) -> Result<Vec<VersionRow>, StoreError> {
     let sql = format!("{SELECT} ORDER BY number DESC");
     Ok(sqlx::query_as(sqlx::AssertSqlSafe(sql)).bind(service_uid).fetch_all(connection).await?)
@@ -61,7 +61,7 @@ pub async fn save_version(connection: &mut Connection, row: &VersionRow) -> Resu
     Ok(())
 }
 
-/// Forgets what comes before the newest versions, which are counted without gaps, but for one that somebody may have to go back to.
+/// Deletes all but the newest versions, which are numbered without gaps, and one more version that a rollback may need.
 pub async fn trim_history(
     connection: &mut Connection,
     service_uid: &str,
@@ -83,7 +83,8 @@ pub(super) async fn delete_history(connection: &mut Connection, service_uid: &st
     delete_hooks_up_to(connection, service_uid, i64::MAX).await
 }
 
-/// Every bundle that some history names. From one to the next by the index: what many services share is read once.
+/// Every bundle in any history. Walks the index from one bundle to the next, so that a bundle of many services is read
+/// once.
 pub async fn load_history_bundles(connection: &mut Connection) -> Result<HashSet<Digest>, StoreError> {
     let sql = "WITH RECURSIVE named (bundle) AS (SELECT min(bundle) FROM history UNION ALL \
                SELECT (SELECT min(bundle) FROM history WHERE history.bundle > named.bundle) FROM named \
@@ -92,7 +93,7 @@ pub async fn load_history_bundles(connection: &mut Connection) -> Result<HashSet
     Ok(rows.iter().map(|text| parse_digest(text)).collect::<Result<_, _>>()?)
 }
 
-/// Sets which services of its namespace a service depends on.
+/// Sets the services of its namespace that a service depends on.
 pub async fn save_dependencies(
     connection: &mut Connection,
     service_uid: &str,
@@ -122,7 +123,7 @@ pub(super) async fn delete_dependencies(connection: &mut Connection, service_uid
     Ok(())
 }
 
-/// The names of the services that a service depends on, as of when it was looked at last.
+/// The names of the services that a service depends on, as of its last reconciliation.
 pub async fn dependencies_of(connection: &mut Connection, service_uid: &str) -> Result<Vec<String>, StoreError> {
     let sql = "SELECT dependency FROM service_dependencies WHERE service_uid = $1 ORDER BY dependency";
     Ok(sqlx::query_scalar(sql).bind(service_uid).fetch_all(connection).await?)

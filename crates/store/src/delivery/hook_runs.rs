@@ -1,4 +1,4 @@
-//! Hooks and tests of the versions that are kept.
+//! Hooks and tests of the stored versions.
 
 use crate::{Connection, StoreError};
 
@@ -6,7 +6,7 @@ use crate::{Connection, StoreError};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HookRow {
     pub service_uid: String,
-    /// Of the version.
+    /// Number of the version.
     pub number: i64,
     pub hook: String,
     /// Digest.
@@ -18,7 +18,7 @@ from_row!(HookRow, [service_uid, number, hook, run, body]);
 
 const SELECT: &str = "SELECT service_uid, number, hook, run, body FROM hook_runs WHERE service_uid = $1";
 
-/// Of all versions, the newest first.
+/// Hooks of all versions, newest first.
 pub async fn load_hooks(connection: &mut Connection, service_uid: &str) -> Result<Vec<HookRow>, StoreError> {
     let sql = format!("{SELECT} ORDER BY number DESC, hook");
     Ok(sqlx::query_as(sqlx::AssertSqlSafe(sql)).bind(service_uid).fetch_all(connection).await?)
@@ -63,7 +63,7 @@ pub async fn delete_hook(
     Ok(())
 }
 
-/// Forgets those of versions up to this one.
+/// Deletes the hooks of versions up to this one.
 pub(super) async fn delete_hooks_up_to(
     connection: &mut Connection,
     service_uid: &str,

@@ -1,4 +1,4 @@
-//! The keys of agents beside today's, and how far agents have followed the hub's own.
+//! Former and next keys of agents, and how far agents have followed the hub's key succession.
 
 use super::agents::Agent;
 use crate::{Connection, Location, OpenError, StoreError, visit::Visit};
@@ -6,20 +6,20 @@ use crate::{Connection, Location, OpenError, StoreError, visit::Visit};
 const SELECT: &str =
     "SELECT cluster_uid, since, next_key, next_sealing_key, former_key, request, sequence, link FROM agent_keys";
 
-/// What is known of one cluster's keys beside [`Agent`].
+/// The keys of one cluster besides those in [`Agent`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AgentKeys {
     pub cluster_uid: String,
-    /// When today's keys were first used; seconds since 1970.
+    /// When the present keys were first used, in seconds since 1970.
     pub since: i64,
-    /// Ed25519 and X25519; empty: none.
+    /// Next keys, Ed25519 and X25519. Empty: none.
     pub next_key: Vec<u8>,
     pub next_sealing_key: Vec<u8>,
-    /// Ed25519; empty: none.
+    /// Former key, Ed25519. Empty: none.
     pub former_key: Vec<u8>,
-    /// Digest of the request for new keys that was met last.
+    /// Digest of the last fulfilled request for new keys.
     pub request: String,
-    /// How far the agent has followed the hub's successions, and the digest of the last; empty at 0.
+    /// Number and digest of the last of the hub's successions that the agent has followed. Empty at 0.
     pub sequence: i64,
     pub link: String,
 }
@@ -56,7 +56,8 @@ pub async fn save_agent_keys(connection: &mut Connection, row: &AgentKeys) -> Re
     Ok(())
 }
 
-/// The agent goes by its new keys from now on, which `request` had asked for. False, and nothing is changed, where they aren't those that are next.
+/// Makes the agent's next keys its present ones, as `request` asked for. False: they are not its next keys, and nothing
+/// changed.
 pub async fn promote_keys(
     connection: &mut Connection,
     agent: &Agent,
@@ -96,9 +97,9 @@ pub async fn promote_keys(
 pub struct ClusterKeys {
     pub namespace: String,
     pub name: String,
-    /// When its agent's keys were first used; seconds since 1970.
+    /// When its agent's keys were first used, in seconds since 1970.
     pub since: i64,
-    /// How far it has followed the hub's successions, and the digest of the last; empty at 0.
+    /// Number and digest of the last of the hub's successions that it has followed. Empty at 0.
     pub sequence: i64,
     pub link: String,
 }

@@ -1,4 +1,5 @@
-//! Which repository a source is, which one a service's objects came from, and what must be asked again after a restore.
+//! Identity of each source's repository, origin of each service's objects, and what must be fetched again after a
+//! restore.
 
 use std::collections::HashMap;
 
@@ -7,24 +8,24 @@ use sqlx::Row as _;
 use super::sources::{Revision, revision};
 use crate::{Connection, StoreError, engine::Row, rows::Part};
 
-/// What is known of a source's repository.
+/// The known identity of a source's repository.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SourceOrigin {
     pub source_uid: String,
-    /// The first commit of the served revision's history; empty while that isn't known.
+    /// First commit of the served revision's history. Empty: unknown.
     pub root: String,
     pub commit_id: String,
-    /// The database was restored, and the source has not been asked since.
+    /// The database was restored, and the source was not fetched since.
     pub unasked: bool,
 }
 
-/// Where a service's objects came from.
+/// The origin of a service's objects.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServiceOrigin {
     pub service_uid: String,
-    /// JSON; empty before the service was in sync for the first time.
+    /// JSON. Empty: the service was never in sync.
     pub origin: String,
-    /// The database was restored, and what the source has since is not assigned yet.
+    /// The database was restored, and the source's present revision is not assigned yet.
     pub unasked: bool,
 }
 
@@ -41,7 +42,7 @@ pub async fn load_source_origin(
     Ok(row.map(|(root, commit_id, unasked)| SourceOrigin { source_uid, root, commit_id, unasked: unasked != 0 }))
 }
 
-/// What a source serves and which repository that is of, as they were at one moment: they are written together.
+/// The served revision of a source and its origin, as of one moment, because they are written together.
 pub async fn load_served(
     connection: &mut Connection,
     source_uid: &str,
@@ -110,7 +111,7 @@ pub async fn load_service_origin(
     Ok(row.map(service_origin))
 }
 
-/// Those of all services of a cluster, by service.
+/// The origins of all services of a cluster, by service uid.
 pub(super) async fn service_origins_of_cluster(
     connection: &mut Connection,
     cluster_uid: &str,
@@ -125,7 +126,7 @@ pub(super) async fn service_origins_of_cluster(
     Ok(rows.into_iter().map(service_origin).map(|row| (row.service_uid.clone(), row)).collect())
 }
 
-/// `origin`: JSON. What a restored database says may be noted after the restore: whether its source was asked since stays as it is.
+/// Stores an origin (JSON). It may come from a report before the restore, so `unasked` is kept.
 pub async fn save_service_origin(
     connection: &mut Connection,
     service_uid: &str,
@@ -142,7 +143,7 @@ pub async fn save_service_origin(
     Ok(())
 }
 
-/// What the service's source has since the restore is assigned.
+/// Records that the source's revision from after the restore is assigned.
 pub async fn trust_service_origin(connection: &mut Connection, service_uid: &str) -> Result<(), StoreError> {
     sqlx::query("UPDATE service_origins SET unasked = 0 WHERE service_uid = $1")
         .bind(service_uid)
@@ -156,8 +157,8 @@ pub(super) async fn delete_service_origin(connection: &mut Connection, service_u
     Ok(())
 }
 
-/// What a restored database says of the sources of one cluster's services, or of all, is not what they have now: they are asked
-/// again, and until then nothing is deleted because of it.
+/// Marks the sources of one cluster's services, or all sources, as unasked: a restored database may not show their
+/// present revisions. They are fetched again, and until then nothing is deleted because of them.
 pub async fn distrust_sources(connection: &mut Connection, cluster_uid: Option<&str>) -> Result<(), StoreError> {
     let statements = [
         "INSERT INTO origins (source_uid, root, commit_id, unasked) SELECT DISTINCT source_uid, '', '', 1 FROM assignments \

@@ -1,4 +1,4 @@
-//! What services are handed, by key, and what came of it: names, MACs and counts, never a value.
+//! Inputs of services' parameters by key, and the results: names, MACs and counts, never a value.
 
 use std::{
     borrow::Borrow,
@@ -20,29 +20,29 @@ use crate::{
     seal_keys::DOCUMENTS,
 };
 
-/// Kinds whose keys services may be handed.
+/// Kinds whose keys may be parameters of services.
 pub(super) const SOURCES: [&str; 4] =
     ["servicecontexts.farwater.dev", "configmaps", "secrets", "clusters.farwater.dev"];
 
-/// What came of a service's parameters when they were resolved last.
+/// Result of the last resolution of a service's parameters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ParameterRow {
     pub service_uid: String,
-    /// What of the service and its cluster they were resolved for.
+    /// State of the service and its cluster for which they were resolved.
     pub stamp: String,
-    /// Empty where there is nothing to send.
+    /// MAC of the document. Empty: there is nothing to send.
     pub mac: String,
-    /// What is wrong with them; empty where nothing is.
+    /// What is wrong with them. Empty: nothing.
     pub problem: String,
-    /// How often the MAC has become another one.
+    /// How often the MAC has changed.
     pub turn: i64,
-    /// Changes of what the service is handed that came since.
+    /// Changes of the inputs since the last resolution.
     pub marks: i64,
 }
 
 from_row!(ParameterRow, [service_uid, stamp, mac, problem, turn, marks]);
 
-/// A key of an object that a service is handed; without a key any of them.
+/// A key of an object that is an input of a service. An empty key: any key.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ParameterKey {
     pub kind: String,
@@ -53,7 +53,7 @@ pub struct ParameterKey {
 
 from_row!(ParameterKey, [kind, namespace, name, key]);
 
-/// Which state of an object was read. None: there was no such object.
+/// The version of an object that was read. None: the object did not exist.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct InputVersion {
     pub key: Key,
@@ -79,15 +79,17 @@ pub async fn parameters_of_cluster(
     Ok(rows.into_iter().map(|row| (row.service_uid.clone(), row)).collect())
 }
 
-/// What came of one service's parameters, and what they depend on.
+/// Resolved parameters of one service, and their inputs.
 #[derive(Clone, Debug, Default)]
 pub struct Resolved {
-    /// `marks` are those that were read before they were resolved: if more have come since, they stay.
+    /// `marks` are those that were read before the resolution. If there are more by the time of the save, the later
+    /// ones stay.
     pub row: ParameterRow,
     pub keys: BTreeSet<ParameterKey>,
 }
 
-/// Writes them, each service once and none that is gone: a change may concern thousands, and others wait for the transaction.
+/// Saves resolved parameters, in few statements and not for deleted services: a change may concern thousands, and other
+/// writers wait for the transaction.
 pub async fn save_parameters(connection: &mut Connection, resolved: &[Resolved]) -> Result<(), StoreError> {
     for some in chunks(resolved) {
         let alive: HashSet<String> = select_of(connection, "SELECT service_uid FROM assignments", some)
@@ -143,6 +145,7 @@ async fn save_keys(connection: &mut Connection, some: &[&Resolved]) -> Result<()
     for (uid, kind, namespace, name, key) in select_of::<(String, _, _, _, _), _>(connection, select, some).await? {
         known.entry(uid).or_default().insert(ParameterKey { kind, namespace, name, key });
     }
+
     let mut rows = Vec::new();
     for Resolved { row: ParameterRow { service_uid, .. }, keys } in some {
         let known = known.remove(service_uid).unwrap_or_default();
@@ -177,7 +180,7 @@ fn document_id(service_uid: &str, mac: &str) -> String {
     format!("{DOCUMENTS}{service_uid}/{mac}")
 }
 
-/// Keeps a document of a service, sealed: when an agent asks for it, its values may be nowhere else any more.
+/// Stores a service's sealed document: when its agent asks for it, the values may exist nowhere else.
 pub async fn save_document(tx: &mut Tx, service_uid: &str, mac: &str, document: &[u8]) -> Result<(), StoreError> {
     tx.save_kept(&document_id(service_uid, mac), 0, document).await
 }
@@ -190,14 +193,14 @@ pub async fn load_document(
     Ok(store.load_kept(&document_id(service_uid, mac)).await?.map(|(_, document)| document))
 }
 
-/// Drops a service's documents but for these.
+/// Deletes a service's documents except these.
 pub async fn retain_documents(
     connection: &mut Connection,
     service_uid: &str,
     macs: &BTreeSet<String>,
 ) -> Result<(), StoreError> {
     let others = if macs.is_empty() { String::new() } else { format!(" AND id NOT IN ({})", list(3, macs.len())) };
-    // What follows a slash is a zero.
+    // The character after a slash is a zero.
     let sql = format!("DELETE FROM kept_values WHERE id > $1 AND id < $2{others}");
     let mut delete = query(AssertSqlSafe(sql));
     delete = delete.bind(document_id(service_uid, "")).bind(format!("{DOCUMENTS}{service_uid}0"));
@@ -208,7 +211,7 @@ pub async fn retain_documents(
     Ok(())
 }
 
-/// Of a service that is gone, or that has none any more.
+/// Deletes the parameters of a service that is gone or has none any more.
 pub async fn delete_parameters(connection: &mut Connection, service_uid: &str) -> Result<(), StoreError> {
     delete_keys(connection, service_uid).await?;
     retain_documents(connection, service_uid, &BTreeSet::new()).await?;
@@ -216,7 +219,7 @@ pub async fn delete_parameters(connection: &mut Connection, service_uid: &str) -
     wake_handed(connection, service_uid).await
 }
 
-/// Has one service's parameters resolved anew, with its cluster's desired state.
+/// Marks one service's parameters to be resolved again, with its cluster's desired state.
 pub async fn mark_parameters(
     connection: &mut Connection,
     service_uid: &str,
@@ -235,8 +238,8 @@ async fn wake_handed(connection: &mut Connection, service_uid: &str) -> Result<(
     Ok(())
 }
 
-/// Has the services resolved anew that are handed a key that has changed, and marks their clusters. For what is no resource of
-/// ours, such as the secrets of another backend: `kind` is what their keys are noted under.
+/// Marks the services that use a changed key, and their clusters. For inputs that are no resources, such as the secrets
+/// of another backend; `kind` is their kind in the index.
 pub async fn mark_changed_keys(
     connection: &mut Connection,
     kind: &str,
@@ -247,16 +250,16 @@ pub async fn mark_changed_keys(
     Ok(mark(connection, kind, namespace, name, changed).await?)
 }
 
-/// What stands before the name of a backend in the kind that its secrets' keys are noted under.
+/// Prefix of a backend's name in the index kind of its secrets.
 const OF_BACKENDS: &str = "secretbackend:%";
 
-/// The secrets of backends that any service is handed a key of: kind, namespace and name.
+/// Kind, namespace and name of the backends' secrets that any service uses.
 pub async fn secrets_of_backends(connection: &mut Connection) -> Result<Vec<(String, String, String)>, StoreError> {
     let sql = "SELECT DISTINCT kind, namespace, name FROM parameter_keys WHERE kind LIKE $1";
     Ok(sqlx::query_as(sql).bind(OF_BACKENDS).fetch_all(connection).await?)
 }
 
-/// Uid and cluster of the services whose parameters could not be put together, and that are handed a key of a backend.
+/// Uid and cluster of the services with unresolved parameters that use a key of a backend.
 pub async fn troubled_by_backends(connection: &mut Connection) -> Result<Vec<(String, String)>, StoreError> {
     let sql = "SELECT service_uid, cluster_uid FROM assignments WHERE cluster_uid <> '' AND service_uid IN \
                (SELECT service_uid FROM service_parameters WHERE problem <> '') AND service_uid IN \
@@ -264,7 +267,7 @@ pub async fn troubled_by_backends(connection: &mut Connection) -> Result<Vec<(St
     Ok(sqlx::query_as(sql).bind(OF_BACKENDS).fetch_all(connection).await?)
 }
 
-/// Those of one service.
+/// The same for one service.
 pub async fn backend_secrets_of_service(
     connection: &mut Connection,
     service_uid: &str,
@@ -273,7 +276,7 @@ pub async fn backend_secrets_of_service(
     Ok(sqlx::query_as(sql).bind(service_uid).bind(OF_BACKENDS).fetch_all(connection).await?)
 }
 
-/// Namespaces and names of the services that are handed any key of an object.
+/// Namespaces and names of the services that use any key of an object.
 pub async fn services_handed(
     connection: &mut Connection,
     kind: &str,
@@ -296,11 +299,11 @@ pub(super) async fn mark(
     let keys: Vec<&str> = match changed {
         ChangedKeys::Any => return mark_some(connection, [kind, namespace, name], &[]).await,
         ChangedKeys::Some(keys) if keys.is_empty() => return Ok(()),
-        // No text of PostgreSQL's, and no reason to let others' writes fail.
+        // PostgreSQL has no texts with NUL, and this must not fail the write.
         ChangedKeys::Some(keys) if keys.iter().any(|key| key.contains('\0')) => {
             return mark_some(connection, [kind, namespace, name], &[]).await;
         }
-        // Who is handed all of them, too.
+        // Includes services that use all keys.
         ChangedKeys::Some(keys) => keys.iter().map(String::as_str).chain([""]).collect(),
     };
     for some in chunks(&keys) {
@@ -309,7 +312,7 @@ pub(super) async fn mark(
     Ok(())
 }
 
-/// Without keys whoever is handed something of the object.
+/// Without keys: marks every service that uses any key of the object.
 async fn mark_some(connection: &mut Connection, object: [&str; 3], keys: &[&str]) -> Result<(), sqlx::Error> {
     let handed = match keys.is_empty() {
         true => HANDED.to_owned(),
@@ -333,7 +336,7 @@ async fn mark_some(connection: &mut Connection, object: [&str; 3], keys: &[&str]
     Ok(())
 }
 
-/// Which state these objects have now; each is asked for once.
+/// Present versions of these objects. Each is read once.
 pub async fn versions_of(connection: &mut Connection, keys: &[Key]) -> Result<Vec<InputVersion>, StoreError> {
     let mut found: HashMap<Key, u64> = HashMap::new();
     for some in chunks(keys) {
@@ -359,7 +362,7 @@ mod tests {
     use super::*;
     use crate::OpenOptions;
 
-    /// A change of one object reads no other's keys, whatever their number.
+    /// A change of one object reads no keys of other objects, whatever their number.
     #[tokio::test]
     async fn who_is_handed_a_key_is_found_by_an_index() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,5 +1,6 @@
-//! Where in its sources a change concerns a service. As long as the rows of a service stand, what is served of its source makes the same
-//! candidate as when they were written: whoever moves a source takes away, in the same transaction, what the move concerns.
+//! The paths of its sources that concern a service. While the rows of a service exist, the served revision of its
+//! source gives the same candidate as when the rows were written: a transaction that moves a source also removes the
+//! rows that the move concerns.
 
 use sqlx::AssertSqlSafe;
 
@@ -8,10 +9,10 @@ use crate::{
     rows::{chunks, parameters},
 };
 
-/// All of a source: every change of it concerns the service.
+/// The whole source: every change of it concerns the service.
 const ALL: &str = "";
 
-/// A path of a source that a service's candidate is made of; folders without a slash behind, and the source's own is empty.
+/// A path that a service's candidate is made from. Folders have no trailing slash; the source's root is empty.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ServicePath {
     pub source_uid: String,
@@ -30,12 +31,12 @@ impl ServicePath {
     }
 }
 
-/// Whether nothing of a service's source that its candidate is made of has changed since that was made.
+/// Whether no part of the source that the candidate was made from has changed since.
 pub fn is_untouched(paths: &[ServicePath]) -> bool {
     !paths.is_empty() && !paths.iter().any(ServicePath::is_all)
 }
 
-/// In their order.
+/// The paths of a service, sorted.
 pub async fn paths_of_service(connection: &mut Connection, service_uid: &str) -> Result<Vec<ServicePath>, StoreError> {
     let sql = "SELECT source_uid, path FROM service_paths WHERE service_uid = $1 ORDER BY source_uid, path";
     Ok(sqlx::query_as(sql).bind(service_uid).fetch_all(connection).await?)
@@ -65,7 +66,7 @@ pub(super) async fn delete_service_paths(connection: &mut Connection, service_ui
     Ok(())
 }
 
-/// Notes that anything of a source may have changed.
+/// Records that anything in a source may have changed.
 pub async fn touch_source(connection: &mut Connection, source_uid: &str) -> Result<(), StoreError> {
     for sql in [
         "INSERT INTO service_paths (service_uid, source_uid, path) SELECT DISTINCT service_uid, source_uid, '' \
@@ -77,7 +78,8 @@ pub async fn touch_source(connection: &mut Connection, source_uid: &str) -> Resu
     Ok(())
 }
 
-/// Uids of the services that a change of these files and folders of a source concerns, sorted; none: of all that are made of it.
+/// uids of the services that a change of these files and folders of a source concerns, sorted. None: of all services of
+/// the source.
 pub async fn services_concerned(
     connection: &mut Connection,
     source_uid: &str,
@@ -87,6 +89,7 @@ pub async fn services_concerned(
         let sql = "SELECT DISTINCT service_uid FROM service_paths WHERE source_uid = $1 ORDER BY service_uid";
         return Ok(sqlx::query_scalar(sql).bind(source_uid).fetch_all(connection).await?);
     };
+
     let mut concerned = Vec::new();
     for some in chunks(&around(changed)) {
         let places: Vec<String> = (2..some.len() + 2).map(|place| format!("${place}")).collect();
@@ -100,7 +103,7 @@ pub async fn services_concerned(
         concerned.extend(found);
     }
     for path in changed {
-        // What lies in it. The character behind a slash is a zero.
+        // Paths inside it. The character after a slash is a zero.
         let found: Vec<String> = sqlx::query_scalar(
             "SELECT DISTINCT service_uid FROM service_paths WHERE source_uid = $1 AND path > $2 AND path < $3",
         )
@@ -111,12 +114,14 @@ pub async fn services_concerned(
         .await?;
         concerned.extend(found);
     }
+
     concerned.sort_unstable();
     concerned.dedup();
     Ok(concerned)
 }
 
-/// Notes what of a source has changed: files, and folders that came or went. (namespace, name) of the services that it concerns.
+/// Records changed paths of a source: files, and folders that were added or removed. Returns (namespace, name) of the
+/// services concerned.
 pub async fn touch_paths(
     connection: &mut Connection,
     source_uid: &str,
@@ -135,7 +140,7 @@ pub async fn touch_paths(
     Ok(names)
 }
 
-/// Notes that anything of a source may concern a service.
+/// Records that any change of a source may concern a service.
 pub async fn touch_service(connection: &mut Connection, service_uid: &str, source_uid: &str) -> Result<(), StoreError> {
     for sql in [
         "INSERT INTO service_paths (service_uid, source_uid, path) VALUES ($1, $2, '') ON CONFLICT DO NOTHING",
@@ -146,7 +151,7 @@ pub async fn touch_service(connection: &mut Connection, service_uid: &str, sourc
     Ok(())
 }
 
-/// These paths and the folders that they lie in, each once; the source's own first.
+/// These paths and the folders that contain them, each once, beginning with the source's root.
 fn around(changed: &[String]) -> Vec<&str> {
     let folders = |path: &'_ String| -> Vec<usize> { path.match_indices('/').map(|(at, _)| at).collect() };
     let mut all: Vec<&str> = changed

@@ -1,14 +1,14 @@
-//! What each Pipeline has promoted to its stages. One writer's decision replaces exactly what it was made from.
+//! The promotions of each Pipeline. A writer replaces a state only if it is the one that its decision was made from.
 
 use crate::{Connection, StoreError};
 
-/// JSON; none: nothing was decided yet.
+/// The state as JSON. None: nothing was decided yet.
 pub async fn load_pipeline(connection: &mut Connection, pipeline_uid: &str) -> Result<Option<String>, StoreError> {
     let select = sqlx::query_scalar("SELECT state FROM pipelines WHERE pipeline_uid = $1").bind(pipeline_uid);
     Ok(select.fetch_optional(connection).await?)
 }
 
-/// Whether that was done: not, where something else was written since `before` was read.
+/// Saves a state. False: another state was written since `before` was read.
 pub async fn save_pipeline(
     connection: &mut Connection,
     pipeline_uid: &str,
@@ -28,7 +28,7 @@ pub async fn save_pipeline(
     Ok(write.execute(connection).await?.rows_affected() == 1)
 }
 
-/// Those of pipelines that are gone. `kind`: of pipelines.
+/// Deletes the states of pipelines that are gone. `kind`: kind of pipelines.
 pub async fn delete_orphaned_pipelines(connection: &mut Connection, kind: &str) -> Result<(), StoreError> {
     sqlx::query("DELETE FROM pipelines WHERE pipeline_uid NOT IN (SELECT uid FROM resources WHERE kind = $1)")
         .bind(kind)

@@ -1,4 +1,4 @@
-//! How far the rollout of a ServiceSet has come, and what each of its members would run and runs.
+//! The rollout of each ServiceSet, and what each of its members wants and runs.
 
 use sqlx::Connection as _;
 
@@ -9,49 +9,49 @@ use crate::{
     rows::{chunks, list, parameters},
 };
 
-/// What a rollout knows of a member. Each column has one writer.
+/// The rollout's data of a member. Each column has one writer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MemberRollout {
     pub set_uid: String,
     pub cluster_uid: String,
     pub service_uid: String,
     pub service_name: String,
-    /// Whether it is healthy at what is assigned to it: 0 or 1.
+    /// Whether it is healthy at its assigned version: 0 or 1.
     pub ready: i64,
-    /// The generation of its service that the set has written last.
+    /// The generation of its service that the set wrote last.
     pub generation: i64,
-    /// The change that it would run; empty: it is to be looked at, or can't be made.
+    /// The change that it wants. Empty: it is to be reconciled, or the change can't be made.
     pub wanted: String,
-    /// What its sources had when that was found out.
+    /// Revisions of its sources at that time.
     pub looked_at: String,
-    /// JSON: why it stands still, beside the rollout; empty: it does not.
+    /// JSON: why it is held apart from the rollout. Empty: it is not.
     pub stands: String,
-    /// JSON: what it is released for.
+    /// JSON: its track in the rollout.
     pub track: String,
-    /// JSON: the spec that counts as long as a newer one waits for its turn; empty: the service's own.
+    /// JSON: the spec in effect while a newer one waits for its turn. Empty: the service's own.
     pub held_spec: String,
-    /// JSON: the spec before the one that counts, to go back to; empty: that one.
+    /// JSON: the spec before that, for going back. Empty: the same one.
     pub back_spec: String,
-    /// JSON: the entry that its agent is handed, and the change that it is made of.
+    /// JSON: the published entry, and the change that it is made of.
     pub published: String,
     /// Seconds since 1970.
     pub published_at: i64,
-    /// JSON: what its agent says of an entry.
+    /// JSON: its agent's evidence on an entry.
     pub evidence: String,
-    /// Of the rollout; 0: it is a canary; -1: nobody has said.
+    /// Step of the rollout. 0: canary. -1: unknown.
     pub step: i64,
-    /// The version of its set that it was looked at for; 0: what its sources have.
+    /// The version of its set that it was reconciled for. 0: the present revisions of its sources.
     pub pin: i64,
-    /// The one that its set is kept at now.
+    /// The version that its set is pinned to now.
     pub set_pin: i64,
-    /// JSON: MACs of the document that counts, and of those that it may go back to; empty: its newest counts.
+    /// JSON: MACs of the document in effect, and of those that it may go back to. Empty: its newest one is in effect.
     pub documents: String,
-    /// MAC of the document that it was looked at with, where others have a say in that; else empty.
+    /// MAC of the document that it was reconciled with, if that depends on other objects. Otherwise empty.
     pub looked_mac: String,
 }
 
 impl MemberRollout {
-    /// Whether it was looked at for what its set is kept at now.
+    /// Whether it was reconciled for the version that its set is pinned to now.
     pub fn is_of_pin(&self) -> bool {
         self.pin == self.set_pin
     }
@@ -88,23 +88,23 @@ const SELECT: &str = "SELECT set_uid, cluster_uid, service_uid, service_name, re
                       COALESCE((SELECT pin FROM rollouts WHERE rollouts.set_uid = set_members.set_uid), 0) AS set_pin, \
                       documents, looked_mac FROM set_members";
 
-/// A member, and whether it may be made of something else by now: of one of its paths, or of all of a source.
+/// A member, and whether its inputs may have changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RollingMember {
     pub row: MemberRollout,
-    /// The generation of the service that was looked at last; none: it never was.
+    /// The generation of its service at its last reconciliation. None: it was never reconciled.
     pub seen: Option<i64>,
-    /// Nobody knows without a look whether its sources concern it.
+    /// It must be reconciled to know whether changes of its sources concern it.
     pub touched: bool,
-    /// What it is handed has changed since.
+    /// Its parameters have changed since.
     pub handed_anew: bool,
-    /// How it rests, by the last look at its set; 0: it does not.
+    /// How it rests, by the last decision on its set. 0: it does not rest.
     pub rests: i64,
-    /// How often what a look reads of it was written.
+    /// Number of writes to what a decision reads of it.
     pub changes: i64,
 }
 
-/// How many members of a step rest in the same way.
+/// Number of members of a step that rest in the same way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RestingMembers {
     pub rests: i64,
@@ -114,13 +114,13 @@ pub struct RestingMembers {
 
 from_row!(RestingMembers, [rests, step, number]);
 
-/// Those of a set that don't rest or are on one of these clusters, by their clusters, and how many others there are.
+/// The members of a set that don't rest or are on one of these clusters, by cluster, and the numbers of the others.
 pub async fn awake_members(
     connection: &mut Connection,
     set_uid: &str,
     cluster_uids: &[&str],
 ) -> Result<(Vec<RollingMember>, Vec<RestingMembers>), StoreError> {
-    // Of one moment.
+    // Both as of one moment.
     let mut snapshot = connection.begin().await?;
     let sql = format!("{SELECT_ROLLING} AND m.rests = 0");
     let mut rows = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(set_uid.to_owned()).fetch_all(&mut *snapshot).await?;
@@ -146,22 +146,22 @@ pub async fn awake_members(
     Ok((members, resting))
 }
 
-/// The members that a set has services for, by their clusters, without what `held_spec` is.
+/// The members with services, by cluster, without `held_spec`.
 pub async fn rolling_members(connection: &mut Connection, set_uid: &str) -> Result<Vec<RollingMember>, StoreError> {
     let sql = format!("{SELECT_ROLLING} ORDER BY m.cluster_uid");
     read_rolling(sqlx::query(sqlx::AssertSqlSafe(sql)).bind(set_uid.to_owned()).fetch_all(connection).await?)
 }
 
-/// What of versions is told of a member. Both are JSON of candidates.
+/// The versions of a member, as JSON of candidates.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MemberVersions {
     /// None: nothing is assigned yet.
     pub assigned: Option<String>,
-    /// None: the same, or nothing.
+    /// None: the same as `assigned`, or nothing.
     pub candidate: Option<String>,
 }
 
-/// Members on some clusters, in no order.
+/// Members on these clusters, in no particular order.
 pub async fn told_members(
     connection: &mut Connection,
     set_uid: &str,
@@ -183,7 +183,7 @@ pub async fn told_members(
     read_told(rows)
 }
 
-/// At most `limit`, behind a cluster.
+/// At most `limit` members after a cluster.
 pub async fn page_of_told_members(
     connection: &mut Connection,
     set_uid: &str,
@@ -195,7 +195,7 @@ pub async fn page_of_told_members(
 }
 
 fn with_versions() -> String {
-    // What is twice the same is read once: these are the longest columns.
+    // Don't read equal values twice: these are the longest columns.
     let columns = ", a.assigned, CASE WHEN a.candidate = a.assigned THEN NULL ELSE a.candidate END AS candidate FROM set_members m";
     SELECT_ROLLING.replace(" FROM set_members m", columns)
 }
@@ -242,14 +242,14 @@ pub async fn rollout_of_service(
     Ok(sqlx::query_as(sqlx::AssertSqlSafe(sql)).bind(service_uid.to_owned()).fetch_optional(connection).await?)
 }
 
-/// What a member is released for; none: it is none.
+/// The track of a service. None: it is no member of a set.
 pub async fn track_of_service(connection: &mut Connection, service_uid: &str) -> Result<Option<String>, StoreError> {
     let select =
         sqlx::query_scalar("SELECT track FROM set_members WHERE service_uid = $1").bind(service_uid.to_owned());
     Ok(select.fetch_optional(connection).await?)
 }
 
-/// Of all sets.
+/// Members of all sets on a cluster.
 pub(super) async fn rollouts_of_cluster(
     connection: &mut Connection,
     cluster_uid: &str,
@@ -258,7 +258,7 @@ pub(super) async fn rollouts_of_cluster(
     Ok(sqlx::query_as(sqlx::AssertSqlSafe(sql)).bind(cluster_uid.to_owned()).fetch_all(connection).await?)
 }
 
-/// What a look at a service found: what it would run, and why it stands still.
+/// Saves the reconciliation of a service: the change it wants, and why it is held.
 pub async fn save_look(connection: &mut Connection, row: &MemberRollout) -> Result<(), StoreError> {
     sqlx::query(
         "UPDATE set_members SET wanted = $2, looked_at = $3, stands = $4, pin = $5, documents = $6, looked_mac = $7, \
@@ -276,7 +276,7 @@ pub async fn save_look(connection: &mut Connection, row: &MemberRollout) -> Resu
     Ok(())
 }
 
-/// The spec that counts until the service's own may.
+/// Sets the spec in effect until the service's own may take effect.
 pub async fn hold_spec(connection: &mut Connection, service_uid: &str, spec: &str) -> Result<(), StoreError> {
     sqlx::query("UPDATE set_members SET held_spec = $2 WHERE service_uid = $1")
         .bind(service_uid)
@@ -286,7 +286,7 @@ pub async fn hold_spec(connection: &mut Connection, service_uid: &str, spec: &st
     Ok(())
 }
 
-/// The spec that counts from now on, and the one before.
+/// Sets the spec in effect from now on, and the one before.
 pub async fn save_specs(
     connection: &mut Connection,
     service_uid: &str,
@@ -301,7 +301,7 @@ pub async fn save_specs(
     Ok(())
 }
 
-/// Which generation of its service the set has written.
+/// Records the generation of its service that the set wrote.
 pub async fn save_generation(
     connection: &mut Connection,
     service_uid: &str,
@@ -350,7 +350,7 @@ pub async fn save_track(
     Ok(())
 }
 
-/// Unless it was written since a look has read it.
+/// Saves how a member rests, unless it was written after the decision had read it.
 pub async fn save_rest(
     connection: &mut Connection,
     service_uid: &str,
@@ -365,14 +365,15 @@ pub async fn save_rest(
     Ok(())
 }
 
-/// What these services are handed has changed: those that were looked at with it.
+/// SQL: wakes the members among these services that were reconciled with parameters, because their parameters have
+/// changed.
 pub(super) fn wake_handed_by(services: &str) -> String {
     format!(
         "UPDATE set_members SET rests = 0, changes = changes + 1 WHERE looked_mac <> '' AND service_uid IN ({services})"
     )
 }
 
-/// JSON; none: it has none yet.
+/// The state as JSON. None: the set has none yet.
 pub async fn load_rollout(connection: &mut Connection, set_uid: &str) -> Result<Option<String>, StoreError> {
     let select = sqlx::query_scalar("SELECT state FROM rollouts WHERE set_uid = $1").bind(set_uid);
     Ok(select.fetch_optional(connection).await?)

@@ -1,4 +1,5 @@
-//! What is kept of one service, read together: each statement is a hand-over to the connection's thread, or a way to the server.
+//! Everything stored for one service, read together: each statement costs a hand-over to the connection's thread, or a
+//! round trip.
 
 use std::sync::LazyLock;
 
@@ -13,7 +14,7 @@ use crate::{
 pub struct ServiceRows {
     pub assignment: Option<Assignment>,
     pub held: Option<HeldService>,
-    /// Of a set's.
+    /// The row of a set's member. None: the service belongs to no set.
     pub member: Option<MemberRollout>,
     pub origin: Option<ServiceOrigin>,
     pub parameters: Option<ParameterRow>,
@@ -34,7 +35,7 @@ pub async fn load_service_rows(connection: &mut Connection, service_uid: &str) -
     })
 }
 
-/// In the order in which they are read.
+/// Columns in the order in which they are read.
 static SELECT: LazyLock<String> = LazyLock::new(|| {
     let columns = [
         columns::<Assignment>("a"),

@@ -1,4 +1,4 @@
-//! Which clusters a ServiceSet has, and which ServiceDeployment is its own on each.
+//! The clusters of each ServiceSet, and its ServiceDeployment on each of them.
 
 use crate::{
     Connection, StoreError,
@@ -12,14 +12,14 @@ const SELECT: &str =
 pub struct SetMember {
     pub set_uid: String,
     pub cluster_uid: String,
-    /// Of its ServiceDeployment; empty: it has none.
+    /// uid of its ServiceDeployment. Empty: it has none.
     pub service_uid: String,
     pub service_name: String,
-    /// Why that can't be what it should be; empty: it is.
+    /// Why the service can't be as it should. Empty: it is.
     pub problem: String,
-    /// Whether it is healthy at what is assigned to it: 0 or 1.
+    /// Whether it is healthy at its assigned version: 0 or 1.
     pub ready: i64,
-    /// Since when the selector finds the cluster no more, in seconds since 1970; 0: it does.
+    /// Since when the selector no longer matches the cluster, in seconds since 1970. 0: it matches.
     pub left_at: i64,
     /// Whether it was among too many that left at once: 0 or 1.
     pub braked: i64,
@@ -32,39 +32,39 @@ impl SetMember {
         !self.service_uid.is_empty()
     }
 
-    /// Whether the selector finds its cluster no more.
+    /// Whether the selector no longer matches its cluster.
     pub fn has_left(&self) -> bool {
         self.left_at != 0
     }
 }
 
-/// How many members of a set are what.
+/// Numbers of a set's members by state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemberCounts {
     pub matched: i64,
     pub ready: i64,
     pub failed: i64,
-    /// That have left and still have their service.
+    /// Members that have left and still have their service.
     pub leaving: i64,
-    /// Of them: among too many at once.
+    /// Leaving members that were among too many at once.
     pub braked: i64,
 }
 
 from_row!(MemberCounts, [matched, ready, failed, leaving, braked]);
 
-/// By their clusters.
+/// Members by cluster.
 pub async fn members_of_set(connection: &mut Connection, set_uid: &str) -> Result<Vec<SetMember>, StoreError> {
     let sql = format!("{SELECT} WHERE set_uid = $1 ORDER BY cluster_uid");
     Ok(sqlx::query_as(sqlx::AssertSqlSafe(sql)).bind(set_uid.to_owned()).fetch_all(connection).await?)
 }
 
-/// Whose cluster the selector finds no more, by their clusters.
+/// Members whose clusters the selector no longer matches, by cluster.
 pub async fn members_that_left(connection: &mut Connection, set_uid: &str) -> Result<Vec<SetMember>, StoreError> {
     let sql = format!("{SELECT} WHERE set_uid = $1 AND left_at > 0 ORDER BY cluster_uid");
     Ok(sqlx::query_as(sqlx::AssertSqlSafe(sql)).bind(set_uid.to_owned()).fetch_all(connection).await?)
 }
 
-/// At most `limit`, behind a cluster.
+/// At most `limit` members after a cluster.
 pub async fn page_of_members(
     connection: &mut Connection,
     set_uid: &str,
@@ -76,7 +76,7 @@ pub async fn page_of_members(
     Ok(select.bind(i64::from(limit)).fetch_all(connection).await?)
 }
 
-/// At most `limit` of one step, by their services' names, behind a service's name and its cluster.
+/// At most `limit` members of a step, by service name, after a service name and its cluster.
 pub async fn page_of_step(
     connection: &mut Connection,
     (set_uid, step): (&str, i64),
@@ -92,7 +92,7 @@ pub async fn page_of_step(
     Ok(select.fetch_all(connection).await?)
 }
 
-/// Of some clusters, in no order.
+/// Members on these clusters, in no particular order.
 pub async fn members_on(
     connection: &mut Connection,
     set_uid: &str,
@@ -120,7 +120,7 @@ pub async fn load_member(
     Ok(select.fetch_optional(connection).await?)
 }
 
-/// The member of a set whose ServiceDeployment is called so.
+/// The member whose ServiceDeployment has this name.
 pub async fn member_named(
     connection: &mut Connection,
     set_uid: &str,
@@ -140,7 +140,7 @@ pub async fn member_of_service(
     Ok(sqlx::query_as(sqlx::AssertSqlSafe(sql)).bind(service_uid.to_owned()).fetch_optional(connection).await?)
 }
 
-/// (service, set, step of its rollout) of those of these services that a set has made.
+/// (service, set, step of its rollout) of those of these services that belong to a set.
 pub async fn sets_of_services(
     connection: &mut Connection,
     service_uids: &[String],
@@ -159,7 +159,7 @@ pub async fn sets_of_services(
     Ok(found)
 }
 
-/// (set, cluster) of the members that have no service and would call it so.
+/// (set, cluster) of the members without a service that would give it this name.
 pub async fn members_waiting_for(
     connection: &mut Connection,
     service_name: &str,
@@ -168,14 +168,14 @@ pub async fn members_waiting_for(
     Ok(sqlx::query_as(sql).bind(service_name).fetch_all(connection).await?)
 }
 
-/// Of all sets that have a cluster, or had it a short time ago.
+/// uids of all sets that contain a cluster, or recently did.
 pub async fn sets_of_cluster(connection: &mut Connection, cluster_uid: &str) -> Result<Vec<String>, StoreError> {
     let sql = "SELECT set_uid FROM set_members WHERE cluster_uid = $1 ORDER BY set_uid";
     Ok(sqlx::query_scalar(sql).bind(cluster_uid).fetch_all(connection).await?)
 }
 
 pub async fn count_members(connection: &mut Connection, set_uid: &str) -> Result<MemberCounts, StoreError> {
-    // Each is told by an index alone: a set may have many members.
+    // An index alone answers each count, because a set may have many members.
     let sql = "SELECT CAST(there.number AS BIGINT) AS matched, CAST(there.ready - troubled.ready AS BIGINT) AS ready, \
                CAST(troubled.number AS BIGINT) AS failed, CAST(gone.number AS BIGINT) AS leaving, \
                CAST(gone.braked AS BIGINT) AS braked FROM \
@@ -188,7 +188,7 @@ pub async fn count_members(connection: &mut Connection, set_uid: &str) -> Result
     Ok(sqlx::query_as(sql).bind(set_uid).fetch_one(connection).await?)
 }
 
-/// The first that have a problem.
+/// The first members with a problem.
 pub async fn troubled_members(
     connection: &mut Connection,
     set_uid: &str,
@@ -223,7 +223,7 @@ pub async fn save_member(connection: &mut Connection, row: &SetMember) -> Result
     Ok(())
 }
 
-/// Those that have left go only when somebody has looked.
+/// Holds the members that have left until a person has approved it.
 pub async fn brake_members(connection: &mut Connection, set_uid: &str) -> Result<(), StoreError> {
     sqlx::query("UPDATE set_members SET braked = 1 WHERE set_uid = $1 AND left_at > 0 AND service_uid <> ''")
         .bind(set_uid)
@@ -232,7 +232,7 @@ pub async fn brake_members(connection: &mut Connection, set_uid: &str) -> Result
     Ok(())
 }
 
-/// Notes how a ServiceDeployment does.
+/// Records whether a ServiceDeployment is healthy.
 pub async fn note_ready(connection: &mut Connection, service_uid: &str, ready: bool) -> Result<(), StoreError> {
     let sql =
         "UPDATE set_members SET ready = $2, rests = 0, changes = changes + 1 WHERE service_uid = $1 AND ready <> $2";

@@ -1,4 +1,4 @@
-//! What each rollout of a set was about, to be gone back to.
+//! The version of a set at each of its rollouts, for rollbacks.
 
 use crate::{Connection, StoreError};
 
@@ -34,7 +34,7 @@ pub async fn save_set_version(
     Ok(())
 }
 
-/// Forgets those up to a number, but for some that are still of use.
+/// Deletes the versions up to a number, except those still in use.
 pub async fn trim_set_versions(
     connection: &mut Connection,
     set_uid: &str,
@@ -55,19 +55,19 @@ pub(super) async fn delete_set_versions(connection: &mut Connection, set_uid: &s
     Ok(())
 }
 
-/// The version that a set is kept at; 0: none.
+/// The version that a set is pinned to. 0: none.
 pub async fn load_set_pin(connection: &mut Connection, set_uid: &str) -> Result<i64, StoreError> {
     let select = sqlx::query_scalar("SELECT pin FROM rollouts WHERE set_uid = $1").bind(set_uid);
     Ok(select.fetch_optional(connection).await?.unwrap_or(0))
 }
 
-/// Of a set that has a rollout: another one has no versions either.
+/// Pins a set that has a rollout; a set without one has no versions either.
 pub async fn save_set_pin(connection: &mut Connection, set_uid: &str, pin: i64) -> Result<(), StoreError> {
     sqlx::query("UPDATE rollouts SET pin = $2 WHERE set_uid = $1").bind(set_uid).bind(pin).execute(connection).await?;
     Ok(())
 }
 
-/// Some services of a set, by their clusters: what they were assigned others may be, too.
+/// Some services of a set, by cluster. Their assigned versions may suit the others.
 pub async fn some_services_of_set(
     connection: &mut Connection,
     set_uid: &str,

@@ -1,4 +1,4 @@
-//! What is served of each source, and which archive holds which content.
+//! The served revision of each source, and the archive of each content.
 
 use std::collections::BTreeMap;
 
@@ -14,20 +14,21 @@ use super::{
 };
 use crate::{Connection, StoreError};
 
-/// What of a revision is read and was looked at before it was served.
+/// How a revision was read and checked before it was served.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Taken {
     pub submodules: bool,
     pub lfs: bool,
-    /// The address of the Git repository that it was fetched from. Absent of other sources, whose origin has it, and of what was fetched
-    /// before addresses were kept.
+    /// The address of the Git repository that it was fetched from. None for other sources, whose origin has it, and for
+    /// revisions that were fetched before addresses were stored.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
-    /// What it was verified by: mode and keys, in the words of whoever does that. Absent if that was not asked for.
+    /// How it was verified: mode and keys, in the verifier's words. None: no verification was requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub verified: Option<String>,
-    /// By what an artifact is found on the disk, where that is not its manifest's digest: of one manifest there may be several.
+    /// Name of the artifact on disk, if that is not its manifest's digest, because one manifest may give several. None:
+    /// the digest.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub artifact: Option<Digest>,
     /// Texts that a pipeline has promoted with it, by their names in `configuration`.
@@ -58,12 +59,12 @@ pub(super) fn revision((source_uid, reference, commit, fetched, terms): Revision
     Ok(Revision { source_uid, reference, commit, fetched, taken })
 }
 
-/// A bundle, and how to make it again.
+/// A bundle, and how to rebuild it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bundle {
     pub content_id: Digest,
     pub digest: Digest,
-    /// Of the uncompressed archive.
+    /// Size of the uncompressed archive.
     pub bytes: u64,
     pub source_uid: String,
     pub commit: String,
@@ -84,13 +85,14 @@ pub async fn load_revisions(connection: &mut Connection) -> Result<Vec<Revision>
     rows.into_iter().map(revision).collect()
 }
 
-/// Whatever differs from the revision before.
+/// Saves a revision that may differ from the one before in any path.
 pub async fn save_revision(connection: &mut Connection, revision: &Revision) -> Result<(), StoreError> {
     touch_source(connection, &revision.source_uid).await?;
     write_revision(connection, revision).await
 }
 
-/// A revision that differs from the one before in these paths alone. (namespace, name) of the services that it concerns.
+/// Saves a revision that differs from the one before only in these paths. Returns (namespace, name) of the services
+/// concerned.
 pub async fn move_revision(
     connection: &mut Connection,
     revision: &Revision,
@@ -124,7 +126,7 @@ async fn write_revision(connection: &mut Connection, revision: &Revision) -> Res
     Ok(())
 }
 
-/// The source serves nothing any more, until it is fetched again. What it is known by stays.
+/// Makes the source serve nothing until it is fetched again. Its identity is kept.
 pub async fn withdraw_revision(connection: &mut Connection, source_uid: &str) -> Result<(), StoreError> {
     touch_source(connection, source_uid).await?;
     delete_terms(connection, source_uid).await?;
@@ -168,7 +170,7 @@ pub async fn bundle_of_content(connection: &mut Connection, content_id: &Digest)
     Ok(row.map(bundle).transpose()?)
 }
 
-/// Every way to make a bundle that is known: its source may be gone while another one's isn't.
+/// Every known way to rebuild a bundle: one of its sources may be gone while another still exists.
 pub async fn bundle_of_digest(connection: &mut Connection, digest: &Digest) -> Result<Vec<Bundle>, StoreError> {
     let rows: Vec<BundleRow> =
         sqlx::query_as("SELECT content_id, digest, bytes, source_uid, commit_id, path FROM bundles WHERE digest = $1")
@@ -178,7 +180,7 @@ pub async fn bundle_of_digest(connection: &mut Connection, digest: &Digest) -> R
     Ok(rows.into_iter().map(bundle).collect::<Result<_, _>>()?)
 }
 
-/// The digest stays what it was made once; where it can be made from follows the newest source.
+/// Saves a bundle. Its digest never changes; its origin follows the newest source.
 pub async fn save_bundle(connection: &mut Connection, bundle: &Bundle) -> Result<(), StoreError> {
     sqlx::query(
         "INSERT INTO bundles (content_id, digest, bytes, source_uid, commit_id, path) VALUES ($1, $2, $3, $4, $5, $6) \

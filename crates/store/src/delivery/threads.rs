@@ -1,4 +1,4 @@
-//! What notification providers are told: the outbox. Of each thread it holds the newest that waits, and what was told last.
+//! The outbox of notification providers. It holds the newest waiting message and the last sent message of each thread.
 
 use crate::{Connection, StoreError};
 
@@ -7,18 +7,18 @@ use crate::{Connection, StoreError};
 pub struct Thread {
     pub provider_uid: String,
     pub thread: String,
-    /// JSON: what is to be told; empty: nothing.
+    /// JSON of the message to send. Empty: none.
     pub waiting: String,
-    /// Counts what was to be told.
+    /// Counts the messages to send.
     pub version: i64,
-    /// Since when something waits.
+    /// Since when a message waits.
     pub since: i64,
-    /// Before which it is not sent.
+    /// Not sent before this time.
     pub due: i64,
-    /// JSON: what was told last; empty: nothing yet.
+    /// JSON of the last sent message. Empty: none yet.
     pub told: String,
     pub told_at: i64,
-    /// What the provider calls the thread's message.
+    /// The provider's id of the thread's message.
     pub remote: String,
 }
 
@@ -36,7 +36,7 @@ pub async fn load_thread(
     Ok(select.fetch_optional(connection).await?)
 }
 
-/// Those whose names begin so, up to a slash, and of whose texts one has another in it.
+/// Threads whose names begin with `prefix`, up to a slash, and that have a given text in one of their messages.
 pub async fn threads_below(
     connection: &mut Connection,
     provider_uid: &str,
@@ -50,7 +50,7 @@ pub async fn threads_below(
     Ok(select.fetch_all(connection).await?)
 }
 
-/// The first that are to be sent by now.
+/// The first threads that are due.
 pub async fn due_threads(
     connection: &mut Connection,
     provider_uid: &str,
@@ -62,7 +62,7 @@ pub async fn due_threads(
     Ok(select.bind(i64::from(limit)).fetch_all(connection).await?)
 }
 
-/// That wait since a time at the latest, whatever they wait for. `prefix`: what their names begin with, up to a slash.
+/// Threads that have waited since `since` or longer, due or not. `prefix`: beginning of their names, up to a slash.
 pub async fn waiting_threads(
     connection: &mut Connection,
     provider_uid: &str,
@@ -74,7 +74,7 @@ pub async fn waiting_threads(
     Ok(select.bind(prefix.to_owned()).bind(end_of(prefix)).bind(since).fetch_all(connection).await?)
 }
 
-/// Those that wait are not sent before a time.
+/// Delays waiting threads until a time.
 pub async fn delay_threads(
     connection: &mut Connection,
     provider_uid: &str,
@@ -94,12 +94,12 @@ pub async fn delay_threads(
     Ok(())
 }
 
-/// Behind all that begin so: after a slash comes a zero.
+/// The end of the range of names that begin with `prefix`: a zero follows the slash.
 fn end_of(prefix: &str) -> String {
     format!("{}0", prefix.trim_end_matches('/'))
 }
 
-/// When the next is to be sent; none: nothing waits.
+/// When the next message is due. None: nothing waits.
 pub async fn next_due(connection: &mut Connection, provider_uid: &str) -> Result<Option<i64>, StoreError> {
     let sql = "SELECT MIN(due) FROM threads WHERE provider_uid = $1 AND waiting <> ''";
     Ok(sqlx::query_scalar::<_, Option<i64>>(sql).bind(provider_uid).fetch_one(connection).await?)
@@ -136,13 +136,13 @@ pub async fn delete_thread(connection: &mut Connection, provider_uid: &str, thre
     Ok(())
 }
 
-/// All of a provider that is gone.
+/// Deletes all threads of a provider that is gone.
 pub async fn delete_threads(connection: &mut Connection, provider_uid: &str) -> Result<(), StoreError> {
     sqlx::query("DELETE FROM threads WHERE provider_uid = $1").bind(provider_uid).execute(connection).await?;
     Ok(())
 }
 
-/// Those of providers that went while nobody was looking. `kind`: of providers.
+/// Deletes the threads of providers that were deleted while no hub ran. `kind`: kind of providers.
 pub async fn delete_orphaned_threads(connection: &mut Connection, kind: &str) -> Result<(), StoreError> {
     sqlx::query("DELETE FROM threads WHERE provider_uid NOT IN (SELECT uid FROM resources WHERE kind = $1)")
         .bind(kind)
@@ -151,7 +151,7 @@ pub async fn delete_orphaned_threads(connection: &mut Connection, kind: &str) ->
     Ok(())
 }
 
-/// Those about which nothing waits and nothing was told since a time.
+/// Deletes threads without a waiting message whose last message was sent before a time.
 pub async fn delete_old_threads(
     connection: &mut Connection,
     provider_uid: &str,
@@ -165,7 +165,7 @@ pub async fn delete_old_threads(
     Ok(())
 }
 
-/// Forgets what has waited since before a time; how many there were.
+/// Drops messages that have waited since before a time. Returns their number.
 pub async fn give_up_threads(connection: &mut Connection, provider_uid: &str, before: i64) -> Result<u64, StoreError> {
     let update =
         sqlx::query("UPDATE threads SET waiting = '' WHERE provider_uid = $1 AND waiting <> '' AND since < $2");

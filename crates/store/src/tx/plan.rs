@@ -1,4 +1,4 @@
-//! What writes make of the rows that they concern: pure, one after the other, before any statement.
+//! Computes the rows after a series of writes: pure, before any statement.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -13,29 +13,29 @@ use crate::{
     tallies::TallyChanges,
 };
 
-/// The rows as the writes so far leave them, and what watchers will be shown of it.
+/// The rows after the writes so far, and the changes for watchers.
 pub(super) struct Plan {
     sealer: Arc<Sealer>,
     ownerless: Arc<[Kind]>,
-    /// The last number taken.
+    /// The last assigned version.
     pub number: u64,
     pub changes: Vec<Pending>,
     pub rows: HashMap<Key, Slot>,
-    /// What the garbage collector goes by, to be kept in step.
+    /// Changes for the garbage collector.
     pub relations: Vec<RelationChange>,
-    /// How many resources come into which state.
+    /// Changes of the number of resources by state.
     pub tallied: TallyChanges,
 }
 
-/// What a change takes the place of.
+/// What a change replaces.
 #[derive(Default)]
 struct Old {
     labels: Labels,
-    /// Of an update.
+    /// Only for an update.
     parts: Option<Arc<PlainParts>>,
 }
 
-/// One key: its row, and whether the database has the same.
+/// The row of one key, and whether it differs from the database.
 #[derive(Default)]
 pub(super) struct Slot {
     pub row: Option<StoredParts>,
@@ -55,7 +55,7 @@ impl Plan {
         Self { sealer, ownerless, number, changes: Vec::new(), rows, relations: Vec::new(), tallied }
     }
 
-    /// One compare-and-swap. A refusal takes no number.
+    /// One compare-and-swap. A refused write uses no version.
     pub(super) fn write(&mut self, write: Write) -> Result<Resource, WriteError> {
         let Write { key, change } = write;
         match change {
@@ -130,14 +130,14 @@ impl Plan {
         Ok(self.append(key, Operation::Deleted, row, old, last.object)?)
     }
 
-    /// Without `new` it is gone.
+    /// Records a change of relations. Without `new` the resource is gone.
     fn relate(&mut self, key: &Key, uid: &str, old: Relations, new: Option<Relations>) {
         if !self.ownerless.contains(&key.kind) {
             self.relations.extend(RelationChange::of(key, uid, old, new));
         }
     }
 
-    /// Takes the next number for what is written.
+    /// Assigns the next version to a change.
     fn append(
         &mut self,
         key: Key,

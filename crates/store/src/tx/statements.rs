@@ -1,4 +1,4 @@
-//! The statements of a transaction that writes.
+//! The statements of a writing transaction.
 
 use std::collections::HashMap;
 
@@ -12,7 +12,7 @@ use crate::{
 };
 
 impl Tx {
-    /// Brings the table to what was planned. The counter's lock keeps others away from it.
+    /// Writes the planned rows. The counter's lock keeps other writers away.
     pub(super) async fn save_rows(&mut self, rows: HashMap<Key, Slot>) -> Result<(), sqlx::Error> {
         let changed = rows.into_iter().filter(|(_, slot)| slot.changed);
         let (mut kept, mut gone) = (Vec::new(), Vec::new());
@@ -22,6 +22,7 @@ impl Tx {
                 None => gone.push(key),
             }
         }
+
         for some in chunks(&gone) {
             let sql = format!(
                 "DELETE FROM resources WHERE (kind, namespace, name) IN (VALUES {})",
@@ -92,14 +93,15 @@ impl Tx {
         Ok(())
     }
 
-    /// Whether the log holds exactly what this transaction wanted to commit. Under the counter's lock, so that whatever was
-    /// under way has ended.
+    /// Whether the log contains exactly the changes of this transaction. Call it under the counter's lock, so that
+    /// earlier transactions have ended.
     pub(crate) async fn is_logged(&mut self, counter: u64) -> Result<bool, sqlx::Error> {
         let (Some(first), Some(last)) = (self.changes.first(), self.changes.last()) else { return Ok(false) };
         let (first, last) = (first.row.version, last.row.version);
         if counter < last {
             return Ok(false);
         }
+
         let rows = sqlx::query(
             "SELECT version, kind, namespace, name, uid, operation, sealed, body, status, written FROM changes \
              WHERE version BETWEEN $1 AND $2 ORDER BY version",

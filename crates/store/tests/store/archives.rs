@@ -32,7 +32,7 @@ on_both_engines!(
 const KEY: [u8; 32] = [7; 32];
 const REPLACE: Allow = Allow { replace: true, damage: false };
 
-/// One with the other engine.
+/// An empty place of the other engine.
 async fn other(place: &Place) -> Place {
     if place.url().is_some() { Place::file() } else { Place::database().await }
 }
@@ -45,7 +45,7 @@ fn secret() -> Key {
     Key { kind: Kind::from("secrets"), ..key("secret") }
 }
 
-/// Something in every corner.
+/// Writes something into every table.
 async fn fill(store: &Store) {
     for n in 0..450 {
         put(store, &format!("n{n:03}"), json!({"n": n, "text": "b:not base64 \u{1F600} \n"})).await.unwrap();
@@ -131,7 +131,7 @@ async fn a_backup_brings_everything_back_into_either_engine(place: Place) {
     assert_eq!(verify(&file(&place)).unwrap(), copied);
     let whole = fs::read(file(&place)).unwrap();
     assert!(zstd::decode_all(&*whole).unwrap().windows(6).all(|window| window != b"canary"), "sealed rows stay sealed");
-    // What comes after the backup, the backup doesn't know.
+    // A write after the backup is not in the backup.
     put(&store, "n000", json!({"n": "later"})).await.unwrap();
     let later = store.position();
     let before: Vec<_> = everything(&store).await.into_iter().filter(|(key, ..)| key.name != "n000").collect();
@@ -147,14 +147,14 @@ async fn a_backup_brings_everything_back_into_either_engine(place: Place) {
         assert_eq!(after, before);
         let old = store.get(&key("n000")).await.unwrap().unwrap();
         assert_eq!(old.object["data"]["n"], 0);
-        // Whoever watched has to list again, and goes on from there.
+        // A watch from before has to list again, and goes on from there.
         let refused = store.watch(None, later);
         assert!(matches!(refused, Err(WatchError::Compacted { oldest, .. }) if oldest == restored.counter));
         let mut watch = store.watch(None, store.list(&all()).await.unwrap().version).unwrap();
         let written = store.write(replace(&old, object(&key("n000"), json!({"n": "new"})))).await.unwrap();
         assert_eq!((next(&mut watch).await.version, written.version), (restored.counter + 1, restored.counter + 1));
 
-        // Agents take nothing for granted until somebody has said so.
+        // The new epoch makes agents ask before they act on the restored state.
         assert!(restored.epoch > 100);
         let mut tables = store.tables().await.unwrap();
         let agent = load_agent(&mut tables, "uid-east").await.unwrap().unwrap();
@@ -182,7 +182,7 @@ async fn a_copy_goes_on_where_the_original_was(place: Place) {
 
     let store = target.open().await;
     assert_eq!((store.position(), everything(&store).await), (position, before));
-    // A watch goes on across it.
+    // A watch goes on across the copy.
     let mut watch = store.watch(None, position - 3).unwrap();
     put(&store, "after", json!({})).await.unwrap();
     for version in position - 2..=position + 1 {
@@ -276,7 +276,7 @@ async fn a_backup_of_damaged_rows_takes_no_place_unless_that_is_allowed(place: P
     assert!(fsck(&target.location(), &KEY).await.unwrap().is_damaged);
 }
 
-/// What it is written to, and what has come there.
+/// A stream that can be read back after it was written.
 #[derive(Clone, Default)]
 struct Sink(Arc<Mutex<Vec<u8>>>);
 
@@ -319,7 +319,7 @@ async fn a_backup_of_a_busy_store_is_of_one_moment(place: Place) {
         let store = store.clone();
         tokio::spawn(async move {
             for n in 0.. {
-                // Two at once, or none.
+                // Two writes in one transaction.
                 let write = store.transact(move |tx| {
                     Box::pin(async move {
                         for name in ["first", "second"] {

@@ -1,4 +1,4 @@
-//! What services need beside one source.
+//! What services need besides one source.
 
 use farwater_store::{
     Store,
@@ -127,7 +127,7 @@ async fn after_a_restore_every_source_of_a_service_is_to_be_asked(place: Place) 
     }
 }
 
-/// As the program before left it: what 0012 and those after it make is not there.
+/// Makes the database one of an older program, without migration 12 and those after it.
 const BEFORE: &str = "DROP TABLE service_sources; DROP TABLE charts; DROP TABLE bundle_recipes; DROP TABLE revision_terms; \
                       DROP TABLE service_paths; DROP TABLE service_parameters; DROP TABLE parameter_keys; \
                       DROP TABLE data_keys; DROP TABLE kept_values; DROP TABLE set_members; DROP TABLE rollouts; \

@@ -1,4 +1,4 @@
-//! Commits whose answer is lost: never told as made or not made unless that is known.
+//! Commits whose answer is lost: the store reports them as done or not done only if that is known.
 
 use std::{
     sync::{Arc, Mutex},
@@ -15,25 +15,26 @@ use tokio::{
 
 use crate::setup::{Place, key, next, put};
 
-/// What becomes of the next COMMIT of a transaction that has written, and of the connection that it came on.
+/// What happens to the next COMMIT of a transaction that has written, and to its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cut {
     Nothing,
-    /// The server gets it, and its answer is lost.
+    /// The server gets the COMMIT, but its answer is lost.
     Answer,
-    /// It is lost itself.
+    /// The COMMIT itself is lost.
     Commit,
-    /// Its answer is lost, and nobody connects any more.
+    /// The COMMIT's answer is lost, and no new connection is accepted.
     AnswerForGood,
-    /// No connection is taken.
+    /// No connection is accepted.
     Everything,
 }
 
-/// Stands between a store and its server.
+/// A proxy between a store and its server.
 #[derive(Clone)]
 struct Wire(Arc<Mutex<Cut>>);
 
-/// In what a transaction sends that changes a resource, or the fact of that name: compaction's has neither.
+/// One of these is in the statements of each transaction that changes a resource or the fact of that name. Compaction
+/// has neither.
 const WRITES: [&[u8]; 2] = [b"farwater_changes", b"canary-fact"];
 
 impl Wire {
@@ -143,11 +144,11 @@ async fn nobody_is_told_what_is_not_known() {
     let unknown = put(&store, "a", json!({"n": 0})).await;
     let Err(WriteError::Store(error @ StoreError::Unknown { .. })) = unknown else { panic!("{unknown:?}") };
     assert!(!error.retry());
-    // Until then it is not shown either, and then it is.
+    // The write is not shown until its outcome is known, and then it is.
     wire.set(Cut::Nothing);
     assert!(store.wait_for(1, Duration::from_secs(20)).await);
     assert_eq!(next(&mut watch).await.version, 1);
-    // What has no number can't be found again.
+    // A write without a number can't be found again.
     wire.set(Cut::Answer);
     assert!(matches!(store.put_meta("canary-fact", "1").await, Err(StoreError::Unknown { .. })));
     assert_eq!(store.meta("canary-fact").await.unwrap().as_deref(), Some("1"));

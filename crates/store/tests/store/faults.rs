@@ -1,4 +1,5 @@
-//! Full and read-only disks, damaged files: errors that name the file, nothing acknowledged lost, and recovery.
+//! Full and read-only disks and damaged files: the errors name the file, no acknowledged write is lost, and the store
+//! recovers.
 
 use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
 
@@ -9,7 +10,7 @@ use crate::setup::{Place, all, create, key, next, object, put};
 
 on_both_engines!(opening_reads_no_objects,);
 
-/// Sets a limit on the writing connection, in pages of 4 KiB beyond what the file has.
+/// Limits the file of the writing connection to this many more pages of 4 KiB.
 async fn leave_room(store: &Store, pages: i64) {
     store
         .transact(move |tx| {
@@ -97,7 +98,7 @@ async fn a_read_only_file_is_named_and_recovers() {
         })
         .await;
     assert!(matches!(refused, Err(StoreError::ReadOnly { location, .. }) if location == place.location()));
-    // The connection is still read-only; the store makes itself another.
+    // The connection stays read-only, so the store opens another one.
     assert_eq!(put(&store, "b", json!({})).await.unwrap().version, 2);
 }
 
@@ -111,7 +112,7 @@ async fn a_damaged_page_is_an_error_with_the_files_name() {
     store.close().await;
     let file = std::fs::File::options().write(true).open(place.path()).unwrap();
     let length = file.metadata().unwrap().len();
-    // All but the first pages, which hold the schema.
+    // Damages all pages but the first ones, which hold the schema.
     for page in 16..length / 4096 {
         file.write_all_at(&[0xa5; 4096], page * 4096).unwrap();
     }
@@ -133,7 +134,8 @@ async fn the_file_is_readable_by_its_owner_only() {
     }
 }
 
-/// However large a database is, it opens at once. All objects but one are damaged, so that reading any of them would fail.
+/// A database opens at once, however large it is. All objects but one are damaged, so that reading any of them would
+/// fail.
 async fn opening_reads_no_objects(place: Place) {
     let store = place.open().await;
     put(&store, "first", json!({"text": "x".repeat(500)})).await.unwrap();

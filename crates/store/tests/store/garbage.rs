@@ -1,4 +1,4 @@
-//! Owner references, and the marks that a garbage collector goes by.
+//! Owner references, and the marks that tell the garbage collector what to look at.
 
 use farwater_store::{
     Change, Key, Kind, Resource, Store, Write,
@@ -62,7 +62,7 @@ async fn a_dependent_is_marked_whenever_its_owners_change(place: Place) {
     assert_eq!(dependents(&store, "o2").await, [("a".to_owned(), false)]);
     clear_all(&store).await;
 
-    // Content alone is no reason.
+    // A change of the content alone sets no mark.
     let mut content = (*made.object).clone();
     content["data"] = json!({"x": "1"});
     let made = store.write(replace(&made, content)).await.unwrap();
@@ -89,7 +89,7 @@ async fn an_owner_that_goes_is_marked_and_one_that_waits_is_marked_again(place: 
     let [mark] = &marks(&store).await[..] else { panic!("one mark") };
     assert_eq!((&mark.key, mark.marks), (&key("owner"), 1));
     store.write(delete(&a)).await.unwrap();
-    // Whoever worked on the first mark doesn't take the second with it.
+    // Clearing the first mark leaves a second one that came meanwhile.
     let old = mark.clone();
     store.transact(move |tx| Box::pin(async move { clear_garbage(tx, &old).await })).await.unwrap();
     assert_eq!(marks(&store).await[0].marks, 2);

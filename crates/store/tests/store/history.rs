@@ -1,4 +1,4 @@
-//! Versions of services, and which services depend on which.
+//! Versions of services, and dependencies between services.
 
 use std::collections::HashSet;
 
@@ -56,7 +56,7 @@ async fn the_newest_versions_are_kept_and_the_newest_is_read_alone(place: Place)
     save(&store, (1..=12).map(|n| version("web", n, &format!("b{}", n % 2))).collect()).await;
     save(&store, vec![version("other", 1, "b1")]).await;
     assert_eq!((numbers(&store, "web").await, numbers(&store, "other").await), (vec![12, 11, 10], vec![1]));
-    // One may have to be gone back to.
+    // Trimming keeps a version that a rollback may need.
     save(&store, (1..=6).map(|n| version("kept", n, "b1")).collect()).await;
     let trimmed = store.transact(|tx| Box::pin(async move { trim_history(tx, "kept", (6, 4), 1).await }));
     trimmed.await.unwrap();
@@ -69,7 +69,7 @@ async fn the_newest_versions_are_kept_and_the_newest_is_read_alone(place: Place)
         assert_eq!(load_version(&mut tables, "web", &Digest::of("other")).await.unwrap(), None);
         assert_eq!(load_version(&mut tables, "none", &Digest::of("b0")).await.unwrap(), None);
     }
-    // What is said of one later takes its place.
+    // A later row of the same version replaces it.
     let told = VersionRow { version: "{\"result\":\"Healthy\"}".to_owned(), ..version("web", 12, "b0") };
     save(&store, vec![told.clone()]).await;
     assert_eq!(load_newest_version(&mut store.tables().await.unwrap(), "web").await.unwrap(), Some(told));
@@ -179,7 +179,7 @@ async fn hooks_go_with_their_version(place: Place) {
         saved.await.unwrap();
     };
     save(vec![hook(1, "Test a", "1"), hook(2, "Test b", "2"), hook(2, "Test a", "3")]).await;
-    // Of a hook the last run counts.
+    // The last run of a hook replaces the earlier one.
     save(vec![hook(2, "Test a", "4")]).await;
     let load = async || load_hooks(&mut store.tables().await.unwrap(), "web").await.unwrap();
     assert_eq!(load().await, vec![hook(2, "Test a", "4"), hook(2, "Test b", "2"), hook(1, "Test a", "1")]);

@@ -1,5 +1,5 @@
-//! `kill -9` while writing: a child process writes and says what it tries and what was acknowledged; the parent keeps the
-//! ledger, kills, opens the file and compares.
+//! `kill -9` while writing. A child process writes, and prints what it tries and what was acknowledged. The parent
+//! records that, kills the child, opens the file and compares.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -22,14 +22,14 @@ const KILLS: usize = 5;
 const WRITERS: usize = 32;
 const NAMES: usize = 4;
 
-/// Tells the child where to write; without it the child's test does nothing.
+/// Variable with the file that the child writes. Without it, the child's test does nothing.
 const CHILD: &str = "FARWATER_STORE_KILL9_FILE";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_child_that_writes_until_it_is_killed() {
     let Ok(file) = env::var(CHILD) else { return };
     let store = Store::open(OpenOptions::new(std::path::PathBuf::from(file), [7; 32])).await.unwrap();
-    // libtest leaves its own line open.
+    // libtest doesn't end its own line.
     println!();
     let mut watch = store.watch(None, store.position()).unwrap();
     tokio::spawn(async move {
@@ -64,13 +64,13 @@ async fn write_for_ever(store: Store, writer: usize) {
     }
 }
 
-/// What must be in the file. A value of `None`: nothing.
+/// The expected content of the file. A value of `None`: no object.
 #[derive(Default)]
 struct Ledger {
     acknowledged: HashMap<String, Option<String>>,
-    /// Tried, and no answer came: either outcome is right.
+    /// Writes that got no answer. They may have happened or not.
     open: HashMap<String, Option<String>>,
-    /// Acknowledged in this round, by version.
+    /// Writes that were acknowledged in this round, by version.
     log: BTreeMap<u64, (String, Option<String>)>,
     newest_seen: u64,
 }
@@ -107,7 +107,7 @@ async fn what_was_acknowledged_survives_kill_9() {
     assert!(under_way > 0, "no kill met a write that was under way");
 }
 
-/// Reads what the child says until it is killed, after a random number of acknowledgements.
+/// Reads what the child prints, and kills it after a random number of acknowledgements.
 fn write_and_kill(file: &Path, ledger: &mut Ledger) {
     let mut child = Command::new(env::current_exe().unwrap())
         .args(["--exact", "kill9::the_child_that_writes_until_it_is_killed", "--nocapture"])
@@ -120,7 +120,7 @@ fn write_and_kill(file: &Path, ledger: &mut Ledger) {
     thread::spawn(move || {
         let mut output = BufReader::new(output);
         let mut line = String::new();
-        // A line that the kill has cut off says nothing.
+        // A line that the kill has cut off is ignored.
         while output.read_line(&mut line).is_ok() && line.ends_with('\n') {
             let _ = sender.send(std::mem::take(&mut line));
         }
@@ -138,7 +138,7 @@ fn write_and_kill(file: &Path, ledger: &mut Ledger) {
     }
 }
 
-/// Holds the opened file to the ledger; answers its position.
+/// Compares the opened file with the ledger, and returns the file's position.
 async fn compare(store: &Store, ledger: &mut Ledger, from: u64) -> u64 {
     let position = store.position();
     assert!(ledger.newest_seen <= position, "a watcher saw {}, the file is at {position}", ledger.newest_seen);
@@ -156,7 +156,7 @@ async fn compare(store: &Store, ledger: &mut Ledger, from: u64) -> u64 {
         }
     }
     ledger.open.clear();
-    // On a fast machine a round is longer than what is kept for watches that resume.
+    // On a fast machine a round writes more than is kept for watches that resume.
     let from = match store.watch(None, from) {
         Err(WatchError::Compacted { oldest, .. }) => oldest,
         _ => from,

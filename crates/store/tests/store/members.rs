@@ -1,4 +1,4 @@
-//! Members of a set: who rests is counted, and whoever writes what a look at the set reads of one wakes it.
+//! Members of a set: the resting ones are counted, and a write to anything that a look reads wakes the member.
 
 use farwater_api::parameters::ChangedKeys;
 use farwater_store::{
@@ -41,7 +41,7 @@ fn member(name: &str) -> SetMember {
     }
 }
 
-/// Members in step 1, which rest.
+/// Opens a store with resting members in step 1.
 async fn resting(place: &Place, names: &[&'static str]) -> Store {
     let store = Store::open(place.options()).await.unwrap();
     for &name in names {
@@ -58,7 +58,7 @@ async fn resting(place: &Place, names: &[&'static str]) -> Store {
     store
 }
 
-/// As it is read now.
+/// Sets a member to rest, at its current number of changes.
 async fn rest(store: &Store, name: &str) {
     let cluster = member(name).cluster_uid;
     let (rows, _) = awake_members(&mut store.tables().await.unwrap(), SET, &[&cluster]).await.unwrap();
@@ -67,7 +67,7 @@ async fn rest(store: &Store, name: &str) {
         .await;
 }
 
-/// Clusters of those that don't rest, and how many others there are.
+/// The clusters of members that are read, and the number of the others, which rest.
 async fn awake(store: &Store, clusters: &[&str]) -> (Vec<String>, i64) {
     let (rows, resting) = awake_members(&mut store.tables().await.unwrap(), SET, clusters).await.unwrap();
     assert!(resting.iter().all(|RestingMembers { rests, step, .. }| (*rests, *step) == (DONE, 1)), "{resting:?}");
@@ -105,7 +105,7 @@ async fn whoever_writes_what_a_look_reads_wakes_a_member(place: Place) {
                 why: r#"{"type":"Current"}"#.to_owned(),
             };
             save_assignment(tx, &row).await?;
-            // What it is handed counts only for one that was looked at with it.
+            // Parameters count only for a member that was looked at with them.
             let looked = MemberRollout {
                 service_uid: "service-a".to_owned(),
                 looked_mac: "sha256:1".to_owned(),
@@ -171,7 +171,7 @@ async fn a_member_rests_only_as_it_was_read(place: Place) {
     assert_eq!(awake(&store, &[]).await, (vec!["a".to_owned()], 0));
     transact(&store, move |tx| Box::pin(save_rest(tx, "service-a", (DONE, read + 1)))).await;
     assert_eq!(awake(&store, &[]).await, (vec![], 1));
-    // Who has left is none of them.
+    // A member that has left is not counted.
     let left = SetMember { left_at: 7, ..member("a") };
     transact(&store, move |tx| Box::pin(async move { save_member(tx, &left).await })).await;
     assert_eq!(awake(&store, &["cluster-a"]).await, (vec![], 0));

@@ -1,5 +1,6 @@
-//! Order under load: three replicas on one PostgreSQL database write at once, commits wait for random times before they are
-//! made, and 50 watchers go from replica to replica. None may miss a change, see one twice, or see time run backwards.
+//! Order under load: three replicas on one PostgreSQL database write at the same time, commits wait for random times,
+//! and 50 watchers go from replica to replica. None may miss a change, see one twice, or see an older one after a newer
+//! one.
 
 mod watcher;
 
@@ -21,12 +22,12 @@ use crate::setup::{Place, create, delete, replace};
 use watcher::{History, Picture, Watcher};
 
 const REPLICAS: usize = 3;
-/// Of each replica: what waits while a batch is committed is the next one.
+/// Writers per replica. While a batch is committed, their waiting writes form the next one.
 const WRITERS: usize = 64;
 const NAMES: usize = 4;
 const WATCHERS: usize = 50;
 
-/// The campaign's count; without it, the test's.
+/// Variable with the number of events in a campaign. Without it, the test's default counts.
 const EVENTS: &str = "FARWATER_ORDER_EVENTS";
 const SEED: &str = "FARWATER_ORDER_SEED";
 
@@ -34,12 +35,13 @@ pub fn kinds() -> [Kind; 3] {
     [Kind::from("configmaps"), Kind::from("clusters.farwater.dev"), Kind::from("secrets")]
 }
 
-/// What all tasks share.
+/// State that all tasks share.
 pub struct Load {
     pub replicas: Vec<Store>,
-    /// Once it is known, the last version that watchers have to reach.
+    /// The last version that watchers have to reach, once it is known.
     pub end: AtomicU64,
-    /// Most events that a watcher sees before it goes to another replica: it goes there often, however few events there are.
+    /// Most events that a watcher sees before it goes to another replica. Small enough that watchers move often,
+    /// however few events there are.
     pub stay: u64,
 }
 
@@ -47,8 +49,7 @@ fn number(variable: &str, otherwise: u64) -> u64 {
     env::var(variable).map_or(otherwise, |text| text.parse().unwrap())
 }
 
-/// Commits take their time, and the counter's lock with it. A trigger that runs at the commit, so that nothing of the
-/// product knows of it.
+/// Delays commits, which hold the counter's lock. A trigger at the commit does it, so that the product is unchanged.
 const DELAYS: &str = "
     CREATE FUNCTION delay() RETURNS trigger LANGUAGE plpgsql AS $$
     BEGIN
@@ -104,12 +105,12 @@ async fn watchers_of_three_replicas_miss_nothing_and_see_nothing_twice() {
 async fn open(place: &Place) -> Store {
     let mut options = place.options();
     options.sharing = Sharing::Replicas;
-    // The whole log is what the watchers are held to.
+    // Keeps the whole log, because the watchers are compared with it.
     options.compact_after = CompactAfter { versions: u64::MAX >> 1, age: Duration::MAX };
     Store::open(options).await.unwrap()
 }
 
-/// Writes to names of its own, so that it knows what each is.
+/// Writes to names of its own, so that it knows the state of each.
 async fn write(load: Arc<Load>, number: usize, seed: u64, events: u64) {
     let store = &load.replicas[number % REPLICAS];
     let mut random = StdRng::seed_from_u64(seed << 32 | number as u64);
@@ -140,7 +141,7 @@ fn object(key: &Key, serial: u64) -> Value {
     })
 }
 
-/// What the database says has happened.
+/// All changes according to the database.
 async fn history(place: &Place, end: u64) -> History {
     let sql = "SELECT version, kind, name, operation FROM changes ORDER BY version";
     let text = postgres::shared().await.unwrap().execute(&place.database_name(), sql).await.unwrap();
@@ -150,7 +151,7 @@ async fn history(place: &Place, end: u64) -> History {
     history
 }
 
-/// What is there in the end.
+/// The final versions of all objects.
 async fn tables(store: &Store) -> Picture {
     let mut picture = Picture::new();
     for kind in kinds() {

@@ -1,4 +1,4 @@
-//! Who is handed which key: what a change of an object marks, and what it leaves alone.
+//! Which services get which keys: what a change of an object marks, and what it leaves alone.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -37,7 +37,7 @@ fn handed(of: &Key, key: &str) -> ParameterKey {
     ParameterKey { kind: kind.to_string(), namespace: namespace.clone(), name: name.clone(), key: key.to_owned() }
 }
 
-/// A service on a cluster of its own that is handed these keys.
+/// Saves a service that gets these keys, on a cluster of its own.
 async fn service(store: &Store, name: &str, keys: Vec<ParameterKey>) {
     let row = Assignment {
         service_uid: format!("uid-of-{name}"),
@@ -67,7 +67,7 @@ async fn service(store: &Store, name: &str, keys: Vec<ParameterKey>) {
     saved.await.unwrap();
 }
 
-/// Services that are marked since the last look, with their clusters.
+/// The services that were marked since the last look. Their clusters must be marked too.
 async fn marked(store: &Store, names: &[&str]) -> Vec<String> {
     let mut found = Vec::new();
     let mut clusters = BTreeSet::new();
@@ -117,7 +117,7 @@ async fn a_changed_key_marks_exactly_those_who_are_handed_it(place: Place) {
     let none: [&str; 0] = [];
     assert_eq!(marked(&store, &names).await, none);
 
-    // It comes into being, whatever its keys are.
+    // A new object marks all services that name it, whatever its keys.
     put(&store, "shared", json!({"a": "1", "b": "1", "c": "1"})).await.unwrap();
     assert_eq!(marked(&store, &names).await, ["a", "b", "whole"]);
     put(&store, "shared", json!({"a": "2", "b": "1", "c": "1"})).await.unwrap();
@@ -126,20 +126,20 @@ async fn a_changed_key_marks_exactly_those_who_are_handed_it(place: Place) {
     assert_eq!(marked(&store, &names).await, ["whole"]);
     put(&store, "shared", json!({"a": "2", "c": "2"})).await.unwrap();
     assert_eq!(marked(&store, &names).await, ["b", "whole"]);
-    // Not its content.
+    // Only the labels change, not the content.
     let current = store.get(&shared).await.unwrap().unwrap();
     let mut labelled = object(&shared, json!({"a": "2", "c": "2"}));
     labelled["metadata"]["labels"] = json!({"x": "y"});
     store.write(replace(&current, labelled)).await.unwrap();
     assert_eq!(marked(&store, &names).await, none);
-    // What PostgreSQL takes for no text.
+    // A key with a character that PostgreSQL doesn't accept in text.
     put(&store, "shared", json!({"a": "2", "c": "2", "\u{0}": "1"})).await.unwrap();
     assert_eq!(marked(&store, &names).await, ["a", "b", "whole"]);
     put(&store, "shared", json!({"a": "2", "c": "2"})).await.unwrap();
     assert_eq!(marked(&store, &names).await, ["a", "b", "whole"]);
     put(&store, "another", json!({"a": "1"})).await.unwrap();
     assert_eq!(marked(&store, &names).await, none);
-    // More keys than one statement takes.
+    // More keys than fit into one statement.
     let many: serde_json::Map<String, Value> = (0..150).map(|n| (format!("k{n}"), json!("x"))).collect();
     put(&store, "shared", Value::Object(many)).await.unwrap();
     assert_eq!(marked(&store, &names).await, ["a", "whole"]);
@@ -173,7 +173,7 @@ async fn a_clusters_labels_mark_its_services_that_are_handed_them(place: Place) 
     east["metadata"]["labels"] = json!({"region": "eu"});
     store.write(create(&cluster, east.clone())).await.unwrap();
     let clear = async |expected: &[&str]| {
-        // The Cluster itself is marked by any write.
+        // Any write of the Cluster marks the Cluster itself.
         let own = sqlx::query("DELETE FROM dirty WHERE cluster_uid = 'uid-east'");
         let cleared = store.transact(move |tx| {
             Box::pin(async move {
@@ -254,7 +254,7 @@ async fn many_services_are_written_together_and_none_that_is_gone(place: Place) 
     }
     put(&store, "shared", json!({"a": "1"})).await.unwrap();
     let mut rows = parameters_of_services(&store, &names).await;
-    // A mark comes to one of them while they are resolved, and another one goes.
+    // While the services are resolved, one of them is marked again, and another one is deleted.
     let meanwhile = store.transact(|tx| {
         Box::pin(async move {
             mark_parameters(tx, "uid-of-s3", "east").await?;

@@ -1,4 +1,4 @@
-//! Which services a commit concerns.
+//! Which services a commit affects.
 
 use farwater_store::{
     Store,
@@ -53,7 +53,7 @@ async fn save(store: &Store, name: &str, paths: &[&str]) {
     saved.await.unwrap();
 }
 
-/// Those that a look at the cluster's services takes for touched.
+/// The services that a look at the cluster treats as affected.
 async fn touched(store: &Store) -> Vec<String> {
     let (rows, touched) = touched_assignments_of_cluster(&mut store.tables().await.unwrap(), "east").await.unwrap();
     assert_eq!(rows, assignments_of_cluster(&mut store.tables().await.unwrap(), "east").await.unwrap());
@@ -98,7 +98,7 @@ async fn a_move_concerns_those_whose_paths_it_touches_and_who_is_made_of_everyth
     check("6", &["base/x.yaml/now-a-folder", "base/y.yaml"], &["anything", "web"]).await;
     check("7", &["apps"], &["anything", "shop", "web", "web-2"]).await;
     check("8", &[], &["anything"]).await;
-    // More than one statement takes.
+    // More paths than fit into one statement.
     let many: Vec<String> = (0..200).map(|n| format!("many/{n}")).chain(["apps/shop/map.yaml".to_owned()]).collect();
     check("9", &many.iter().map(String::as_str).collect::<Vec<_>>(), &["anything", "shop"]).await;
     assert_eq!(paths(&store, "web").await, ["apps/web", "base/x.yaml"]);

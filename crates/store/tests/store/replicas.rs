@@ -1,4 +1,4 @@
-//! Several stores on one database of PostgreSQL: one order, and who may write.
+//! Several stores on one PostgreSQL database: one order, and who may write.
 
 use std::time::Duration;
 
@@ -77,7 +77,7 @@ async fn whoever_is_too_far_behind_is_told() {
     });
     futures::future::join_all(writes).await;
     assert!(two.wait_for(100, Duration::from_secs(20)).await);
-    // Nobody has read meanwhile, so most of them are gone from this replica's memory.
+    // The watch was not read meanwhile, so most of the events have left this replica's memory.
     let error = next_result(&mut watch).await.unwrap_err();
     assert!(matches!(error, WatchError::Lagged { oldest: 90.., .. }), "{error:?}");
     assert!(two.watch(None, 89).is_err());
@@ -144,7 +144,7 @@ async fn a_database_that_went_back_shows_nobody_the_past() {
         put(&store, "a", json!({"n": n})).await.unwrap();
     }
     let mut watch = store.watch(None, 5).unwrap();
-    // As a standby does that lagged when its primary was lost.
+    // The state of a standby that lagged when its primary was lost.
     let sql = "DELETE FROM changes WHERE version > 3; UPDATE resources SET version = 3; UPDATE counter SET value = 3";
     postgres::shared().await.unwrap().execute(&place.database_name(), sql).await.unwrap();
     let written = put(&store, "b", json!({})).await.unwrap();
@@ -174,7 +174,7 @@ async fn no_error_tells_the_password() {
     }
 }
 
-/// Ends all connections to the database, as a restart of the server does.
+/// Ends all connections to the database, like a restart of the server.
 async fn disconnect_all(place: &Place) {
     let sql = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
                WHERE datname = current_database() AND pid <> pg_backend_pid()";

@@ -52,7 +52,7 @@ async fn those_of_many_keys_that_are_there_are_read_together(place: Place) {
     assert!(store.get_all(&[]).await.unwrap().is_empty());
     store.close().await;
 
-    // What is not at hand any more and is asked for twice is read once, and stays there.
+    // An object that is not in memory and is asked for twice is read once, and stays in memory.
     let store = place.open().await;
     assert_eq!(store.get_all(&asked).await.unwrap().len(), 38);
     for key in keys.iter().step_by(2) {
@@ -146,7 +146,7 @@ async fn pages_follow_the_keys_and_miss_nothing(place: Place) {
 
 async fn a_list_as_json_says_the_same(place: Place) {
     let store = place.open().await;
-    // Texts that look like what is looked for, and fields of any name before and behind it.
+    // Texts that look like the searched ones, and fields before and after them.
     let odd = json!({"\"metadata\":{": "\"}{\\", "zz": [1.5, null, {"metadata": {"resourceVersion": "x"}}]});
     let mut with_status = object(&key("status"), odd.clone());
     with_status["status"] = json!({"phase": "done", "text": "}"});
@@ -190,7 +190,7 @@ async fn selectors_read_labels_whatever_their_names(place: Place) {
         (vec![Exists(text("app")), NotIn(text("app"), vec![text("db")])], "a"),
         (vec![In(text("app"), vec![])], ""),
         (vec![NotIn(text("app"), vec![])], "abc"),
-        // Not paths, not SQL: names that no label has.
+        // Label names that would be JSON paths or SQL. No object has them.
         (vec![Exists(text("$.app"))], ""),
         (vec![Exists(text("app\" OR 1=1 --"))], ""),
         (vec![NotExists(text("$[0]"))], "abc"),
@@ -204,7 +204,7 @@ async fn selectors_read_labels_whatever_their_names(place: Place) {
 
 async fn a_selector_pages_through_what_it_leaves_out(place: Place) {
     let store = place.open().await;
-    // A key that no label can have is not given to SQL, so that the store itself has to leave rows out.
+    // A key that is not a valid label name is not passed to SQL, so the store itself filters the rows.
     let odd = "odd key";
     for n in 0..20 {
         let labels = if n % 7 == 0 { json!({odd: "x"}) } else { json!({}) };

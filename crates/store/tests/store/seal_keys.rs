@@ -1,4 +1,4 @@
-//! The seal key is exchanged while reads, writes and watches go on, and a stop anywhere loses nothing.
+//! The seal key is exchanged while reads, writes and watches go on. If the process stops at any point, nothing is lost.
 
 use std::{
     sync::{
@@ -59,7 +59,7 @@ async fn reseal(store: &Store) -> u64 {
     steps
 }
 
-/// Which keys there are, with their rows.
+/// The data keys, each with whether it is in use and its number of rows.
 async fn keys(place: &Place) -> Vec<(i16, bool, u64)> {
     let rows = read_data_keys(&place.location()).await.unwrap();
     rows.into_iter().map(|key| (key.number, key.is_in_use, key.rows)).collect()
@@ -116,7 +116,7 @@ async fn the_seal_key_is_exchanged_while_reads_writes_and_watches_go_on(place: P
     assert_eq!(keys(&place).await, [(2, true, 250)]);
     check(&place, &NEW).await;
     assert_eq!(place.parts_with(CANARY).await, Vec::<String>::new());
-    // No event is lost, and none comes of sealing anew.
+    // No event is lost, and resealing causes none.
     let mut watch = store.watch(Some(Kind::new("secrets", "")), from).unwrap();
     let mut version = from;
     while version < store.position() {
@@ -129,32 +129,32 @@ async fn the_seal_key_is_exchanged_while_reads_writes_and_watches_go_on(place: P
 
     assert!(matches!(Store::open(options(&place, OLD, None)).await, Err(OpenError::WrongKey { .. })));
     let store = Store::open(options(&place, NEW, None)).await.unwrap();
-    // The log opens too.
+    // The log can be opened too.
     let mut watch = store.watch(Some(Kind::new("secrets", "")), from).unwrap();
     assert!(next(&mut watch).await.object["data"]["password"].as_str().unwrap().starts_with(CANARY));
     assert!(store.get(&secret_key("s0001")).await.unwrap().is_some());
 }
 
 async fn an_exchange_that_is_stopped_anywhere_goes_on_at_the_next_start(place: Place) {
-    // The next key was made, and the database not told.
+    // The next key was created, but the database doesn't know it yet.
     let store = Store::open(options(&place, OLD, Some(NEW))).await.unwrap();
     fill(&store, 250).await;
     assert!(store.is_sealed_with(&OLD));
     store.rotate_seal_key(&NEW).await.unwrap();
     store.close().await;
     drop(store);
-    // The database was told, and the files not exchanged.
+    // The database knows the key, but the files were not exchanged yet.
     let store = Store::open(options(&place, OLD, Some(NEW))).await.unwrap();
     assert!(store.is_sealed_with(&NEW));
     assert!(store.get(&secret_key("s0000")).await.unwrap().is_some());
-    // Some was sealed anew.
+    // A part of the rows is resealed.
     assert!(store.reseal(&mut Resealing::default()).await.unwrap());
     store.close().await;
     drop(store);
     let store = Store::open(options(&place, NEW, None)).await.unwrap();
     assert!(keys(&place).await[0].2 < 250);
     check(&place, &NEW).await;
-    // Another exchange before the first has come to its end.
+    // Another exchange begins before the first has ended.
     store.rotate_seal_key(&OLD).await.unwrap();
     assert_eq!(keys(&place).await.len(), 3);
     reseal(&store).await;
@@ -165,7 +165,7 @@ async fn an_exchange_that_is_stopped_anywhere_goes_on_at_the_next_start(place: P
 
 async fn rows_of_a_store_without_data_keys_are_sealed_with_one(place: Place) {
     let store = place.open().await;
-    // As an older version has it: its rows are sealed with the seal key itself.
+    // The state of an older version, whose rows are sealed with the seal key itself.
     let forget = store.transact(|tx| {
         Box::pin(async move {
             sqlx::query("DELETE FROM data_keys").execute(&mut **tx).await?;
@@ -231,7 +231,7 @@ async fn what_was_read_of_backends_is_kept_sealed(place: Place) {
     check(&place, &NEW).await;
     store.transact(|tx| Box::pin(tx.remove_kept("b"))).await.unwrap();
     assert!(store.load_kept("b").await.unwrap().is_none());
-    // One under another's id does not open.
+    // A value under the id of another one can't be opened.
     let swap = store.transact(|tx| {
         Box::pin(async move {
             sqlx::query("UPDATE kept_values SET id = 'c'").execute(&mut **tx).await?;

@@ -1,4 +1,4 @@
-//! Sealed kinds: nothing plain in the file, and nothing that opens in another place.
+//! Sealed kinds: the file has no plain text, and a sealed value can't be opened at another place.
 
 use farwater_store::{Key, Kind, LabelRequirement, ListQuery, OpenError, OpenOptions, Selector, Store, StoreError};
 use serde_json::{Value, json};
@@ -19,7 +19,7 @@ fn secret_key(name: &str) -> Key {
     Key { kind: Kind::new("secrets", ""), namespace: "default".to_owned(), name: name.to_owned() }
 }
 
-/// As `kubectl apply` sends it: the data once more in an annotation.
+/// A Secret as `kubectl apply` sends it, with the data also in an annotation.
 fn secret(name: &str, text: &str) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Secret", "type": "Opaque",

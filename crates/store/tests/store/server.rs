@@ -1,5 +1,5 @@
-//! PostgreSQL in trouble: killed, standing still, full, read-only. Clear errors, nothing acknowledged lost, and recovery
-//! without anybody's help.
+//! PostgreSQL with problems: killed, hanging, full, read-only. The errors are clear, no acknowledged write is lost, and
+//! the store recovers by itself.
 
 use std::{
     path::Path,
@@ -18,7 +18,7 @@ use serde_json::json;
 
 use crate::setup::{Place, all, key, next, put};
 
-/// For what the store does by itself.
+/// Limit for a recovery of the store.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 async fn private() -> (Postgres, Place) {
@@ -27,7 +27,7 @@ async fn private() -> (Postgres, Place) {
     (server, place)
 }
 
-/// Writes until it works again; answers the refusals.
+/// Writes until a write succeeds, and returns the errors before that.
 async fn put_at_last(store: &Store, name: &str) -> Vec<StoreError> {
     let (start, mut refusals) = (Instant::now(), Vec::new());
     loop {
@@ -41,7 +41,7 @@ async fn put_at_last(store: &Store, name: &str) -> Vec<StoreError> {
     }
 }
 
-/// What there is to see is what is there.
+/// Checks that the watch shows every change up to the stored state.
 async fn check_watch(store: &Store, mut watch: Watch) {
     let mut shown = Vec::new();
     while watch.position() < store.position() || shown.is_empty() {
@@ -142,8 +142,8 @@ async fn a_read_only_database_is_read_and_named() {
     put_at_last(&store, "b").await;
 }
 
-/// The data lies on a small file system, the server's own log elsewhere: without room for that one it ends at once, which
-/// is another test.
+/// The data is on a small file system and the server's log elsewhere. Without room for its log, the server ends at
+/// once, which is another test.
 #[tokio::test]
 async fn a_full_disk_of_the_server_loses_nothing_and_recovers() {
     let server = Postgres::start().await.unwrap();
@@ -159,7 +159,7 @@ async fn a_full_disk_of_the_server_loses_nothing_and_recovers() {
     let place = Place::of(server.url("small"));
     let store = place.open().await;
     let watch = store.watch(None, 0).unwrap();
-    // What doesn't compress: it fills pages, not the server's wit.
+    // Text that doesn't compress, so that it fills pages.
     let text = |n: usize| {
         let digits =
             (0..40_000_u64).map(|i| format!("{:x}", (i + n as u64 * 40_000).wrapping_mul(0x9e37_79b9_7f4a_7c15)));
@@ -186,7 +186,7 @@ async fn a_full_disk_of_the_server_loses_nothing_and_recovers() {
     drop(server);
 }
 
-/// A file system in memory; gone when dropped.
+/// A file system in memory, which is removed when this is dropped.
 struct SmallDisk(std::path::PathBuf);
 
 impl SmallDisk {

@@ -1,4 +1,4 @@
-//! What is kept of one service, read together.
+//! The rows of one service, which are read together.
 
 use std::collections::BTreeSet;
 
@@ -34,7 +34,7 @@ async fn the_rows_of_a_service_are_those_of_its_tables(place: Place) {
     let store = place.open().await;
     for uid in ["a", "b"] {
         let uid = uid.to_owned();
-        // Of another there is nothing, of this one more each time.
+        // The first service's rows don't appear for the second. Each step adds rows of this service.
         for step in 0..=7 {
             let mut tables = store.tables().await.unwrap();
             let rows = load_service_rows(&mut tables, &uid).await.unwrap();

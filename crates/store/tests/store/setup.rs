@@ -1,4 +1,4 @@
-//! A store in a place of its own, and short words for writes.
+//! A store at a place of its own, and short functions for writes.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -11,7 +11,7 @@ use futures::StreamExt as _;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// Makes two tests of each function: in a file, and in a database of PostgreSQL.
+/// Makes two tests of each function: one with a file, and one with a PostgreSQL database.
 macro_rules! on_both_engines {
     ($($test:ident),* $(,)?) => {
         $(mod $test {
@@ -30,7 +30,7 @@ macro_rules! on_both_engines {
     };
 }
 
-/// Where one test's store lies.
+/// The place of one test's store.
 pub struct Place {
     folder: TempDir,
     database: Option<String>,
@@ -41,7 +41,7 @@ impl Place {
         Self { folder: TempDir::new().unwrap(), database: None }
     }
 
-    /// An empty database of the shared server.
+    /// An empty database on the shared server.
     pub async fn database() -> Self {
         Self::of(postgres::shared().await.unwrap().create_database().await.unwrap())
     }
@@ -50,12 +50,12 @@ impl Place {
         Self { folder: TempDir::new().unwrap(), database: Some(database) }
     }
 
-    /// Another of the same engine.
+    /// Another, empty place of the same engine.
     pub async fn clone_empty(&self) -> Self {
         if self.database.is_some() { Self::database().await } else { Self::file() }
     }
 
-    /// The file, whether there is one or not.
+    /// The path of the file, even if it doesn't exist.
     pub fn path(&self) -> PathBuf {
         self.folder.path().join("hub.db")
     }
@@ -84,7 +84,7 @@ impl Place {
         Store::open(self.options()).await.unwrap()
     }
 
-    /// Which files, or tables, have `text` in them as it is.
+    /// The files or tables that contain `text` unsealed.
     pub async fn parts_with(&self, text: &str) -> Vec<String> {
         if self.database.is_none() {
             return self.files_with(text);
@@ -92,7 +92,7 @@ impl Place {
         let server = postgres::shared().await.unwrap();
         let mut parts = Vec::new();
         for table in ["resources", "changes", "meta", "api_tokens", "data_keys", "kept_values"] {
-            // Bytes as hexadecimal digits: those of the text are among them wherever it is.
+            // Bytes are dumped as hexadecimal digits, so the digits of the text are searched too.
             let dump = server.execute(&self.database_name(), &format!("SELECT t.* FROM {table} t")).await.unwrap();
             let digits: String = text.bytes().map(|byte| format!("{byte:02x}")).collect();
             if dump.contains(text) || dump.contains(&digits) {
@@ -161,7 +161,7 @@ pub async fn put(store: &Store, name: &str, data: Value) -> Result<Resource, Wri
     }
 }
 
-/// What is passed on as JSON is what others read.
+/// Checks that a list as JSON equals the parsed list.
 pub async fn assert_same_as_json(store: &Store, query: &ListQuery) {
     let (parsed, json) = (store.list(query).await.unwrap(), store.list_json(query).await.unwrap());
     assert_eq!((parsed.version, &parsed.next, parsed.items.len()), (json.version, &json.next, json.items.len()));
@@ -171,7 +171,7 @@ pub async fn assert_same_as_json(store: &Store, query: &ListQuery) {
     }
 }
 
-/// The next event, which must come soon.
+/// The next event, which must arrive soon.
 pub async fn next(watch: &mut Watch) -> WatchEvent {
     next_result(watch).await.unwrap()
 }

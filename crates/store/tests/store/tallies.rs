@@ -1,4 +1,4 @@
-//! Numbers of resources by state: kept by every transaction, and counted anew where the rules are others.
+//! Numbers of resources by state: every transaction updates them, and other rules have all resources counted again.
 
 use farwater_store::{Classes, OpenOptions, Store, StoreError};
 use rand::RngExt as _;
@@ -12,7 +12,7 @@ on_both_engines!(
     other_rules_have_everything_counted_anew,
 );
 
-/// By the first letter of `status.mood`.
+/// The states for a value of `status.mood`.
 fn states(_: &str, status: Option<&[u8]>) -> Vec<&'static str> {
     let status: Value = status.map(|json| serde_json::from_slice(json).unwrap()).unwrap_or_default();
     match status["mood"].as_str() {
@@ -37,7 +37,7 @@ async fn numbers(store: &Store) -> Vec<(String, u64)> {
     tallies.into_iter().filter(|tally| tally.number > 0).map(|tally| (tally.state, tally.number)).collect()
 }
 
-/// The same from the resources themselves.
+/// The same numbers, counted from the resources themselves.
 async fn counted(store: &Store) -> Vec<(String, u64)> {
     let mut counts = std::collections::BTreeMap::new();
     for resource in store.list(&all()).await.unwrap().items {
@@ -63,7 +63,7 @@ async fn the_numbers_are_those_of_the_resources_whatever_is_written(place: Place
             (None, _) => create(&key, wanted),
             (Some(current), 0) => delete(current),
             (Some(current), 1) => {
-                // One that is refused.
+                // A write that is refused.
                 let mut old = current.clone();
                 old.version -= 1;
                 replace(&old, wanted)
@@ -74,7 +74,7 @@ async fn the_numbers_are_those_of_the_resources_whatever_is_written(place: Place
     }
     assert_eq!(numbers(&store).await, counted(&store).await);
     assert!(!counted(&store).await.is_empty());
-    // Several in one transaction, too.
+    // Several writes in one transaction.
     let names: Vec<String> = (0..40).map(|n| format!("many-{n}")).collect();
     futures::future::join_all(names.iter().map(|name| put(&store, name, json!({})))).await;
     assert_eq!(numbers(&store).await, counted(&store).await);
@@ -96,7 +96,7 @@ async fn what_is_taken_back_is_not_counted(place: Place) {
 }
 
 async fn other_rules_have_everything_counted_anew(place: Place) {
-    // As an older program left it: nothing was counted.
+    // The state that an older program left: nothing was counted.
     let store = place.open().await;
     for n in 0..2_100 {
         put(&store, &format!("n{n:04}"), json!({})).await.unwrap();

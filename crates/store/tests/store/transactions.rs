@@ -42,8 +42,8 @@ async fn a_closure_is_committed_as_a_whole(place: Place) {
     assert_eq!(store.meta("a").await.unwrap().as_deref(), Some("1"));
 }
 
-/// A source that is another repository's from now on is never read as the one before with the other's revision: what follows from
-/// that would be deleted without a question.
+/// After a source has changed to another repository, no reader sees the old repository with the revision of the new
+/// one. Objects would be deleted without a question otherwise.
 async fn what_a_source_serves_is_read_with_its_own_repository(place: Place) {
     const TIMES: usize = 200;
     let store = place.open().await;
@@ -113,7 +113,7 @@ async fn a_closure_that_gives_up_leaves_nothing(place: Place) {
         })
         .await;
     assert!(matches!(sql, Err(StoreError::Database { location, .. }) if location == place.location()));
-    // Swallowing an error of SQL doesn't make a half of a closure whole.
+    // A closure that swallows an SQL error is still rolled back as a whole.
     let swallowed: Result<(), _> = store
         .transact(|tx| {
             Box::pin(async move {
@@ -184,7 +184,7 @@ async fn the_hook_marks_in_the_same_transaction(place: Place) {
     let store = farwater_store::Store::open(options).await.unwrap();
     put(&store, "a", json!({})).await.unwrap();
     assert_eq!(store.meta("mark-a").await.unwrap().as_deref(), Some("1"));
-    // The mark exists already, so the hook fails, and with it what it should have marked.
+    // The mark exists already, so the hook fails, and with it the write.
     let failed = put(&store, "a", json!({"x": "1"})).await;
     assert!(matches!(failed, Err(WriteError::Store(StoreError::Database { .. }))));
     assert_eq!(store.get(&key("a")).await.unwrap().unwrap().version, 1);

@@ -1,4 +1,4 @@
-//! Watches: order, no gaps, no doubles, across restarts, and their ends.
+//! Watches: order, no gaps and no duplicates, across restarts, and how they end.
 
 use std::{collections::HashMap, time::Duration};
 

@@ -1,4 +1,4 @@
-//! Hooks of a service that is removed.
+//! Hooks of a removed service.
 
 use crate::{
     execute::Executor,
@@ -7,13 +7,13 @@ use crate::{
 use farwater_api::hooks::{HookPhase, HookState};
 
 impl ServiceTask {
-    /// Of a service that is removed: its hooks' objects go, or stay, like all others.
+    /// Adds the hooks' objects to the inventory of a removed service, so that they are deleted or kept like all others.
     pub(in crate::service) fn take_in_hooks(&mut self) {
         let Some(record) = &mut self.stored.hooks else { return };
         self.stored.inventory.take_in(record.take_objects());
     }
 
-    /// Runs the hooks of a deletion, as the last version had them.
+    /// Runs the hooks of a deletion, as the last version stated them.
     pub(in crate::service) async fn run_farewell(
         &mut self,
         executor: &Executor<'_>,
@@ -33,7 +33,8 @@ impl ServiceTask {
         Ok(stopped)
     }
 
-    /// Whoever deletes a hook that has failed, and holds a deletion, has it run again.
+    /// Forgets a failed run whose object was deleted: deleting the object of a failed hook that holds a deletion makes
+    /// it run again.
     async fn forget_deleted(&mut self, executor: &Executor<'_>, phase: HookPhase) {
         let runs = self.stored.hooks.iter().flat_map(|record| &record.runs);
         let failed = runs.filter(|run| run.phase == phase && run.state == HookState::Failed && !run.removed);
@@ -44,7 +45,7 @@ impl ServiceTask {
         }
     }
 
-    /// At the end of a deletion nothing is left, of its own hooks neither.
+    /// Deletes the deletion's own hooks at its end.
     pub(in crate::service) async fn dismiss_hooks(&mut self, executor: &Executor<'_>) {
         let runs = self.stored.hooks.iter().flat_map(|record| &record.runs).filter(|run| !run.removed);
         for run in runs.cloned().collect::<Vec<_>>() {

@@ -1,4 +1,4 @@
-//! Between two attempts: when hooks are looked at, and what is told of them.
+//! Between two attempts: when hooks are looked at, and their reports.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -14,14 +14,14 @@ use farwater_fleet::{
 use super::BLIND_PAUSE;
 use crate::service::{ServiceTask, basis::Basis};
 
-/// After an event, so that the events of one write are one look.
+/// Pause after an event, so that the events of one write cause one read.
 const SETTLE: Duration = Duration::from_millis(100);
 const LONGEST_BLIND_PAUSE: Duration = Duration::from_secs(15);
-/// Where a watch tells: an event may be lost.
+/// Pause while a watch covers them, because an event may be lost.
 const WATCHED_PAUSE: Duration = Duration::from_secs(60);
 
 impl ServiceTask {
-    /// When to look at what runs without having been told.
+    /// Plans the next look at running hooks without an event.
     pub(super) fn plan_look(&mut self) {
         let Some(account) = self.account() else { return };
         let running: Vec<ObjectRef> = self.running_hooks().cloned().collect();
@@ -37,7 +37,7 @@ impl ServiceTask {
         self.hooks.look_within(pause);
     }
 
-    /// A watch tells of these objects.
+    /// Events of a watch concern these objects.
     pub(in crate::service) fn hear_of_hooks<'a>(&mut self, keys: impl Iterator<Item = &'a ObjectKey>) {
         let running: BTreeSet<ObjectKey> = self.running_hooks().map(ObjectKey::from).collect();
         if !running.is_empty() && keys.into_iter().any(|key| running.contains(key)) {
@@ -45,7 +45,7 @@ impl ServiceTask {
         }
     }
 
-    /// Between two attempts; whether another one is needed.
+    /// Looks at hooks between two attempts. Returns whether another attempt is needed.
     pub(in crate::service) async fn look_at_hooks(&mut self) -> bool {
         self.hooks.look_at = None;
         if self.running_hooks().next().is_none() {
@@ -57,13 +57,13 @@ impl ServiceTask {
         let executor = basis.executor(&account, self.supersession());
         let looked = self.read_runs(&executor).await;
         self.plan_look();
-        // What could not be saved is tried again by an attempt.
+        // If it could not be saved, an attempt retries.
         looked.unwrap_or(true)
     }
 
     pub(in crate::service) fn report_hooks(&self) -> Vec<HookReport> {
         let runs = self.stored.hooks.iter().flat_map(|record| &record.runs);
-        // Those that have not succeeded are worth the most.
+        // Runs that have not succeeded come first.
         let (mut runs, fine): (Vec<&Run>, Vec<&Run>) = runs.partition(|run| run.state != HookState::Succeeded);
         runs.extend(fine);
         runs.truncate(MAX_REPORTED_HOOKS);

@@ -1,4 +1,4 @@
-//! One run: begun, looked at, and what became of it.
+//! One run of a hook: begin, observe, result.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ use crate::{
 };
 
 impl ServiceTask {
-    /// Runs the hooks of a phase as far as that goes now. What keeps it from going on.
+    /// Runs the hooks of a phase as far as possible now. Returns what stops it.
     pub(super) async fn run_phase(
         &mut self,
         executor: &Executor<'_>,
@@ -65,7 +65,7 @@ impl ServiceTask {
         }
     }
 
-    /// Makes a hook's object. What kept it from being made.
+    /// Creates a hook's object. Returns why it could not be created.
     async fn begin_hook(
         &mut self,
         executor: &Executor<'_>,
@@ -125,7 +125,7 @@ impl ServiceTask {
         None
     }
 
-    /// A run by what its object says now, with what it left behind once it has ended.
+    /// Updates a run from its object, and reads its output once it has ended.
     async fn settle(&mut self, executor: &Executor<'_>, mut run: Run, object: &Value) -> Run {
         let progress = judge(&self.judges.rules, object);
         run.started = progress.started.or(run.started);
@@ -136,13 +136,13 @@ impl ServiceTask {
         }
         let output = executor.read_output(object).await;
         run.exit_code = output.exit_code.or(run.exit_code);
-        // Its log may say that a test failed whose container did not.
+        // The log may show a failed test even if the container succeeded.
         if output.may_come && self.hooks.may_wait_for_output(&run.id) {
             run.message = shorten(&output.note);
             return run;
         }
         let kept = self.hooks.outputs.entry(run.id).or_default();
-        // What it said while it was being ended may be gone when it has.
+        // Output that was read while it was ending may be gone afterwards.
         kept.0 = output.log.clone().or(kept.0.take());
         kept.1 = output.junit.clone().or(kept.1.take());
         let summary = kept.1.as_deref().map(junit::summarize);
@@ -160,7 +160,7 @@ impl ServiceTask {
         run
     }
 
-    /// Looks at what runs, and removes what is to go; whether anything has changed.
+    /// Looks at running hooks, and deletes objects that are due. Returns whether anything changed.
     pub(super) async fn read_runs(&mut self, executor: &Executor<'_>) -> Result<bool, Stopped> {
         let runs = self.stored.hooks.as_ref().map_or_else(Vec::new, |record| record.runs.clone());
         let mut changed = false;
@@ -186,14 +186,14 @@ impl ServiceTask {
             }
         }
         if changed {
-            // Remembered before anything follows from it.
+            // Saved before anything depends on it.
             self.save_inventory().await?;
         }
         self.remove_ended(executor).await?;
         Ok(changed)
     }
 
-    /// Deletes the objects of hooks whose policy says so, now that it is remembered how they ended.
+    /// Deletes the objects of hooks by their policy, now that their results are saved.
     pub(super) async fn remove_ended(&mut self, executor: &Executor<'_>) -> Result<(), Stopped> {
         let runs = self.stored.hooks.iter().flat_map(|record| &record.runs);
         let now = Timestamp::now();
@@ -224,7 +224,8 @@ impl ServiceTask {
     }
 }
 
-/// In a namespace that is missing, and nobody states, as objects are.
+/// Creates a hook's object. A missing target namespace that the source does not state is created first, as for other
+/// objects.
 async fn make(
     executor: &Executor<'_>,
     deployment: &Deployment,

@@ -1,4 +1,4 @@
-//! Where a version begins: what ran before it ends.
+//! The start of a version: runs of earlier versions end.
 
 use farwater_api::{Digest, protocol::Deployment};
 use farwater_fleet::{hooks::Record, plan::Resolved};
@@ -11,7 +11,7 @@ use crate::{
     },
 };
 
-/// Objects of earlier versions' hooks that are remembered: they are no more than leftovers.
+/// Most remembered objects of earlier versions' hooks. They are only leftovers.
 const MAX_FORMER: usize = 100;
 
 impl ServiceTask {
@@ -33,12 +33,12 @@ impl ServiceTask {
         };
         self.hooks.outputs.retain(|id, _| is_known(id));
         self.hooks.unread.retain(|id, _| is_known(id));
-        // Hooks may be all that the service has so far: whoever removes it must know as whom.
+        // Hooks may be all that the service has so far, and its removal must know the account.
         self.stored.deployment.get_or_insert_with(|| remembered(deployment));
         if changed { self.save_inventory().await } else { Ok(()) }
     }
 
-    /// Ends what older versions left running, and removes what no version states any more.
+    /// Ends the running hooks of older versions, and deletes hooks' objects that the version no longer states.
     async fn end_former(
         &self,
         executor: &Executor<'_>,

@@ -1,4 +1,4 @@
-//! Kinds of definitions, whose controllers the tests play.
+//! Custom kinds, whose controllers the tests play.
 
 use farwater_testkit::wait_for;
 use kube::{
@@ -28,7 +28,7 @@ pub async fn set_status(api: &Api<DynamicObject>, name: &str, status: Value) {
     api.patch_status(name, &PatchParams::default(), &patch).await.unwrap();
 }
 
-/// A kind whose status is written by itself, as controllers do.
+/// Defines a kind with a status subresource, which controllers write separately.
 pub async fn define(client: &Client, group: &str, kind: &str) {
     let plural = format!("{}s", kind.to_lowercase());
     let definition = json!({
@@ -48,7 +48,7 @@ pub fn custom(group: &str, kind: &str, name: &str) -> String {
     format!("apiVersion: {group}/v1\nkind: {kind}\nmetadata: {{name: {name}}}\nspec: {{size: 1}}\n")
 }
 
-/// A ConfigMap that waits until all before it is healthy.
+/// A ConfigMap that waits until everything before it is healthy.
 pub fn in_next_wave(name: &str) -> String {
     config_map(name, "1")
         .replace(&format!("{{name: {name}}}"), &format!("{{name: {name}, annotations: {{farwater.dev/wave: '1'}}}}"))

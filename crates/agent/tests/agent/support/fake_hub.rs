@@ -68,31 +68,31 @@ struct State {
     bundles: BTreeMap<Digest, Vec<u8>>,
     documents: Documents,
     reports: BTreeMap<String, ServiceReport>,
-    /// Every report in the order in which it came.
+    /// Every report, in the order of arrival.
     history: Vec<(String, ServiceReport)>,
     sequence: u64,
     accepted: Option<u64>,
     polls: u64,
     tokens: u64,
-    /// Thinks that the agent has not followed its last succession.
+    /// The hub believes that the agent has not followed its last succession.
     doubts: bool,
     unchanged: u64,
     downloads: u64,
     away: bool,
     turned_away: u64,
-    /// Knows no path of agents.
+    /// The hub is older and doesn't know the agents' paths.
     older: bool,
     clock: i64,
     /// Served instead of the true state.
     forged: Option<DesiredState>,
     /// Downloads wait while this is set.
     slow_bundles: bool,
-    /// Seconds between polls, as it asks for.
+    /// Seconds between polls that the hub asks for.
     interval: f64,
 }
 
 impl FakeHub {
-    /// Runs on a thread of its own, so that tests with a runtime each can share it.
+    /// Starts the hub in its own thread, so that tests with different runtimes can share it.
     pub fn start() -> Self {
         let authority_key = rcgen::KeyPair::generate().unwrap();
         let mut authority = rcgen::CertificateParams::new(vec![]).unwrap();
@@ -147,7 +147,7 @@ impl FakeHub {
         }
     }
 
-    /// A namespace, or another object of the cluster, that no other test uses.
+    /// The name of a namespace, or of another cluster-scoped object, that no other test uses.
     pub fn place(&self, name: &str) -> String {
         format!("{name}-{}", self.mark)
     }
@@ -173,7 +173,7 @@ impl FakeHub {
         self.with(|s| s.bundles.insert(digest, compressed));
     }
 
-    /// Gives the MAC that an entry names them by.
+    /// Returns the MAC with which an entry names the Secrets.
     pub fn add_secrets(&self, secrets: &Secrets) -> Digest {
         self.with(|s| s.documents.add_secrets(secrets))
     }
@@ -250,7 +250,7 @@ impl FakeHub {
         self.with(|s| s.accepted)
     }
 
-    /// Requests that came while it was away.
+    /// Number of requests that came while the hub was away.
     pub fn turned_away(&self) -> u64 {
         self.with(|s| s.turned_away)
     }
@@ -283,7 +283,7 @@ impl FakeHub {
         self.with(|s| s.generation)
     }
 
-    /// What would be served now, to be changed by a test.
+    /// The state that would be served now, for a test to change.
     pub fn desired(&self) -> DesiredState {
         self.with(|s| s.desired())
     }
@@ -299,7 +299,7 @@ impl FakeHub {
     async fn answer(&self, mut request: Request<Incoming>) -> Response<Full<Bytes>> {
         let upgrade = hyper::upgrade::on(&mut request);
         let (parts, body) = request.into_parts();
-        // An agent that is killed sends half a request.
+        // A killed agent may have sent half of a request.
         let Ok(body) = body.collect().await else { return refuse(StatusCode::BAD_REQUEST, "Invalid", None) };
         let body = body.to_bytes();
         if self.with(|s| s.away) {

@@ -1,13 +1,13 @@
-//! A ground whose API server does what a hostile or overloaded one does.
+//! A hub, an agent and an API server that behaves like a hostile or overloaded one.
 
 use farwater_api::{objects::Outcome, protocol::Entry};
 use farwater_testkit::{Plane, Process, api_faults::ApiFaults, wait_for};
 
 use super::{FakeHub, PATIENCE, Service, turn::Turn};
 
-/// A hub and an agent of the test's own, which reaches its plane through faults. Dropped in order.
+/// A test's own hub and agent, which reaches its plane through a proxy with faults. Fields are dropped in order.
 pub struct Ground {
-    /// None: it was killed.
+    /// None: the agent was killed.
     agent: Option<Process>,
     pub server: ApiFaults,
     pub plane: &'static Plane,
@@ -41,7 +41,7 @@ impl Ground {
         self.start(false);
     }
 
-    /// Waits until the hub was told that an entry was superseded; it has come to no other end.
+    /// Waits until the agent reported the entry as superseded. No other final report may have come.
     pub async fn superseded(&self, entry: &Entry) {
         let outcomes = || -> Vec<Outcome> {
             let history = self.hub.history(&entry.service.uid).into_iter();
@@ -56,7 +56,7 @@ impl Ground {
         assert!(!outcomes().iter().any(ended), "{:?}", outcomes());
     }
 
-    /// A service that leaves in the cluster what a newer version lacks.
+    /// A service that is not pruned: objects that a newer version lacks stay in the cluster.
     pub fn service(&self, name: &str, files: &[(&str, &str)]) -> Service {
         let mut service = Service::new(&self.hub, name, files);
         service.deployment.prune = false;

@@ -1,4 +1,4 @@
-//! A hub and an agent of the test's own, which it kills. No pod runs that names another scheduler.
+//! A test's own hub and an agent that the test kills. Pods with another scheduler's name don't run.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +7,7 @@ use farwater_testkit::{Plane, Process};
 
 use super::{FakeHub, Service, agent, outcome, turn::Turn};
 
-/// Dropped in order: the agent ends before the next one may start.
+/// Fields are dropped in order: the agent ends before the next one may start.
 pub struct Ground {
     pub agent: Option<Process>,
     pub hub: FakeHub,
@@ -34,7 +34,7 @@ impl Ground {
         self.start_by(&kubeconfig, token);
     }
 
-    /// By another way to the API server.
+    /// Starts the agent with another kubeconfig.
     pub fn start_by(&mut self, kubeconfig: &Path, token: bool) {
         let log = self.dir.path().join("agent.log");
         self.agent = Some(agent(&self.hub, kubeconfig, &self.state_dir(), &log, token));

@@ -1,4 +1,4 @@
-//! An agent in the test's own process: with limits that no option sets.
+//! An agent in the test's own process, for limits that no option sets.
 
 use std::thread::JoinHandle;
 
@@ -8,14 +8,14 @@ use tokio_util::sync::CancellationToken;
 
 use super::{FakeHub, fake_hub::TOKEN};
 
-/// On a thread of its own, as in its program. Dropped, it has ended.
+/// The agent runs in its own thread, as in its program. It has ended when this is dropped.
 pub struct LocalAgent {
     shutdown: CancellationToken,
     thread: Option<JoinHandle<()>>,
 }
 
 impl LocalAgent {
-    /// `change` sets what differs from the options of a usual agent of this hub.
+    /// `change` modifies the usual options of this hub's agents.
     pub fn start(hub: &FakeHub, change: impl FnOnce(&mut Options)) -> Self {
         let (url, pin) = (hub.url(), hub.ca_pin());
         let arguments = ["farwater-agent", "--hub", &url, "--ca-pin", &pin, "--join-token", TOKEN];

@@ -30,7 +30,7 @@ pub use fake_hub::FakeHub;
 
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A bundle of manifests at `app/`; one more file states nothing, so that a folder without others does.
+/// A bundle of manifests at `app/`, with an empty file, so that the folder exists even without others.
 pub fn bundle(files: &[(&str, &str)]) -> (Digest, u64, Vec<u8>) {
     let mut tree = MemoryTree::default();
     let files: Vec<(String, &str)> = files.iter().map(|(name, text)| (format!("app/{name}"), *text)).collect();
@@ -53,7 +53,7 @@ pub struct Service {
 }
 
 impl Service {
-    /// A service whose target namespace, [`FakeHub::place`] of its name, no other test uses.
+    /// A service with a target namespace that no other test uses, the [`FakeHub::place`] of its name.
     pub fn new(hub: &FakeHub, name: &str, files: &[(&str, &str)]) -> Self {
         let place = hub.place(name);
         let identity = ServiceIdentity { uid: format!("uid-{place}"), namespace: "team".into(), name: name.to_owned() };
@@ -102,7 +102,7 @@ impl Service {
         Entry { service: self.identity.clone(), action: Action::Apply(self.deployment.clone()) }
     }
 
-    /// The removal of it, with this policy.
+    /// The removal of the service with this policy.
     pub fn removal(&self, policy: DeletionPolicy, approved_prune: Option<Digest>) -> Entry {
         Entry { service: self.identity.clone(), action: Action::Remove { policy, approved_prune } }
     }
@@ -116,10 +116,10 @@ pub fn config_map(name: &str, value: &str) -> String {
     format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}}}\ndata: {{value: \"{value}\"}}\n")
 }
 
-/// What an administrator has configured.
+/// The plugins that an administrator has configured.
 const PLUGINS: &str = "plugins: [{name: greet, command: [/bin/sh, -c, 'sed s/WORLD/cluster/ greeting.txt']}]\n";
 
-/// The agent's program.
+/// Starts the agent's program.
 pub fn agent(hub: &FakeHub, kubeconfig: &Path, state_dir: &Path, log: &Path, token: bool) -> Process {
     let mut command: Command = bare_command(env!("CARGO_BIN_EXE_farwater-agent"));
     command.args(["--hub", &hub.url(), "--ca-pin", &hub.ca_pin()]);
@@ -134,7 +134,7 @@ pub fn agent(hub: &FakeHub, kubeconfig: &Path, state_dir: &Path, log: &Path, tok
     Process::spawn("farwater-agent", command, log).unwrap()
 }
 
-/// The newest report of exactly this entry that has this outcome.
+/// Waits for a report of exactly this entry with this outcome, and returns the newest.
 pub async fn outcome(hub: &FakeHub, entry: &Entry, outcome: Outcome) -> ServiceReport {
     report(hub, entry, |report| report.outcome == outcome).await
 }

@@ -1,4 +1,4 @@
-//! Plays the scheduler and the kubelet: pods end when a test says so, and the Job controller does the rest.
+//! Plays the scheduler and the kubelet. Pods end when a test says so, and the Job controller does the rest.
 
 use farwater_testkit::{https::Https, wait_for};
 use kube::{
@@ -34,7 +34,7 @@ pub async fn end_pod(client: &Client, namespace: &str, pod: &str, code: i32) {
     pods.patch_status(pod, &PatchParams::default(), &Patch::Merge(status)).await.unwrap();
 }
 
-/// A node whose kubelet has this log for every container.
+/// A node whose kubelet returns this log for every container.
 pub async fn node(client: &Client, name: &str, log: &'static str) -> Https {
     let kubelet = Https::start(move |_| log.into()).await.unwrap();
     let node = json!({"metadata": {"name": name}, "status": {
@@ -45,14 +45,14 @@ pub async fn node(client: &Client, name: &str, log: &'static str) -> Https {
     kubelet
 }
 
-/// Of an object, once it is there.
+/// The uid of an object, once it exists.
 pub async fn uid_of(api: &Api<DynamicObject>, name: &str) -> String {
     let what = format!("{name} to be there");
     let found = wait_for(&what, PATIENCE, || async { Ok(api.get_opt(name).await?) });
     found.await.unwrap().metadata.uid.unwrap()
 }
 
-/// The scheduler of pods that are to run nowhere: there is none of this name.
+/// The scheduler name of pods that must not run: no scheduler has it.
 pub const NOBODY: &str = "nobody";
 
 /// A Job that runs nowhere, with annotations as flow mappings without braces.

@@ -1,4 +1,4 @@
-//! A plane of all tests, for one agent at a time: what earlier tests have left there is taken away first.
+//! A plane that all tests share, for one agent at a time. What earlier tests left is removed first.
 
 use anyhow::Result;
 use farwater_api::AGENT_NAMESPACE;
@@ -12,11 +12,11 @@ use tokio::sync::{Mutex, MutexGuard};
 
 use super::api;
 
-/// In the names of all that tests make outside of namespaces, and of their namespaces.
+/// Part of the names of all cluster-scoped objects that tests make, and of their namespaces.
 const MARK: &str = "fwtest";
 
-/// What tests make outside of namespaces. Definitions stay: none is made twice, and to delete one with objects takes
-/// its API server seconds.
+/// Cluster-scoped kinds that tests make. Definitions stay: no test reuses one, and the API server takes seconds to
+/// delete one with objects.
 const KINDS: [(&str, &str); 9] = [
     ("", "Namespace"),
     ("", "Node"),
@@ -29,25 +29,25 @@ const KINDS: [(&str, &str); 9] = [
     ("admissionregistration.k8s.io", "ValidatingAdmissionPolicyBinding"),
 ];
 
-/// The one who has it starts the plane's only agent, and ends it before this goes.
+/// Its holder starts the plane's only agent, and ends it before this is dropped.
 pub struct Turn {
     pub plane: &'static Plane,
     _guard: MutexGuard<'static, ()>,
 }
 
-/// Shared planes 1 and 2.
+/// Locks of the shared planes 1 and 2.
 static TURNS: [Mutex<()>; 2] = [Mutex::const_new(()), Mutex::const_new(())];
-/// Whether a world has plane 1, which it keeps for as long as the process runs.
+/// Whether a world has plane 1. It keeps it as long as the process runs.
 static HAS_WORLD: Mutex<bool> = Mutex::const_new(false);
 
 impl Turn {
-    /// For one test: plane 1, or plane 2 where a program is run as a whole and its world has the first.
+    /// A turn for one test: plane 1, or plane 2 if all tests run in one process and its world has plane 1.
     pub async fn take() -> Self {
         let has_world = HAS_WORLD.lock().await;
         Self::of(if *has_world { 2 } else { 1 }).await
     }
 
-    /// For all tests of this process that share an agent: plane 1.
+    /// The turn for all tests of this process that share an agent: plane 1.
     pub async fn take_for_world() -> Self {
         let mut has_world = HAS_WORLD.lock().await;
         *has_world = true;
@@ -62,16 +62,16 @@ impl Turn {
     }
 }
 
-/// A name that no test of any process has for what [`reset`] takes away.
+/// A unique part for names, by which [`reset`] recognizes what tests have made.
 pub fn mark() -> String {
     unique_name(MARK)
 }
 
-/// The next agent finds the cluster as if there had been none. Namespaces of tests go while it works: their names are
-/// used by no other test.
+/// Cleans up so that the next agent finds a new cluster. Namespaces of earlier tests may still be in deletion
+/// afterwards, because no other test uses their names.
 async fn reset(plane: &Plane) -> Result<()> {
     let client = plane.client().await?;
-    // Identity, inventories, tombstones, and what else agents keep.
+    // Identity, inventories, tombstones, and other things that agents keep.
     let kept = [("", "Secret"), ("", "ConfigMap"), ("coordination.k8s.io", "Lease")];
     let but = ListParams::default().fields("metadata.name!=kube-root-ca.crt");
     let own = kept.map(|(group, kind)| api(&client, group, "v1", kind, AGENT_NAMESPACE));

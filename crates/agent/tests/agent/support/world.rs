@@ -1,5 +1,5 @@
-//! One plane, hub and agent for all tests of a process: each test brings services and namespaces of its own. Pods run on the plane's
-//! nodes; those that name another scheduler wait, and their tests say what becomes of them.
+//! One plane, hub and agent for all tests of a process. Each test brings its own services and namespaces. Pods run on
+//! the plane's nodes. Pods with another scheduler's name wait, and their tests set their status.
 
 use std::{path::PathBuf, sync::Mutex};
 
@@ -32,7 +32,7 @@ impl World {
         Self { hub, plane: turn.plane, agent, dir, _turn: turn }
     }
 
-    /// Kills the agent, and starts it again with what it has kept.
+    /// Kills the agent, and starts it again with its stored state.
     pub fn restart_agent(&self) {
         let mut agent = self.agent.lock().unwrap();
         agent.kill9();
@@ -43,7 +43,7 @@ impl World {
         self.plane.client().await.unwrap()
     }
 
-    /// Sets a service with these files and waits until all of it is applied.
+    /// Sets a service with these files, and waits until all of it is applied.
     pub async fn applied(&self, name: &str, files: &[(&str, &str)]) -> Service {
         let service = Service::new(&self.hub, name, files);
         let entry = self.hub.set(service.entry());

@@ -1,4 +1,4 @@
-//! `farwater admin backup`: of a data directory, and of a hub in a cluster by the same command in its pod.
+//! `farwater admin backup`: of a data directory, and of a hub in a cluster by running the same command in its pod.
 
 use std::{
     env, fs,
@@ -25,13 +25,13 @@ use crate::{
 };
 
 const ATTEMPT: &str = "make the backup";
-/// Around the time in the name of a backup in a folder.
+/// Parts of a backup's name in a folder, around its time.
 const PREFIX: &str = "farwater-hub-";
 const SUFFIX: &str = ".backup";
 const KEYS_WARNING: &str =
     "it contains the hub's keys: anyone with this file can impersonate the hub and read its Secrets";
 
-/// Standard input or output.
+/// Whether the file means standard input or output.
 pub fn is_stream(file: &Path) -> bool {
     file == Path::new("-")
 }
@@ -61,7 +61,8 @@ pub async fn write(hub: &LocalHub, file: &Path, force: bool, with_keys: bool) ->
     Ok(())
 }
 
-/// The seal key may be exchanged while the hub runs: rows and keys must be of one moment.
+/// Checks that the keys are unchanged: the seal key may be rotated while the hub runs, and rows and keys must be of one
+/// moment.
 fn check_keys(hub: &LocalHub, enclosed: &[Enclosed]) -> Result<()> {
     let now = read_keys(&hub.data_dir).map_err(|error| keys(ATTEMPT, &error))?;
     let seal = |files: &[Enclosed]| -> Vec<_> {
@@ -77,17 +78,19 @@ fn check_keys(hub: &LocalHub, enclosed: &[Enclosed]) -> Result<()> {
     }
 }
 
-/// The file appears under its name when it is whole, and so does what is written to standard output.
+/// The file gets its name when it is whole; a backup to standard output is written when it is whole, too.
 pub async fn fetch(hub: InstalledHub<'_>, file: &Path, force: bool) -> Result<()> {
     if !force && !is_stream(file) && file.exists() {
         let there = ArchiveError::File(FileError::Exists { path: file.to_owned() });
         return Err(failed(ATTEMPT, &there).next("--force replaces it"));
     }
+
     hub.target.require(hub.rights_to_enter()).await?;
     hub.find().await?;
     let mut part = beside(file)?;
     let command = ["farwater", "admin", "backup", "--data-dir", names::DATA, "--with-keys", "-"];
     hub.run("make the backup in the hub's pod", &command, u64::MAX, part.as_file_mut()).await?;
+
     let verified = archive::verify(part.path()).and_then(|copied| Ok((copied, archive::enclosed(part.path())?)));
     let (copied, enclosed) = verified
         .map_err(|error| failed("take the backup from the hub's pod", &error).next("try again: nothing was written"))?;
@@ -96,6 +99,7 @@ pub async fn fetch(hub: InstalledHub<'_>, file: &Path, force: bool) -> Result<()
             .evidence("its image is older than this program")
             .next("make it with the program of the hub's version"));
     }
+
     let wrong = |error: &io::Error| Failure::file("write", file, error);
     if is_stream(file) {
         part.as_file_mut().rewind().map_err(|error| wrong(&error))?;
@@ -109,12 +113,13 @@ pub async fn fetch(hub: InstalledHub<'_>, file: &Path, force: bool) -> Result<()
     };
     let kept = kept.map_err(|error| wrong(&error.error))?;
     let bytes = kept.metadata().map_or(0, |file| file.len());
+
     print(&described(&copied))?;
     say(&format!("wrote {} ({:.1} MB); {KEYS_WARNING}", file.display(), bytes as f64 / 1e6));
     Ok(())
 }
 
-/// Where a backup goes that is made now: into a folder under a name of its own, and then the oldest of these beyond `keep` go.
+/// The destination of a new backup: a file in a folder. Afterwards the oldest backups beyond `keep` are deleted.
 pub struct Shelf {
     pub file: PathBuf,
     keep: Option<(PathBuf, usize)>,
@@ -132,7 +137,7 @@ impl Shelf {
         Ok(Self { file: file.join(name), keep: keep.map(|keep| (file.to_owned(), keep.into())) })
     }
 
-    /// Once the new one is there.
+    /// Deletes old backups, once the new one exists.
     pub fn tidy(&self) -> Result<()> {
         let Some((folder, keep)) = &self.keep else { return Ok(()) };
         let read = |error: io::Error| Failure::file("read", folder, &error);
@@ -149,7 +154,7 @@ impl Shelf {
     }
 }
 
-/// The oldest of our own; others' files are none of our business.
+/// The oldest of our own backups; other files are never deleted.
 fn outdated(names: Vec<String>, keep: usize) -> Vec<String> {
     let is_ours = |name: &String| {
         let time = name.strip_prefix(PREFIX).and_then(|rest| rest.strip_suffix(SUFFIX));
@@ -164,7 +169,7 @@ fn outdated(names: Vec<String>, keep: usize) -> Vec<String> {
     ours
 }
 
-/// A file for nobody else, in the folder that it is to appear in.
+/// A private temporary file in the folder of the final one.
 fn beside(file: &Path) -> Result<NamedTempFile> {
     let folder = match file.parent() {
         _ if is_stream(file) => env::temp_dir(),
@@ -175,17 +180,17 @@ fn beside(file: &Path) -> Result<NamedTempFile> {
     made.map_err(|error| Failure::file("write into", &folder, &error))
 }
 
-/// Standard input as a file, which goes when this is dropped.
+/// Standard input as a file, which is deleted when dropped.
 pub struct Spooled {
     path: PathBuf,
 }
 
 impl Spooled {
-    /// Of exactly so many bytes, if that is known: a stream that broke is found at once.
+    /// Reads standard input, of exactly `size` bytes if that is known, so that a broken stream is detected at once.
     pub fn read(folder: &Path, size: Option<u64>) -> Result<Self> {
         let spooled = Self { path: folder.join("restore.part") };
         let wrong = |error: io::Error| Failure::file("keep the backup in", &spooled.path, &error);
-        // What a killed attempt has left would fill the volume, and may have another mode.
+        // The remains of a killed attempt would fill the volume, and may have another mode.
         match fs::remove_file(&spooled.path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(wrong(error)),
             _ => {}

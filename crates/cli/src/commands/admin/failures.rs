@@ -1,4 +1,4 @@
-//! What errors of the store and of keys mean to whoever runs a command.
+//! Explains errors of the store and of keys to the user of a command.
 
 use farwater_hub::{
     config::DatabaseError,

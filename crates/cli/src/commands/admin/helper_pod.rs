@@ -1,15 +1,15 @@
-//! The pod that restores: the hub's own, with another command. Whatever the hub's needs to start (image, volumes, variables, tolerations),
-//! this one has too, also where somebody has changed it.
+//! The pod that restores: the hub's own with another command. It has everything that the hub's pod needs to start
+//! (image, volumes, variables, tolerations), including users' changes.
 
 use farwater_manifests::names::hub as names;
 use k8s_openapi::api::{apps::v1::StatefulSet, core::v1::Pod};
 use serde_json::{Value, json};
 
 pub const NAME: &str = "farwater-hub-restore";
-/// No Service, policy or budget of the hub's selects it.
+/// Component label that no Service, policy or budget of the hub's selects.
 pub const COMPONENT: &str = "hub-restore";
 
-/// Of a container that serves: this one doesn't.
+/// Fields of a container that serves, which this one doesn't.
 const SERVING: [&str; 6] = ["args", "ports", "livenessProbe", "readinessProbe", "startupProbe", "lifecycle"];
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -22,7 +22,7 @@ pub enum Unfit {
     Strange(String),
 }
 
-/// Reads standard input once, and ends with it.
+/// The pod reads standard input once, and then ends.
 pub fn helper_pod(set: &StatefulSet, command: &[String], seconds: u64) -> Result<Pod, Unfit> {
     let strange = |error: serde_json::Error| Unfit::Strange(error.to_string());
     let set = serde_json::to_value(set).map_err(strange)?;
@@ -30,6 +30,7 @@ pub fn helper_pod(set: &StatefulSet, command: &[String], seconds: u64) -> Result
     if spec["persistentVolumeClaimRetentionPolicy"]["whenScaled"] == "Delete" {
         return Err(Unfit::LosesVolumes);
     }
+
     let mut pod = spec["template"]["spec"].clone();
     let containers = pod["containers"].as_array().cloned().unwrap_or_default();
     let hub = containers.into_iter().find(|container| container["name"] == names::CONTAINER);
@@ -42,11 +43,12 @@ pub fn helper_pod(set: &StatefulSet, command: &[String], seconds: u64) -> Result
     container["stdinOnce"] = json!(true);
     pod["containers"] = json!([container]);
     pod["restartPolicy"] = json!("Never");
-    // Where nobody ever sends anything, it doesn't wait for ever.
+    // Without any input it must not wait for ever.
     pod["activeDeadlineSeconds"] = json!(seconds);
     if let Some(fields) = pod.as_object_mut() {
         fields.remove("topologySpreadConstraints");
     }
+
     let mut volumes = pod["volumes"].as_array().cloned().unwrap_or_default();
     volumes.extend(spec["volumeClaimTemplates"].as_array().into_iter().flatten().map(|claim| volume(&set, claim)));
     pod["volumes"] = json!(volumes);
@@ -58,7 +60,7 @@ pub fn helper_pod(set: &StatefulSet, command: &[String], seconds: u64) -> Result
     serde_json::from_value(json!({"metadata": metadata, "spec": pod})).map_err(strange)
 }
 
-/// The claim that the set's controller has made of a template for the first pod.
+/// The claim that the set's controller has created from a template for the first pod.
 fn volume(set: &Value, template: &Value) -> Value {
     let name = template["metadata"]["name"].as_str().unwrap_or_default();
     let set = set["metadata"]["name"].as_str().unwrap_or_default();
@@ -104,7 +106,7 @@ mod tests {
         assert_eq!(claim["persistentVolumeClaim"]["claimName"], "data-farwater-hub-0");
         let mounted = container["volumeMounts"].as_array().unwrap();
         assert!(mounted.iter().any(|mount| mount["name"] == "data" && mount["mountPath"] == names::DATA));
-        // What a restricted namespace asks for, and what the hub's own Service must not find.
+        // What a restricted namespace requires, and a label that the hub's own Service must not select.
         assert_eq!(pod["spec"]["securityContext"]["runAsNonRoot"], true);
         assert_eq!(pod["metadata"]["labels"]["app.kubernetes.io/component"], COMPONENT);
         assert_eq!(

@@ -1,4 +1,4 @@
-//! `farwater admin keys`: the keys that agents go by, and their change.
+//! `farwater admin keys`: the keys that agents trust, and their rotation.
 
 use std::path::{Path, PathBuf};
 
@@ -91,7 +91,7 @@ impl Command {
         }
     }
 
-    /// As it is given in the hub's pod.
+    /// The subcommand as it is run in the hub's pod.
     fn words(&self) -> Result<Vec<&'static str>> {
         Ok(match self {
             Self::List { output: Answer::Text, .. } => vec!["keys", "list"],
@@ -171,7 +171,7 @@ fn describe(request: &Request) -> String {
     parts.join(", ")
 }
 
-/// How far one cluster's agent has come.
+/// The key state of one cluster's agent.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct ClusterRow {
@@ -196,13 +196,13 @@ impl ClusterRow {
     }
 }
 
-/// A key that the seal key seals, and that seals Secrets.
+/// A data key, which seals Secrets and is sealed by the seal key.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct DataKey {
     number: i16,
     state: &'static str,
-    /// Sealed with it; those of a replaced one become fewer until it is gone.
+    /// Number of rows sealed with it. It decreases after a rotation, until the key is deleted.
     rows: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     since: Option<Timestamp>,
@@ -241,6 +241,7 @@ async fn list(of: &LocalHub, output: Answer) -> Result<()> {
         Answer::Yaml => return print(&format::yaml(&listed)?),
         Answer::Text => {}
     }
+
     let (now, terminal) = (Timestamp::now(), Terminal::detect());
     let mut keys = Table::new(["kind", "id", "state", "age", "ends"].map(Column::fixed).to_vec());
     for row in &listed.keys {
@@ -271,7 +272,7 @@ fn date(time: Timestamp) -> String {
     time.strftime("%Y-%m-%d").to_string()
 }
 
-/// In days, as keys live for months.
+/// An age in days, because keys live for months.
 fn age(since: Option<Timestamp>, now: Timestamp) -> String {
     since.map_or_else(String::new, |since| match now.duration_since(since).as_hours().max(0) {
         hours @ 0..48 => format!("{hours}h"),

@@ -83,7 +83,7 @@ async fn here(args: &RestoreArgs, hub: &LocalHub) -> Result<()> {
     let lock = || DataDir::open(&hub.data_dir).map_err(|error| locking(ATTEMPT, &error));
     if !is_stream(&args.file) {
         let enclosed = enclosed(&args.file)?;
-        // Nothing is made where a mistyped directory is named: keys must be there, or come along.
+        // Create nothing in a mistyped directory: keys must exist or be in the backup.
         let locked = if enclosed.is_empty() { None } else { Some(lock()?) };
         return put(args, hub, &args.file, &enclosed, locked.as_ref()).await;
     }
@@ -106,7 +106,7 @@ async fn put(
     enclosed: &[Enclosed],
     locked: Option<&DataDir>,
 ) -> Result<()> {
-    // Before keys of it are written anywhere.
+    // Verify the backup before any of its keys are written.
     archive::verify(file).map_err(|error| failed(ATTEMPT, &error))?;
     let staged = match locked {
         Some(data) if !enclosed.is_empty() => {
@@ -124,6 +124,7 @@ async fn put(
         fits.map_err(|error| opening("restore the keys", &error))?;
         return take_place(staged);
     }
+
     let seal_key = match &staged {
         Some(staged) => *staged.seal_key().map_err(|error| keys(ATTEMPT, &error))?.bytes(),
         None => hub.seal_key().await?,
@@ -132,6 +133,7 @@ async fn put(
         args.seal_key.as_deref().map(read_seal_key_file).transpose()?.into_iter().collect();
     earlier.extend(staged.iter().flat_map(StagedKeys::seal_keys_of_backup).map(|key| *key.bytes()));
     let allow = Allow { replace: args.force, damage: args.accept_damage };
+
     let restored = archive::restore_from(file, &hub.location, &seal_key, &earlier, allow).await;
     let restored = restored.map_err(|error| failed(ATTEMPT, &error))?;
     if let Some(staged) = staged {
@@ -151,7 +153,7 @@ fn read_seal_key_file(path: &Path) -> Result<[u8; 32]> {
     Ok(*key.bytes())
 }
 
-/// The rows are in their place by now: only the same again mends what goes wrong here.
+/// Moves the keys into place. The rows are already replaced, so after an error only a retry helps.
 fn take_place(staged: StagedKeys) -> Result<()> {
     let taken = staged.take_place().map_err(|error| {
         let failure = keys("put the keys into their place", &error);

@@ -1,11 +1,12 @@
-//! `farwater admin restore --context`: stops the hub, restores in a pod beside it, on its volume, and starts it again.
+//! `farwater admin restore --context`: stops the hub, restores in a pod beside it on its volume, and starts it again.
 //!
 //! ```text
 //!  scale to 0 ─ pod farwater-hub-restore ─ its standard input ◄─ the backup ─ it checks, replaces, ends ─ scale to 1
 //! ```
 //!
-//! What replaces is `farwater admin restore` in that pod, all or nothing. So whatever happens here (this program is killed, a connection
-//! breaks, a node goes), the volume holds the old data or the new, and the same command again ends what was begun.
+//! In that pod `farwater admin restore` replaces the data, all or nothing. So whatever happens here (this program is
+//! killed, a connection breaks, a node goes away), the volume has the old or the new data, and repeating the command
+//! completes it.
 
 use std::{
     env, io,
@@ -38,34 +39,36 @@ use crate::{
 const ATTEMPT: &str = "restore the hub";
 const PAUSE: Duration = Duration::from_secs(1);
 const LONGEST: u64 = 1800;
-/// For a pod to end or to start: the hub's grace period several times.
+/// Time for a pod to end or to start: several times the hub's grace period.
 const STEP: Duration = Duration::from_secs(300);
-/// Of a backup that is on its way.
+/// Bytes of the backup in flight.
 const BUFFER: usize = 256 << 10;
-/// A connection that broke may be what its end looks like: so long its pod is asked.
+/// How long the pod is read after its connection broke, because that may be the normal end.
 const AFTERWORD: Duration = Duration::from_secs(30);
 const MAX_LOG: i64 = 64 << 10;
 
-/// What was asked for.
+/// The options of the command.
 pub struct Wanted {
     pub keys_only: bool,
     pub accept_damage: bool,
     pub is_agreed: bool,
-    /// Seconds.
+    /// Most seconds. None: the default.
     pub longest: Option<u64>,
 }
 
 pub async fn run(hub: InstalledHub<'_>, file: &Path, wanted: Wanted) -> Result<()> {
-    // The file goes before its folder.
+    // Declared in this order so that the file is deleted before its folder.
     let (mut folder, mut spooled) = (None, None);
     if is_stream(file) {
         let made = &*folder.insert(private_folder()?);
         spooled = Some(Spooled::read(made.path(), None)?);
     }
+
     let file = spooled.as_ref().map_or(file, Spooled::path);
     let copied = archive::verify(file).map_err(|error| failed(ATTEMPT, &error))?;
     let has_keys = !archive::enclosed(file).map_err(|error| failed(ATTEMPT, &error))?.is_empty();
     let size = std::fs::metadata(file).map_err(|error| Failure::file("read", file, &error))?.len();
+
     hub.target.require(hub.rights_to_replace()).await?;
     let set = hub.find().await?;
     let longest = wanted.longest.unwrap_or(LONGEST);
@@ -73,6 +76,7 @@ pub async fn run(hub: InstalledHub<'_>, file: &Path, wanted: Wanted) -> Result<(
         Failure::new(exit::CONFLICT, format!("can't {ATTEMPT}: its StatefulSet does not fit"))
             .evidence(error.to_string())
     })?;
+
     say(&description(&hub, file, &copied, has_keys, &wanted));
     if !wanted.is_agreed {
         ask()?;
@@ -88,7 +92,7 @@ pub async fn run(hub: InstalledHub<'_>, file: &Path, wanted: Wanted) -> Result<(
     }
 }
 
-/// What runs in the pod. The number of bytes says when all of them have come, where a connection's end says nothing.
+/// The pod's command. The number of bytes shows when all have arrived, because the end of a connection shows nothing.
 fn command(size: u64, wanted: &Wanted) -> Vec<String> {
     let size = size.to_string();
     let mut words = vec!["farwater", "admin", "restore", "--data-dir", names::DATA, "--force", "--size", &size];
@@ -125,10 +129,10 @@ fn ask() -> Result<()> {
     }
 }
 
-/// What came of it, as far as it is known.
+/// A failure, with what is known of the data.
 struct Broken {
     failure: Failure,
-    /// The pod has ended by saying no, or never ran: all is as it was.
+    /// The pod refused or never ran, so the data is unchanged.
     is_untouched: bool,
 }
 
@@ -150,13 +154,13 @@ struct Restore<'a> {
 }
 
 impl Restore<'_> {
-    /// What the pod said, once it has put the backup into its place.
+    /// Restores in the pod. Returns the pod's output.
     async fn replace(&self) -> Result<String, Broken> {
         self.prepare().await.map_err(Broken::untouched)?;
         say("the hub is stopped; sending the backup");
         let sending = async {
             match self.send().await {
-                // The connection is kept while the pod works: its end would be the end of its input.
+                // Keep the connection while the pod works; ending it would end the pod's input.
                 Ok(_attached) => std::future::pending().await,
                 Err(failure) => failure,
             }
@@ -168,28 +172,30 @@ impl Restore<'_> {
                 _ => Err(failure),
             },
         };
+
         let ended = ended.map_err(Broken::unknown)?;
         let said = self.log().await;
         if ended.exit_code == 0 {
             return Ok(said);
         }
+
         let reason = ended.reason.filter(|reason| reason != "Error").map(|reason| format!("{reason}: "));
         let failure = Failure::new(exit::NO, format!("can't {ATTEMPT}")).evidence(format!(
             "{}{}",
             reason.unwrap_or_default(),
             said.trim()
         ));
-        // By its exit codes it says whether it has touched anything.
+        // The exit code shows whether the data was changed.
         let refusals = [exit::NO, exit::USAGE, exit::CONFLICT, exit::UNREACHABLE].map(i32::from);
         let is_untouched = refusals.contains(&ended.exit_code);
         Err(Broken { failure, is_untouched })
     }
 
-    /// Alone on the volume, and a pod that waits for the backup.
+    /// Stops the hub, and creates the pod that waits for the backup.
     async fn prepare(&self) -> Result<()> {
         self.hub.scale(0).await?;
         self.hub.wait_until_gone(STEP).await?;
-        // Of a run that was killed.
+        // Left by a killed run.
         self.remove_pod().await?;
         let made = self.hub.pods().create(&PostParams::default(), &self.pod).await;
         made.map_err(|error| self.hub.target.failure("make the pod that restores", &error))?;
@@ -235,7 +241,7 @@ impl Restore<'_> {
         Ok(attached)
     }
 
-    /// An API server that is away for moments is asked again.
+    /// Retries while the API server is unavailable for moments.
     async fn wait_until_ended(&self) -> Result<ContainerStateTerminated> {
         let begun = Instant::now();
         loop {
@@ -271,7 +277,8 @@ impl Restore<'_> {
 
     async fn remove_pod(&self) -> Result<()> {
         let begun = Instant::now();
-        // Its only process is the first of its container, which ends by no signal that it has not asked for; it may be killed anywhere.
+        // Its only process is PID 1 of the container, which ignores signals without a handler; it may be killed at any
+        // point.
         let at_once = DeleteParams::default().grace_period(1);
         loop {
             match self.hub.pods().delete(helper_pod::NAME, &at_once).await {
@@ -324,7 +331,7 @@ impl Restore<'_> {
         Ok(())
     }
 
-    /// With what it has, and what to do next.
+    /// Starts the hub with its present data, and adds the next step to the failure.
     async fn start_again(&self, broken: Broken) -> Failure {
         say("the restore failed; starting the hub with its present data");
         let Broken { failure, is_untouched } = broken;
@@ -354,7 +361,7 @@ fn ended(pod: &Pod) -> Option<ContainerStateTerminated> {
     if let Some(ended) = states.filter_map(|state| state.terminated.clone()).next() {
         return Some(ended);
     }
-    // Evicted, or its time was over before it began.
+    // Evicted, or its deadline passed before it began.
     let failed = status.phase.as_deref() == Some("Failed");
     failed.then(|| ContainerStateTerminated {
         exit_code: i32::from(exit::INTERNAL),
@@ -364,7 +371,7 @@ fn ended(pod: &Pod) -> Option<ContainerStateTerminated> {
     })
 }
 
-/// For a backup that comes by standard input: it holds keys.
+/// A private folder for a backup from standard input, because it contains keys.
 fn private_folder() -> Result<tempfile::TempDir> {
     tempfile::tempdir().map_err(|error| Failure::file("make a folder in", &env::temp_dir(), &error))
 }

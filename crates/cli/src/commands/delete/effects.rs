@@ -19,11 +19,11 @@ use serde_json::Value;
 #[derive(Clone, Copy)]
 pub struct Looked<'a> {
     pub service: &'a ServiceDeployment,
-    /// None: it is missing, or may not be read.
+    /// None: it is missing or may not be read.
     pub cluster: Option<&'a Cluster>,
-    /// As the agent reported them; an error: why they can't be listed.
+    /// Objects as the agent reported them. Err: why they can't be listed.
     pub objects: Result<&'a [ObjectReport], &'a str>,
-    /// Services of the same namespace; an error: why they can't be listed.
+    /// Services of the same namespace. Err: why they can't be listed.
     pub others: Result<&'a [ServiceDeployment], &'a str>,
 }
 

@@ -1,4 +1,4 @@
-//! `--wait`: until the deleted objects are gone, or can't go without a person.
+//! `--wait`: waits until the deleted objects are gone, or can't go without a person.
 
 use std::time::{Duration, Instant};
 
@@ -14,10 +14,10 @@ use crate::{
     text,
 };
 
-/// What an object that is not gone waits for.
+/// Why an object still exists.
 struct Left {
     why: String,
-    /// The same as of the moment at which the wait began: it differs where more than the time has changed.
+    /// `why` without its times: it differs only if more than the time has changed.
     state: String,
     /// A person must act first.
     is_stuck: bool,
@@ -29,7 +29,7 @@ impl Left {
     }
 }
 
-/// Names each object that is gone. A failure of one object doesn't end the wait for the others.
+/// Prints each object that is gone. A failure for one object doesn't end the wait for the others.
 pub async fn wait(session: &Session, going: &[Doomed], timeout: Duration) -> Result<u8> {
     let deadline = Instant::now() + timeout;
     let mut code = exit::YES;
@@ -58,7 +58,7 @@ async fn until_gone(session: &Session, doomed: &Doomed, deadline: Instant) -> Re
         let left = match look(session, doomed, began).await {
             Ok(None) => return Ok(None),
             Ok(Some(left)) => left,
-            // A hub that is away for a moment is no answer.
+            // A hub that is unreachable for a moment is no result.
             Err(failure) if failure.code == exit::UNREACHABLE => Left::waits(failure.cause),
             Err(failure) => return Err(failure),
         };

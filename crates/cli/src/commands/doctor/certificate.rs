@@ -1,4 +1,4 @@
-//! The certificates that a server shows, whether they are trusted or not: to say what is wrong with them.
+//! The certificates of a server, trusted or not, to find what is wrong with them.
 
 use std::sync::Arc;
 
@@ -14,25 +14,25 @@ use rustls::{
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-/// What a server showed.
+/// The certificates that a server sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shown {
-    /// Of its own certificate, in seconds since 1970.
+    /// End of its own certificate, in seconds since 1970.
     pub server_end: Option<i64>,
-    /// Of the last in the chain: with a hub's own certificate, its authority.
+    /// The last certificate of the chain: for a hub's own certificate, its authority.
     pub authority: Option<Authority>,
-    /// Of all but the server's own: authorities of before are among them.
+    /// Digests of all but the server's own certificate, including former authorities.
     pub pins: Vec<Digest>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Authority {
-    /// As agents pin it.
+    /// Digest as agents pin it.
     pub pin: Digest,
     pub end: Option<i64>,
 }
 
-/// Shakes hands with a server, and says nothing to it.
+/// Makes a TLS handshake with a server, without any request.
 pub async fn look(server: &str) -> std::io::Result<Shown> {
     let wrong = |problem: &str| std::io::Error::other(format!("{server} {problem}"));
     let uri: Uri = server.parse().map_err(|_| wrong("is no URL"))?;
@@ -57,7 +57,7 @@ pub async fn look(server: &str) -> std::io::Result<Shown> {
     Ok(Shown { server_end: chain.first().and_then(|certificate| certificate_end(certificate)), authority, pins })
 }
 
-/// Takes any certificate: nothing is sent to who shows it, and nothing that it says is believed.
+/// Accepts any certificate: nothing is sent to the server, and nothing from it is trusted.
 #[derive(Debug)]
 struct Looker(Arc<CryptoProvider>);
 

@@ -1,4 +1,4 @@
-//! A cluster's side: its agent, whom that listens to, what it may do, and the cluster's clock.
+//! Checks of a cluster: its agent, the agent's hub, the agent's rights, and the cluster's clock.
 
 use farwater_api::Digest;
 use farwater_manifests::{
@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{connection::Session, failure::Result, pods::Pods, target::Target, text};
 
-/// Questions about rights that are asked at once.
+/// Concurrent requests about rights.
 const AT_ONCE: usize = 8;
 
 pub fn add<'a>(checks: &mut Checks<'a>, target: &'a Target, session: Option<&'a Session>) {
@@ -74,7 +74,7 @@ async fn readiness(target: &Target, deployment: &Deployment) -> Finding {
     }
 }
 
-/// Whether the agent is this hub's. The authority decides; a hub may have several addresses.
+/// Whether the agent belongs to this hub. The authority decides, because a hub may have several addresses.
 async fn belongs(deployment: &Deployment, session: &Session) -> Finding {
     let variables = deployment
         .spec
@@ -91,7 +91,7 @@ async fn belongs(deployment: &Deployment, session: &Session) -> Finding {
         }
     }
     let shown = certificate::look(&session.server).await;
-    // The last is today's; an agent that joined before a change of the authority was told one of the others.
+    // The last one is the present authority; an agent that joined before a change pins one of the others.
     let own: Vec<String> = shown.map(|shown| shown.pins.iter().map(Digest::to_string).collect()).unwrap_or_default();
     judge_pin(&hub, &pin, &own)
 }
@@ -114,7 +114,7 @@ fn judge_pin(hub: &str, pin: &str, own: &[String]) -> Finding {
     }
 }
 
-/// Every right that the manifests give the agent, asked of the cluster.
+/// Checks in the cluster every right that the manifests give the agent.
 async fn rights(target: &Target) -> Finding {
     let cluster = AGENT_IN_CLUSTER.iter().map(|rule| (rule, None));
     let namespace = AGENT_IN_NAMESPACE.iter().map(|rule| (rule, Some(names::NAMESPACE)));
@@ -210,7 +210,7 @@ mod tests {
         let all: Vec<_> = AGENT_IN_NAMESPACE.iter().flat_map(|rule| questions(rule, Some("ns"))).collect();
         let told: Vec<String> = all.iter().map(|(_, attributes)| describe(attributes)).collect();
         assert!(told.contains(&"patch secrets in ns".to_owned()), "{told:?}");
-        // Only for the one object that the rule names.
+        // Only for the object that the rule names.
         assert!(all.iter().any(|(_, attributes)| attributes.name.as_deref() == Some("farwater-agent")));
         let everywhere: Vec<_> = AGENT_IN_CLUSTER.iter().flat_map(|rule| questions(rule, None)).collect();
         assert!(everywhere.iter().any(|(_, attributes)| attributes.verb.as_deref() == Some("impersonate")));

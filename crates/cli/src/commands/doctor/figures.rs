@@ -1,10 +1,10 @@
-//! A hub's figures: from its metrics, for who may read them.
+//! A hub's figures from its metrics, for users who may read them.
 
 use std::collections::HashMap;
 
 use farwater_fleet::states;
 
-/// Series of a text in Prometheus' format, by name and labels as they are written.
+/// Series of a text in Prometheus' format, by name with labels as written.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Figures(HashMap<String, f64>);
 
@@ -17,7 +17,8 @@ impl Figures {
         Self(series.collect())
     }
 
-    /// What a namespace's resources come to where the metrics can't be read: kind and the status' JSON of each.
+    /// The figures of a namespace's resources, if the metrics can't be read. Takes the kind and the status' JSON of
+    /// each.
     pub fn of_resources(resources: impl IntoIterator<Item = (&'static str, Option<Vec<u8>>)>) -> Self {
         let mut figures = Self::default();
         for (kind, status) in resources {
@@ -42,12 +43,12 @@ impl Figures {
         self.0.get(series).copied()
     }
 
-    /// A number of things; what is not listed is none.
+    /// A number of things. A missing series counts as 0.
     pub fn count(&self, series: &str) -> u64 {
         self.get(series).map_or(0, |number| number as u64)
     }
 
-    /// The sum of all series of a name.
+    /// The sum of all series with a name.
     pub fn total(&self, name: &str) -> u64 {
         let of = |series: &str| series.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('{'));
         self.0.iter().filter(|(series, _)| of(series)).map(|(_, number)| *number as u64).sum()

@@ -1,4 +1,4 @@
-//! The hub's side: whether it is ready, and what of the fleet needs somebody.
+//! Checks of the hub: whether it is ready, and what in the fleet needs a person.
 
 use farwater_api::{GitRepository, HelmRepository, OCIRepository, ServiceDeployment};
 use farwater_fleet::{freeze::release, states};
@@ -11,10 +11,10 @@ use super::{
 };
 use crate::{connection::Session, failure::Result};
 
-/// As the alerts have it.
+/// Thresholds of the alerts.
 const DISK_LOW: f64 = 0.15;
 const DISK_FULL: f64 = 0.03;
-/// Objects that wait for a controller; a start or a large commit makes as many for some moments.
+/// Objects that wait for a controller; a start or a large commit causes as many for some moments.
 const WAITING: u64 = 1_000;
 
 pub fn add<'a>(checks: &mut Checks<'a>, session: &'a Session) {
@@ -76,7 +76,7 @@ async fn count(session: &Session) -> Result<Figures> {
     Ok(Figures::of_resources(services.chain(git).chain(helm).chain(oci)))
 }
 
-/// `whole`: of the whole hub. `release`: the command that lets deletions begin again.
+/// `whole`: the figures are of the whole hub. `release`: the command that resumes deletions.
 fn judge(figures: &Figures, whole: bool, release: &str) -> Vec<Check> {
     let all = if whole { " -A" } else { "" };
     let mut checks = Vec::new();
@@ -107,16 +107,19 @@ fn judge(figures: &Figures, whole: bool, release: &str) -> Vec<Check> {
             push("secrets", Finding::warn(found, "docs/runbooks/secrets-stale.md"));
         }
     }
+
     let (stale, total) = (figures.count("farwater_sources_stale"), figures.total("farwater_sources"));
-    // By their short names, or the command would not fit into a line.
+    // By their short names, so that the command fits into a line.
     let remedy = format!("{{program}} get fwgit,fwhelm,fwoci{all}; docs/runbooks/source-stale.md");
     let well = format!("{total}, all were asked");
     push("sources", trouble(stale, Grade::Warn, format!("{stale} of {total} can't be asked"), well, remedy));
+
     let failing = figures.count("farwater_services{state=\"failing\"}");
     let (ready, total) = (figures.count("farwater_services{state=\"ready\"}"), figures.total("farwater_services"));
     let remedy = format!("{{program}} get servicedeployments{all}; {{program}} why NAMESPACE/NAME");
     let well = format!("{ready} of {total} are ready, none is failing");
     push("services", trouble(failing, Grade::Fail, format!("{failing} of {total} are failing"), well, remedy));
+
     let held = figures.count("farwater_services_prune_held");
     let remedy = "{program} why NAMESPACE/NAME shows what would go; docs/runbooks/prune-held.md".to_owned();
     let found = format!("{held} services hold a prune that waits for an approval");

@@ -1,4 +1,4 @@
-//! This machine's side: the way to the hub, trust in it, clocks, versions, and who one is there.
+//! Checks of this machine: the connection to the hub, trust in it, clocks, versions, and the user.
 
 use std::time::Instant;
 
@@ -16,22 +16,22 @@ use crate::{
     text,
 };
 
-/// Beyond this, one of the clocks is wrong; below, it is the network and whole seconds.
+/// With a larger difference one of the clocks is wrong; a smaller one comes from the network and whole seconds.
 const TOLERATED_SECONDS: i64 = 5;
-/// Beyond this a hub refuses what an agent signs.
+/// With a larger difference a hub refuses what an agent signs.
 const REFUSED_SECONDS: i64 = 120;
-/// A hub issues its own certificate anew long before.
+/// A hub renews its own certificate long before.
 const SERVER_DAYS: i64 = 30;
 /// Replacing an authority takes planning.
 const AUTHORITY_DAYS: i64 = 180;
-/// Answers that are read whole.
+/// Most bytes of an answer.
 const MAX_ANSWER: usize = 4 << 20;
 
-/// An answer as it came.
+/// An answer as received.
 pub struct Answered {
     pub status: StatusCode,
     pub body: String,
-    /// The server's clock, if it says it.
+    /// The server's clock. None: not stated.
     pub date: Option<Timestamp>,
 }
 
@@ -54,7 +54,7 @@ pub fn add<'a>(checks: &mut Checks<'a>, session: &'a Session) {
     checks.add(Part::Local, "user", user(session));
 }
 
-/// One request says whether it answers, when it thinks it is, and what it is.
+/// One request shows whether the hub answers, its clock and its version.
 async fn reach(session: &Session) -> Vec<Check> {
     let asked = Instant::now();
     let answered = match ask(session, "ask the hub's version", "/version").await {
@@ -79,7 +79,7 @@ async fn reach(session: &Session) -> Vec<Check> {
     ]
 }
 
-/// `whose`: reads before "clock".
+/// `whose`: precedes "clock" in the sentence.
 pub fn compare_clocks(whose: &str, there: Option<Timestamp>, here: Timestamp) -> Finding {
     let remedy = "set the clock of whichever is wrong (chronyd, systemd-timesyncd)";
     let Some(there) = there else {
@@ -94,7 +94,7 @@ pub fn compare_clocks(whose: &str, there: Option<Timestamp>, here: Timestamp) ->
     }
 }
 
-/// A hub says `v1.33.0+farwater.0.1.0`: which Kubernetes API it serves, and its own version.
+/// A hub's version is `v1.33.0+farwater.0.1.0`: the Kubernetes API version that it serves, and its own version.
 fn compare_versions(hub: &str, own: &str) -> Finding {
     let Some((_, hub)) = hub.split_once("+farwater.") else {
         let found = format!("{} is no Farwater hub's version", text::plain(hub));

@@ -1,4 +1,4 @@
-//! What the checks found, for people: within 80 columns, the remedy under each that needs one.
+//! The report for people: within 80 columns, with the remedy below each problem.
 
 use super::{Check, Grade, Part};
 use crate::{
@@ -6,11 +6,11 @@ use crate::{
     text,
 };
 
-/// Where nobody says how wide it is, and at most: longer lines are hard to read.
+/// Default and largest width: longer lines are hard to read.
 const WIDTH: usize = 80;
-/// Before what was found: the grade and the name.
+/// Columns before a finding: the grade and the name.
 const INDENT: usize = 22;
-/// Before a word that has no room behind that: a digest is 71 columns wide.
+/// Indent of a word that has no room there: a digest has 71 columns.
 const NARROW: usize = 8;
 
 pub fn render(checks: &[Check], terminal: Terminal) -> String {
@@ -40,6 +40,7 @@ pub fn render(checks: &[Check], terminal: Terminal) -> String {
             lines.extend(marks.zip(remedy).map(|(mark, line)| format!("{:INDENT$}{mark}{line}\n", "")));
         }
     }
+
     lines + &summary(checks)
 }
 
@@ -56,7 +57,7 @@ fn summary(checks: &[Check]) -> String {
     format!("{} ok, {} to watch, {} failed\n", count(Grade::Ok), count(Grade::Warn), count(Grade::Fail))
 }
 
-/// Broken between words; a word that is longer than a line, as a digest is, stays whole to be copied.
+/// Wraps between words. A word that is longer than a line, e.g. a digest, stays whole so that it can be copied.
 fn wrap(sentence: &str, width: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in sentence.split_whitespace() {

@@ -1,4 +1,4 @@
-//! `farwater explain digest`: what a service's digest is made of.
+//! `farwater explain digest`: the inputs of a service's digest.
 
 use farwater_api::{
     ServiceDeployment,
@@ -31,7 +31,7 @@ pub struct DigestArgs {
 pub async fn run(args: DigestArgs, session: &Session) -> Result<u8> {
     let (namespace, name) = service_name(&args.service, args.namespace.or_default(session))?;
     let answer = match service::below(session, (namespace, name), "digest", "").await {
-        // The typed look-up names what was perhaps meant.
+        // The typed lookup suggests similar names.
         Err(failure) if failure.is_missing() => {
             session.get::<ServiceDeployment>(namespace, name).await?;
             return Err(failure);

@@ -1,4 +1,4 @@
-//! `farwater explain parameters`: each value that a service is handed, and its origin.
+//! `farwater explain parameters`: each parameter of a service, and its origin.
 
 use farwater_api::parameters::{CLUSTER_SECRET, ParameterValue, ParametersAnswer};
 use serde_json::Value;
@@ -25,7 +25,7 @@ pub struct ParametersArgs {
     output: Format,
 }
 
-/// [`exit::NO`] where something is wrong with them.
+/// Returns [`exit::NO`] if something is wrong with them.
 pub async fn run(args: ParametersArgs, session: &Session) -> Result<u8> {
     let (namespace, name) = service_name(&args.service, args.namespace.or_default(session))?;
     let answer: ParametersAnswer = service::status(session, namespace, name, "parameters").await?;

@@ -33,7 +33,7 @@ pub fn parse(given: &str) -> Result<Output, String> {
 }
 
 impl Output {
-    /// Of objects with their types. `single`: one object was asked for, and is no list.
+    /// Documents of objects with their types. `single`: one object was requested, so there is no list.
     pub fn documents(&self, objects: Vec<Value>, single: bool) -> Result<String> {
         if *self == Self::Name {
             return Ok(objects.iter().map(name_line).collect());
@@ -51,7 +51,7 @@ impl Output {
         }
     }
 
-    /// One object of a stream of them.
+    /// One object of a stream.
     pub fn streamed(&self, object: &Value) -> Result<String> {
         match self {
             Self::Json => format::json_line(object),

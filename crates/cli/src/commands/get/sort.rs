@@ -1,4 +1,4 @@
-//! `--sort-by`: objects in the order of one of their fields.
+//! `--sort-by`: sorts objects by one of their fields.
 
 use std::cmp::Ordering;
 
@@ -7,8 +7,8 @@ use serde_json::Value;
 
 use crate::failure::{Failure, Result};
 
-/// Objects that lack the field come first, and equal ones stay in the order that the hub gave them. A field that no object has is refused,
-/// since it is a mistake in the path more often than not. `object`: where in an item the object is.
+/// Objects without the field come first, and equal ones stay in the hub's order. A field that no object has is refused,
+/// because it usually is a mistake in the path. `object`: where the object is in an item.
 pub fn by<T>(path: &Path, items: Vec<T>, object: impl Fn(&T) -> &Value) -> Result<Vec<T>> {
     let mut keyed: Vec<(Option<Value>, T)> =
         items.into_iter().map(|item| (path.find(object(&item)).first().map(|found| (*found).clone()), item)).collect();
@@ -23,7 +23,7 @@ pub fn by<T>(path: &Path, items: Vec<T>, object: impl Fn(&T) -> &Value) -> Resul
     Ok(keyed.into_iter().map(|(_, item)| item).collect())
 }
 
-/// Numbers by their value, also those inside texts: `web-9` comes before `web-10`.
+/// Compares numbers by value, also inside texts: `web-9` comes before `web-10`.
 fn compare(a: &Value, b: &Value) -> Ordering {
     match (a, b) {
         (Value::Number(a), Value::Number(b)) => {
@@ -42,7 +42,7 @@ fn natural(mut a: &str, mut b: &str) -> Ordering {
             (Ok(number_a), Ok(number_b)) => number_a.cmp(&number_b),
             _ => part_a.cmp(part_b),
         };
-        // `01` and `1` are the same number, and not the same text.
+        // `01` and `1` are the same number but different texts.
         let order = order.then_with(|| part_a.cmp(part_b));
         if order != Ordering::Equal {
             return order;
@@ -52,7 +52,7 @@ fn natural(mut a: &str, mut b: &str) -> Ordering {
     a.len().cmp(&b.len())
 }
 
-/// The first run of digits or of other signs, and the rest.
+/// The first run of digits or of other characters, and the rest.
 fn split(text: &str) -> (&str, &str) {
     let digits = text.starts_with(|c: char| c.is_ascii_digit());
     text.split_at(text.find(|c: char| c.is_ascii_digit() != digits).unwrap_or(text.len()))

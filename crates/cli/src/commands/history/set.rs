@@ -1,4 +1,4 @@
-//! The rollouts of a set: what each was about, what people have said of it, and what became of it.
+//! The rollouts of a set: the change, people's orders, and the result.
 
 use farwater_api::{
     ServiceSet,

@@ -1,4 +1,4 @@
-//! A plan as people read it.
+//! Draws a plan as text.
 
 use farwater_api::{
     hooks::HookPhase,
@@ -26,6 +26,7 @@ pub fn draw(plan: &ServicePlan, title: &str, revision: &str, terminal: Terminal)
     if let Some(namespace) = &plan.create_namespace {
         picture.line(1, Some(Colour::Good), &format!("+ Namespace {namespace}"));
     }
+
     let (first, later): (Vec<_>, Vec<_>) = plan.hooks.iter().partition(|hook| comes_first(hook));
     for hook in first {
         picture.hook(hook);
@@ -39,6 +40,7 @@ pub fn draw(plan: &ServicePlan, title: &str, revision: &str, terminal: Terminal)
         }
         picture.change(change);
     }
+
     for delete in &plan.deletes {
         let held = if delete.held { "  held" } else { "" };
         picture.line(1, Some(Colour::Bad), &format!("- {}{held}", delete.object));
@@ -52,6 +54,7 @@ pub fn draw(plan: &ServicePlan, title: &str, revision: &str, terminal: Terminal)
     for left in &plan.left_out {
         picture.left_out(left);
     }
+
     picture.line(0, None, &summary(plan));
     picture.text
 }
@@ -62,7 +65,7 @@ struct Picture {
 }
 
 impl Picture {
-    /// One line, cut to the screen where there is one.
+    /// Adds one line, cut to the width of the terminal if there is one.
     fn line(&mut self, depth: usize, colour: Option<Colour>, line: &str) {
         let line = format!("{}{}", "  ".repeat(depth), text::plain(line));
         let line = self.terminal.width.map_or(line.clone(), |width| text::fit(&line, width).into_owned());
@@ -128,7 +131,7 @@ fn comes_first(hook: &PlannedHook) -> bool {
         || matches!(hook.effect, HookEffect::End | HookEffect::Remove)
 }
 
-/// What the sign and the fields don't say.
+/// Why the change happens or what it does, where its sign and fields don't show that.
 fn why(change: &PlannedChange) -> Option<&'static str> {
     match (change.cause, change.effect) {
         (_, Effect::Refused) => Some("would be refused"),
@@ -158,6 +161,7 @@ fn summary(plan: &ServicePlan) -> String {
     let untried = plan.changes.iter().filter(made).count();
     let hooks = |wanted: &[HookEffect]| plan.hooks.iter().filter(|hook| wanted.contains(&hook.effect)).count();
     let left = |wanted: SyncState| plan.left_out.iter().filter(|one| one.sync == wanted).count();
+
     let counts = [
         (of(&[Effect::Create]) + untried + namespace, "to create"),
         (of(&[Effect::Change, Effect::Recreate, Effect::Unknown, Effect::Untried]) - untried, "to change"),
@@ -173,6 +177,7 @@ fn summary(plan: &ServicePlan) -> String {
         (plan.unchanged as usize + of(&[Effect::Nothing]), "unchanged"),
         (plan.unlisted as usize, "not listed"),
     ];
+
     let told: Vec<String> = counts.iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{n} {what}")).collect();
     let told = if told.is_empty() { "nothing to do".to_owned() } else { told.join(", ") };
     match plan.hidden {

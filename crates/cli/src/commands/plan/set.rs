@@ -1,4 +1,4 @@
-//! What a ServiceSet would make of its clusters.
+//! Shows what a ServiceSet would make of its clusters.
 
 use std::path::Path;
 
@@ -20,10 +20,10 @@ use crate::{
     text,
 };
 
-/// Clusters of each kind that are shown; the counts tell of the rest.
+/// Most clusters of each kind that are listed. The counts cover the others.
 const SHOWN: usize = 50;
 
-/// `file`: the set as it is proposed.
+/// `file`: holds the proposed set. None: the set as it is in the hub.
 pub async fn run(named: &NamedSet<'_>, file: Option<&Path>, output: Answer, session: &Session) -> Result<u8> {
     let (namespace, (plural, kind, name)) = (named.namespace, named.stated());
     let path = format!("/apis/{GROUP}/{VERSION}/namespaces/{namespace}/{plural}/{name}/plan");
@@ -52,7 +52,7 @@ pub async fn run(named: &NamedSet<'_>, file: Option<&Path>, output: Answer, sess
     Ok(if counts.added + counts.changed + counts.dropped + counts.errors == 0 { exit::YES } else { exit::NO })
 }
 
-/// The one object of a file that is of this kind and name.
+/// Reads the object of this kind and name from a file.
 fn read_set(file: &Path, kind: &str, (namespace, name): (&str, &str)) -> Result<Value> {
     let text = read_file(file)?;
     let unusable = |why: String| Failure::usage(format!("{} can't be read", file.display())).evidence(why);
@@ -75,6 +75,7 @@ fn draw(plan: &SetPlan, title: &str, terminal: Terminal) -> String {
         picture += &colour.map_or(line.clone(), |colour| terminal.paint(colour, &line));
         picture.push('\n');
     };
+
     line(None, title);
     let added = plan.added.iter().map(|cluster| format!("  + {cluster}"));
     let changed = plan.changed.iter().map(|one| format!("  ~ {}  {}", one.cluster, one.fields.join(", ")));

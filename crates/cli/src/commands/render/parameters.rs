@@ -1,4 +1,5 @@
-//! What templates see: what the service and its cluster state, what the hub tells of the rest, and before both what is given here.
+//! The values that templates see. They come from the service and its cluster, from the hub's answer, and from the
+//! command line, which overrides both.
 
 use farwater_api::{
     Cluster, ServiceDeployment, ServiceDeploymentSpec,
@@ -8,27 +9,28 @@ use farwater_fleet::parameters::{ClusterInput, Inputs, Objects, resolve};
 use kube::ResourceExt as _;
 use serde_json::{Map, Value};
 
-/// In the place of a value that is shown to nobody, and of one that whoever asks may not read.
+/// Stand-ins: for a secret value, and for a value that the caller may not read.
 const SECRET: &str = "(secret)";
 const UNREADABLE: &str = "(not yours to read)";
 
-/// What is known of a service that is rendered.
+/// What is known of the service that is rendered.
 pub struct Known<'a> {
     pub service: &'a ServiceDeployment,
-    /// Whether somebody has stated what it is handed; else it is all that a cluster has.
+    /// Whether the service is a stated one, so that its own parameters count. Otherwise it gets all parameters of a
+    /// cluster.
     pub is_stated: bool,
     pub cluster: Option<&'a Cluster>,
-    /// What the hub says of it.
+    /// The hub's answer about the service's parameters. None: the hub wasn't asked.
     pub answer: Option<&'a ParametersAnswer>,
 }
 
-/// The document, and the names in it that something else stands in for.
+/// Returns the values, and the names of those that have a stand-in and were not given.
 pub fn gather(given: Map<String, Value>, known: &Known<'_>) -> (Map<String, Value>, Vec<String>) {
     let mut values = own(known);
     let mut stand_ins = Vec::new();
     for value in known.answer.iter().flat_map(|answer| &answer.values) {
         let Some(path) = read_path(&value.name) else { continue };
-        // The rest is this cluster's and this service's, whichever were asked for.
+        // The other values are those of this cluster and service, which `own` has already.
         let Some((first @ ("configuration" | "contexts"), within)) = borrow(&path) else { continue };
         if known.value_of(value).is_none() && find(&given, first, &within).is_none() {
             stand_ins.push(value.name.clone());
@@ -45,7 +47,7 @@ impl Known<'_> {
     }
 }
 
-/// What is known without any object of the hub but the cluster.
+/// The values that are known without any object of the hub but the cluster.
 fn own(known: &Known<'_>) -> Map<String, Value> {
     let Known { service, is_stated, cluster, .. } = known;
     let (of_cluster, all);
@@ -62,6 +64,7 @@ fn own(known: &Known<'_>) -> Map<String, Value> {
             all.to_vec()
         }
     };
+
     let spec = ServiceDeploymentSpec {
         target_namespace: service.spec.target_namespace.clone(),
         configuration: service.spec.configuration.clone(),
@@ -86,9 +89,10 @@ fn own(known: &Known<'_>) -> Map<String, Value> {
         },
         objects: &Objects::default(),
     });
+
     let mut values = resolution.parameters.values;
     if cluster.is_none() {
-        // A template that asks for one is told, and gets no empty text.
+        // Without a cluster, a template that uses it fails, instead of getting empty texts.
         values.remove("cluster");
     }
     values
@@ -124,7 +128,7 @@ fn put(at: &mut Value, path: &[&str], value: Value) {
     }
 }
 
-/// Maps become one; of anything else what is given counts.
+/// Merges `given` into `values`. Maps are merged by key; for anything else the given value wins.
 fn merge(values: &mut Map<String, Value>, given: Map<String, Value>) {
     for (name, value) in given {
         match (values.get_mut(&name), value) {
@@ -134,7 +138,7 @@ fn merge(values: &mut Map<String, Value>, given: Map<String, Value>) {
     }
 }
 
-/// A name as templates write it, `contexts.network["a.b"]`, as the names that it leads through.
+/// Splits a name as templates write it, such as `contexts.network["a.b"]`, into its keys. None: it can't be read.
 fn read_path(name: &str) -> Option<Vec<String>> {
     let (mut path, mut rest) = (Vec::new(), name);
     while !rest.is_empty() {
@@ -197,7 +201,7 @@ mod tests {
         let values = Value::from(gather(Map::new(), &Known { is_stated: false, ..known }).0);
         assert_eq!(values["cluster"]["labels"], json!({"region": "eu", "tier": "gold"}));
         assert_eq!(values["cluster"]["metadata"], json!({"vpc": 1}));
-        // A template that asks for a cluster where none is given is an error, and no empty text.
+        // Without a cluster, a template that uses it fails, instead of getting empty texts.
         let known = Known { service: &stated, is_stated: true, cluster: None, answer: None };
         assert!(!gather(Map::new(), &known).0.contains_key("cluster"));
     }

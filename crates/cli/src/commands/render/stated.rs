@@ -1,4 +1,4 @@
-//! What is rendered: a folder, with what is said of it here, or what the hub has of a service.
+//! Finds what to render: a folder with its options, or a service of the hub.
 
 use std::path::Path;
 
@@ -29,15 +29,15 @@ use crate::{
 
 pub struct Stated {
     pub service: ServiceDeployment,
-    /// Whether the service is one that somebody has written.
+    /// Whether the service's spec was written by a person, in the hub or in a file. False: it was made up for a folder.
     pub is_stated: bool,
     pub files: Local,
     pub cluster: Option<Cluster>,
-    /// What the hub says of the service's parameters.
+    /// The hub's answer about the service's parameters. None: a folder is rendered.
     pub answer: Option<ParametersAnswer>,
 }
 
-/// A folder that is there is meant; anything else is a service.
+/// If the argument is a folder that exists, that is rendered. Otherwise it names a service.
 pub async fn find(args: &RenderArgs, connect: &ConnectArgs, program: Program) -> Result<Stated> {
     if args.what.is_dir() {
         return of_folder(args, connect, program).await;
@@ -79,9 +79,10 @@ async fn of_service(args: &RenderArgs, session: &Session) -> Result<Stated> {
         name_cluster(&mut stated, cluster)?;
     }
     let cluster = find_cluster(session, &stated).await?;
+
     let answer = service::below(session, (namespace, name), "bundle", "").await;
     let mut answer = answer.map_err(|failure| match failure.is_missing() {
-        // The service was read a moment ago.
+        // The service was read a moment ago, so it is the subresource that is missing.
         true => Failure::new(exit::UNREACHABLE, "can't render: the hub does not show files")
             .evidence("it is of an older version than this program")
             .next("{program} version"),
@@ -94,6 +95,7 @@ async fn of_service(args: &RenderArgs, session: &Session) -> Result<Stated> {
         text::short_revision(&bundle.revision),
         cluster.name_any()
     ));
+
     let files = open(&bundle)?;
     let answer: ParametersAnswer = service::status(session, namespace, name, "parameters").await?;
     for problem in &answer.problems {
@@ -111,7 +113,7 @@ fn open(bundle: &BundleAnswer) -> Result<Local> {
     Ok(Local { archive, path })
 }
 
-/// NAME or NAMESPACE/NAME.
+/// Sets the service's cluster. `cluster`: NAME or NAMESPACE/NAME.
 fn name_cluster(service: &mut ServiceDeployment, cluster: &str) -> Result<()> {
     let (namespace, name) = match cluster.split_once('/') {
         Some((namespace, name)) => (Some(namespace), name),
@@ -125,7 +127,7 @@ fn name_cluster(service: &mut ServiceDeployment, cluster: &str) -> Result<()> {
     Ok(())
 }
 
-/// The name and what is stated of a ServiceDeployment.
+/// Reads the name and the spec of a ServiceDeployment from a file. The name is None if the file has none.
 fn read_service(file: &Path) -> Result<(Option<String>, ServiceDeploymentSpec)> {
     let mut value: Value = read_yaml(file)?;
     if value["kind"] != "ServiceDeployment" {

@@ -1,4 +1,4 @@
-//! A set kept at one of its versions, on all its clusters.
+//! Pins a set to one of its versions, on all its clusters.
 
 use farwater_api::{ServiceSet, service_set::SetVersion};
 use serde_json::json;
@@ -18,6 +18,7 @@ pub async fn run((namespace, name): (&str, &str), args: &RollbackArgs, session: 
         return Err(Failure::usage("--wait goes with a service")
             .next(format!("{{program}} rollout status {name} -n {namespace} --watch")));
     }
+
     let set: ServiceSet = session.get(namespace, name).await?;
     let pinned = set.spec.pin.as_ref().map(|pin| pin.version);
     let told = match (args.clear, pinned) {
@@ -37,12 +38,13 @@ pub async fn run((namespace, name): (&str, &str), args: &RollbackArgs, session: 
             format!("rolls back to version {}: {}", target.number, target.revision)
         }
     };
+
     print(&format!("serviceset.farwater.dev/{name} {told}\n"))?;
     say(&format!("next: {} rollout status {name} -n {namespace} --watch", session.program.name()));
     Ok(exit::YES)
 }
 
-/// The version that is meant, of those with the newest first.
+/// The version to pin. `versions`: the newest first. `wanted`: the number that was asked for; None: the last good one.
 fn choose<'a>(versions: &'a [SetVersion], wanted: Option<&str>, pinned: Option<u64>) -> Result<&'a SetVersion, String> {
     let current = versions.first().ok_or("nothing of it was ever rolled out")?;
     let Some(wanted) = wanted else {
@@ -79,7 +81,7 @@ mod tests {
             Err("no version before 5 was good on all clusters".to_owned())
         );
         assert_eq!(choose(&[], None, None).unwrap_err(), "nothing of it was ever rolled out");
-        // What is good and newest is what runs.
+        // The newest good version is the one that runs already.
         assert_eq!(choose(&versions[2..], None, None).map(|version| version.number), Ok(2));
     }
 }

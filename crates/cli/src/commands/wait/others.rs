@@ -1,4 +1,4 @@
-//! Sets, clusters and sources: until they are ready.
+//! Waits until sets, clusters and sources are ready.
 
 use std::time::{Duration, Instant};
 
@@ -18,14 +18,14 @@ use crate::{
     terminal::{print, say},
 };
 
-/// The object that is waited for.
+/// The object to wait for.
 #[derive(Clone, Debug)]
 pub struct Awaited {
     kind: Kind,
     namespace: String,
     name: String,
     form: Form,
-    /// Whether a source is asked first.
+    /// Whether to request a fetch first, if it is a source.
     fetch: bool,
 }
 
@@ -63,13 +63,13 @@ impl Awaited {
         self.kind.path(Some(&self.namespace), Some(&self.name))
     }
 
-    /// `serviceset/site`
+    /// For example `serviceset/site`.
     fn short(&self) -> String {
         format!("{}/{}", self.kind.singular, self.name)
     }
 }
 
-/// 0, 1 or 6, as for services.
+/// Returns exit code 0, 1 or 6, as for services.
 pub async fn until(session: &Session, awaited: &Awaited, goal: Goal, timeout: Duration) -> Result<u8> {
     if awaited.fetch {
         ask(session, awaited).await?;
@@ -79,7 +79,7 @@ pub async fn until(session: &Session, awaited: &Awaited, goal: Goal, timeout: Du
     let over = loop {
         let progress = match read(session, awaited).await {
             Ok(object) => judge(&object, awaited, goal),
-            // A hub that is away for a moment is no answer.
+            // If the hub can't be reached for a moment, the wait goes on.
             Err(failure) if failure.code == exit::UNREACHABLE => Progress::NotYet(failure.cause),
             Err(failure) => return Err(failure),
         };
@@ -109,7 +109,7 @@ pub async fn until(session: &Session, awaited: &Awaited, goal: Goal, timeout: Du
     Ok(code)
 }
 
-/// Requests that the hub asks a source now.
+/// Requests that the hub fetches the source now.
 async fn ask(session: &Session, awaited: &Awaited) -> Result<()> {
     let now = jiff::Timestamp::now().to_string();
     let patch = json!({"metadata": {"annotations": {farwater_api::REQUESTED_AT: now}}});
@@ -133,7 +133,7 @@ fn found(awaited: &Awaited, answer: Result<Value>) -> Result<Value> {
     }
 }
 
-/// What an object's own status says; a status about an older spec or request says nothing.
+/// Judges an object by its status. A status of an older generation or fetch request doesn't count.
 fn judge(object: &Value, awaited: &Awaited, goal: Goal) -> Progress {
     let form = awaited.form;
     let (metadata, status) = (&object["metadata"], &object["status"]);
@@ -169,7 +169,7 @@ fn judge(object: &Value, awaited: &Awaited, goal: Goal) -> Progress {
     {
         return why;
     }
-    // What all members have applied need not be healthy.
+    // A set is applied when all members have applied its version, even if they aren't healthy.
     if form == Form::Set && goal == Goal::Applied || ready.is_some_and(|ready| ready["status"] == "True") {
         return Progress::Reached;
     }
@@ -181,7 +181,7 @@ fn judge(object: &Value, awaited: &Awaited, goal: Goal) -> Progress {
     }
 }
 
-/// Why some members of a set don't have its current version.
+/// What keeps members of a set from its current version. None: all have it.
 fn open_rollout(status: &Value) -> Option<Progress> {
     let rollout: RolloutStatus = serde_json::from_value(status["rollout"].clone()).unwrap_or_default();
     let so_far = rollout.so_far();

@@ -1,30 +1,30 @@
-//! What of an expression is refused when it is read: names and functions that there are not, and depth.
+//! What is refused when an expression is read: unknown names and functions, and too much depth.
 
 use cel::common::ast::{CallExpr, ComprehensionExpr, EntryExpr, Expr, IdedExpr};
 
 use super::{ExpressionError, MAX_DEPTH};
 
-/// Loops in each other.
+/// Most nested loops.
 pub(super) const MAX_LOOPS: u32 = 3;
 
-/// For people; the first six are expanded by the parser.
+/// The functions, for messages. The parser expands the first six.
 pub(super) const FUNCTIONS: &str = "has, all, exists, exists_one, filter and map; size, contains, startsWith and endsWith; \
                                     string, int, uint, double, bool, bytes, dyn and type";
-/// Called as `f(x)`.
+/// Functions called as `f(x)`.
 const GLOBAL: [&str; 9] = ["bool", "bytes", "double", "dyn", "int", "size", "string", "type", "uint"];
-/// Called as `x.f()`, with the number of their arguments.
+/// Functions called as `x.f()`, with their number of arguments.
 const MEMBERS: [(&str, usize); 4] = [("contains", 1), ("endsWith", 1), ("size", 0), ("startsWith", 1)];
-/// Types are names too.
+/// Types, which are names too.
 const TYPES: [&str; 10] = ["bool", "bytes", "double", "int", "list", "map", "null_type", "string", "type", "uint"];
 
-/// `names`: what it may ask.
+/// `names`: the variables that it may use.
 pub(super) fn check(expression: &IdedExpr, names: &[&str]) -> Result<(), ExpressionError> {
     Walk { names, scope: Vec::new() }.visit(expression, 0, 0)
 }
 
 struct Walk<'a> {
     names: &'a [&'a str],
-    /// Variables of the loops around.
+    /// Variables of the enclosing loops.
     scope: Vec<&'a str>,
 }
 
@@ -35,7 +35,7 @@ impl<'a> Walk<'a> {
         }
         let depth = depth + 1;
         match &node.expr {
-            // The parser leaves one only beside an error.
+            // The parser produces this only together with an error.
             Expr::Unspecified => {
                 Err(ExpressionError::Syntax { line: 1, column: 1, cause: "it can't be read".to_owned() })
             }
@@ -87,7 +87,7 @@ fn check_function(call: &CallExpr) -> Result<(), ExpressionError> {
     if is_known { Ok(()) } else { Err(ExpressionError::UnknownFunction { name: name.to_owned(), arguments }) }
 }
 
-/// As the parser calls them; nobody can write a function of such a name.
+/// Whether a function's name is the parser's name of an operator. No written function can have such a name.
 fn is_operator(name: &str) -> bool {
     !name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '.'))
 }

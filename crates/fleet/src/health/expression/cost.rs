@@ -1,37 +1,38 @@
-//! What evaluating an expression may cost with one object, counted before it is done.
+//! The cost of evaluating an expression with one object, computed before the evaluation.
 //!
-//! At most: every loop goes over all of its list, every operand is evaluated, and what is compared or copied is so to its end. What is made
-//! costs its size, so that this bounds memory as well as time.
+//! It is an upper bound: every loop runs over all of its list, every operand is evaluated, and comparisons and copies
+//! run to the end. New values cost their size, so the bound holds for memory as well as time.
 
 use cel::common::ast::{CallExpr, ComprehensionExpr, EntryExpr, Expr, IdedExpr, LiteralValue, operators};
 use serde_json::Value;
 
 use super::OBJECT;
 
-/// Takes some tenths of a second at worst. Enough for one loop over 15,000 elements, two in each other over 100, or three over 25.
+/// Takes some tenths of a second at worst. Allows one loop over 15,000 elements, two nested ones over 100, or three
+/// over 25.
 const MAX_COST: u64 = 2_000_000;
-/// Of one part of the expression, beside what it does: names are looked up.
+/// Cost of each part of the expression apart from its operation, e.g. for looking up names.
 const STEP: u64 = 8;
-/// Digits of the longest number as text.
+/// Most digits of a number as text.
 const LONGEST_NUMBER: u64 = 350;
 
-/// None: it is too much to be evaluated.
+/// None: evaluating it costs too much.
 pub(super) fn count(expression: &IdedExpr, object: &Value) -> Option<u64> {
     let mut count = Count { object, scope: Vec::new(), rounds: 1, cost: 0 };
     count.visit(expression)?;
     (count.cost <= MAX_COST).then_some(count.cost)
 }
 
-/// The most that a value can be.
+/// Upper bounds of a value.
 #[derive(Clone, Copy)]
 struct Extent {
-    /// Values in it, and bytes of its texts.
+    /// Number of values in it plus bytes of its texts.
     size: u64,
-    /// Its elements.
+    /// Number of elements.
     length: u64,
     /// Size of its largest element.
     element: u64,
-    /// Elements of the longest list or map in it.
+    /// Number of elements of the longest list or map in it.
     longest: u64,
 }
 
@@ -42,7 +43,7 @@ impl Extent {
         Self { size: 1 + bytes as u64, length: 0, element: 0, longest: 0 }
     }
 
-    /// A list or map of such elements, or as much of another kind.
+    /// A list or map of such elements, or another value of that size.
     fn of_elements(elements: impl Iterator<Item = Self>) -> Self {
         elements.fold(Self::SCALAR, |all, one| Self {
             size: all.size.saturating_add(one.size),
@@ -52,12 +53,12 @@ impl Extent {
         })
     }
 
-    /// Something of it, nobody knows what.
+    /// An unknown part of it.
     fn part(self) -> Self {
         Self { length: self.longest, element: self.size, ..self }
     }
 
-    /// What a loop over it goes over.
+    /// One element of a loop over it.
     fn round(self) -> Self {
         Self { size: self.element, length: self.longest, element: self.element, longest: self.longest }
     }
@@ -68,7 +69,7 @@ fn measure(value: &Value) -> Extent {
         Value::Null | Value::Bool(_) | Value::Number(_) => Extent::SCALAR,
         Value::String(text) => Extent::of_text(text.len()),
         Value::Array(items) => Extent::of_elements(items.iter().map(measure)),
-        // A loop goes over the names.
+        // A loop over a map iterates over its names.
         Value::Object(fields) => {
             let names = Extent::of_elements(fields.keys().map(|name| Extent::of_text(name.len())));
             let values = Extent::of_elements(fields.values().map(measure));
@@ -79,21 +80,21 @@ fn measure(value: &Value) -> Extent {
 
 struct Count<'a> {
     object: &'a Value,
-    /// Variables of the loops around.
+    /// Variables of the enclosing loops.
     scope: Vec<(&'a str, Extent)>,
-    /// Of all loops around.
+    /// Number of iterations of all enclosing loops.
     rounds: u64,
     cost: u64,
 }
 
 impl<'a> Count<'a> {
-    /// None: it is too much by now.
+    /// Adds cost. None: the limit is exceeded.
     fn spend(&mut self, cost: u64) -> Option<()> {
         self.cost = self.cost.saturating_add(self.rounds.saturating_mul(cost));
         (self.cost <= MAX_COST).then_some(())
     }
 
-    /// The value at a path from the object, if the node is one: none where there is nothing at it.
+    /// The value at a path from the object, if the node is one. `Some(None)`: nothing is there.
     fn at_path(&self, node: &IdedExpr) -> Option<Option<&'a Value>> {
         match &node.expr {
             Expr::Ident(name) if name == OBJECT && self.scope.iter().all(|(variable, _)| variable != name) => {
@@ -106,7 +107,7 @@ impl<'a> Count<'a> {
         }
     }
 
-    /// Each name of a path is looked for.
+    /// Adds the cost of looking up each name of a path.
     fn spend_path(&mut self, mut node: &IdedExpr) -> Option<()> {
         while let Expr::Select(select) = &node.expr {
             self.spend(STEP)?;
@@ -115,13 +116,13 @@ impl<'a> Count<'a> {
         Some(())
     }
 
-    /// None: it is too much.
+    /// Upper bound of a node's value. None: it costs too much.
     fn visit(&mut self, node: &'a IdedExpr) -> Option<Extent> {
         self.spend(STEP)?;
         if let Some(found) = self.at_path(node) {
             self.spend_path(node)?;
             let extent = found.map_or(Extent::SCALAR, measure);
-            // Measuring takes time too, once.
+            // Measuring takes time too, once per node.
             self.cost = self.cost.saturating_add(extent.size);
             return Some(extent);
         }
@@ -166,11 +167,12 @@ impl<'a> Count<'a> {
         let sum = |of: fn(&Extent) -> u64| operands.iter().map(of).fold(0, u64::saturating_add);
         let most = |of: fn(&Extent) -> u64| operands.iter().map(of).max().unwrap_or_default();
         let size = sum(|operand| operand.size);
+
         let (cost, value) = match call.func_name.as_str() {
             operators::LOGICAL_AND | operators::LOGICAL_OR | operators::LOGICAL_NOT | operators::NOT_STRICTLY_FALSE => {
                 (0, Extent::SCALAR)
             }
-            // Two that differ in length are not compared.
+            // Values of different length are not compared further.
             operators::EQUALS | operators::NOT_EQUALS => {
                 (operands.iter().map(|operand| operand.size).min().unwrap_or_default(), Extent::SCALAR)
             }
@@ -192,22 +194,23 @@ impl<'a> Count<'a> {
             "dyn" => (size, operands.first().copied().unwrap_or(Extent::SCALAR)),
             "bytes" => (size, Extent { size, ..Extent::SCALAR }),
             "string" => (size, Extent { size: size.saturating_add(LONGEST_NUMBER), ..Extent::SCALAR }),
-            // What is left makes numbers and booleans. Where it fails, the error has copies of what it was given.
+            // The other functions return numbers and booleans. If one fails, its error holds copies of the arguments.
             _ => (size, Extent::SCALAR),
         };
+
         self.spend(cost)?;
         Some(value)
     }
 
     fn visit_loop(&mut self, node: &'a ComprehensionExpr) -> Option<Extent> {
         let range = self.visit(&node.iter_range)?;
-        // Each element is copied for its round.
+        // Each element is copied for its iteration.
         self.spend(range.size)?;
         let (around, before) = (self.rounds, self.scope.len());
         self.rounds = around.saturating_mul(range.length);
         self.scope.push((node.iter_var.as_str(), range.round()));
         let made = match &node.accu_init.expr {
-            // `map` and `filter` make a list.
+            // `map` and `filter` build a list.
             Expr::List(_) => self.visit_step(node, &node.loop_step, range),
             _ => {
                 self.scope.push((node.accu_var.as_str(), Extent::SCALAR));
@@ -233,13 +236,13 @@ impl<'a> Count<'a> {
             (operators::ADD, [_, made]) => {
                 let Expr::List(list) = &made.expr else { return None };
                 let [element] = list.elements.as_slice() else { return None };
-                // What is kept of a list is no more than the list.
+                // Elements taken over from a list are no larger than the list.
                 if matches!(&element.expr, Expr::Ident(name) if *name == node.iter_var) {
                     self.spend(STEP.saturating_add(range.element))?;
                     return Some(range);
                 }
                 let element = self.visit(element)?;
-                // Made, and copied once.
+                // The element is built, and copied once.
                 self.spend(element.size.saturating_mul(2))?;
                 Some(Extent {
                     size: range.length.saturating_mul(element.size).saturating_add(1),

@@ -1,4 +1,4 @@
-//! How many at a time, in which order, and what people say.
+//! How many members are released at a time and in which order, and what orders of people do.
 
 use farwater_api::objects::Health::{Current, InProgress};
 
@@ -11,7 +11,7 @@ fn no_more_are_unavailable_than_may_be_whatever_they_want_by_then() {
     set.want("1");
     let first = set.released();
     assert_eq!((first.len(), set.released().as_str()), (2, ""));
-    // The next version comes before these are through: they get it, and nobody else.
+    // The next version comes before these members are through. They get it, and no other member.
     set.all_say(&first, InProgress);
     set.want("2");
     assert_eq!(set.released(), first);
@@ -47,7 +47,7 @@ fn steps_open_one_after_the_other_each_with_its_own_number() {
     set.get_through(&first);
     let second = set.released();
     assert_eq!(format!("{}{}", first.clone().min(second.clone()), first.max(second.clone())), "bc");
-    // What is looked at closes the next step too.
+    // A member whose wanted change is unknown closes the next step too.
     set.get_through(&second);
     set.row('b').wanted = None;
     assert_eq!(set.released(), "");
@@ -92,7 +92,7 @@ fn who_is_new_to_a_good_set_waits_for_no_step() {
     set.say('a', InProgress);
     set.join('c');
     assert_eq!(set.released(), "c");
-    // And where it isn't known to be good it waits for its turn.
+    // If the set isn't known to be good, a new member waits for its turn.
     let mut set = super::set("ab", json!({}));
     set.want("1");
     set.join('c');
@@ -132,7 +132,7 @@ fn nothing_moves_while_it_is_paused_or_held() {
     let told = "waits: ChangeWindow ops/nights lets no change begin: people sleep".to_owned();
     set.row('a').stands = Some(Stands::Window(closed));
     assert_eq!((set.released(), set.standing('a')), (String::new(), told));
-    // A person's will is not waited for.
+    // A rollout doesn't wait for a service that a person suspended.
     set.row('a').stands = Some(Stands::Suspended);
     assert_eq!(set.released(), "b");
 }
@@ -158,7 +158,7 @@ fn an_order_counts_once_and_for_its_number() {
     set.want("1");
     set.look();
     set.order(json!({"promote": "Soak"}));
-    // A commit comes first.
+    // A commit arrives before the order is obeyed.
     set.want("2");
     set.look();
     set.say('a', Current);
@@ -202,7 +202,7 @@ fn a_number_names_what_the_set_asks_for() {
     set.want("1");
     set.look();
     assert_eq!((set.state.number, set.state.open), (1, true));
-    // A commit that changes nothing for them.
+    // A commit that changes nothing for the members.
     set.get_through("a");
     set.look();
     set.target = Digest::of("1, and a file of others");
@@ -225,7 +225,8 @@ fn a_commit_that_concerns_no_member_is_no_other_rollout() {
     let next = set.look().released;
     let (next, last) = (next.chars().next().unwrap(), if next == "b" { 'c' } else { 'b' });
     set.publish(next);
-    // More often than a soak takes, with members that still wait; one of them was not looked at with it yet.
+    // More such commits than a soak allows, while members still wait. One member hasn't been looked at with the commit
+    // yet.
     for n in 0..5 {
         set.target = Digest::of(format!("1, and file {n} of others"));
         let wanted = set.row(last).wanted.take();
@@ -237,7 +238,7 @@ fn a_commit_that_concerns_no_member_is_no_other_rollout() {
     }
     set.get_through(&next.to_string());
     assert_eq!(set.look().released.len(), 1, "a completed member is not proven again");
-    // Looked at late, it wants something else: that is another one.
+    // The member is looked at late and wants something else, so that is another rollout.
     set.target = Digest::of("2");
     set.row(last).wanted = None;
     set.look();

@@ -1,4 +1,4 @@
-//! Rollback, abort and promotion; and what goes everywhere at once.
+//! Rollback, abort and promotion, and rollouts to all members at once.
 
 use farwater_api::{
     objects::Health::{Current, Failed},
@@ -27,7 +27,7 @@ fn rolling_back() -> Set {
 #[test]
 fn with_rollback_all_that_have_changed_go_back_some_at_a_time() {
     let mut set = rolling_back();
-    // The failed one and the one beside it at once.
+    // The failed member and the one released with it go back at once.
     let looked = set.look();
     assert_eq!((looked.phase, looked.retracted.len(), looked.released.as_str()), (Phase::RollingBack, 2, ""));
     let mut back = looked.retracted;
@@ -55,7 +55,7 @@ fn what_was_taken_back_is_not_given_again_by_itself() {
     assert!(set.standing('a').starts_with("was taken back"), "{}", set.standing('a'));
     set.want("2");
     assert_eq!(set.released(), "a");
-    // Wanted again before the other one is through: it is known to fail.
+    // The change is wanted again before the other one is through. It is known to fail.
     set.want("1");
     assert_eq!(set.look().phase, Phase::RollingBack);
 }
@@ -139,7 +139,7 @@ fn all_at_once_asks_for_nobodys_health_or_word() {
 }
 
 proptest! {
-    /// P13: a set of one without gates is assigned what a service alone would be.
+    /// P13: a set with one member and without gates assigns the same as a single service.
     #[test]
     fn all_at_once_is_what_a_service_alone_is_assigned(
         wanted in prop::option::of(0..3_u8),

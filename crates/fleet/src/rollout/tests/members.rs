@@ -24,10 +24,10 @@ fn what_was_said_of_another_entry_is_no_word_on_this_one() {
     let mut set = set("ab", json!({}));
     set.want("1");
     assert_eq!(set.released(), "a");
-    // It was healthy, with what it had before.
+    // The member was healthy with its previous change.
     set.pass(50);
     assert_eq!((set.released(), set.standing('a')), (String::new(), "is on its way".to_owned()));
-    // A content that comes back is another entry.
+    // Content that returns is another entry.
     set.get_through("a");
     assert_eq!(set.released(), "b");
     set.get_through("b");
@@ -49,7 +49,7 @@ fn neither_silence_nor_a_clock_ends_a_soak() {
     assert_eq!((set.released(), set.standing('a')), (String::new(), "is silent since it got the change".to_owned()));
     set.hear('a');
     assert_eq!(set.released(), "b");
-    // The hub comes back with a clock that is an hour ahead, or behind.
+    // The hub restarts with a clock that is an hour ahead or behind.
     for jump in [3600, -3600] {
         let mut set = super::set("ab", json!({}));
         set.want("1");
@@ -93,7 +93,7 @@ fn a_silent_cluster_is_passed_over_and_gets_it_when_it_is_back() {
     assert_eq!(set.state.last_good.map(|good| good.number), Some(1));
     set.hear('b');
     assert_eq!(set.released(), "b");
-    // What it did not fetch is no failure either.
+    // A change that the member did not fetch is no failure either.
     set.silence('b', false);
     set.pass(1000);
     assert_eq!(set.look().phase, Phase::Complete);
@@ -109,7 +109,7 @@ fn a_cluster_that_falls_silent_with_its_change_halts_the_rest() {
     assert_eq!(set.look().phase, Phase::Progressing);
     set.pass(1);
     assert_eq!((set.look().phase, set.released()), (Phase::Halted, String::new()));
-    // It may have been cut off by what it got; with the next version it is one that is passed over.
+    // The change may have cut the cluster off. With the next version, the cluster is passed over.
     set.want("2");
     assert_eq!(set.released().len(), 1);
 }
@@ -202,7 +202,7 @@ fn in_a_closed_window_what_has_begun_goes_on_in_its_time_and_what_has_not_waits(
     let mut set = set("ab", json!({}));
     set.want("1");
     set.look();
-    // Handed over, and its agent has not begun.
+    // The change was handed over, but the agent has not begun.
     set.row('a').stands = Some(closed());
     set.look();
     set.pass(1000);
@@ -213,7 +213,7 @@ fn in_a_closed_window_what_has_begun_goes_on_in_its_time_and_what_has_not_waits(
     assert_eq!(set.standing('a'), "is on its way");
     set.pass(100);
     assert_eq!(set.look().phase, Phase::Halted, "it is not healthy in time");
-    // The others wait for the window whatever becomes of it.
+    // The other members wait for the window, whatever happens to the first.
     set.row('b').stands = Some(closed());
     set.get_through("a");
     assert_eq!((set.released(), set.standing('b')), (String::new(), waits));
@@ -226,7 +226,7 @@ fn what_is_broken_gets_its_fix_before_the_canary_and_while_others_have_failed() 
     assert_eq!(set.look().phase, Phase::Complete);
     set.want("1");
     assert_eq!(set.released(), "ac");
-    // On its way is not broken.
+    // A member that is on its way is not broken.
     let mut set = super::set("abc", json!({}));
     set.say('c', InProgress);
     set.pass(1000);

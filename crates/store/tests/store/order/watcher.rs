@@ -1,4 +1,4 @@
-//! One watcher: it goes on from what it has seen, on any replica, and keeps a picture of what is there.
+//! One watcher. It continues from what it has seen on any replica, and keeps a picture of the current state.
 
 use std::{
     collections::BTreeMap,
@@ -14,19 +14,19 @@ use tokio::time::timeout;
 
 use super::{Load, kinds};
 
-/// What is there: the version of each (kind, name).
+/// The current state: the version of each (kind, name).
 pub type Picture = BTreeMap<(Kind, String), u64>;
 
-/// Far above what a replica lags.
+/// Far longer than a replica lags behind.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// More would only repeat the first.
+/// Most faults that are recorded; more would only repeat the first.
 const FAULTS: usize = 5;
 
-/// What happened, by version.
+/// All changes, by version.
 pub struct History(Vec<(u64, Kind, String, Operation)>);
 
 impl History {
-    /// Lines of `version|kind|name|operation`.
+    /// Reads lines of `version|kind|name|operation`.
     pub fn read(text: &str) -> Self {
         let line = |line: &str| {
             let fields: Vec<&str> = line.split('|').collect();
@@ -50,10 +50,10 @@ pub struct Watcher {
     kind: Option<Kind>,
     load: Arc<Load>,
     random: StdRng,
-    /// Everything up to here has been shown.
+    /// All versions up to this one have been shown.
     seen: u64,
     picture: Picture,
-    /// Of all that was shown since `since`.
+    /// Hash of everything that was shown since `since`.
     shown: DefaultHasher,
     since: u64,
     pub delivered: u64,
@@ -66,7 +66,7 @@ impl Watcher {
     pub fn new(number: usize, seed: u64, load: Arc<Load>) -> Self {
         Self {
             name: format!("watcher {number}"),
-            // Half of them see everything.
+            // Every other watcher sees all kinds.
             kind: (number % 2 == 1).then(|| kinds()[number / 2 % 3].clone()),
             load,
             random: StdRng::seed_from_u64(!seed << 32 | number as u64),
@@ -85,7 +85,7 @@ impl Watcher {
         while self.seen < self.load.end.load(Relaxed) && self.faults.len() < FAULTS {
             let replica = self.random.random_range(0..self.load.replicas.len());
             let store = self.load.replicas[replica].clone();
-            // A request ahead of the tail waits.
+            // A request for a version that the replica doesn't have yet waits.
             if !store.wait_for(self.seen, PATIENCE).await {
                 self.fault(format!("replica {replica} never reached {}", self.seen));
                 break;
@@ -99,19 +99,19 @@ impl Watcher {
         self
     }
 
-    /// For a random while.
+    /// Follows the watch for a random number of events.
     async fn follow(&mut self, mut watch: Watch) {
         let events = self.random.random_range(1..self.load.stay);
         for _ in 0..events {
             match timeout(Duration::from_millis(200), watch.next()).await {
                 Ok(Some(Ok(event))) => self.take(&event),
-                // Too far behind: the next start says so again, and it lists.
+                // The watch is too far behind. The next start reports that again, and lists.
                 Ok(Some(Err(_)) | None) => return,
                 Err(_) if self.load.end.load(Relaxed) != u64::MAX => break,
                 Err(_) => {}
             }
         }
-        // A bookmark: nothing up to it is outstanding.
+        // The position works like a bookmark: all events up to it have arrived.
         let position = watch.position();
         if position < self.seen {
             self.fault(format!("a bookmark says {position} after {}", self.seen));
@@ -149,7 +149,8 @@ impl Watcher {
         self.relists += 1;
         let mut picture = Picture::new();
         let kinds = self.kind.clone().map_or_else(|| kinds().to_vec(), |kind| vec![kind]);
-        // Several kinds are of several moments; what came between is shown again, so only one kind is exact.
+        // The lists of several kinds are from different moments. Changes in between are shown again, so only one kind
+        // gives an exact picture.
         let mut oldest = u64::MAX;
         for kind in kinds {
             let query = ListQuery::all(kind.clone());
@@ -172,7 +173,7 @@ impl Watcher {
         }
     }
 
-    /// What it was shown, and what it believes is there, against what the database says.
+    /// Compares what was shown, and the picture, with the database.
     pub fn compare(&self, history: &History, tables: &Picture) -> Vec<String> {
         let concerns = |kind: &Kind| self.kind.as_ref().is_none_or(|wanted| wanted == kind);
         let mut expected = DefaultHasher::new();

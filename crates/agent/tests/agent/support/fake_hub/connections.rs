@@ -1,4 +1,4 @@
-//! The connections of a fake hub: it says what a test wants said, breaks off, falls silent, or refuses.
+//! The connections of a fake hub, which sends what a test wants, breaks off, falls silent, or refuses.
 
 use std::{
     sync::{Arc, Mutex, MutexGuard},
@@ -22,15 +22,15 @@ use super::refuse;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Behaviour {
-    /// It knows no connections.
+    /// The hub doesn't support connections.
     #[default]
     None,
     Serve,
-    /// What is in between answers as if it was a plain request.
+    /// A proxy answers as if it were a plain request.
     Swallow,
-    /// 503.
+    /// The hub answers 503.
     Refuse,
-    /// The switch is made, and then nothing is said.
+    /// The protocol is switched, and then nothing is sent.
     Mute,
 }
 
@@ -44,7 +44,7 @@ pub struct Connections {
 struct State {
     behaviour: Behaviour,
     welcome: Option<Hint>,
-    /// Attempts so far.
+    /// Number of attempts so far.
     asked: u64,
     open: u64,
 }
@@ -52,13 +52,13 @@ struct State {
 #[derive(Clone)]
 enum Order {
     Say(String),
-    /// Without a word.
+    /// Ends the connection without a message.
     Cut,
-    /// From now on not even pings.
+    /// Sends nothing from now on, not even pings.
     Silence,
 }
 
-/// The hub's pings.
+/// Pause between the hub's pings.
 const PING: Duration = Duration::from_millis(200);
 
 impl Default for Connections {
@@ -76,7 +76,7 @@ impl Connections {
         self.state().behaviour = behaviour;
     }
 
-    /// What is said first from the next connection on, and now.
+    /// Sets the first message of new connections, and sends it now.
     pub fn welcome(&self, keep_alive_seconds: f64, poll_seconds: f64) {
         let hint = Hint::Welcome { keep_alive_seconds, poll_seconds };
         self.state().welcome = Some(hint.clone());

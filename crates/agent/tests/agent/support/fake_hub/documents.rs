@@ -1,4 +1,4 @@
-//! What a fake hub gives out sealed: the Secrets and the parameters that an entry names.
+//! The sealed documents of a fake hub: the Secrets and the parameters that an entry names.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use rustls::crypto::{
 
 use super::{CLUSTER, INSTALLATION};
 
-/// By MAC. Those of the two kinds differ, as their content does.
+/// Documents by MAC. Secrets and parameters have different MACs, because their contents differ.
 #[derive(Default)]
 pub struct Documents(BTreeMap<Digest, Vec<u8>>);
 
@@ -34,7 +34,7 @@ impl Documents {
         mac
     }
 
-    /// `path`: after `/agent/v1/`. `None`: no entry names it.
+    /// `path`: the part after `/agent/v1/`. None: no entry names it.
     pub fn seal(&self, path: &str, entries: &BTreeMap<String, Entry>, sealing_key: &str) -> Option<SealedSecrets> {
         let [kind, service, mac] = path.split('/').collect::<Vec<_>>().try_into().ok()?;
         let mac: Digest = mac.parse().ok()?;
