@@ -1,5 +1,5 @@
-//! What the hub counts, in OpenMetrics' text form. Every label has a fixed set of values: nothing that a client sends
-//! becomes one, and nothing of the fleet has a series of its own.
+//! The hub's metrics, in OpenMetrics' text format. Every label has a fixed set of values. No label comes from a
+//! client's input, and no resource of the fleet has its own series.
 
 mod figures;
 
@@ -33,10 +33,10 @@ use prometheus_client::{
 use crate::{controllers::work_counts, delivery::Delivery, server::Certificate};
 use figures::{Figures, Shown};
 
-/// From a cached answer to a list of everything, in seconds.
+/// Upper bounds in seconds. They range from a cached answer to a list of all objects.
 const BUCKETS: [f64; 12] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 30.0];
 
-/// What kind of request it is, by its path.
+/// Kind of a request, by its path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
 pub enum Route {
     Api,
@@ -101,32 +101,32 @@ pub struct Metrics {
     watches: Gauge<i64, AtomicI64>,
     connections: Gauge<i64, AtomicI64>,
     figures: Arc<Figures>,
-    /// 1 while the files of a mounted certificate hold what can't be served.
+    /// 1 while the files of the mounted certificate have a new one that can't be used.
     pub(crate) tls_reload_failing: Gauge<i64, AtomicI64>,
 }
 
 impl Metrics {
-    /// `data_dir`: whose file system is looked at.
+    /// Creates the metrics. They include the size and free space of `data_dir`'s file system.
     pub fn new(delivery: Arc<Delivery>, certificate: Arc<Certificate>, data_dir: PathBuf) -> Self {
         let mut root = Registry::default();
-        // Under the names that every dashboard knows.
+        // Without our prefix, because dashboards expect the usual names.
         root.register_collector(Box::new(OwnProcess { started: Timestamp::now().as_second() }));
         let registry = root.sub_registry_with_prefix("farwater");
         let build = Info::new(vec![("version", env!("CARGO_PKG_VERSION"))]);
-        registry.register("build", "The running program", build);
+        registry.register("build", "Version of the running program", build);
         let requests = Family::default();
-        registry.register("http_requests", "Requests answered", requests.clone());
+        registry.register("http_requests", "Answered HTTP requests", requests.clone());
         let durations = Family::new_with_constructor((|| Histogram::new(BUCKETS)) as fn() -> Histogram);
-        let help = "Time from a request's head to its answer's head, in seconds";
+        let help = "Time from the head of a request to the head of its response, in seconds";
         registry.register("http_request_duration_seconds", help, durations.clone());
         let in_flight = Family::default();
-        registry.register("http_requests_in_flight", "Requests being worked on", in_flight.clone());
+        registry.register("http_requests_in_flight", "HTTP requests in progress", in_flight.clone());
         let watches = Gauge::default();
-        registry.register("watches", "Watches being served", watches.clone());
+        registry.register("watches", "Open watches", watches.clone());
         let connections = Gauge::default();
-        registry.register("connections", "Connections being served", connections.clone());
+        registry.register("connections", "Open connections of clients", connections.clone());
         let tls_reload_failing = Gauge::default();
-        let help = "1 while the files of the server's certificate hold a new one that can't be used";
+        let help = "1 while the files of the server's certificate have a new one that can't be used";
         registry.register("tls_reload_failing", help, tls_reload_failing.clone());
         registry.register_collector(Box::new(StorePosition(delivery.store.clone())));
         delivery.counters.register(registry);
@@ -138,7 +138,7 @@ impl Metrics {
         Self { registry: root, requests, durations, in_flight, watches, connections, figures, tls_reload_failing }
     }
 
-    /// Everything, as it is now.
+    /// All metrics with their current values.
     pub async fn scrape(&self) -> Result<String, std::fmt::Error> {
         self.figures.refresh().await;
         self.encode()
@@ -156,7 +156,7 @@ impl Metrics {
         self.durations.get_or_create(&RouteLabels { route }).observe(took.as_secs_f64());
     }
 
-    /// Counted as long as the answer lives.
+    /// Counts a request as in progress until the result is dropped with the response.
     pub(crate) fn in_flight(&self, route: Route) -> Counted {
         Counted::new(self.in_flight.get_or_create(&RouteLabels { route: route.as_str() }).clone())
     }
@@ -170,7 +170,7 @@ impl Metrics {
     }
 }
 
-/// One more in a gauge, until dropped.
+/// Adds one to a gauge until it is dropped.
 pub(crate) struct Counted(Gauge<i64, AtomicI64>);
 
 impl Counted {
@@ -199,7 +199,7 @@ fn method_label(method: &Method) -> &'static str {
     }
 }
 
-/// Read when asked: the store counts already.
+/// The store's position, read at each scrape because the store already counts it.
 struct StorePosition(Store);
 
 impl std::fmt::Debug for StorePosition {
@@ -211,12 +211,12 @@ impl std::fmt::Debug for StorePosition {
 impl Collector for StorePosition {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
         let gauge = ConstGauge::new(self.0.position());
-        let help = "The newest version that watchers are shown";
+        let help = "Newest resource version that watches can see";
         gauge.encode(encoder.encode_descriptor("store_position", help, None, gauge.metric_type())?)
     }
 }
 
-/// Until when clients can trust the hub.
+/// End times of the certificates that clients and agents verify.
 struct Certificates {
     server: Arc<Certificate>,
     delivery: Arc<Delivery>,
@@ -230,8 +230,7 @@ impl std::fmt::Debug for Certificates {
 
 impl Collector for Certificates {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
-        let help =
-            "When a certificate ends: the one that the hub serves with, and its own authority's, which agents pin";
+        let help = "End of a certificate, in Unix seconds: of the one that the hub serves, and of its own authority's";
         let mut metric =
             encoder.encode_descriptor("certificate_end_timestamp_seconds", help, None, MetricType::Gauge)?;
         let ends = [("server", self.server.end()), ("authority", self.delivery.identity.authority_end())];
@@ -243,7 +242,7 @@ impl Collector for Certificates {
     }
 }
 
-/// Of the program itself, under the names of Prometheus' own clients.
+/// Metrics of the process, with the names that Prometheus' client libraries use.
 #[derive(Debug)]
 struct OwnProcess {
     /// Seconds since 1970.
@@ -253,19 +252,19 @@ struct OwnProcess {
 impl Collector for OwnProcess {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
         let started = ConstGauge::new(self.started);
-        let help = "Start time of the process";
+        let help = "Start time of the process, in Unix seconds";
         started.encode(encoder.encode_descriptor("process_start_time_seconds", help, None, MetricType::Gauge)?)?;
         let Some(usage) = Usage::read() else { return Ok(()) };
-        let help = "Processor time, user and system";
+        let help = "User and system CPU time, in seconds";
         let cpu = encoder.encode_descriptor("process_cpu_seconds", help, None, MetricType::Counter)?;
         ConstCounter::new(usage.cpu_seconds).encode(cpu)?;
-        let help = "Resident memory";
+        let help = "Resident memory, in bytes";
         let memory = encoder.encode_descriptor("process_resident_memory_bytes", help, None, MetricType::Gauge)?;
         ConstGauge::new(usage.resident_bytes).encode(memory)
     }
 }
 
-/// How the places besides the hub's own are doing that secrets are read from.
+/// State of the secret backends.
 struct SecretPlaces(Arc<Delivery>);
 
 impl std::fmt::Debug for SecretPlaces {
@@ -285,19 +284,19 @@ impl Collector for SecretPlaces {
         let away = conditions.iter().filter(|condition| condition.is_away).count();
         show(
             "secret_backends_away",
-            "Backends of secrets that can't be asked; their last values stay in use",
+            "Secret backends that can't be reached; their last values stay in use",
             count(away),
         )?;
         let stale = conditions.iter().map(|condition| condition.stale).sum();
         show(
             "secret_references_stale",
-            "Secrets of backends whose values could not be read again when they were to be",
+            "References to secret backends whose last refresh failed; their last values stay in use",
             count(stale),
         )
     }
 }
 
-/// What the controllers have done and have left to do.
+/// Reconciles, errors and queue depth of each controller.
 struct ControllerWork(Arc<Delivery>);
 
 impl std::fmt::Debug for ControllerWork {
@@ -309,17 +308,17 @@ impl std::fmt::Debug for ControllerWork {
 impl Collector for ControllerWork {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
         let work = work_counts(&self.0);
-        let help = "Objects that a controller has looked at";
+        let help = "Reconciles of a controller";
         let mut metric = encoder.encode_descriptor("reconciles", help, None, MetricType::Counter)?;
         for &(controller, counts) in &work {
             ConstCounter::new(counts.done).encode(metric.encode_family(&[("controller", controller)])?)?;
         }
-        let help = "Objects that a controller has looked at in vain; it tries again";
+        let help = "Failed reconciles of a controller; each is retried";
         let mut metric = encoder.encode_descriptor("reconcile_errors", help, None, MetricType::Counter)?;
         for &(controller, counts) in &work {
             ConstCounter::new(counts.failed).encode(metric.encode_family(&[("controller", controller)])?)?;
         }
-        let help = "Objects that wait for a controller";
+        let help = "Objects that wait in a controller's queue";
         let mut metric = encoder.encode_descriptor("queue_depth", help, None, MetricType::Gauge)?;
         for &(controller, counts) in &work {
             ConstGauge::new(counts.ready as u64).encode(metric.encode_family(&[("controller", controller)])?)?;
@@ -333,7 +332,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn routes_are_told_by_the_path_alone() {
+    fn routes_depend_on_the_path_alone() {
         let check = |path: &str, expected: Route| assert_eq!(Route::of(path), expected, "{path}");
         check("/", Route::Web);
         check("/ui/assets/a.js", Route::Web);

@@ -1,7 +1,7 @@
-//! Figures of the fleet, the database and the disk: read before a scrape, and at most every few seconds.
+//! Figures of the fleet, the database and the disk. They are read before a scrape, at most once in `FRESH`.
 //!
-//! Clusters are counted in memory (0.1 µs each); services and sources by the store's tallies, a dozen rows however many there
-//! are. Never one series for each of anything.
+//! Clusters are counted in memory (0.1 µs each). Services and sources come from the store's tallies, which are a dozen
+//! rows for a fleet of any size. No resource has its own series.
 
 use std::{
     path::PathBuf,
@@ -23,24 +23,24 @@ use crate::{
     delivery::{Delivery, clusters::ClusterState},
 };
 
-/// Scrapes that come faster are shown the same: they must not be work for the database.
+/// Scrapes within this time share one read, so that frequent scrapes don't load the database.
 const FRESH: Duration = Duration::from_secs(5);
 
-/// What was read last.
+/// Figures read from the database.
 #[derive(Debug, Default)]
 struct Read {
     tallies: Vec<Tally>,
     database_bytes: u64,
-    /// Seconds since 1970.
+    /// Time of the read, in Unix seconds.
     time: i64,
 }
 
 pub struct Figures {
     delivery: Arc<Delivery>,
     data_dir: PathBuf,
-    /// None: never yet.
+    /// The last successful read. None: there was none yet.
     read: Mutex<Option<Arc<Read>>>,
-    /// When it was tried last. Held while it is tried: others wait for the outcome.
+    /// Time of the last attempt. The lock is held during an attempt, so that concurrent scrapes wait for its result.
     tried: tokio::sync::Mutex<Option<Instant>>,
 }
 
@@ -49,7 +49,7 @@ impl Figures {
         Self { delivery, data_dir, read: Mutex::default(), tried: tokio::sync::Mutex::default() }
     }
 
-    /// Reads again what is old. What can't be read stays as it was, and the time of the figures says so.
+    /// Reads the figures if they are old. If that fails, the previous figures stay, with their old timestamp.
     pub async fn refresh(&self) {
         let mut tried = self.tried.lock().await;
         if tried.is_some_and(|time| time.elapsed() < FRESH) {
@@ -57,7 +57,7 @@ impl Figures {
         }
         match self.load().await {
             Ok(read) => *self.read.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(read)),
-            Err(error) => tracing::warn!(error = %chain(&error), "the figures of the fleet can't be read"),
+            Err(error) => tracing::warn!(error = %chain(&error), "can't read the fleet's figures"),
         }
         *tried = Some(Instant::now());
     }
@@ -84,13 +84,13 @@ impl Read {
     }
 }
 
-/// Clusters by whether they are heard.
+/// Number of clusters by the state of their agents.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Heard {
     ready: u64,
     silent: u64,
     not_joined: u64,
-    /// Seconds since the cluster that is silent for the longest was heard, or since the hub's start.
+    /// Seconds since the longest-silent cluster was last heard, or since the hub's start if that was later.
     longest_silence: u64,
 }
 
@@ -110,7 +110,7 @@ impl Heard {
     }
 }
 
-/// Writes one family after the other.
+/// Writes metric families.
 struct Families<'a>(DescriptorEncoder<'a>);
 
 impl Families<'_> {
@@ -133,7 +133,7 @@ impl Families<'_> {
     }
 }
 
-/// The figures as a scrape is shown them.
+/// Writes the figures into the response to a scrape.
 pub struct Shown(pub Arc<Figures>);
 
 impl std::fmt::Debug for Shown {
@@ -151,9 +151,9 @@ impl Collector for Shown {
         }
         let Ok(disk) = rustix::fs::statvfs(&self.0.data_dir) else { return Ok(()) };
         let bytes = |blocks: u64| blocks.saturating_mul(disk.f_frsize);
-        let help = "Size of the file system of the data directory";
+        let help = "Size of the data directory's file system, in bytes";
         families.one("data_filesystem_size_bytes", help, bytes(disk.f_blocks))?;
-        let help = "What the hub may still use of the file system of the data directory";
+        let help = "Space that the hub may still use on the data directory's file system, in bytes";
         families.one("data_filesystem_available_bytes", help, bytes(disk.f_bavail))
     }
 }
@@ -161,7 +161,7 @@ impl Collector for Shown {
 impl Shown {
     fn encode_clusters(&self, families: &mut Families<'_>) -> std::fmt::Result {
         let delivery = &self.0.delivery;
-        // Before that nothing is known, which is not the same as no clusters.
+        // Until the clusters are loaded, write no series: a count of zero would be wrong.
         if !delivery.clusters.is_loaded() {
             return Ok(());
         }
@@ -169,29 +169,30 @@ impl Shown {
         let mut heard = Heard::default();
         delivery.clusters.each(|cluster| heard.add(cluster, started, now));
         let values = [("ready", heard.ready), ("silent", heard.silent), ("not_joined", heard.not_joined)];
-        families.many("clusters", "Clusters by whether their agent polls", values)?;
-        let help = "Agents that are connected";
+        families.many("clusters", "Clusters by the state of their agents", values)?;
+        let help = "Connected agents";
         families.one("connected_agents", help, delivery.connections.open() as u64)?;
-        let help = "Time since the cluster that is silent for the longest was heard, or since the hub's start";
+        let help =
+            "Seconds since the longest-silent cluster was last heard, or since the hub's start if that was later";
         families.one("cluster_longest_silence_seconds", help, heard.longest_silence)?;
-        let help = "Sources that are fetched less often because webhooks announce their pushes";
+        let help = "Sources that are polled less often because webhooks announce their pushes";
         families.one("sources_announced", help, delivery.checks.announced.proven() as u64)?;
-        let help = "1 while nothing is deleted in the whole fleet";
+        let help = "1 while all deletions in the fleet are paused";
         families.one("prunes_frozen", help, u64::from(delivery.freeze.reason().is_some()))
     }
 }
 
 fn encode_read(read: &Read, families: &mut Families<'_>) -> std::fmt::Result {
-    let help = "Clusters without deletions until a person confirms the restored backup";
+    let help = "Clusters where nothing is deleted until a person confirms the restored backup";
     families.one("clusters_restored", help, read.number(&[states::CLUSTERS], states::RESTORED))?;
     families.many("sources", "Sources by readiness", read.by_readiness(&states::SOURCES))?;
-    let help = "Sources whose remote could not be asked the last time";
+    let help = "Sources whose last fetch failed";
     families.one("sources_stale", help, read.number(&states::SOURCES, states::STALE))?;
     families.many("services", "Services by readiness", read.by_readiness(&[states::SERVICES]))?;
-    let help = "Services with a prune that waits for an approval";
+    let help = "Services whose prune waits for an approval";
     families.one("services_prune_held", help, read.number(&[states::SERVICES], states::PRUNE_HELD))?;
-    families.one("database_size_bytes", "What the database takes", read.database_bytes)?;
-    let help = "When the numbers of services and sources were read from the database";
+    families.one("database_size_bytes", "Size of the database, in bytes", read.database_bytes)?;
+    let help = "Time of the last read of services and sources from the database, in Unix seconds";
     families.one("figures_timestamp_seconds", help, read.time)
 }
 
@@ -215,7 +216,7 @@ mod tests {
             [cluster(false, None), cluster(true, Some(1_990)), cluster(true, Some(1_500)), cluster(true, None)];
         clusters.iter().for_each(|cluster| heard.add(cluster, started, now));
         assert_eq!(heard, Heard { ready: 1, silent: 2, not_joined: 1, longest_silence: 1_000 });
-        // A hub that was away heard nobody.
+        // While the hub was down it heard no agent: silence counts from its start.
         let mut heard = Heard::default();
         heard.add(&cluster(true, Some(500)), started, 1_010);
         assert_eq!(heard, Heard { ready: 1, longest_silence: 10, ..Heard::default() });
