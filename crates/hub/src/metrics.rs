@@ -332,7 +332,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn routes_depend_on_the_path_alone() {
+    fn routes_are_told_by_the_path_alone() {
         let check = |path: &str, expected: Route| assert_eq!(Route::of(path), expected, "{path}");
         check("/", Route::Web);
         check("/ui/assets/a.js", Route::Web);
