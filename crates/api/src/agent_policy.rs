@@ -1,4 +1,4 @@
-//! AgentPolicy: which version agents run, and how they come to it.
+//! AgentPolicy: the version and settings of agents, and how updates reach them.
 
 use k8s_openapi::apimachinery::pkg::{
     apis::meta::v1::{Condition, LabelSelector},
@@ -10,10 +10,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::schemas;
 
-/// What the agents of some clusters shall be. It is part of the signed desired state of each: the agent changes its own
-/// Deployment, and goes back by itself where the new version does not report in time.
+/// Version and settings of the agents of some clusters. They are part of each cluster's signed desired state. The agent
+/// updates its own Deployment, and rolls back by itself if the new version does not report in time.
 ///
-/// Where several policies select a cluster, the first by name is in force. A policy that is deleted leaves agents as they are.
+/// If several policies select a cluster, the first by name applies. Deleting a policy leaves agents as they are.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "farwater.dev",
@@ -34,34 +34,35 @@ use crate::schemas;
 #[kube(crates(kube_core = "::kube_core", k8s_openapi = "::k8s_openapi"))]
 #[serde(rename_all = "camelCase")]
 pub struct AgentPolicySpec {
-    /// Which clusters, by label; an empty selector is every cluster.
+    /// Label selector for clusters. Empty: every cluster.
     #[serde(default)]
     #[schemars(extend("x-kubernetes-map-type" = "atomic"))]
     pub cluster_selector: LabelSelector,
-    /// The agent's image, by tag or digest. Of the repository that the agent was installed from: it takes no other. Absent:
-    /// as it is.
+    /// Image of the agent, by tag or digest. The repository must be the one that the agent was installed from; the
+    /// agent refuses any other. Empty: the image stays as it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024))]
     pub image: Option<String>,
-    /// What the agent logs, as in `FARWATER_LOG`: `info`, `debug` or a filter by module. Absent: as it is.
+    /// Log filter of the agent, as in `FARWATER_LOG`: `info`, `debug` or a filter by module. Empty: the filter stays as
+    /// it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024))]
     pub log: Option<String>,
-    /// Limit of the agent's memory, a Kubernetes quantity such as `512Mi`. Absent: as it is.
+    /// Memory limit of the agent, a Kubernetes quantity such as `512Mi`. Empty: the limit stays as it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = r"^[1-9][0-9]*(Mi|Gi|M|G)$"))]
     pub memory_limit: Option<String>,
-    /// How many clusters change at one time, once the first has changed: a number, or a percentage of those that are
-    /// selected.
+    /// Maximum number of clusters that update at the same time, once the first has updated. A number, or a percentage
+    /// of the selected clusters.
     #[serde(default = "default_max_unavailable")]
     #[schemars(schema_with = "schemas::int_or_string")]
     pub max_unavailable: IntOrString,
-    /// An agent that has not reported under its new settings by then goes back to the old ones, as a Go duration; between 30s
-    /// and 1h.
+    /// Time within which an agent must report under its new settings. An agent that misses it rolls back to the old
+    /// ones. A Go duration between 30s and 1h.
     #[serde(default = "default_deadline")]
     #[schemars(regex(pattern = r"^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$"))]
     pub deadline: String,
-    /// Begins nothing. Agents that are on their way get there, or go back.
+    /// Suspend keeps new updates from starting. Agents that are already updating finish, or roll back.
     #[serde(default)]
     pub suspend: bool,
 }
@@ -74,24 +75,27 @@ fn default_deadline() -> String {
     "5m".to_owned()
 }
 
+/// Observed state of the AgentPolicy.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct AgentPolicyStatus {
+    /// Generation of the resource that the conditions describe.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// `Ready`: every selected cluster's agent that is heard runs as the policy says.
+    /// `Ready` is True when every selected agent that the hub hears from runs as the policy says.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
-    /// That have joined, and that this policy is in force for.
+    /// Number of clusters that have joined and to which this policy applies.
     #[serde(default)]
     pub clusters: i64,
+    /// Number of clusters whose agent runs as the policy says.
     #[serde(default)]
     pub updated_clusters: i64,
-    /// On their way.
+    /// Number of clusters that are updating now.
     #[serde(default)]
     pub updating_clusters: i64,
-    /// Gone back to what was before.
+    /// Number of clusters whose agent rolled back, or did not report in time.
     #[serde(default)]
     pub failed_clusters: i64,
 }

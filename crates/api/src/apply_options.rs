@@ -1,11 +1,14 @@
-//! How the agent applies the objects of a service: policies that a service has and single objects override by annotation.
+//! How the agent applies the objects of a service. The service sets policies; annotations override them for single
+//! objects.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Annotation on an object of a source: its wave, an integer; 0 without it. A wave begins when what is before it is healthy.
+/// Annotation on an object of a source: its wave, an integer; 0 without it. A wave begins when the waves before it are
+/// healthy.
 pub const WAVE: &str = "farwater.dev/wave";
-/// Annotation on an object: `disabled` keeps it where it would be deleted, `confirm` has its deletion approved first.
+/// Annotation on an object: `disabled` keeps the object where it would be deleted; `confirm` requires an approval of
+/// its deletion.
 pub const PRUNE: &str = "farwater.dev/prune";
 /// Annotation on an object of a source: `Apply`, or `Replace` to write the object as a whole.
 pub const METHOD: &str = "farwater.dev/method";
@@ -19,29 +22,29 @@ pub const DRIFT: &str = "farwater.dev/drift";
 pub const IMMUTABLE: &str = "farwater.dev/immutable";
 /// Annotation on an object of a source: JSON pointers of fields that others may change, separated by commas.
 pub const IGNORE_DIFFERENCES: &str = "farwater.dev/ignore-differences";
-/// Annotation on an object of a source: a CEL expression that is true of the fields that others may change.
+/// Annotation on an object of a source: a CEL expression that is true for fields that others may change.
 pub const IGNORE_EXPRESSION: &str = "farwater.dev/ignore-expression";
-/// Annotation on an object of a source: field managers whose fields are theirs, separated by commas.
+/// Annotation on an object of a source: names of field managers that keep the fields they own, separated by commas.
 pub const IGNORE_MANAGERS: &str = "farwater.dev/ignore-managers";
 
-/// How the objects of a service are applied. An object's own annotations come before these.
+/// How the agent applies the objects of a service. An object's own annotations take precedence.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ApplyOptions {
-    /// Whether objects that exist already and belong to no service become this service's.
+    /// Whether the service takes over existing objects that belong to no service.
     #[serde(default, skip_serializing_if = "is_default")]
     pub adopt: AdoptPolicy,
-    /// What becomes of fields that another field manager owns with another value.
+    /// What happens to a field that another field manager owns with another value.
     #[serde(default, skip_serializing_if = "is_default")]
     pub conflicts: ConflictPolicy,
-    /// What becomes of objects that others changed or deleted.
+    /// What happens to objects that others changed or deleted.
     #[serde(default, skip_serializing_if = "is_default")]
     pub drift: DriftMode,
-    /// What becomes of an object whose change the API server refuses because a field of it can't be changed. Kinds that hold data or
-    /// other objects are made anew only where their own annotation says so.
+    /// What happens when the API server refuses a change because a field is immutable. Kinds that hold data or other
+    /// objects are recreated only if their own annotation says so.
     #[serde(default, skip_serializing_if = "is_default")]
     pub immutable: ImmutablePolicy,
-    /// Fields that others may change: no drift, and left as they are when the object is applied again.
+    /// Fields that others may change. They are not drift, and keep their values when the object is applied again.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub ignore_differences: Vec<IgnoreDifference>,
@@ -59,66 +62,71 @@ fn is_default<T: Default + PartialEq>(value: &T) -> bool {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum AdoptPolicy {
-    /// They become the service's as the source states them.
+    /// The service takes the object over and applies it as the source has it.
     #[default]
     Always,
-    /// Only where applying changes nothing but our marks.
+    /// The service takes the object over only if applying it changes nothing but our ownership marks.
     IfNoDifference,
-    /// They are refused and stay as they are.
+    /// The agent refuses the object and leaves it as it is.
     Never,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum ConflictPolicy {
-    /// The source wins; the object's report names who had the field.
+    /// The source wins. The object's report names the previous owner of the field.
     #[default]
     Force,
-    /// The object is not applied, and its report names the other manager.
+    /// The agent does not apply the object. The object's report names the other manager.
     Report,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum DriftMode {
-    /// Put back at once.
+    /// The agent restores the object at once.
     #[default]
     Correct,
-    /// Left as it is, and told.
+    /// The agent leaves the object as it is, and reports the drift.
     Report,
-    /// Left as it is. Not called «Off», which YAML takes for a boolean.
+    /// The agent leaves the object as it is. Not called `Off`, which YAML reads as a boolean.
     Ignore,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum ImmutablePolicy {
-    /// It stays as it is, and the refusal is told.
+    /// The object stays as it is, and the agent reports the refusal.
     #[default]
     Report,
-    /// It is deleted and recreated.
+    /// The agent deletes the object and recreates it.
     Recreate,
 }
 
-/// Fields of some objects, named as in Argo CD. What is left out of `group`, `kind`, `namespace` and `name` matches all.
+/// Fields of some objects, named as in Argo CD. An empty `group`, `kind`, `namespace` or `name` matches all.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct IgnoreDifference {
+    /// API group of the objects. Empty: any group.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
+    /// Kind of the objects. Empty: any kind.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
+    /// Namespace of the objects. Empty: any namespace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
+    /// Name of the object. Empty: any name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// JSON pointers (RFC 6901) through maps: `/spec/replicas`. A list is named as a whole.
+    /// JSON pointers (RFC 6901) through maps, such as `/spec/replicas`. A pointer can name a list only as a whole.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), inner(length(max = 1024), regex(pattern = "^/")))]
     pub json_pointers: Vec<String>,
-    /// Field managers: what one of them owns is its own.
+    /// Names of field managers. Fields owned by one of them keep that manager's values.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), inner(length(min = 1, max = 128)))]
     pub managed_fields_managers: Vec<String>,
-    /// CEL, asked about each field that the source states: true of those that others may change. `field` is its JSON pointer, as in
-    /// `jsonPointers`, and `self` the object as the source states it; of a Secret its metadata alone.
+    /// CEL expression that is evaluated for each field that the source sets, and is true for fields that others may
+    /// change. `field` is the field's JSON pointer, as in `jsonPointers`. `self` is the object in the source; for a
+    /// Secret, only its metadata.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024))]
     pub expression: Option<String>,

@@ -1,4 +1,4 @@
-//! ChangeWindow: when changes may begin.
+//! ChangeWindow: when changes may start.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -9,16 +9,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::Digest;
 
-/// Windows that one cluster's agent is handed: those that deny come first.
+/// Maximum number of windows that an agent receives. Windows that deny come first.
 pub const MAX_HANDED: usize = 64;
-/// Namespaces, clusters and services that one window names.
+/// Maximum number of namespaces, clusters and services, each, that one window names.
 pub const MAX_NAMES: usize = 64;
 
-/// When changes may begin. Drift is undone and what was begun is ended at any time.
+/// Times at which changes may start. Drift correction and changes that have already started are not affected.
 ///
-/// Of the windows that concern a service on a cluster, one that denies and is in force closes; where there are any that allow, one of them
-/// must be in force. A window of the namespace `farwater-admin` concerns the whole fleet, one of another namespace that namespace's
-/// services, and all services on its clusters.
+/// No change starts for a service on a cluster while a matching window of type `Deny` is in force. If windows of type
+/// `Allow` match, one of them must be in force. A window in the namespace `farwater-admin` applies to the whole fleet.
+/// A window in another namespace applies to the services of that namespace, and to all services on its clusters.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "farwater.dev",
@@ -39,50 +39,52 @@ pub const MAX_NAMES: usize = 64;
 #[kube(crates(kube_core = "::kube_core", k8s_openapi = "::k8s_openapi"))]
 #[serde(rename_all = "camelCase")]
 pub struct ChangeWindowSpec {
+    /// Whether the window allows or denies changes.
     #[serde(default)]
     pub r#type: WindowType,
-    /// When it begins, as cron writes it: minute, hour, day of the month, month, day of the week. Absent: it is in force from `start` to `end`.
+    /// Start times in cron format: minute, hour, day of the month, month, day of the week. Empty: the window is in
+    /// force from `start` to `end`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 256))]
     pub schedule: Option<String>,
-    /// How long it is in force each time, as a Go duration; between 1m and 744h. With a schedule it is required.
+    /// Length of each period that the schedule starts, as a Go duration between 1m and 744h. Required with `schedule`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 64))]
     pub duration: Option<String>,
-    /// Of the schedule, as the IANA names it: `Europe/Berlin`. A time that a clock passes over begins when the clock has passed; one that
-    /// comes twice begins once.
+    /// IANA time zone of the schedule, such as `Europe/Berlin`. A start that the clock skips happens right after the
+    /// skip. A start that occurs twice happens once.
     #[serde(default = "default_time_zone")]
     #[schemars(length(min = 1, max = 64))]
     pub time_zone: String,
-    /// Before it the window does not count, as RFC 3339 writes times.
+    /// Time before which the window has no effect, in RFC 3339 format. Empty: no start limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 64))]
     pub start: Option<String>,
-    /// From it on the window does not count.
+    /// Time from which the window has no effect, in RFC 3339 format. Empty: no end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 64))]
     pub end: Option<String>,
-    /// Which clusters, by label; an empty selector is every one.
+    /// Label selector for clusters. Empty: every cluster.
     #[serde(default)]
     #[schemars(extend("x-kubernetes-map-type" = "atomic"))]
     pub cluster_selector: LabelSelector,
-    /// Which of these clusters, by name; none: every one.
+    /// Names of clusters, within `clusterSelector`. Empty: every cluster.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), extend("x-kubernetes-list-type" = "set"))]
     pub clusters: Vec<String>,
-    /// Namespaces of services; of use in `farwater-admin` alone. None: every one.
+    /// Namespaces of services. Only for windows in `farwater-admin`. Empty: every namespace.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), extend("x-kubernetes-list-type" = "set"))]
     pub namespaces: Vec<String>,
-    /// Which services, by label; an empty selector is every one.
+    /// Label selector for services. Empty: every service.
     #[serde(default)]
     #[schemars(extend("x-kubernetes-map-type" = "atomic"))]
     pub service_selector: LabelSelector,
-    /// Which of these services, by name; none: every one.
+    /// Names of services, within `serviceSelector`. Empty: every service.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), extend("x-kubernetes-list-type" = "set"))]
     pub services: Vec<String>,
-    /// What people are told whose change waits. Who denies says why.
+    /// Reason that is shown for changes that wait. Required with type `Deny`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024))]
     pub reason: Option<String>,
@@ -90,9 +92,9 @@ pub struct ChangeWindowSpec {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum WindowType {
-    /// Changes begin while it is in force, and not between.
+    /// Changes start only while the window is in force.
     Allow,
-    /// No change begins while it is in force.
+    /// No change starts while the window is in force.
     #[default]
     Deny,
 }
@@ -107,38 +109,43 @@ fn default_time_zone() -> String {
     "UTC".to_owned()
 }
 
+/// Observed state of the ChangeWindow.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ChangeWindowStatus {
+    /// Generation of the resource that the conditions describe.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
+    /// `Ready` is True while the window is valid. Its reason is `InForce`, `Waiting` or `Over`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
+    /// Whether the window is in force now.
     #[serde(default)]
     pub in_force: bool,
-    /// When it is in force next, or not any more; absent: never.
+    /// Time at which `inForce` changes next. Empty: never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_change: Option<String>,
 }
 
-/// What an agent is handed of windows. It goes by its own clock, so that nothing has to be sent when one opens or closes.
+/// Windows as an agent receives them. The agent uses its own clock, so the hub sends nothing when a window opens or
+/// closes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Windows {
     pub windows: Vec<HandedWindow>,
-    /// By service uid: the entry of it that begins in spite of them.
+    /// Entries that start in spite of the windows, by service uid.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub overrides: BTreeMap<String, Digest>,
 }
 
-/// A window, with what it concerns already found out.
+/// A window with its selectors already resolved to services.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HandedWindow {
     pub namespace: String,
     pub name: String,
-    /// As [`WindowType`] is written; one that a reader doesn't know holds what it concerns.
+    /// [`WindowType`] as text. A type that the reader does not know holds the services of the window.
     pub r#type: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub schedule: Option<String>,
@@ -152,7 +159,7 @@ pub struct HandedWindow {
     pub end: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// uids of the services that it concerns; absent: all of the state.
+    /// uids of the services that the window applies to. Absent: all services of the desired state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub services: Option<Vec<String>>,
 }
@@ -173,7 +180,7 @@ impl HandedWindow {
         }
     }
 
-    /// When it is in force; none: it is of a newer version.
+    /// The times of the window. None: the type is of a newer version.
     pub fn spec(&self) -> Option<ChangeWindowSpec> {
         let types = [WindowType::Allow, WindowType::Deny];
         Some(ChangeWindowSpec {

@@ -1,4 +1,4 @@
-//! ClusterGrant: which tenants may place what on which clusters, and as whom.
+//! ClusterGrant: what tenants may deploy to clusters, and as which account.
 
 use std::str::FromStr;
 
@@ -7,8 +7,8 @@ use kube_derive::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// A right of tenants (namespaces of the hub) on clusters. Without one, a tenant reaches no cluster. In force as soon as it is
-/// written, like a RoleBinding, so it has no status.
+/// Right of tenants (namespaces of the hub) to deploy to clusters. Without a grant, a tenant reaches no cluster. A
+/// grant takes effect as soon as it is written, like a RoleBinding, so it has no status.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "farwater.dev",
@@ -25,55 +25,57 @@ use serde::{Deserialize, Serialize};
 #[kube(crates(kube_core = "::kube_core", k8s_openapi = "::k8s_openapi"))]
 #[serde(rename_all = "camelCase")]
 pub struct ClusterGrantSpec {
-    /// Which clusters, by label; an empty selector is every cluster.
+    /// Label selector for clusters. Empty: every cluster.
     #[schemars(extend("x-kubernetes-map-type" = "atomic"))]
     pub cluster_selector: LabelSelector,
-    /// Namespaces of the hub that hold the right, by name.
+    /// Names of the hub's namespaces that hold the right.
     #[schemars(length(min = 1, max = 1000), extend("x-kubernetes-list-type" = "set"))]
     pub namespaces: Vec<String>,
-    /// What they may do: `deploy` services.
+    /// Allowed actions: `deploy` services.
     #[schemars(length(min = 1), extend("x-kubernetes-list-type" = "set"))]
     pub verbs: Vec<GrantVerb>,
-    /// Sources that they may deploy from: prefixes of URLs. Absent: any.
+    /// URL prefixes of sources that the tenants may deploy from. Absent: any source.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("x-kubernetes-list-type" = "set"))]
     pub allowed_sources: Option<Vec<String>>,
-    /// Namespaces of the cluster that they may deploy to; a trailing `*` matches a prefix. Absent: any.
+    /// Namespaces of the cluster that the tenants may deploy to. A trailing `*` matches a prefix. Absent: any
+    /// namespace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("x-kubernetes-list-type" = "set"))]
     pub target_namespaces: Option<Vec<String>>,
-    /// Kinds that they may deploy, as `Kind` or `Kind.group`. Absent: any that is not denied.
+    /// Kinds that the tenants may deploy, as `Kind` or `Kind.group`. Absent: any kind that is not denied.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("x-kubernetes-list-type" = "set"))]
     pub allowed_kinds: Option<Vec<String>>,
-    /// Kinds that they may not deploy, as `Kind` or `Kind.group`; wins over `allowedKinds`.
+    /// Kinds that the tenants may not deploy, as `Kind` or `Kind.group`. Takes precedence over `allowedKinds`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("x-kubernetes-list-type" = "set"))]
     pub denied_kinds: Option<Vec<String>>,
-    /// The cluster's service account that the agent acts as: `NAME` in the service's target namespace, or
+    /// Service account of the cluster that the agent acts as: `NAME` in the service's target namespace, or
     /// `NAMESPACE/NAME`.
     #[schemars(length(min = 1, max = 507))]
     pub service_account_name: String,
-    /// How many people approve what their services on these clusters do. Absent: one.
+    /// Number of people who must approve actions of the tenants' services on these clusters. Absent: one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approvals: Option<Approvals>,
 }
 
-/// Numbers of people. The first of two proposes by an annotation, and the second approves.
+/// Numbers of people who must approve. If two, the first proposes with an annotation, and the second approves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Approvals {
-    /// For a prune that is held: `farwater.dev/propose-prune`, then `farwater.dev/approve-prune`. Absent: 1.
+    /// For a held prune: `farwater.dev/propose-prune`, then `farwater.dev/approve-prune`. Absent: 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 2))]
     pub prunes: Option<u8>,
-    /// For changes in spite of a ChangeWindow: `farwater.dev/propose-override`, then `farwater.dev/override-freeze`. Absent: 1.
+    /// For changes in spite of a ChangeWindow: `farwater.dev/propose-override`, then `farwater.dev/override-freeze`.
+    /// Absent: 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 2))]
     pub freeze_overrides: Option<u8>,
 }
 
-/// As an annotation states it: `prunes=2,freezeOverrides=1`.
+/// Reads the value of an annotation, such as `prunes=2,freezeOverrides=1`.
 impl FromStr for Approvals {
     type Err = &'static str;
 
@@ -96,7 +98,7 @@ impl FromStr for Approvals {
     }
 }
 
-/// One for each thing that a grant has an effect on: a right without one would promise what nobody holds to.
+/// Only verbs that a grant has an effect on. A verb without an effect would be a promise that nothing enforces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum GrantVerb {

@@ -1,7 +1,7 @@
-//! Objects of Flux and Argo CD as ours.
+//! Converts objects of Flux and Argo CD to ours.
 //!
-//! A converter takes each field of an object by its name ([`Fields`]). A field that no code took becomes a loss, so that no field is
-//! dropped in silence. This includes fields that a later version of Flux or Argo CD adds.
+//! A converter takes each field of an object by its name ([`Fields`]). A field that no code takes becomes a loss, so no
+//! field is dropped in silence. This includes fields that a later version of Flux or Argo CD adds.
 
 pub mod argocd;
 mod drift;
@@ -21,42 +21,42 @@ use crate::{ADMIN_NAMESPACE, GROUP, VERSION, names::is_object_name, service_depl
 
 use fields::Fields;
 
-/// Input of the converters other than the objects: what the user states with options.
+/// Input of the converters besides the objects: the user's options.
 #[derive(Clone, Debug)]
 pub struct Terms {
-    /// Where the objects' own cluster is in the hub: the one that Flux or Argo CD runs in. None: it was not said.
+    /// The objects' own cluster in the hub: the one that Flux or Argo CD runs in. None: not given.
     pub place: Option<Place>,
-    /// Clusters of the hub by the names that the objects have for them: kubeconfig Secrets of Flux, names and addresses of destinations of Argo
-    /// CD.
+    /// Clusters of the hub by their names in the objects: kubeconfig Secrets of Flux, names and addresses of Argo CD's
+    /// destinations.
     pub clusters: BTreeMap<String, ClusterReference>,
-    /// The namespace of the hub for all that comes of it. None: the objects' own, or their project's.
+    /// Namespace of the hub for all results. None: the objects' own, or their project's.
     pub namespace: Option<String>,
-    /// Comes behind the name of each service.
+    /// Suffix of each service's name.
     pub name_suffix: String,
-    /// The cluster's account that ClusterGrants name.
+    /// Service account of the cluster for ClusterGrants.
     pub service_account: String,
-    /// Whether objects count as converted that have lost something.
+    /// Whether objects with losses count as converted.
     pub allow_losses: bool,
-    /// Reads one document of YAML; the error is a sentence.
+    /// Reads one document of YAML. The error is a sentence.
     pub yaml: fn(&str) -> Result<Value, String>,
 }
 
-/// Where a service goes.
+/// Target of a service.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Place {
     Cluster(ClusterReference),
-    /// To all of these, as a ServiceSet.
+    /// All of these clusters, as a ServiceSet.
     Clusters(LabelSelector),
 }
 
 /// Objects of Farwater, with the fields that were left out.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Converted {
-    /// What it needs comes before it. Several conversions may need the same object.
+    /// Objects, each after the ones it needs. Several conversions may need the same object.
     pub objects: Vec<Value>,
-    /// A sentence each, beginning with the field.
+    /// Notes, one sentence each, that begins with the field.
     pub notes: Vec<String>,
-    /// A sentence for each field without which something else would be applied.
+    /// One sentence for each field whose loss changes what is applied.
     pub losses: Vec<String>,
 }
 
@@ -70,10 +70,10 @@ pub enum NotConverted {
     Covered(String),
     #[error("{kind} has no counterpart: {why}")]
     NoCounterpart { kind: String, why: &'static str },
-    /// What was verified would not be.
+    /// The result would skip a verification.
     #[error("spec.verify: {why}; without it, unsigned content would be served")]
     Verification { why: &'static str },
-    /// A field that can't be left out.
+    /// A field that cannot be left out.
     #[error("{path}: {why}")]
     Impossible { path: String, why: String },
     #[error("it is not what its kind says: {0}")]
@@ -81,7 +81,7 @@ pub enum NotConverted {
 }
 
 impl NotConverted {
-    /// Whether no object of Farwater is needed in its place.
+    /// Whether the object needs no replacement in Farwater.
     pub fn is_left_alone(&self) -> bool {
         matches!(self, Self::Foreign(_) | Self::Covered(_))
     }
@@ -118,7 +118,7 @@ fn push_once(all: &mut Vec<String>, told: String) {
     }
 }
 
-/// An object of the input, by what it is called.
+/// Finds an object of the input by its name.
 fn find<'a>(objects: &'a [Value], group: &str, kind: &str, namespace: &str, name: &str) -> Option<&'a Value> {
     objects.iter().find(|object| {
         object["kind"] == kind
@@ -128,7 +128,7 @@ fn find<'a>(objects: &'a [Value], group: &str, kind: &str, namespace: &str, name
     })
 }
 
-/// Empty for the core group.
+/// API group; empty for the core group.
 fn group_of(object: &Value) -> &str {
     object["apiVersion"].as_str().and_then(|version| version.split_once('/')).map_or("", |(group, _)| group)
 }
@@ -141,7 +141,7 @@ fn namespace_of(object: &Value) -> &str {
     object["metadata"]["namespace"].as_str().unwrap_or_default()
 }
 
-/// For messages: what comes from a file may be of any length.
+/// Shortens a text for messages: texts from a file may have any length.
 fn short(text: &str) -> String {
     text.chars().take(64).collect()
 }
@@ -150,7 +150,7 @@ fn ours(kind: &str, metadata: Value, spec: Value) -> Value {
     json!({"apiVersion": format!("{GROUP}/{VERSION}"), "kind": kind, "metadata": metadata, "spec": spec})
 }
 
-/// Name, namespace, labels and annotations. Those with one of these prefixes are left out, as `why` says.
+/// Name, namespace, labels and annotations. Those with one of the prefixes are left out, for the reason `why`.
 fn metadata(from: &Value, keepers: &[&str], why: &str, told: &mut Told) -> Map<String, Value> {
     let mut metadata = Map::new();
     for field in ["name", "namespace"] {
@@ -173,7 +173,7 @@ fn metadata(from: &Value, keepers: &[&str], why: &str, told: &mut Told) -> Map<S
     metadata
 }
 
-/// A path below the root of a repository, without `.`, `..` and empty parts. None: it leads outside.
+/// Normalises a path below the root of a repository: without `.`, `..` and empty parts. None: it leads outside.
 fn clean_path(path: &str) -> Option<String> {
     let mut parts: Vec<&str> = Vec::new();
     for part in path.split('/') {
@@ -186,7 +186,7 @@ fn clean_path(path: &str) -> Option<String> {
     Some(parts.join("/"))
 }
 
-/// The values of `over` in those of `under`; maps are merged, all else is replaced.
+/// Merges the values of `over` into those of `under`. Maps are merged, and other values replaced.
 fn merge_values(under: &mut Map<String, Value>, over: Map<String, Value>) {
     for (name, value) in over {
         match (under.get_mut(&name), value) {

@@ -1,61 +1,66 @@
-//! What an agent took from a cluster, and what of it was brought back.
+//! Objects that an agent deleted from a cluster, and the objects that it restored.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{Digest, objects::ObjectRef};
 
-/// Objects that a deletion lists; the cluster keeps all.
+/// Maximum number of objects that a deletion lists. The cluster keeps all.
 pub const MAX_LISTED: usize = 10;
-/// Longest value of [`crate::UNDO`] that is passed on.
+/// Maximum length of a value of [`crate::UNDO`] that the hub passes on, in bytes.
 pub const MAX_UNDO_BYTES: usize = 160;
 
-/// The last deletion of a service's objects. Their states lie in the cluster alone.
+/// The last deletion of a service's objects. The states of the deleted objects are kept only in the cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Deletion {
-    /// Of the plan that took them: what a request to undo names.
+    /// Digest of the plan that deleted the objects. A request to undo names it.
     pub digest: Digest,
-    /// Seconds since 1970.
+    /// Time of the deletion, in seconds since 1970.
     pub time: i64,
+    /// Number of deleted objects.
     pub count: u32,
-    /// The first ten.
+    /// The first ten deleted objects.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub objects: Vec<ObjectRef>,
-    /// How many were too large to be kept.
+    /// Number of objects that were too large to keep.
     #[serde(default, skip_serializing_if = "crate::is_zero")]
     pub lost: u32,
-    /// Who approved it, where it was held. The hub says so; agents don't know.
+    /// User who approved the deletion, if it was held. Set by the hub; agents do not know it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approved_by: Option<String>,
-    /// What came of the last request to undo it.
+    /// Result of the last request to undo the deletion.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub undone: Option<Undone>,
 }
 
+/// Result of a request to undo a deletion.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Undone {
-    /// The request that this answers.
+    /// The request that this result answers.
     pub request: String,
+    /// Number of restored objects.
     pub restored: u32,
-    /// How many could not be restored.
+    /// Number of objects that could not be restored.
     #[serde(default, skip_serializing_if = "crate::is_zero")]
     pub failed: u32,
-    /// The first ten of them, and why not.
+    /// The first ten objects that could not be restored, with the reasons.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub failures: Vec<Unrestored>,
 }
 
+/// An object that could not be restored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Unrestored {
+    /// The object.
     pub object: ObjectRef,
-    /// Cut at 256 bytes. Never holds values of Secrets.
+    /// The reason, cut at 256 bytes. It never holds values of Secrets.
     pub message: String,
 }
 
-/// The value of [`crate::UNDO`]: the deletion, and what makes this request another than the last.
+/// The value of [`crate::UNDO`]: the deletion, and a nonce that makes each request unique.
 pub fn undo_request(deletion: &Digest, nonce: &str) -> String {
     format!("{deletion}@{nonce}")
 }

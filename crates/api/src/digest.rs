@@ -1,4 +1,4 @@
-//! Digests: sha256, written `sha256:<64 hex digits>` as OCI does.
+//! Digests: sha256, written `sha256:<64 hex digits>` as in OCI.
 
 use std::{fmt, str::FromStr};
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
-/// A sha256 digest. Parsed at the edge, so a value of this type is always well formed.
+/// A sha256 digest. It is parsed at the edge, so a value of this type is always well formed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Digest([u8; 32]);
 
@@ -37,7 +37,7 @@ impl Digest {
         hex::encode(self.0)
     }
 
-    /// The first 12 hex digits: enough to recognise, for people only.
+    /// The first 12 hex digits, for people only.
     pub fn short(&self) -> String {
         hex::encode(&self.0[..6])
     }
@@ -96,8 +96,8 @@ impl schemars::JsonSchema for Digest {
     }
 }
 
-/// JSON with object keys sorted by their bytes and no white space. What is hashed or signed is written this way,
-/// whatever map type the tree of dependencies chose for `serde_json`.
+/// JSON with object keys sorted by their bytes and no white space. Hashes and signatures use this form, whatever map
+/// type the dependencies select for `serde_json`.
 pub fn canonical_json(value: &Value) -> Vec<u8> {
     let mut out = Vec::new();
     write_canonical(value, &mut out);

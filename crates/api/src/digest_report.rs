@@ -1,31 +1,31 @@
-//! What a service's digest is made of: the answer of `GET servicedeployments/NAME/digest`.
+//! Inputs of a service's digest, as `GET servicedeployments/NAME/digest` returns them.
 
 use serde::{Deserialize, Serialize};
 
 use crate::Digest;
 
-/// Of the entry that the service's agent is given now.
+/// Digests of the entry that the service's agent receives now.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DigestReport {
-    /// Over all inputs: what an agent's report speaks of.
+    /// Digest of all inputs. The agent's reports name it.
     pub entry: Digest,
-    /// Over the files' paths, modes and contents, before anything is packed.
+    /// Digest of the files' paths, modes and contents, before they are packed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content_id: Option<Digest>,
-    /// By their names.
+    /// Inputs, sorted by name.
     pub inputs: Vec<DigestInput>,
-    /// What the bundle is made of, the service's own source first.
+    /// Sources of the bundle, the service's own first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sources: Vec<DigestSource>,
 }
 
-/// A field of the entry. Where it is another one, so is the entry's digest.
+/// A field of the entry. If it changes, the entry's digest changes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DigestInput {
-    /// As the entry names it: `targetNamespace`.
+    /// Name in the entry, such as `targetNamespace`.
     pub name: String,
-    /// Of the field alone.
+    /// Digest of the field alone.
     pub digest: Digest,
     /// For people: the value, or its beginning.
     pub value: String,
@@ -40,10 +40,10 @@ pub struct DigestSource {
     /// Folder of the source.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub path: String,
-    /// Where it lies among the files.
+    /// Path at which the folder appears among the files.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub mount_path: String,
-    /// Some chart among the files depends on it.
+    /// Whether a chart among the files depends on it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub dependency: bool,
 }

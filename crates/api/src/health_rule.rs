@@ -1,24 +1,25 @@
-//! HealthRule: how objects of a kind are judged that the built-in rules say too little about.
+//! HealthRule: health of objects of one kind, where the built-in rules say too little.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube_derive::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Longest expression. What needs more is a controller's work, which then writes a condition.
+/// Maximum length of an expression. A longer rule belongs in a controller that writes a condition.
 pub const MAX_EXPRESSION: usize = 1024;
-/// Rules of all kinds, of a hub and of a service each.
+/// Maximum number of rules of all kinds, for a hub and for each service.
 pub const MAX_RULES: usize = 64;
-/// Bytes of all of the hub's rules that are in force, as JSON: each agent gets them with its services.
+/// Maximum size of all of the hub's rules in force, in bytes of JSON: each agent receives them with its services.
 pub const MAX_RULES_BYTES: usize = 64 << 10;
-/// Bytes of a service's own rules, as JSON: a cluster may have thousands of services.
+/// Maximum size of a service's own rules, in bytes of JSON: a cluster may have thousands of services.
 pub const MAX_OWN_BYTES: usize = 16 << 10;
 
-/// How objects of one kind are judged, in all clusters, in place of the built-in rules. What is being deleted, or has an
-/// `observedGeneration` that is behind, is told so first. Expressions are CEL, and the object is `self`; of a Secret they see
-/// metadata and type alone. Where one has no value, the object's health is unknown.
+/// Health check for the objects of one kind, in all clusters, in place of the built-in rules. Objects that are being
+/// deleted, or whose `observedGeneration` is behind, are reported as such before any expression runs. Expressions are
+/// CEL, and `self` is the object; for a Secret, only its metadata and type. If an expression has no value, the object's
+/// health is unknown.
 ///
-/// Of several rules for one kind the first by name is in force, and a service's own (`spec.health`) come before them.
+/// If several rules name one kind, the first by name applies. A service's own rules (`spec.health`) take precedence.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "farwater.dev",
@@ -38,42 +39,47 @@ pub const MAX_OWN_BYTES: usize = 16 << 10;
 #[kube(crates(kube_core = "::kube_core", k8s_openapi = "::k8s_openapi"))]
 #[serde(rename_all = "camelCase")]
 pub struct HealthRuleSpec {
-    /// The kind's API group, in any version; empty for Kubernetes' core.
+    /// API group of the kind, in any version. Empty: the core group.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 253))]
     pub group: String,
+    /// The kind.
     #[schemars(length(min = 1, max = 63))]
     pub kind: String,
-    /// Asked first: true while the object is on its way.
+    /// Expression that is evaluated first. True: the object is progressing. Empty: the check is skipped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024))]
     pub in_progress: Option<String>,
-    /// Asked next: true where it will not become healthy by itself.
+    /// Expression that is evaluated second. True: the object will not become healthy by itself. Empty: the check is
+    /// skipped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024))]
     pub failed: Option<String>,
-    /// Asked last: true where it is healthy. An object that none of the three is true of is on its way.
+    /// Expression that is evaluated last. True: the object is healthy. If none of the three is true, the object is
+    /// progressing.
     #[schemars(length(min = 1, max = 1024))]
     pub current: String,
-    /// What is said of one that is not healthy: an expression whose value is a string.
+    /// Expression for the message of an object that is not healthy. Its value is a string. Empty: no message.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024))]
     pub message: Option<String>,
 }
 
+/// Observed state of the HealthRule.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct HealthRuleStatus {
+    /// Generation of the resource that the conditions describe.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// `Ready`: it is in force. Else `message` says why agents don't get it.
+    /// `Ready` is True while the rule is in force. Otherwise its message says why agents do not receive the rule.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
 }
 
 impl HealthRuleSpec {
-    /// The expressions that there are, by field, in the order in which they are asked.
+    /// The expressions that are set, by field, in the order of evaluation.
     pub fn expressions(&self) -> impl Iterator<Item = (&'static str, &str)> {
         [
             self.in_progress.as_deref().map(|text| ("inProgress", text)),
@@ -86,10 +92,10 @@ impl HealthRuleSpec {
     }
 }
 
-/// The hub's rules, as its agents get them.
+/// The hub's rules, as its agents receive them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HealthRules {
-    /// By name, the order in which they count.
+    /// Sorted by name, the order in which they take precedence.
     pub rules: Vec<NamedRule>,
 }
 

@@ -1,4 +1,4 @@
-//! HelmRepository: where charts come from.
+//! HelmRepository: a source of charts.
 
 use kube_derive::CustomResource;
 use schemars::JsonSchema;
@@ -27,39 +27,41 @@ use crate::{git_repository::LocalReference, source::SourceStatus};
 #[kube(crates(kube_core = "::kube_core", k8s_openapi = "::k8s_openapi"))]
 #[serde(rename_all = "camelCase")]
 pub struct HelmRepositorySpec {
-    /// Address of the folder that holds `index.yaml`, or `oci://` and the path below which a registry has the charts.
-    /// Credentials belong in `secretRef`, never here.
+    /// Address of the folder that holds `index.yaml`, or `oci://` and the registry path that holds the charts. Put
+    /// credentials in `secretRef`, never here.
     #[schemars(regex(pattern = r"^(https?|oci)://[^\s@]+$"), length(max = 2048))]
     pub url: String,
-    /// `oci` for a registry; `url` says so too.
+    /// `oci` for a registry. Optional if `url` begins with `oci://`.
     #[serde(default, rename = "type")]
     pub kind: HelmRepositoryType,
-    /// How often the remote is asked, as a Go duration; between 10s and 24h.
+    /// Interval between polls of the remote, as a Go duration between 10s and 24h.
     #[serde(default = "default_interval")]
     #[schemars(regex(pattern = r"^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$"))]
     pub interval: String,
-    /// Longest time that the index, or one chart, may take, as a Go duration; between 1s and 30m.
+    /// Maximum time to fetch the index, or one chart, as a Go duration between 1s and 30m.
     #[serde(default = "default_timeout")]
     #[schemars(regex(pattern = r"^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$"))]
     pub timeout: String,
-    /// A Secret in the same namespace with `username` and `password`; for a registry also `.dockerconfigjson`.
+    /// Name of a Secret in the same namespace with `username` and `password`; for a registry also `.dockerconfigjson`.
+    /// Empty: a Secret of the namespace that is annotated with a prefix of the URL, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret_ref: Option<LocalReference>,
-    /// A Secret in the same namespace with `ca.crt`, `tls.crt` and `tls.key`: whom to trust, and who we are.
+    /// Name of a Secret in the same namespace with `ca.crt`, and `tls.crt` and `tls.key` for a client certificate.
+    /// Empty: no additional authorities and no client certificate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cert_secret_ref: Option<LocalReference>,
-    /// Whether the credentials are also sent to other hosts that the index names for its charts.
+    /// Whether to send the credentials also to other hosts that the index names for its charts.
     #[serde(default)]
     pub pass_credentials: bool,
-    /// Speaks plain HTTP to a registry.
+    /// Whether to use plain HTTP for a registry.
     #[serde(default)]
     pub insecure: bool,
-    /// Stops polling; what was fetched goes on being served.
+    /// Suspend stops polling. The last fetched index and charts stay in use.
     #[serde(default)]
     pub suspend: bool,
 }
 
-/// An index of 25 MB is not asked for every two minutes.
+/// Longer than for Git: an index may have 25 MB.
 fn default_interval() -> String {
     "10m".to_owned()
 }
@@ -79,7 +81,7 @@ pub enum HelmRepositoryType {
 }
 
 impl HelmRepositorySpec {
-    /// Whether charts come from a registry, whichever of the two fields says so.
+    /// Whether charts come from a registry, by `type` or by `url`.
     pub fn is_registry(&self) -> bool {
         self.kind == HelmRepositoryType::Oci || self.url.starts_with("oci://")
     }

@@ -1,4 +1,4 @@
-//! What a service was assigned before, as `servicedeployments/NAME/history` tells it.
+//! Versions that a service was assigned, as `servicedeployments/NAME/history` returns them.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use schemars::JsonSchema;
@@ -6,34 +6,39 @@ use serde::{Deserialize, Serialize};
 
 use crate::Digest;
 
-/// One version of a service: a bundle that was assigned to it. Another revision of the same content is none.
+/// One version of a service: a bundle that was assigned to it. Another revision with the same content is not a new
+/// version.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct HistoryEntry {
-    /// Counts up for each service.
+    /// Number of the version. Each service counts up from 1.
     pub number: u64,
-    /// The first one with this content: `main@sha1:<commit>`.
+    /// First revision with this content: `main@sha1:<commit>`.
     pub revision: String,
+    /// Digest of the bundle.
     pub bundle: Digest,
     /// Folder inside the bundle.
     pub path: String,
+    /// Why the version was assigned.
     pub cause: Cause,
-    /// The user of the API who had it assigned: who made the service, named another source or folder, pinned it, or took the pin away.
-    /// Nobody of a commit.
+    /// API user who caused the assignment: created the service, changed its source or folder, or set or removed the
+    /// pin. Empty if a commit caused it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by: Option<String>,
-    /// Who wrote the commit, `Name <address>`, as it says itself.
+    /// Author of the commit, `Name <address>`, as the commit states it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub author: Option<String>,
-    /// As the pin states it.
+    /// Reason that the pin states.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// Time of the assignment.
     pub assigned: Time,
+    /// Result of the version.
     pub result: VersionResult,
-    /// Cut at 256 bytes; empty where there is nothing to say.
+    /// Explanation of the result, cut at 256 bytes. Empty: nothing to explain.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
-    /// When the result came.
+    /// Time at which the result was known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub settled: Option<Time>,
 }
@@ -41,34 +46,38 @@ pub struct HistoryEntry {
 /// Why a version was assigned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Cause {
-    /// It is the service's first.
+    /// The first version of the service.
     Created,
-    /// Its source moved.
+    /// The source has new content.
     Commit,
-    /// Another source or folder was named.
+    /// The spec names another source or folder.
     Spec,
+    /// A pin was set.
     Pinned,
-    /// The pin was taken away.
+    /// The pin was removed.
     Unpinned,
-    /// Its parameters changed. Of several such changes in a row the last is listed; going back to it brings back its content only.
+    /// The parameters changed. Of several such changes in a row, only the last is listed. Rolling back to it restores
+    /// only its content.
     Parameters,
-    /// Of a newer version.
+    /// Cause from a newer version.
     #[serde(other)]
     Unknown,
 }
 
-/// What became of a version. Once healthy it stays so: what happens to it later is the status' matter.
+/// Result of a version. A healthy version stays `Healthy` here; the service's status reports later changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum VersionResult {
-    /// The agent has not said yet.
+    /// The agent has not reported yet.
     Pending,
     /// Every object was applied; not all were healthy yet.
     Applied,
+    /// All objects were healthy.
     Healthy,
+    /// An object was refused or failed, or a hook or test failed.
     Failed,
-    /// The next version came before it was healthy.
+    /// The next version was assigned before this one was healthy.
     Superseded,
-    /// Of a newer version.
+    /// Result from a newer version.
     #[serde(other)]
     Unknown,
 }

@@ -1,4 +1,4 @@
-//! Hooks: objects of a source that run at a certain point of a delivery instead of being kept, tests among them.
+//! Hooks: objects of a source that run at a certain point of a delivery and are not kept. Tests are hooks too.
 
 use std::fmt;
 
@@ -11,30 +11,32 @@ use crate::{Digest, objects::ObjectRef};
 
 /// Annotation on an object of a source: the phases in which it runs, separated by commas.
 pub const HOOK: &str = "farwater.dev/hook";
-/// The same of Argo CD.
+/// Argo CD's annotation for the same.
 pub const ARGO_HOOK: &str = "argocd.argoproj.io/hook";
-/// The same of Helm.
+/// Helm's annotation for the same.
 pub const HELM_HOOK: &str = "helm.sh/hook";
-/// Annotation on a hook: when it is deleted, `HookSucceeded` or `HookFailed`, separated by commas.
+/// Annotation on a hook: when the agent deletes it, `HookSucceeded` or `HookFailed`, separated by commas.
 pub const HOOK_DELETE_POLICY: &str = "farwater.dev/hook-delete-policy";
-/// Annotation of the agent's on a hook in the cluster: which run it is of.
+/// Annotation that the agent sets on a hook in the cluster: the run that the hook belongs to.
 pub const HOOK_RUN: &str = "farwater.dev/hook-run";
-/// Annotation on the Job of a test of `spec.tests`: the test's name.
+/// Annotation on the Job of a test in `spec.tests`: the test's name.
 pub const TEST: &str = "farwater.dev/test";
 
-/// What is kept of the end of a hook's log, in bytes.
+/// Maximum size of the end of a hook's log that is kept, in bytes.
 pub const MAX_LOG_BYTES: usize = 8 << 10;
-/// Largest JUnit file: some thousand test cases. What the hub keeps of twenty versions stays small beside their bundles.
+/// Maximum size of a JUnit file, in bytes: some thousand test cases. The hub keeps the files of twenty versions, which
+/// stay small beside their bundles.
 pub const MAX_JUNIT_BYTES: usize = 128 << 10;
-/// Runs of one service in a report.
+/// Maximum number of runs of one service in a report.
 pub const MAX_REPORTED_HOOKS: usize = 64;
-/// Logs and JUnit files of one service in a report, in bytes.
+/// Maximum size of the logs and JUnit files of one service in a report, in bytes.
 pub const MAX_OUTPUT_BYTES: usize = 512 << 10;
 
-/// Hexadecimal digits after a prefix, in the name of a hook.
+/// Number of hexadecimal digits after the prefix in the name of a hook.
 pub const SUFFIX: usize = 8;
 
-/// Whether annotations make a hook of an object. Helm's definitions are ordinary objects here, as in Argo CD.
+/// Whether the annotations make the object a hook. Helm's `crd-install` objects are ordinary objects here, as in Argo
+/// CD.
 pub fn is_hook(annotations: &Value) -> bool {
     let is_hook = |name: &str| annotations[name].is_string();
     is_hook(HOOK)
@@ -44,7 +46,7 @@ pub fn is_hook(annotations: &Value) -> bool {
             .is_some_and(|words| words.split(',').map(str::trim).any(|word| !word.is_empty() && word != "crd-install"))
 }
 
-/// Names a hook that has only a `generateName`. The same manifest has the same name each time.
+/// Names a hook that has only a `generateName`. The same manifest gets the same name each time.
 pub fn name_generated(manifest: &mut Value) {
     let hash = Digest::of_json(manifest).to_hex();
     let metadata = &mut manifest["metadata"];
@@ -58,24 +60,24 @@ pub fn name_generated(manifest: &mut Value) {
     }
 }
 
-/// When a hook runs. In the order in which a delivery comes to them.
+/// When a hook runs, in the order of a delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum HookPhase {
-    /// Before anything new is applied.
+    /// Before any new object is applied.
     PreSync,
-    /// With the objects of its wave; later waves wait for it.
+    /// With the objects of its wave. Later waves wait for it.
     Sync,
     /// When all objects are healthy.
     PostSync,
-    /// After that: what fails here fails the version.
+    /// After `PostSync`. A failure fails the version.
     Test,
-    /// When something was refused or has failed.
+    /// When an object was refused or has failed.
     SyncFail,
-    /// Before the objects of a service that is removed are deleted.
+    /// Before the objects of a removed service are deleted.
     PreDelete,
-    /// When they are gone.
+    /// After the objects of a removed service are deleted.
     PostDelete,
-    /// Of a newer version.
+    /// Phase from a newer version.
     #[serde(other)]
     Unknown,
 }
@@ -86,61 +88,64 @@ impl fmt::Display for HookPhase {
     }
 }
 
-/// How far a hook has come.
+/// State of a hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum HookState {
     Running,
     Succeeded,
     Failed,
-    /// Of a newer version.
+    /// State from a newer version.
     #[serde(other)]
     Unknown,
 }
 
-/// What the agent says of one hook of a version, and `servicedeployments/NAME/hooks` tells of it.
+/// Report of the agent on one hook of a version, as `servicedeployments/NAME/hooks` returns it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct HookReport {
     #[serde(flatten)]
     pub object: ObjectRef,
+    /// Phase in which the hook runs.
     pub phase: HookPhase,
-    /// Tells runs apart.
+    /// Digest that identifies the run.
     pub run: Digest,
+    /// State of the run.
     pub state: HookState,
-    /// At most 1 KiB; empty where there is nothing to say.
+    /// Explanation of at most 1 KiB. Empty: nothing to explain.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
-    /// The test of `spec.tests` that it is.
+    /// Name of the test in `spec.tests`. Empty: the hook is not such a test.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub test: Option<String>,
-    /// By the cluster's clock.
+    /// Start time, by the cluster's clock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started: Option<Time>,
+    /// End time, by the cluster's clock. Empty: the hook has not ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended: Option<Time>,
-    /// Of the container that ended last, where it is known.
+    /// Exit code of the container that ended last, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
-    /// The end of its log.
+    /// End of the hook's log.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log: Option<String>,
-    /// The JUnit file that it wrote to its log.
+    /// JUnit file that the hook wrote to its log.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub junit: Option<String>,
 }
 
 impl HookReport {
-    /// What people call it: the test's name, or the object's.
+    /// Name for people: the test's name, or the object's.
     pub fn name(&self) -> &str {
         self.test.as_deref().unwrap_or(&self.object.name)
     }
 }
 
-/// A hook as the hub keeps it with the version that it was run for.
+/// A hook as the hub keeps it, with the version that it ran for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct HookRun {
-    /// Of the version in the service's history.
+    /// Number of the version in the service's history.
     pub number: u64,
     #[serde(flatten)]
     pub report: HookReport,

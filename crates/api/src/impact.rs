@@ -1,21 +1,21 @@
-//! What another revision of a repository would change, before it is followed.
+//! Changes that another revision of a repository would make, before any service follows it.
 //!
-//! `POST gitrepositories/NAME/impact` with an [`ImpactQuery`] as its `spec` answers with an [`Impact`] as its `status`. Nothing of it is
-//! stored, and no agent is asked.
+//! `POST gitrepositories/NAME/impact` takes an [`ImpactQuery`] as its `spec` and returns an [`Impact`] as its `status`.
+//! The hub stores nothing of it, and involves no agent.
 
 use serde::{Deserialize, Serialize};
 
-/// The kind that query and answer are sent as.
+/// Kind of the query and the answer.
 pub const IMPACT_KIND: &str = "SourceImpact";
-/// Groups that are listed, the ones with the most services first.
+/// Maximum number of listed groups; those with the most services come first.
 pub const MAX_IMPACT_GROUPS: usize = 200;
-/// Services of a group that are named.
+/// Maximum number of services that a group names.
 pub const MAX_IMPACT_TARGETS: usize = 10;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ImpactQuery {
-    /// A branch, a tag or a commit.
+    /// Name of a branch, a tag or a commit.
     #[serde(rename = "ref")]
     pub reference: String,
 }
@@ -23,25 +23,26 @@ pub struct ImpactQuery {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Impact {
-    /// What was asked about, as sources write revisions.
+    /// The queried revision, in the format of sources.
     pub revision: String,
-    /// What it is compared with: what is served now, or, where that has gone on since, what both have in common. Empty: nothing is served.
+    /// Revision for the comparison: the served one or, if that has moved on since, the common ancestor. Empty: nothing
+    /// is served.
     pub base: String,
-    /// Files and folders that differ; none: more than are counted.
+    /// Number of files and folders that differ. None: more than the hub counts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub paths: Option<u64>,
-    /// Services that are made of the repository.
+    /// Number of services that use the repository.
     pub services: u64,
-    /// Of them.
+    /// Services whose files would change.
     pub changing: ImpactCounts,
-    /// Whose files can't be gathered at that revision.
+    /// Services whose files cannot be gathered at the queried revision.
     pub failing: ImpactCounts,
-    /// That would change, and are suspended or pinned to another version.
+    /// Services whose files would change, but that are suspended or pinned to another version.
     pub standing: ImpactCounts,
-    /// Among the changing: the paths say so, and what they are made of was not compared.
+    /// Number of `changing` services with changed paths whose files were not compared.
     pub uncompared: u64,
     pub groups: Vec<ImpactGroup>,
-    /// Groups that are not listed.
+    /// Number of groups that are not listed.
     #[serde(skip_serializing_if = "crate::is_zero")]
     pub left_out: u64,
 }
@@ -50,42 +51,43 @@ pub struct Impact {
 #[serde(rename_all = "camelCase", default)]
 pub struct ImpactCounts {
     pub services: u64,
-    /// Each once.
+    /// Number of clusters; each counts once.
     pub clusters: u64,
 }
 
-/// Services that are made of the same files, of one set or of none.
+/// Services that use the same files, of one set or of none.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ImpactGroup {
-    /// The ServiceSet that has made them.
+    /// The ServiceSet that owns the services. None: they belong to no set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub set: Option<String>,
-    /// Folder of the repository; of several sources the first's.
+    /// Folder in the repository; with several sources, that of the first.
     pub path: String,
     pub effect: ImpactEffect,
-    /// Why their files can't be gathered.
+    /// Why the files cannot be gathered.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub message: String,
     pub services: u64,
     pub clusters: u64,
-    /// The first of them by name.
+    /// The first services by name.
     pub first: Vec<ImpactTarget>,
-    /// The one that is asked for a plan: a canary of its set, as far as one is heard; else any whose agent is. None: nobody is.
+    /// Service to plan with: a canary of its set whose agent is heard, else any service whose agent is heard. None: no
+    /// agent is heard.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub canary: Option<ImpactTarget>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum ImpactEffect {
-    /// Their files are others.
+    /// Their files change.
     #[default]
     Changes,
-    /// Their files can't be gathered; they keep their versions.
+    /// Their files cannot be gathered. They keep running as they are.
     Fails,
-    /// Their files are others, and they don't follow.
+    /// Their files change, but the services are suspended or pinned.
     Stands,
-    /// Of a newer hub.
+    /// Effect from a newer hub.
     #[serde(other)]
     Unknown,
 }
@@ -94,6 +96,6 @@ pub enum ImpactEffect {
 #[serde(rename_all = "camelCase", default)]
 pub struct ImpactTarget {
     pub service: String,
-    /// `NAMESPACE/NAME`; empty: it has none yet.
+    /// `NAMESPACE/NAME`. Empty: the service has no cluster yet.
     pub cluster: String,
 }

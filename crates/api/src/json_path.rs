@@ -1,23 +1,24 @@
-//! The part of kubectl's JSONPath that printer columns and `-o jsonpath=` use.
+//! The subset of kubectl's JSONPath that printer columns and `-o jsonpath=` use.
 //!
-//! A [`Path`] takes fields, quoted fields, indices, slices, unions of them, `*`, `..name` and filters that compare one field with a literal.
-//! A [`Template`] is text with paths, quoted texts and `range` … `end` in braces. Everything else of kubectl's syntax is refused with a reason.
-//! The rules are those of `k8s.io/client-go/util/jsonpath`.
+//! A [`Path`] takes fields, quoted fields, indices, slices, unions of them, `*`, `..name` and filters that compare one
+//! field with a literal. A [`Template`] is text with paths, quoted texts and `range` … `end` in braces. Other parts of
+//! kubectl's syntax are refused with a reason. The rules are those of `k8s.io/client-go/util/jsonpath`.
 
 use std::{borrow::Cow, cmp::Ordering};
 
 use serde_json::Value;
 
-/// Brackets and parentheses around each other: a filter holds a path, which is parsed in the same way. A pair is two levels.
+/// Maximum nesting of brackets and parentheses: a filter contains a path, which is parsed recursively. A pair is two
+/// levels.
 const MAX_NESTING: usize = 64;
-/// Characters of a refused path that are shown.
+/// Maximum length of a refused path in messages, in characters.
 const SHOWN: usize = 60;
 
-/// A path or a template that is not understood, and why.
+/// A path or a template that cannot be parsed, and why.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?}: {why}")]
 pub struct PathError {
-    /// The part that is not understood.
+    /// The part that cannot be parsed.
     pub text: String,
     pub why: &'static str,
 }
@@ -26,17 +27,22 @@ fn refuse<T>(text: &str, why: &'static str) -> Result<T, PathError> {
     Err(PathError { text: text.to_owned(), why })
 }
 
-/// What one object is asked for: none, one or several of its values.
+/// A query of one object: it yields none, one or several values.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Path {
     steps: Vec<Step>,
-    /// Begins with `$`: inside a `range` it starts at the whole object again.
+    /// Whether it begins with `$`. Inside a `range`, such a path starts at the whole object.
     absolute: bool,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 enum Step {
     Field(String),
+    /// `['a.b']`: the field of this name, and where there is none, what the text means as a path, as kubectl reads it.
+    Quoted {
+        name: String,
+        path: Path,
+    },
     Index(i64),
     /// `[start:end:step]`
     Slice {
@@ -45,11 +51,11 @@ enum Step {
         step: usize,
     },
     All,
-    /// `..`: the value and all that is in it.
+    /// `..`: the value and all values below it.
     Descend,
     /// `[a,b]`
     Union(Vec<Step>),
-    /// `[?(@.a.b=="x")]`; without a comparison: those that have the field.
+    /// `[?(@.a.b=="x")]`. Without a comparison: elements that have the field.
     Filter {
         path: Path,
         comparison: Option<(Comparison, Value)>,
@@ -67,7 +73,7 @@ enum Comparison {
 }
 
 impl Comparison {
-    /// Two-letter signs first: the shorter ones begin them.
+    /// Two-character operators first, because the shorter ones are their prefixes.
     const SIGNS: [(&str, Self); 6] = [
         ("==", Self::Equal),
         ("!=", Self::Unequal),
@@ -90,7 +96,7 @@ impl Comparison {
     }
 }
 
-/// Numbers and texts have an order among themselves; nothing else has one.
+/// Numbers are ordered, and texts are ordered. Other values are not.
 fn compare(a: &Value, b: &Value) -> Option<Ordering> {
     match (a, b) {
         (Value::Number(a), Value::Number(b)) => a.as_f64()?.partial_cmp(&b.as_f64()?),
@@ -99,7 +105,7 @@ fn compare(a: &Value, b: &Value) -> Option<Ordering> {
     }
 }
 
-/// The first value that the path names; none also where the path is not understood.
+/// The first value of the path. None also if the path cannot be parsed.
 pub fn first<'a>(object: &'a Value, path: &str) -> Option<&'a Value> {
     Path::parse(path).ok()?.find(object).into_iter().next()
 }
@@ -149,11 +155,13 @@ impl Path {
         Ok(Self { steps, absolute })
     }
 
-    /// All values that the path names, in the order of the object.
+    /// All values of the path, in the order of the object.
     pub fn find<'a>(&self, object: &'a Value) -> Vec<&'a Value> {
         self.steps.iter().fold(vec![object], |found, step| {
+            // As kubectl does, the first part of a union is looked for in all values before the second one is.
+            let parts = if let Step::Union(parts) = step { parts.as_slice() } else { std::slice::from_ref(step) };
             let mut next = Vec::new();
-            found.into_iter().for_each(|value| step.apply(value, &mut next));
+            parts.iter().for_each(|part| found.iter().for_each(|value| part.apply(value, &mut next)));
             next
         })
     }
@@ -164,6 +172,10 @@ impl Step {
         let items = value.as_array().map_or(&[][..], Vec::as_slice);
         match self {
             Self::Field(name) => found.extend(value.get(name)),
+            Self::Quoted { name, path } => match value.get(name) {
+                Some(named) => found.push(named),
+                None => found.extend(path.find(value)),
+            },
             Self::Index(n) => found.extend(place(*n, items.len()).and_then(|at| items.get(at))),
             Self::Slice { start, end, step } => {
                 let bound = |n: i64| place(n, items.len()).unwrap_or(0).min(items.len());
@@ -184,7 +196,7 @@ impl Step {
     }
 }
 
-/// Where an index is; a negative one counts from the end.
+/// Position of an index. A negative one counts from the end.
 fn place(n: i64, length: usize) -> Option<usize> {
     let length = i64::try_from(length).ok()?;
     usize::try_from(if n < 0 { length + n } else { n }).ok()
@@ -195,7 +207,7 @@ fn children(value: &Value) -> impl Iterator<Item = &Value> {
     fields.chain(value.as_array().into_iter().flatten())
 }
 
-/// A field's name; `\.` is a dot in it.
+/// Name of a field. `\.` is a dot in it.
 fn field(text: &str) -> (String, &str) {
     let (mut name, mut chars) = (String::new(), text.char_indices());
     while let Some((at, c)) = chars.next() {
@@ -208,7 +220,7 @@ fn field(text: &str) -> (String, &str) {
     (name, "")
 }
 
-/// The places of all `sign` outside quotes and brackets.
+/// Positions of all `sign` outside quotes and brackets.
 fn outside(text: &str, sign: &str) -> impl Iterator<Item = usize> {
     let (mut depth, mut quote, mut escaped) = (0usize, None, false);
     text.char_indices().filter_map(move |(at, c)| {
@@ -227,7 +239,7 @@ fn outside(text: &str, sign: &str) -> impl Iterator<Item = usize> {
     })
 }
 
-/// Where the bracket that was opened before `text` closes.
+/// Position of the bracket that closes the one before `text`.
 fn closing(text: &str) -> Option<usize> {
     outside(text, "]").next()
 }
@@ -242,7 +254,7 @@ fn literal(text: &str) -> Option<Value> {
     serde_json::from_str(text).ok()
 }
 
-/// How deep brackets and parentheses are nested, those in quotes too.
+/// Depth of brackets and parentheses, including quoted ones.
 fn nesting(text: &str) -> usize {
     let (mut depth, mut deepest) = (0usize, 0);
     for c in text.chars() {
@@ -256,7 +268,7 @@ fn nesting(text: &str) -> usize {
     deepest
 }
 
-/// `\n`, `\t`, and any other sign behind a backslash as it is.
+/// `\n`, `\t`, and any other character after a backslash unchanged.
 fn unescape(text: &str) -> Cow<'_, str> {
     if !text.contains('\\') {
         return text.into();
@@ -302,7 +314,12 @@ fn one_of_bracket(part: &str) -> Result<Step, PathError> {
         return Ok(Step::Index(index));
     }
     if let Some(Value::String(name)) = literal(part) {
-        return Ok(Step::Field(name));
+        let inner = &part[1..part.len() - 1];
+        let has_dot = inner.contains('.') && !inner.starts_with('.');
+        return Ok(match Path::parse(inner) {
+            Ok(path) if has_dot => Step::Quoted { name, path },
+            _ => Step::Field(name),
+        });
     }
     let bounds: Vec<&str> = part.split(':').map(str::trim).collect();
     let number = |text: &str| (!text.is_empty()).then(|| text.parse::<i64>()).transpose();
@@ -336,7 +353,7 @@ fn parse_filter(filter: &str) -> Result<Step, PathError> {
     }
 }
 
-/// Text with paths in braces, as `kubectl -o jsonpath=` takes it.
+/// Text with paths in braces, as in `kubectl -o jsonpath=`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Template(Vec<Node>);
 
@@ -387,7 +404,7 @@ impl Template {
         }
     }
 
-    /// Several values of one path are separated by a space, and fields that are missing are empty, as with kubectl.
+    /// As in kubectl, spaces separate several values of one path, and missing fields are empty.
     pub fn render(&self, object: &Value) -> String {
         let mut text = String::new();
         render(&self.0, object, object, &mut text);
@@ -417,7 +434,7 @@ fn render(nodes: &[Node], root: &Value, current: &Value, text: &mut String) {
     }
 }
 
-/// Texts as they are, the rest as JSON.
+/// Texts unchanged, other values as JSON.
 fn show(value: &Value) -> Cow<'_, str> {
     match value {
         Value::String(text) => text.as_str().into(),
@@ -475,6 +492,9 @@ mod tests {
             ("{.items[?(@.size<=3)]['metadata','size']}", r#"{"labels":{"tier":"a"},"name":"web"} 3"#),
             ("{.spec.list[0:2]}|{.spec.list[::2]}|{.spec.list[-1:]}|{.spec.list[0,2]}", "1 2|1 3|3|1 3"),
             ("{..name}", "web db"),
+            ("{['kind','none']}", "List"),
+            ("{.items[*]['metadata.name', 'size']}", "web db 3 10"),
+            ("{.items[0]['metadata.labels.tier']}{.spec['a.b']}{.spec['a\\.b']}", "adotteddotted"),
             ("{.spec.on} {.spec.list} {.none}", "true [1,2,3] "),
             ("{$.kind}{@.kind}{'}'}", "ListList}"),
         ] {

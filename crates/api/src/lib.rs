@@ -1,9 +1,9 @@
-//! Every serialized contract of Farwater: the resource kinds, the agent protocol, digests and labels.
+//! All serialized contracts of Farwater: the resource kinds, the agent protocol, digests and labels.
 //!
-//! Pure: no sockets, files, clocks or runtime. One Rust type per kind is the only source of the CRD, the OpenAPI
-//! schema, the defaults and the reference pages.
+//! The crate is pure: no sockets, files, clocks or runtime. One Rust type per kind is the only source of the CRD, the
+//! OpenAPI schema, the defaults and the reference pages.
 
-// The lint takes the repeated `type_` of the derive's columns for a mistake.
+// The lint mistakes the repeated `type_` in the derive's columns for an error.
 #![allow(clippy::duplicated_attributes)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
@@ -71,78 +71,80 @@ pub use source::{AnySource, SourceKind, SourceStatus};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube_core::CustomResourceExt as _;
 
-/// The API group of our kinds. The only place that states it for code; the derives on the kinds repeat it.
+/// API group of our kinds. Code takes it only from here; the derives on the kinds repeat it.
 pub const GROUP: &str = "farwater.dev";
-/// The served and stored version of our kinds.
+/// Served and stored version of our kinds.
 pub const VERSION: &str = "v1alpha1";
 
-/// Annotation that asks for an immediate reconcile; any new value counts as a request.
+/// Annotation that requests an immediate reconcile. Any new value is a new request.
 pub const REQUESTED_AT: &str = "farwater.dev/requestedAt";
-/// Flux's name for the same request, accepted beside ours so that its users' habits and tools work.
+/// Flux's annotation for the same request, accepted so that the habits and tools of Flux users work.
 pub const FLUX_REQUESTED_AT: &str = "reconcile.fluxcd.io/requestedAt";
 
-/// The newest of the annotations that ask for a reconcile: ours, then Flux's.
+/// The larger value of the two request annotations.
 pub fn requested_at(metadata: &kube_core::ObjectMeta) -> Option<&str> {
     let annotations = metadata.annotations.as_ref()?;
     let value = |name: &str| annotations.get(name).map(String::as_str);
     value(REQUESTED_AT).max(value(FLUX_REQUESTED_AT))
 }
 
-/// Annotation on a ServiceDeployment that approves one held prune; its value is the plan's digest.
+/// Annotation on a ServiceDeployment that approves one held prune. Its value is the plan's digest.
 pub const APPROVE_PRUNE: &str = "farwater.dev/approve-prune";
-/// Annotation on the Namespace [`ADMIN_NAMESPACE`], set by the hub or by hand: as long as it is there nothing is deleted in any
-/// cluster. Its value says why; who takes it off has looked.
+/// Annotation on the Namespace [`ADMIN_NAMESPACE`], set by the hub or by hand. While it is set, nothing is deleted in
+/// any cluster. Its value says why; removing it approves the deletions.
 pub const FREEZE_PRUNES: &str = "farwater.dev/freeze-prunes";
-/// Annotation on a ServiceDeployment or a ServiceSet: what a closed ChangeWindow holds of it may begin, for a day. Its value says why.
+/// Annotation on a ServiceDeployment or a ServiceSet: its changes may start for a day in spite of ChangeWindows. Its
+/// value says why.
 pub const OVERRIDE_FREEZE: &str = "farwater.dev/override-freeze";
-/// Annotation on a ServiceDeployment that proposes the approval of one held prune, where [`APPROVALS`] or a grant asks for two people; its
-/// value is the plan's digest.
+/// Annotation on a ServiceDeployment that proposes the approval of one held prune, if [`APPROVALS`] or a grant requires
+/// two people. Its value is the plan's digest.
 pub const PROPOSE_PRUNE: &str = "farwater.dev/propose-prune";
-/// The same of [`OVERRIDE_FREEZE`], on a ServiceDeployment or a ServiceSet; its value says why.
+/// Annotation on a ServiceDeployment or a ServiceSet that proposes an [`OVERRIDE_FREEZE`]. Its value says why.
 pub const PROPOSE_OVERRIDE: &str = "farwater.dev/propose-override";
-/// Annotation on a Namespace of the hub: how many people approve what is done to its services, for example `prunes=2,freezeOverrides=2`;
-/// see [`Approvals`](cluster_grant::Approvals).
+/// Annotation on a Namespace of the hub: how many people must approve actions on its services, such as
+/// `prunes=2,freezeOverrides=2`; see [`Approvals`](cluster_grant::Approvals).
 pub const APPROVALS: &str = "farwater.dev/approvals";
-/// Annotation on a ServiceDeployment that asks for what its last deletion took; see [`deletion::undo_request`].
+/// Annotation on a ServiceDeployment that requests the objects of its last deletion back; see
+/// [`deletion::undo_request`].
 pub const UNDO: &str = "farwater.dev/undo";
-/// Annotation on a Cluster whose agent has proven that the hub was restored from an older backup: its value, the epoch that
-/// the `Restored` condition names, confirms that the backup is right, and deletions are made again.
+/// Annotation on a Cluster whose agent has proven that the hub was restored from an older backup. Its value is the
+/// epoch in the `Restored` condition. It confirms that the backup is right, and deletions resume.
 pub const CONFIRM_RESTORED: &str = "farwater.dev/confirm-restored";
-/// Annotation on a Cluster that asks its agent for new keys of its own; any new value counts as a request.
+/// Annotation on a Cluster that requests new keys from its agent. Any new value is a new request.
 pub const RENEW_KEYS: &str = "farwater.dev/renew-keys";
-/// Type of a Secret whose credentials serve every source of its namespace below the prefix that [`URL_PREFIX`] names.
+/// Type of a Secret whose credentials apply to every source of its namespace below the prefix in [`URL_PREFIX`].
 pub const SOURCE_CREDENTIALS: &str = "farwater.dev/source-credentials";
 /// Annotation on such a Secret, for example `https://git.example.com/team-a`. The longest prefix wins.
 pub const URL_PREFIX: &str = "farwater.dev/url-prefix";
-/// Finalizer on ServiceDeployments: the resource stays until the agent has confirmed the removal.
+/// Finalizer on ServiceDeployments: the resource stays until the agent confirms the removal.
 pub const AGENT_FINALIZER: &str = "farwater.dev/agent";
-/// Finalizer on ServiceSets: the resource stays until its services are let go.
+/// Finalizer on ServiceSets: the resource stays until its services are released.
 pub const SET_FINALIZER: &str = "farwater.dev/set";
-/// Label on ServiceDeployments that a ServiceSet has made: its name, for selectors. Proves nothing.
+/// Label on ServiceDeployments of a ServiceSet: the set's name, for selectors. It is no proof of ownership.
 pub const SET_LABEL: &str = "farwater.dev/set";
-/// Label on applied objects: a hash of the service's uid. Makes watches cheap and proves nothing.
+/// Label on applied objects: a hash of the service's uid. It makes watches cheap, and is no proof of ownership.
 pub const SERVICE_LABEL: &str = "farwater.dev/service";
-/// Annotation on applied objects that names the object itself and its service: the proof of ownership.
+/// Annotation on applied objects that names the object itself and its service. It is the proof of ownership.
 pub const OWNER_ANNOTATION: &str = "farwater.dev/owner";
 /// Field manager of the agent's server-side apply.
 pub const FIELD_MANAGER: &str = "farwater-agent";
-/// The namespace made at first start: the administrators', granted every cluster.
+/// Namespace of the administrators, created at the first start and granted every cluster.
 pub const ADMIN_NAMESPACE: &str = "farwater-admin";
-/// The namespace of the agent in its cluster: inventory and last verified state live there.
+/// Namespace of the agent in its cluster, with the inventory and the last verified state.
 pub const AGENT_NAMESPACE: &str = "farwater-system";
-/// The service account, in [`AGENT_NAMESPACE`], that services of the administrators' namespace are applied as.
+/// Service account in [`AGENT_NAMESPACE`] with which services of the administrators' namespace are applied.
 pub const ADMIN_SERVICE_ACCOUNT: &str = "farwater-administrator";
-/// Of [`AGENT_NAMESPACE`]: who the agent is, as JSON under [`SECRET_CONTENT`].
+/// Secret in [`AGENT_NAMESPACE`] with the agent's identity, as JSON under [`SECRET_CONTENT`].
 pub const IDENTITY_SECRET: &str = "farwater-agent-identity";
-/// The key under which the agent's own Secrets hold what they are made for.
+/// Key of the content in the agent's own Secrets.
 pub const SECRET_CONTENT: &str = "content";
 
-/// Of numbers that are left out where they say nothing.
+/// For numbers that are omitted if zero.
 pub fn is_zero<T: Default + PartialEq>(number: &T) -> bool {
     *number == T::default()
 }
 
-/// The definitions of our kinds, as a management cluster would install them.
+/// The definitions of our kinds, for installation in a management cluster.
 pub fn custom_resource_definitions() -> Vec<CustomResourceDefinition> {
     let mut all = vec![
         AgentPolicy::crd(),
@@ -166,7 +168,7 @@ pub fn custom_resource_definitions() -> Vec<CustomResourceDefinition> {
     all
 }
 
-/// The derive writes a description of its own where the type's is meant.
+/// Replaces the derive's own description with that of the type.
 fn describe_kind(crd: &mut CustomResourceDefinition) {
     for version in &mut crd.spec.versions {
         let Some(schema) = version.schema.as_mut().and_then(|schema| schema.open_api_v3_schema.as_mut()) else {

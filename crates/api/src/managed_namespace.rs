@@ -1,4 +1,4 @@
-//! ManagedNamespace: one namespace on many clusters, with what belongs to it.
+//! ManagedNamespace: one namespace on many clusters, with its contents.
 
 use std::collections::BTreeMap;
 
@@ -11,14 +11,14 @@ use crate::{
     RolloutPolicy, ServiceSetStatus, git_repository::LocalReference, schemas, service_deployment::DeletionPolicy,
 };
 
-/// The set of a ManagedNamespace is called after it, and a service of the set after that and its cluster.
+/// Maximum length of a name, in bytes. The names of the set and its services contain it.
 pub const MAX_NAME: usize = 63;
-/// Of the ResourceQuota, the LimitRange and nothing else: the ServiceAccount is the namespace's own.
+/// Name of the ResourceQuota and the LimitRange. The ServiceAccount is the namespace's own.
 pub const OBJECT_NAME: &str = "farwater";
 
-/// A namespace on each cluster that a selector finds, with its labels and annotations, image pull secrets, quota and limits.
+/// A namespace on each selected cluster, with labels, annotations, image pull secrets, a quota and limits.
 ///
-/// The hub makes a ServiceSet `namespace-NAME` of it, by which it spreads; that set and its services are read-only.
+/// The hub creates a ServiceSet `namespace-NAME` from it, which rolls it out. That set and its services are read-only.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "farwater.dev",
@@ -39,90 +39,94 @@ pub const OBJECT_NAME: &str = "farwater";
 #[kube(crates(kube_core = "::kube_core", k8s_openapi = "::k8s_openapi"))]
 #[serde(rename_all = "camelCase")]
 pub struct ManagedNamespaceSpec {
-    /// Which clusters, by label; an empty selector is every cluster that this namespace of the hub may deploy to.
+    /// Label selector for clusters. Empty: every cluster that this namespace of the hub may deploy to.
     #[serde(default)]
     #[schemars(extend("x-kubernetes-map-type" = "atomic"))]
     pub cluster_selector: LabelSelector,
-    /// Name of the namespace in the clusters; absent: that of this resource. Immutable.
+    /// Name of the namespace in the clusters. Empty: the name of this resource. Immutable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 63), regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"))]
     pub namespace: Option<String>,
-    /// Of the namespace. Labels that others have set there stay.
+    /// Labels of the namespace. Labels that others have set there stay.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
-    /// Of the namespace. Annotations that others have set there stay.
+    /// Annotations of the namespace. Annotations that others have set there stay.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub annotations: BTreeMap<String, String>,
-    /// Secrets of this resource's own namespace in the hub that the namespace gets too, and that its ServiceAccount `default` names in
-    /// `imagePullSecrets`. They travel sealed to each cluster's agent.
+    /// Secrets in this resource's own namespace of the hub that are copied to the namespace. Its ServiceAccount
+    /// `default` lists them in `imagePullSecrets`. They travel sealed to each cluster's agent.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub pull_secrets: Vec<LocalReference>,
-    /// A ResourceQuota of the namespace, called `farwater`.
+    /// ResourceQuota `farwater` of the namespace. Empty: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resource_quota: Option<NamespaceQuota>,
-    /// A LimitRange of the namespace, called `farwater`.
+    /// LimitRange `farwater` of the namespace. Empty: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit_range: Option<NamespaceLimits>,
-    /// How a change spreads over the clusters.
+    /// Rollout of changes over the clusters.
     #[serde(default)]
     pub rollout: RolloutPolicy,
-    /// What happens on a cluster that the selector finds no more, or when this resource is deleted. Also with `Delete` a namespace
-    /// goes only once its deletion was approved on its cluster.
+    /// What happens on a cluster that the selector no longer matches, or when this resource is deleted. Even with
+    /// `Delete`, a namespace is deleted only after its deletion is approved on its cluster.
     #[serde(default)]
     pub deletion_policy: DeletionPolicy,
 }
 
 impl ManagedNamespaceSpec {
-    /// `name`: of the resource.
+    /// `name`: the name of the resource.
     pub fn namespace<'a>(&'a self, name: &'a str) -> &'a str {
         self.namespace.as_deref().unwrap_or(name)
     }
 }
 
-/// As the spec of a ResourceQuota.
+/// Spec of a ResourceQuota.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NamespaceQuota {
-    /// By resource: `requests.cpu`, `limits.memory`, `pods`, `count/deployments.apps`.
+    /// Quantities by resource, such as `requests.cpu`, `limits.memory`, `pods` or `count/deployments.apps`.
     #[schemars(schema_with = "schemas::quantities")]
     pub hard: BTreeMap<String, IntOrString>,
 }
 
-/// As the spec of a LimitRange.
+/// Spec of a LimitRange.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NamespaceLimits {
+    /// Limits, at most one for each type.
     #[schemars(length(min = 1, max = 16), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub limits: Vec<LimitItem>,
 }
 
-/// Each map is by resource: `cpu`, `memory`.
+/// Limits of one type. Each map is by resource, such as `cpu` or `memory`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct LimitItem {
+    /// Type of the limited objects.
     pub r#type: LimitType,
-    /// What a container is limited to that says nothing.
+    /// Default limits of a container that sets none.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "schemas::quantities")]
     pub default: BTreeMap<String, IntOrString>,
-    /// What a container asks for that says nothing.
+    /// Default requests of a container that sets none.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "schemas::quantities")]
     pub default_request: BTreeMap<String, IntOrString>,
+    /// Maximum amounts.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "schemas::quantities")]
     pub max: BTreeMap<String, IntOrString>,
+    /// Minimum amounts.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "schemas::quantities")]
     pub min: BTreeMap<String, IntOrString>,
-    /// How many times as much as it asks for something may be limited to.
+    /// Maximum ratio of limit to request.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "schemas::quantities")]
     pub max_limit_request_ratio: BTreeMap<String, IntOrString>,
 }
 
-/// What a limit is of.
+/// Type of the limited objects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum LimitType {
     #[default]
@@ -133,12 +137,13 @@ pub enum LimitType {
 
 const SET_PREFIX: &str = "namespace-";
 
-/// Of the ServiceSet that a ManagedNamespace makes.
+/// Name of the ServiceSet of a ManagedNamespace.
 pub fn set_name(name: &str) -> String {
     format!("{SET_PREFIX}{name}")
 }
 
-/// Of the ManagedNamespace that would make a ServiceSet of this name; none: none would.
+/// Name of the ManagedNamespace to which a ServiceSet of this name would belong. None: the set belongs to no
+/// ManagedNamespace.
 pub fn maker_name(set: &str) -> Option<&str> {
     set.strip_prefix(SET_PREFIX)
 }

@@ -1,4 +1,4 @@
-//! NotificationProvider: whom the hub tells what happens, and how.
+//! NotificationProvider: where the hub sends notifications, and how.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube_derive::CustomResource;
@@ -7,20 +7,20 @@ use serde::{Deserialize, Serialize};
 
 use crate::git_repository::LocalReference;
 
-/// Providers of a namespace that are told anything: the first by name.
+/// Maximum number of providers of a namespace that receive anything: the first by name.
 pub const MAX_PROVIDERS: usize = 64;
 /// Keys of the Secret.
 pub const TOKEN_KEY: &str = "token";
 pub const ADDRESS_KEY: &str = "address";
 pub const USERNAME_KEY: &str = "username";
 pub const PASSWORD_KEY: &str = "password";
-/// Bytes of a token that messages are signed with: fewer can be guessed.
+/// Minimum size of a token that signs messages, in bytes. Shorter ones can be guessed.
 pub const MIN_SIGNING_TOKEN: usize = 16;
-/// Recipients of one message.
+/// Maximum number of recipients of one message.
 pub const MAX_RECIPIENTS: usize = 32;
 
-/// A place that the hub sends messages to, or a repository whose commits it gives a status. What is sent there
-/// NotificationRules say.
+/// Destination of the hub's messages, or a repository whose commits receive a status. NotificationRules select what is
+/// sent.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "farwater.dev",
@@ -40,53 +40,59 @@ pub const MAX_RECIPIENTS: usize = 32;
 #[kube(crates(kube_core = "::kube_core", k8s_openapi = "::k8s_openapi"))]
 #[serde(rename_all = "camelCase")]
 pub struct NotificationProviderSpec {
+    /// Type of the destination.
     pub r#type: ProviderType,
-    /// Where messages go, without anything secret: `https://…`; of a mail server `smtp://HOST` or `smtps://HOST`; of a Git host the
-    /// repository. An address that is a secret itself, as those of Slack's and Teams' webhooks, is the Secret's `address`.
+    /// Address of the destination, without secrets: `https://…`; for a mail server `smtp://HOST` or `smtps://HOST`; for
+    /// a Git host the repository. If the address itself is secret, as for webhooks of Slack and Teams, put it in the
+    /// Secret's `address`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 2048))]
     pub address: Option<String>,
-    /// Of Slack, where messages are sent with a token: the channel's id or name.
+    /// Id or name of a Slack channel. Only for messages sent with a token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 128))]
     pub channel: Option<String>,
-    /// A Secret in the same namespace: `token`, `address`, or `username` and `password` of a mail server.
+    /// Name of a Secret in the same namespace with `token` or `address`, or with `username` and `password` for a mail
+    /// server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret_ref: Option<LocalReference>,
-    /// A Secret in the same namespace with `ca.crt`, `tls.crt` and `tls.key`.
+    /// Name of a Secret in the same namespace with `ca.crt`, and `tls.crt` and `tls.key` for a client certificate.
+    /// Empty: no additional authorities and no client certificate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cert_secret_ref: Option<LocalReference>,
-    /// Of type `email`: from whom and to whom.
+    /// Sender and recipients. Only for type `email`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub email: Option<EmailOptions>,
-    /// Of a Git host: what its commits' statuses are called, and how many there are.
+    /// Names and number of commit statuses. Only for Git hosts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub commit_status: Option<CommitStatusOptions>,
-    /// Sends nothing. What is to be told waits, the newest of each thread.
+    /// Suspend sends nothing. The newest message of each thread waits.
     #[serde(default)]
     pub suspend: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum ProviderType {
-    /// JSON, signed with the Secret's `token` as Standard Webhooks has it.
+    /// JSON, signed with the Secret's `token` by the rules of Standard Webhooks.
     #[default]
     #[serde(rename = "generic")]
     Generic,
-    /// Slack, or what speaks like it: with a token one message that is edited, with the address of a webhook several.
+    /// Slack, or a compatible service. With a token, one message is edited; with a webhook address, several are sent.
     #[serde(rename = "slack")]
     Slack,
-    /// Microsoft Teams: a workflow's webhook.
+    /// Webhook of a Microsoft Teams workflow.
     #[serde(rename = "msteams")]
     MsTeams,
+    /// Mail over SMTP.
     #[serde(rename = "email")]
     Email,
-    /// Statuses of commits.
+    /// Commit statuses on GitHub.
     #[serde(rename = "github")]
     GitHub,
+    /// Commit statuses on GitLab.
     #[serde(rename = "gitlab")]
     GitLab,
-    /// Gitea and Forgejo.
+    /// Commit statuses on Gitea or Forgejo.
     #[serde(rename = "gitea")]
     Gitea,
 }
@@ -107,33 +113,36 @@ impl ProviderType {
         }
     }
 
-    /// Whether commits get a status there, and nobody a message.
+    /// Whether the provider sets commit statuses and sends no messages.
     pub fn is_git_host(self) -> bool {
         matches!(self, Self::GitHub | Self::GitLab | Self::Gitea)
     }
 }
 
+/// Sender and recipients of mails.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct EmailOptions {
-    /// `farwater@example.com`
+    /// Address of the sender, such as `farwater@example.com`.
     #[schemars(length(min = 3, max = 254))]
     pub from: String,
+    /// Addresses of the recipients.
     #[schemars(length(min = 1, max = 32), inner(length(min = 3, max = 254)))]
     pub to: Vec<String>,
-    /// Sends in the clear where the server offers no STARTTLS. Credentials are never sent so.
+    /// Whether to send without encryption if the server offers no STARTTLS. Credentials are never sent that way.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub allow_clear_text: bool,
 }
 
+/// Names and number of commit statuses.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CommitStatusOptions {
-    /// What contexts begin with: `farwater/NAMESPACE/SET`. Hubs that share a repository each need one of their own.
+    /// First part of each context: `farwater/NAMESPACE/SET`. Hubs that share a repository need different ones.
     #[serde(default = "default_context")]
     #[schemars(length(min = 1, max = 63), regex(pattern = r"^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"))]
     pub context: String,
-    /// Beside the set's status one of each cluster: `farwater/NAMESPACE/SET/CLUSTER`.
+    /// Whether to set a status for each cluster, `farwater/NAMESPACE/SET/CLUSTER`, beside the set's.
     #[serde(default)]
     pub per_cluster: bool,
 }
@@ -148,16 +157,19 @@ fn default_context() -> String {
     "farwater".to_owned()
 }
 
+/// Observed state of the NotificationProvider.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NotificationProviderStatus {
+    /// Generation of the resource that the conditions describe.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// `Ready`: pending notifications are sent, and the last message was taken. Else its message says what became of that one.
+    /// `Ready` is True while messages are sent and the destination accepted the last one. Otherwise its message says
+    /// what happened to that one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
-    /// The last request for a message that says nothing: the value of the annotation `farwater.dev/requestedAt`.
+    /// Value of the last handled annotation `farwater.dev/requestedAt`, which requests a test message.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_handled_reconcile_at: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! NotificationRule: what of a namespace a provider is told.
+//! NotificationRule: which events of a namespace a provider receives.
 
 use std::collections::BTreeMap;
 
@@ -9,14 +9,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::git_repository::LocalReference;
 
-/// Rules of a namespace that are in force: the first by name.
+/// Maximum number of rules of a namespace in force: the first by name.
 pub const MAX_RULES: usize = 64;
-/// The `name` of a source that stands for every one of its kind in the namespace.
+/// `name` of a source that matches every object of its kind in the namespace.
 pub const EVERY: &str = "*";
 
-/// What a NotificationProvider is told: how rollouts of some ServiceSets go, and which ServiceDeployments fail and recover.
+/// Events that a NotificationProvider receives: the course of rollouts of some ServiceSets, and failures and recoveries
+/// of ServiceDeployments.
 ///
-/// A rollout is one thread: where messages can be edited it is one message, and elsewhere its beginning, what stops it and its end.
+/// A rollout is one thread. Where messages can be edited, it is one message; elsewhere a message is sent when it
+/// starts, when something stops it, and when it ends.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "farwater.dev",
@@ -36,18 +38,19 @@ pub const EVERY: &str = "*";
 #[kube(crates(kube_core = "::kube_core", k8s_openapi = "::k8s_openapi"))]
 #[serde(rename_all = "camelCase")]
 pub struct NotificationRuleSpec {
-    /// A NotificationProvider of the same namespace.
+    /// Name of a NotificationProvider in the same namespace.
     pub provider_ref: LocalReference,
+    /// Minimum severity of events.
     #[serde(default)]
     pub event_severity: EventSeverity,
-    /// Of this namespace.
+    /// Objects of this namespace whose events are sent.
     #[schemars(length(min = 1, max = 100), extend("x-kubernetes-list-type" = "atomic"))]
     pub event_sources: Vec<EventSource>,
-    /// Stands in each message: which environment it is about, or what to do.
+    /// Text in each message, such as the environment or what to do. Empty: none.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 255))]
     pub summary: String,
-    /// Tells nothing.
+    /// Suspend sends nothing.
     #[serde(default)]
     pub suspend: bool,
 }
@@ -55,13 +58,14 @@ pub struct NotificationRuleSpec {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum EventSeverity {
-    /// Everything.
+    /// All events.
     #[default]
     Info,
-    /// What fails, and how that ends.
+    /// Failures, and how they end.
     Error,
 }
 
+/// Kind of the objects whose events are sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum EventKind {
     #[default]
@@ -69,24 +73,28 @@ pub enum EventKind {
     ServiceDeployment,
 }
 
+/// Objects whose events are sent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct EventSource {
+    /// Kind of the objects.
     pub kind: EventKind,
-    /// One object's name, or `*` for all of the namespace.
+    /// Name of the object, or `*` for all of the kind in the namespace.
     #[schemars(length(min = 1, max = 253))]
     pub name: String,
-    /// Beside the name `*`: only those with these labels.
+    /// With the name `*`: labels that the objects must have. Empty: all objects.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub match_labels: BTreeMap<String, String>,
 }
 
+/// Observed state of the NotificationRule.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NotificationRuleStatus {
+    /// Generation of the resource that the conditions describe.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// `Ready`: it is in force. Else its message says why its provider is told nothing.
+    /// `Ready` is True while the rule is in force. Otherwise its message says why its provider receives nothing.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,

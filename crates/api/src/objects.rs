@@ -7,16 +7,21 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Digest, deletion::Deletion, hooks::HookReport, service_deployment::HeldPrune};
 
-/// One object of a cluster. `namespace` is empty for cluster-scoped objects.
+/// An object of a cluster. `namespace` is empty for cluster-scoped objects.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ObjectRef {
+    /// API group. Empty: the core group.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub group: String,
+    /// API version.
     pub version: String,
+    /// Kind of the object.
     pub kind: String,
+    /// Namespace of the object. Empty: the object is cluster-scoped.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub namespace: String,
+    /// Name of the object.
     pub name: String,
 }
 
@@ -61,13 +66,13 @@ pub enum Health {
     InProgress = 1,
     Terminating = 2,
     Current = 4,
-    /// Also one that only a newer agent knows.
+    /// Also a health that only a newer agent knows.
     #[serde(other)]
     Unknown = 3,
 }
 
 impl Health {
-    /// The word that people read, as for services. The API has kstatus' own (`Current`, `InProgress`).
+    /// The word for people, the same as for services. The API has kstatus' words (`Current`, `InProgress`).
     pub const fn word(self) -> &'static str {
         match self {
             Self::Failed => "Failed",
@@ -79,73 +84,82 @@ impl Health {
     }
 }
 
-/// What the agent did or did not do with one object.
+/// Result of the agent's work on one object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum SyncState {
-    /// As desired.
+    /// The live object matches the desired one.
     Synced,
-    /// Not applied: the API server or a rule of ours refused it; `message` says why.
+    /// Not applied: the API server or one of our rules refused the object. `message` says why.
     Refused,
-    /// Waits for another object, named in `message`.
+    /// The object waits for another object, which `message` names.
     Waiting,
-    /// Would be pruned, held until approved.
+    /// The deletion of the object waits for an approval.
     PruneHeld,
-    /// Changed by others and left so, as its drift mode asks; `message` says what differs.
+    /// Others changed the object, and its drift mode leaves the change. `message` says what differs.
     Drifted,
-    /// Said by an agent that is newer than who reads it.
+    /// State from a newer agent.
     #[serde(other)]
     Unknown,
 }
 
+/// State of one object of a service.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ObjectReport {
     #[serde(flatten)]
     pub object: ObjectRef,
+    /// Result of the agent's work on the object.
     pub sync: SyncState,
+    /// Health of the object.
     pub health: Health,
-    /// At most 1 KiB; empty where there is nothing to say. Never holds values of Secrets.
+    /// Explanation of at most 1 KiB. It never holds values of Secrets. Empty: nothing to explain.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
-    /// The object that this one waits for, where it is one.
+    /// Object that this one waits for. Empty: it waits for no single object.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waits_for: Option<Box<ObjectRef>>,
 }
 
-/// The outcome of the agent's last attempt at an entry.
+/// Result of the agent's last attempt at an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Outcome {
-    /// Being applied.
+    /// The attempt is running.
     Applying,
     /// Every object was applied.
     Applied,
-    /// Something could not be fetched, read or applied; `message` and the objects say what.
+    /// An object or file could not be fetched, read or applied. `message` and the objects say which.
     Failed,
-    /// A newer entry ended it.
+    /// A newer entry ended the attempt.
     Superseded,
-    /// Removed from the cluster, or orphaned, as the entry asked.
+    /// The objects were deleted or orphaned, as the entry requires.
     Removed,
-    /// Said by an agent that is newer than who reads it.
+    /// Outcome from a newer agent.
     #[serde(other)]
     Unknown,
 }
 
-/// What the agent says of one service. `entry` names what it speaks of, so that yesterday's Healthy is never today's.
+/// Report of the agent on one service. `entry` names the described entry, so that an old `Healthy` never counts for a
+/// new version.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ServiceReport {
-    /// The digest of the desired state's entry that this report speaks of.
+    /// Digest of the desired state's entry that this report describes.
     pub entry: Digest,
+    /// Result of the agent's last attempt.
     pub outcome: Outcome,
+    /// Explanation of the outcome. Empty: nothing to explain.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
+    /// Prune that waits for an approval. Empty: none waits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_prune: Option<HeldPrune>,
+    /// Last deletion of the service's objects. Empty: none is recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deletion: Option<Deletion>,
-    /// Hooks and tests that were run for this version, see [`MAX_REPORTED_HOOKS`](crate::hooks::MAX_REPORTED_HOOKS).
+    /// Hooks and tests that ran for this version; see [`MAX_REPORTED_HOOKS`](crate::hooks::MAX_REPORTED_HOOKS).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hooks: Vec<HookReport>,
+    /// State of each object.
     pub objects: Vec<ObjectReport>,
 }
 

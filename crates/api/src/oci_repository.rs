@@ -1,4 +1,4 @@
-//! OCIRepository: files that a registry holds.
+//! OCIRepository: a source of files in a registry.
 
 use kube_derive::CustomResource;
 use schemars::JsonSchema;
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{git_repository::LocalReference, source::SourceStatus};
 
-/// An artifact of a registry: what `flux push artifact` or `helm push` has put there, or any image with an archive as a layer.
+/// An artifact in a registry, from `flux push artifact` or `helm push`, or any image with an archive as a layer.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "farwater.dev",
@@ -27,36 +27,38 @@ use crate::{git_repository::LocalReference, source::SourceStatus};
 #[kube(crates(kube_core = "::kube_core", k8s_openapi = "::k8s_openapi"))]
 #[serde(rename_all = "camelCase")]
 pub struct OCIRepositorySpec {
-    /// `oci://HOST[:PORT]/PATH`, without a tag.
+    /// Address of the repository: `oci://HOST[:PORT]/PATH`, without a tag.
     #[schemars(regex(pattern = r"^oci://[^\s@]+$"), length(max = 2048))]
     pub url: String,
-    /// What to follow; the tag `latest` if absent. One of its fields may be set.
+    /// Reference to follow. Only one of its fields may be set. Empty: the tag `latest`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub r#ref: Option<OCIReference>,
-    /// Which layer is read, and how; the first one, as an archive, if absent.
+    /// Layer to read, and how to read it. Empty: the first layer, as an archive.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub layer_selector: Option<LayerSelector>,
-    /// What must vouch for an artifact before it is served.
+    /// Signature that an artifact needs before it is served. Empty: signatures are not checked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verify: Option<Verification>,
-    /// How often the registry is asked, as a Go duration; between 10s and 24h.
+    /// Interval between polls of the registry, as a Go duration between 10s and 24h.
     #[serde(default = "default_interval")]
     #[schemars(regex(pattern = r"^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$"))]
     pub interval: String,
-    /// Longest time that one fetch may take, as a Go duration; between 1s and 30m.
+    /// Maximum time of one fetch, as a Go duration between 1s and 30m.
     #[serde(default = "default_timeout")]
     #[schemars(regex(pattern = r"^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$"))]
     pub timeout: String,
-    /// A Secret in the same namespace with `.dockerconfigjson`, or with `username` and `password`.
+    /// Name of a Secret in the same namespace with `.dockerconfigjson`, or with `username` and `password`.
+    /// Empty: a Secret of the namespace that is annotated with a prefix of the URL, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret_ref: Option<LocalReference>,
-    /// A Secret in the same namespace with `ca.crt`, `tls.crt` and `tls.key`: whom to trust, and who we are.
+    /// Name of a Secret in the same namespace with `ca.crt`, and `tls.crt` and `tls.key` for a client certificate.
+    /// Empty: no additional authorities and no client certificate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cert_secret_ref: Option<LocalReference>,
-    /// Speaks plain HTTP to the registry.
+    /// Whether to use plain HTTP for the registry.
     #[serde(default)]
     pub insecure: bool,
-    /// Stops polling; what was fetched goes on being served.
+    /// Suspend stops polling. The last fetched revision stays in use.
     #[serde(default)]
     pub suspend: bool,
 }
@@ -69,33 +71,35 @@ fn default_timeout() -> String {
     "60s".to_owned()
 }
 
-/// What to follow in a repository of a registry. Exactly one field may be set.
+/// Reference to follow in a repository of a registry. Exactly one field may be set.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[schemars(extend("minProperties" = 1, "maxProperties" = 1, "x-kubernetes-map-type" = "atomic"))]
 #[serde(rename_all = "camelCase")]
 pub struct OCIReference {
-    /// A tag.
+    /// Name of a tag.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 128))]
     pub tag: Option<String>,
-    /// A semver range over the tags, for example `>=1.2.0 <2.0.0`.
+    /// Semver range over the tags, such as `>=1.2.0 <2.0.0`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub semver: Option<String>,
-    /// A manifest's digest: `sha256:` and 64 hex digits.
+    /// Digest of a manifest: `sha256:` and 64 hex digits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = "^sha256:[0-9a-f]{64}$"))]
     pub digest: Option<String>,
 }
 
+/// Layer to read, and how to read it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(extend("x-kubernetes-map-type" = "atomic"))]
 #[serde(rename_all = "camelCase")]
 pub struct LayerSelector {
-    /// The first layer of this media type; the first of all if absent.
+    /// Media type; the first layer that has it is read. Empty: the first layer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 255))]
     pub media_type: Option<String>,
+    /// How to read the layer.
     #[serde(default)]
     pub operation: LayerOperation,
 }
@@ -110,13 +114,16 @@ pub enum LayerOperation {
     Copy,
 }
 
+/// Signature that an artifact needs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(extend("x-kubernetes-map-type" = "atomic"))]
 #[serde(rename_all = "camelCase")]
 pub struct Verification {
+    /// Signature format.
     #[serde(default)]
     pub provider: VerificationProvider,
-    /// A Secret in the same namespace with public keys: each of its keys that ends with `.pub`, PEM. One of them must have signed.
+    /// Name of a Secret in the same namespace with public keys: each of its keys that ends with `.pub`, in PEM. One of
+    /// them must have signed.
     pub secret_ref: LocalReference,
 }
 

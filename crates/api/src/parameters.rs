@@ -1,13 +1,14 @@
 //! Parameters: the values that a service's templates see, and where they come from.
 //!
-//! Templates see one document of four maps. All of it travels as Secrets do: sealed to the cluster's agent, and named by a MAC.
+//! Templates see one document of four maps. The document travels like Secrets: sealed to the cluster's agent,
+//! and named by a MAC.
 //!
-//! | name | what is in it |
+//! | name | contents |
 //! |---|---|
-//! | `configuration` | texts: of the service's own `spec.configuration`, and of ConfigMaps and Secrets that it names |
-//! | `cluster` | `id`, `name`, `handle`, `namespace`, and of [`ClusterPart`] what is handed over |
-//! | `contexts` | by the name of each ServiceContext that the service names, its values |
-//! | `service` | `name`, `namespace` (where its objects go) and `id` |
+//! | `configuration` | texts of the service's own `spec.configuration`, and of the ConfigMaps and Secrets that it names |
+//! | `cluster` | `id`, `name`, `handle`, `namespace`, and the requested [`ClusterPart`]s |
+//! | `contexts` | values of each ServiceContext that the service names, by its name |
+//! | `service` | `name`, `namespace` (that of its objects) and `id` |
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,74 +19,78 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-/// A service's whole document, as JSON: with what an agent keeps of it, it fits one Secret of the agent's own.
+/// Maximum size of a service's whole document, in bytes of JSON. With the data that an agent keeps beside it, it fits
+/// one Secret.
 pub const MAX_PARAMETERS_BYTES: usize = 256 << 10;
-/// Of the objects that a service is handed something of, in all: the hub reads them whole.
+/// Maximum size of all objects that a service takes values from, in bytes: the hub reads them whole.
 pub const MAX_SOURCE_BYTES: usize = 16 << 20;
-/// A service's own `spec.configuration`, as JSON: whoever lists services gets it with each.
+/// Maximum size of a service's own `spec.configuration`, in bytes of JSON: every list of services contains it.
 pub const MAX_CONFIGURATION_BYTES: usize = 32 << 10;
-/// Names in a free-form map, and in a service's own configuration.
+/// Maximum number of names in a free-form map, and in a service's own configuration.
 pub const MAX_NAMES: usize = 512;
-/// Levels of lists and maps in a free-form map.
+/// Maximum depth of lists and maps in a free-form map.
 pub const MAX_DEPTH: usize = 16;
-/// Bytes of a Cluster's `spec.metadata`, as JSON.
+/// Maximum size of a Cluster's `spec.metadata`, in bytes of JSON.
 pub const MAX_METADATA_BYTES: usize = 32 << 10;
 
-/// Values that a service is handed.
+/// Values of one object that a service receives.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Parameter {
+    /// Object with the values.
     pub from: ParameterSource,
-    /// The keys that are handed over. None: all that there are, so that a change of any is one of the service's parameters.
+    /// Keys to receive. Empty: all keys, so that a change of any key changes the service's parameters.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 256), inner(length(min = 1, max = 316)))]
     pub keys: Vec<String>,
-    /// Put before the names of a ConfigMap's or Secret's keys.
+    /// Prefix for the names of a ConfigMap's or Secret's keys. Empty: no prefix.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 63), regex(pattern = "^[-._a-zA-Z0-9]+$"))]
     pub prefix: Option<String>,
 }
 
-/// Where values come from: one of them. Objects are of the service's own namespace.
+/// Object with values. Exactly one field is set; `backend` may be added to `secret`. Objects are in the service's own
+/// namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ParameterSource {
-    /// A ServiceContext; its values are seen as `contexts.NAME`.
+    /// Name of a ServiceContext. Templates see its values as `contexts.NAME`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub context: Option<String>,
-    /// A ConfigMap; its keys are seen in `configuration`.
+    /// Name of a ConfigMap. Templates see its keys in `configuration`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub config_map: Option<String>,
-    /// A Secret; its keys are seen in `configuration`.
+    /// Name of a Secret. Templates see its keys in `configuration`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024))]
     pub secret: Option<String>,
-    /// Beside `secret`: the backend that has it, by its name in the hub's configuration. Without one it is a Secret of the hub.
+    /// With `secret`: name of the backend that holds it, from the hub's configuration. Empty: it is a Secret of the
+    /// hub.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub backend: Option<String>,
-    /// A Secret that is in the cluster itself, in the service's target namespace, read there with the rights that the service is
-    /// applied with. Its keys, which are picked, are seen in `configuration`; the hub knows no value of it.
+    /// Name of a Secret in the cluster itself, in the service's target namespace. The agent reads it with the service's
+    /// rights. `keys` is required, and templates see the keys in `configuration`. The hub never sees a value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub cluster_secret: Option<String>,
-    /// A part of the service's own Cluster, seen in `cluster`.
+    /// Part of the service's own Cluster. Templates see it in `cluster`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cluster: Option<ClusterPart>,
 }
 
-/// What of a Cluster may be handed over.
+/// Parts of a Cluster that services can receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum ClusterPart {
-    /// Its labels, seen as `cluster.labels` and `cluster.tags`.
+    /// Its labels, as `cluster.labels` and `cluster.tags`.
     Labels,
-    /// Its annotations, picked by `keys`.
+    /// Its annotations, selected by `keys`.
     Annotations,
     /// Its `spec.metadata`.
     Metadata,
-    /// Its Kubernetes version, seen as `cluster.version` and `cluster.currentVersion`.
+    /// Its Kubernetes version, as `cluster.version` and `cluster.currentVersion`.
     Version,
 }
 
@@ -93,28 +98,28 @@ pub enum ClusterPart {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SecretReference {
-    /// In the same namespace, or as the backend calls it.
+    /// Name of the Secret in the same namespace, or its name in the backend.
     #[schemars(length(min = 1, max = 1024))]
     pub name: String,
-    /// The backend that has it, by its name in the hub's configuration. Without one it is a Secret of the hub.
+    /// Name of the backend that holds it, from the hub's configuration. Empty: it is a Secret of the hub.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub backend: Option<String>,
-    /// None: all that there are.
+    /// Keys of the Secret. Empty: all keys.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 256), inner(length(min = 1, max = 253)))]
     pub keys: Vec<String>,
 }
 
-/// What an agent is handed, sealed to it: the plaintext behind the MAC of an entry.
+/// Parameters that an agent receives, sealed to it: the plaintext behind the MAC of an entry.
 #[derive(Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Parameters {
     /// The document that templates see.
     pub values: Map<String, Value>,
-    /// JSON pointers (RFC 6901) into `values`: what is secret, and in nobody's output.
+    /// JSON pointers (RFC 6901) into `values` of the secret values, which no output shows.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub secret: Vec<String>,
-    /// What the agent puts into `configuration` before anything is rendered. It is secret too.
+    /// Values that the agent adds to `configuration` before it renders anything. They are secret too.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub from_cluster: Vec<FromCluster>,
 }
@@ -125,12 +130,12 @@ pub struct Parameters {
 pub struct FromCluster {
     pub secret: String,
     pub key: String,
-    /// In `configuration`.
+    /// Name in `configuration`.
     pub name: String,
 }
 
 impl Parameters {
-    /// Puts a value of the cluster to the others.
+    /// Adds a value from the cluster.
     pub fn fill(&mut self, name: &str, text: String) {
         let configuration = self.values.entry("configuration").or_insert_with(|| Map::new().into());
         if let Some(configuration) = configuration.as_object_mut() {
@@ -139,7 +144,7 @@ impl Parameters {
         self.secret.push(pointer(&["configuration", name]));
     }
 
-    /// Puts texts of `configuration` in the place of what is stated. They are in an entry, and so no secret.
+    /// Replaces `configuration` values with promoted ones. An entry contains them, so they are not secret.
     pub fn promote(&mut self, texts: &BTreeMap<String, String>) {
         if texts.is_empty() {
             return;
@@ -167,64 +172,65 @@ pub fn pointer(path: &[&str]) -> String {
     path.iter().map(|name| format!("/{}", name.replace('~', "~0").replace('/', "~1"))).collect()
 }
 
-/// Neither printed nor kept in the clear.
+/// Never printed, and never stored in plain text.
 impl fmt::Debug for Parameters {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Parameters").finish_non_exhaustive()
     }
 }
 
-/// The kind that `servicedeployments/NAME/parameters` answers with.
+/// Kind of the answer of `servicedeployments/NAME/parameters`.
 pub const PARAMETERS_KIND: &str = "ServiceParameters";
 
-/// What a service is handed, as `servicedeployments/NAME/parameters` tells it: where each value comes from, and those that are not
-/// secret and that whoever asks may read.
+/// Parameters of a service, as `servicedeployments/NAME/parameters` returns them: the origin of each value, and the
+/// values that are not secret and that the caller may read.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ParametersAnswer {
-    /// What is wrong, so that the service is held with the values of before.
+    /// Problems because of which the service keeps its previous values.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub problems: Vec<String>,
-    /// Bytes of the whole document.
+    /// Size of the whole document in bytes.
     pub bytes: usize,
-    /// By name.
+    /// Values, sorted by name.
     pub values: Vec<ParameterValue>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ParameterValue {
-    /// As templates name it: `configuration.host`, `contexts.network.domain`.
+    /// Name in templates: `configuration.host`, `contexts.network.domain`.
     pub name: String,
     pub origin: Origin,
-    /// It is set, and shown to nobody.
+    /// Whether the value is secret. It is set, and never shown.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub secret: bool,
-    /// Absent: it is secret, or of an object that whoever asks may not read.
+    /// The value. Absent: it is secret, or the caller may not read its object.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value: Option<Value>,
-    /// Where else the name is stated, whose value this takes the place of.
+    /// Other objects with this name, whose values this one replaces.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub instead_of: Vec<Origin>,
 }
 
-/// What the origin of a value is called that the cluster itself has.
+/// `kind` of the origin of a value from a Secret in the cluster.
 pub const CLUSTER_SECRET: &str = "ClusterSecret";
 
-/// Where a value comes from.
+/// Origin of a value.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Origin {
-    /// `ServiceDeployment`, `ServiceContext`, `ConfigMap`, `Secret`, `Cluster`, [`CLUSTER_SECRET`], or `GitRepository` of what was promoted.
+    /// `ServiceDeployment`, `ServiceContext`, `ConfigMap`, `Secret`, `Cluster`, [`CLUSTER_SECRET`], or `GitRepository`
+    /// for promoted values.
     pub kind: String,
     pub name: String,
-    /// For a secret of another backend than the hub itself.
+    /// Backend of a secret, if it is not the hub itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backend: Option<String>,
-    /// Where in the object.
+    /// Key in the object.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub key: String,
-    /// The ServiceContext by which it came.
+    /// ServiceContext that names the object.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub through: Option<String>,
 }
@@ -245,18 +251,18 @@ impl fmt::Display for Origin {
     }
 }
 
-/// Which keys of an object differ between two of its states.
+/// Keys of an object that differ between two of its states.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ChangedKeys {
-    /// All, or nobody knows which.
+    /// All keys, or unknown ones.
     Any,
-    /// These; none: nothing that anybody is handed.
+    /// These keys. Empty: no key that a service can receive.
     Some(BTreeSet<String>),
 }
 
-/// Of the kind `kind` (`servicecontexts.farwater.dev`, `configmaps`, `secrets`, `clusters.farwater.dev`); nothing of other kinds is
-/// handed to anybody. Keys are those that [`Parameter::keys`] may name; of a Cluster with its part before them, `Labels/region`,
-/// and `Labels/*` for the part as a whole.
+/// Changed keys of an object of `kind` (`servicecontexts.farwater.dev`, `configmaps`, `secrets`,
+/// `clusters.farwater.dev`). Services receive values of no other kind. Keys are those that [`Parameter::keys`] may
+/// name. For a Cluster, the part comes first: `Labels/region`, and `Labels/*` for the whole part.
 pub fn changed_keys(kind: &str, before: &Value, after: &Value) -> ChangedKeys {
     let (Some(before), Some(after)) = (content(kind, before), content(kind, after)) else {
         return ChangedKeys::Some(BTreeSet::new());
@@ -274,9 +280,9 @@ pub fn changed_keys(kind: &str, before: &Value, after: &Value) -> ChangedKeys {
     ChangedKeys::Some(changed)
 }
 
-/// What of an object may be handed over.
+/// Values of an object that services can receive.
 struct Content<'a> {
-    /// What concerns every key.
+    /// Values that affect every key.
     whole: Vec<&'a Value>,
     keys: BTreeMap<String, Vec<&'a Value>>,
 }
@@ -320,7 +326,7 @@ fn content<'a>(kind: &str, object: &'a Value) -> Option<Content<'a>> {
     Some(content)
 }
 
-/// Levels of lists and maps.
+/// Depth of lists and maps.
 pub fn depth(value: &Value) -> usize {
     match value {
         Value::Array(items) => 1 + items.iter().map(depth).max().unwrap_or(0),
@@ -329,12 +335,12 @@ pub fn depth(value: &Value) -> usize {
     }
 }
 
-/// Whether a name has a control character in it: terminals obey those, and PostgreSQL takes no text with a NUL.
+/// Whether a name has a control character: terminals interpret them, and PostgreSQL stores no text with a NUL.
 pub fn has_control(name: &str) -> bool {
     name.chars().any(char::is_control)
 }
 
-/// What is wrong with a free-form map of at most so many bytes; the text quotes no value.
+/// Describes what is wrong with a free-form map of at most `bytes` bytes, without quoting a value.
 pub fn check_free_form(map: &Map<String, Value>, bytes: usize) -> Result<(), String> {
     if map.len() > MAX_NAMES {
         return Err(format!("has {} names; at most {MAX_NAMES} are taken", map.len()));
@@ -409,7 +415,7 @@ mod tests {
         };
         check(kind, plain.clone(), picked("one"), &["x", "y"]);
         check(kind, picked("one"), picked("two"), &["x", "y"]);
-        // Which keys a whole Secret has, it does not say itself.
+        // A reference to a whole Secret does not list its keys.
         let whole = context(json!({"configuration": {"a": {"b": [1]}, "c": 1}, "secretRefs": [{"name": "one"}]}));
         check(kind, plain.clone(), whole, &["*"]);
         let sensitive = context(json!({"configuration": {"a": {"b": [1]}, "c": 1}, "sensitive": true}));

@@ -1,27 +1,31 @@
 //! Patterns of paths, with the rules of a line of `.gitignore`.
 //!
-//! `*` and `?` stand for text within one name, `**` for any folders, `[a-z]` and `[!a-z]` for one character, and `\` takes the meaning
-//! from the character behind it. A pattern with a slash at its beginning or within it counts from its folder, any other fits names at any
-//! depth; one with a slash at its end fits folders alone.
+//! `*` and `?` match text within one name, `**` any folders, `[a-z]` and `[!a-z]` one character, and `\` escapes the
+//! next character. A pattern with a slash at its beginning or within it is relative to its folder. Any other pattern
+//! matches names at any depth. A pattern with a slash at its end matches only folders.
 //!
-//! No library: what reads these rules for Git stays out of agents, and small ones try hostile patterns for longer than any bound. Here a
-//! path costs at most the product of both lengths for each name of it.
+//! No library is used: Git's own is not available to agents, and small ones take unbounded time for hostile patterns.
+//! Here, a path costs at most the product of both lengths for each of its names.
 
 use std::fmt;
 
-/// Bytes of a pattern.
+/// Maximum size of a pattern, in bytes.
 pub const MAX_PATTERN: usize = 256;
+/// Patterns that one with braces stands for: six pairs of alternatives. Each is compared with each path.
+pub const MAX_ALTERNATIVES: usize = 64;
 
-/// A pattern that can be compared with paths.
+/// A parsed pattern.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PathPattern {
     steps: Vec<Step>,
     folders_only: bool,
 }
 
-/// Why a text is no pattern. Reads after the field's name: "is empty".
+/// Why a text is not a pattern. It follows the field's name: "is empty".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PatternProblem(pub &'static str);
+
+const TOO_LONG: PatternProblem = PatternProblem("is over 256 bytes long");
 
 impl fmt::Display for PatternProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -53,7 +57,7 @@ enum Piece {
 impl PathPattern {
     pub fn parse(text: &str) -> Result<Self, PatternProblem> {
         if text.len() > MAX_PATTERN {
-            return Err(PatternProblem("is over 256 bytes long"));
+            return Err(TOO_LONG);
         }
         let (text, folders_only) = match text.strip_suffix('/') {
             Some(folder) => (folder, true),
@@ -72,20 +76,20 @@ impl PathPattern {
                 "" | "." | ".." => {
                     return Err(PatternProblem("has an empty name, or one of dots alone, between slashes"));
                 }
-                // However many of them.
+                // Any number of stars.
                 stars if stars.len() > 1 && stars.bytes().all(|byte| byte == b'*') => Step::Folders,
                 name => Step::Name(pieces(name)?),
             });
         }
-        // All in a folder, and not the folder itself.
+        // Matches all below a folder, and not the folder itself.
         if steps.last() == Some(&Step::Folders) {
             steps.push(Step::Name(vec![Piece::Text]));
         }
         Ok(Self { steps, folders_only })
     }
 
-    /// Whether it fits exactly this path, which is given by its names from the pattern's folder on. What lies in a folder that fits is
-    /// the caller's to look at.
+    /// Whether the pattern matches exactly this path, given by its names from the pattern's folder on. The caller
+    /// checks the folders around it.
     pub fn fits(&self, names: &[&str], is_folder: bool) -> bool {
         (is_folder || !self.folders_only)
             && fit(
@@ -98,6 +102,52 @@ impl PathPattern {
                 },
             )
     }
+}
+
+/// The patterns that a text with braces stands for, as shells and Argo CD write them: `a/{b,c}.yaml` is `a/b.yaml` and `a/c.yaml`. A brace
+/// behind a backslash is a character. Lines of `.gitignore` have no braces, so `parse` knows none.
+pub fn alternatives(text: &str) -> Result<Vec<String>, PatternProblem> {
+    if text.len() > MAX_PATTERN {
+        return Err(TOO_LONG);
+    }
+    let mut found = vec![String::new()];
+    // What stands between braces, and before them.
+    let mut open: Option<(Vec<String>, Vec<String>)> = None;
+    let mut characters = text.chars();
+    while let Some(character) = characters.next() {
+        let mut plain = String::from(character);
+        match (character, &mut open) {
+            ('\\', _) => plain.extend(characters.next()),
+            ('{', None) => {
+                open = Some((vec![String::new()], std::mem::take(&mut found)));
+                continue;
+            }
+            ('{', Some(_)) => return Err(PatternProblem("has braces within braces: write each pattern by itself")),
+            (',', Some((inner, _))) => {
+                inner.push(String::new());
+                continue;
+            }
+            ('}', Some((inner, before))) => {
+                if before.len() * inner.len() > MAX_ALTERNATIVES {
+                    return Err(PatternProblem("stands for over 64 patterns: use fewer braces"));
+                }
+                found =
+                    before.iter().flat_map(|before| inner.iter().map(move |one| format!("{before}{one}"))).collect();
+                open = None;
+                continue;
+            }
+            ('}', None) => return Err(PatternProblem("has a } without its {; the character itself is \\}")),
+            _ => {}
+        }
+        match &mut open {
+            Some((inner, _)) => inner.last_mut().into_iter().for_each(|last| last.push_str(&plain)),
+            None => found.iter_mut().for_each(|one| one.push_str(&plain)),
+        }
+    }
+    if open.is_some() {
+        return Err(PatternProblem("has a { without its }; the character itself is \\{"));
+    }
+    Ok(found)
 }
 
 fn fits_name(pieces: &[Piece], name: &str) -> bool {
@@ -117,8 +167,8 @@ fn fits_name(pieces: &[Piece], name: &str) -> bool {
     )
 }
 
-/// Whether a pattern, some of whose parts stand for any number of items, fits all items. Of two such parts the later one alone is tried
-/// again: what lies before it fits already, and a longer stretch there could take nothing that the later one can't.
+/// Whether a pattern, some of whose parts match any number of items, matches all items. Only the latest such part is
+/// retried: the items before it match already, and a longer match there could not gain anything.
 fn fit<P, I>(pattern: &[P], items: &[I], is_many: impl Fn(&P) -> bool, fits: impl Fn(&P, &I) -> bool) -> bool {
     let (mut at, mut next) = (0, 0);
     let mut again: Option<(usize, usize)> = None;
@@ -162,7 +212,7 @@ fn pieces(name: &str) -> Result<Vec<Piece>, PatternProblem> {
     Ok(pieces)
 }
 
-/// The text after `[`.
+/// Parses the text after `[`.
 fn one_of(characters: &mut std::str::Chars<'_>) -> Result<Piece, PatternProblem> {
     let unclosed = PatternProblem("has a [ without its ]");
     let rest = characters.as_str();
@@ -172,7 +222,7 @@ fn one_of(characters: &mut std::str::Chars<'_>) -> Result<Piece, PatternProblem>
     }
     let mut ranges: Vec<(char, char)> = Vec::new();
     loop {
-        // The first one is a character, also if it is a bracket.
+        // The first one is a character, even if it is a bracket.
         if characters.as_str().starts_with(']') && !ranges.is_empty() {
             characters.next();
             return Ok(Piece::OneOf { is_negated, ranges });
@@ -243,6 +293,26 @@ mod tests {
         check("[]", "has a [ without its ]");
         check("a\\", "ends with a backslash");
         check(&"a".repeat(257), "is over 256 bytes long");
+    }
+
+    #[test]
+    fn braces_stand_for_one_pattern_each() {
+        let check = |text: &str, expected: &[&str]| assert_eq!(alternatives(text).unwrap(), expected, "{text}");
+        check("a/*.yaml", &["a/*.yaml"]);
+        check("{config.yaml,env-*/*}", &["config.yaml", "env-*/*"]);
+        check("a/{b,c}{,-d}.yaml", &["a/b.yaml", "a/b-d.yaml", "a/c.yaml", "a/c-d.yaml"]);
+        check("a,{b}", &["a,b"]);
+        check(r"\{a,b\}{c\,d,e}", &[r"\{a,b\}c\,d", r"\{a,b\}e"]);
+        assert_eq!(alternatives(&"{a,b}".repeat(6)).unwrap().len(), MAX_ALTERNATIVES);
+        let refused = |text: &str, why: &str| {
+            let said = alternatives(text).unwrap_err().0;
+            assert!(said.contains(why), "{text}: {said}");
+        };
+        refused("{a", "has a { without its }");
+        refused("a}", "has a } without its {");
+        refused("{a,{b,c}}", "has braces within braces");
+        refused(&"{a,b}".repeat(7), "stands for over 64 patterns");
+        refused(&"{a,b}".repeat(60), "is over 256 bytes long");
     }
 
     #[test]

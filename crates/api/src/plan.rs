@@ -1,7 +1,7 @@
-//! What an agent would do for a service, as it says it before it does it; and how somebody asks for that.
+//! Plans: what an agent would do for a service, and the requests for them.
 //!
-//! `POST servicedeployments/NAME/plan` with a [`PlanQuery`] asks, `GET servicedeployments/NAME/plan?id=ID` answers with a
-//! [`PlanAnswer`]. Nothing of it is stored.
+//! `POST servicedeployments/NAME/plan` with a [`PlanQuery`] starts a plan. `GET servicedeployments/NAME/plan?id=ID`
+//! returns a [`PlanAnswer`]. The hub stores neither.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -13,60 +13,62 @@ use crate::{
     service_deployment::HeldPrune,
 };
 
-/// The kind that query and answer are sent as.
+/// Kind of the query and the answer.
 pub const PLAN_KIND: &str = "ServicePlan";
-/// Largest archive of a local folder, compressed: in base64 and with what is around it, it fits a request to the API.
+/// Maximum size of the compressed archive of a local folder. In base64 and with its envelope, it fits a request to the
+/// API.
 pub const MAX_LOCAL_ARCHIVE: usize = 2 << 20;
-/// All of its files together, uncompressed: half of what a source's bundle may be.
+/// Maximum size of all its files together, uncompressed: half of the limit for a source's bundle.
 pub const MAX_LOCAL_BYTES: u64 = 32 << 20;
-/// Longest plan, as JSON.
+/// Maximum size of a plan, in bytes of JSON.
 pub const MAX_PLAN_BYTES: usize = 4 << 20;
-/// Changes, deletes, hooks and objects that are left out, of each so many at most are listed.
+/// Maximum number of listed changes, deletes, hooks and left-out objects, each.
 pub const MAX_PLANNED_OBJECTS: usize = 2_000;
-/// Fields of one object that are listed.
+/// Maximum number of listed fields of one object.
 pub const MAX_PLANNED_FIELDS: usize = 64;
-/// Longest value of a field, and longest path, in bytes.
+/// Maximum size of a field's value, and of a path, in bytes.
 pub const MAX_SHOWN_VALUE: usize = 256;
 
-/// What shall be planned. Without anything: what is desired now.
+/// Version to plan. Empty: the desired one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PlanQuery {
     /// A branch, a tag or a commit of the service's own source.
     #[serde(default, rename = "ref", skip_serializing_if = "Option::is_none")]
     pub reference: Option<String>,
-    /// Files that take the place of the source's. They never become what is desired.
+    /// Files that replace those of the source. They never become the desired state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub local: Option<LocalFiles>,
 }
 
-/// A canonical archive of somebody's folder.
+/// A canonical archive of a user's folder.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct LocalFiles {
-    /// Of the uncompressed archive.
+    /// Digest of the uncompressed archive.
     pub digest: Digest,
     /// Folder inside the archive.
     pub path: String,
-    /// zstd, base64.
+    /// The archive, as zstd in base64.
     pub archive: String,
 }
 
-/// How far a request is.
+/// Progress of a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PlanAnswer {
     pub id: String,
     pub phase: PlanPhase,
-    /// One word for programs, where it has failed.
+    /// One word for programs, if it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<PlanProblem>,
-    /// For people: what is waited for, or what went wrong.
+    /// For people: what the plan waits for, or what went wrong.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
-    /// The cluster, and whose content it is the plan of.
+    /// The cluster. Empty: not known yet.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub cluster: String,
+    /// Revision of the planned content.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub revision: String,
     /// A [`ServicePlan`], as the agent wrote it.
@@ -76,15 +78,15 @@ pub struct PlanAnswer {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PlanPhase {
-    /// The hub looks for what is to be planned.
+    /// The hub prepares the files to plan.
     Preparing,
-    /// The agent has not asked for it yet.
+    /// The agent has not fetched the request yet.
     Waiting,
-    /// The agent works on it.
+    /// The agent makes the plan.
     Planning,
     Done,
     Failed,
-    /// Of a newer hub.
+    /// Phase from a newer hub.
     #[serde(other)]
     Unknown,
 }
@@ -93,32 +95,32 @@ pub enum PlanPhase {
 pub enum PlanProblem {
     /// The source has no such branch, tag or commit.
     RefMissing,
-    /// The source, its files or the service can't be planned.
+    /// The source, its files or the service cannot be planned.
     Refused,
-    /// The agent hears of requests and asks for none: it is of an older version.
+    /// The agent sees that requests exist and fetches none: it is of an older version.
     AgentTooOld,
     /// The agent could not make a plan.
     AgentFailed,
-    /// Something that passes.
+    /// A temporary problem.
     Unavailable,
     #[serde(other)]
     Unknown,
 }
 
-/// What an agent would do. Values of Secrets are keyed hashes, made with a key that never leaves the agent.
+/// Changes that an agent would make. Values of Secrets are keyed hashes; the key never leaves the agent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ServicePlan {
-    /// Why the agent would only go on keeping what it has.
+    /// Why the agent would only keep what it has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held: Option<String>,
-    /// What of the source can't be read; nothing is deleted then.
+    /// Parts of the source that cannot be read. If there are any, nothing is deleted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub errors: Vec<String>,
-    /// The target namespace, where it is made first.
+    /// Target namespace, if the agent would create it first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub create_namespace: Option<String>,
-    /// In the order in which they are made.
+    /// Changes, in the order of execution.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub changes: Vec<PlannedChange>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -126,29 +128,30 @@ pub struct ServicePlan {
     /// Why the deletes wait for an approval.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_prune: Option<HeldPrune>,
-    /// Hooks and tests that would run, that run, or whose failure holds what follows. Those that have succeeded run no more.
+    /// Hooks and tests that would run, are running, or hold later ones by their failure. Those that succeeded do not
+    /// run again.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hooks: Vec<PlannedHook>,
-    /// What the source states or the inventory has, and is neither changed nor deleted.
+    /// Objects of the source or the inventory that are neither changed nor deleted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left_out: Vec<LeftOut>,
-    /// As desired already.
+    /// Number of objects that match the desired state.
     #[serde(default)]
     pub unchanged: u32,
-    /// Objects that go out of the inventory: they are gone, or another's.
+    /// Number of objects that leave the inventory because they are gone, or belong to another service.
     #[serde(default, skip_serializing_if = "crate::is_zero")]
     pub forgotten: u32,
-    /// Differences between the source and the cluster that an apply would leave: defaults, normalised values, fields of others, and
-    /// what the API server keeps.
+    /// Number of differences between source and cluster that an apply would leave: defaults, normalised values, fields
+    /// of others, and fields that the API server keeps.
     #[serde(default, skip_serializing_if = "crate::is_zero")]
     pub hidden: u32,
-    /// Objects that are not listed, because they are too many.
+    /// Number of objects that are not listed because there are too many.
     #[serde(default, skip_serializing_if = "crate::is_zero")]
     pub unlisted: u32,
 }
 
 impl ServicePlan {
-    /// Whether there is nothing to do and nothing that waits.
+    /// Whether nothing would change and nothing waits.
     pub fn is_quiet(&self) -> bool {
         let left = |one: &LeftOut| one.sync == SyncState::Refused || one.sync == SyncState::Waiting;
         let idle = |change: &PlannedChange| change.effect == Effect::Nothing;
@@ -175,56 +178,57 @@ pub struct PlannedChange {
     pub effect: Effect,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub fields: Vec<FieldChange>,
-    /// Fields that change and are not listed.
+    /// Number of changed fields that are not listed.
     #[serde(default, skip_serializing_if = "crate::is_zero")]
     pub more_fields: u32,
     #[serde(default, skip_serializing_if = "crate::is_zero")]
     pub hidden: u32,
-    /// For people: whose fields it takes, why it would be refused, why it could not be tried.
+    /// For people: owners of fields that it takes, why it would be refused, or why it could not be tried.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
 }
 
-/// Why an object is sent.
+/// Why an object is applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PlannedCause {
     Create,
-    /// Others deleted it.
+    /// Others deleted the object.
     Restore,
     /// The source differs from what was applied last.
     Update,
     /// The cluster differs from what was applied last.
     Drift,
-    /// It exists, and belongs to no service.
+    /// The object exists, and belongs to no service.
     Adopt,
     #[serde(other)]
     Unknown,
 }
 
-/// What sending it would do, as the API server said when it was asked without doing it.
+/// Result of applying the object, as the API server's dry run reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Effect {
     Create,
     Change,
-    /// It is sent, and stays as it is.
+    /// The object is applied and stays as it is.
     Nothing,
-    /// It is deleted and recreated: what changes can't be changed.
+    /// The object is deleted and recreated, because a changed field is immutable.
     Recreate,
-    /// The API server refuses it.
+    /// The API server refuses the object.
     Refused,
-    /// It can't be tried before others are there.
+    /// A dry run is impossible before other objects exist.
     Untried,
     #[serde(other)]
     Unknown,
 }
 
-/// One field, three ways: in the cluster, as it would be, and as it was applied last.
+/// One field with three values: in the cluster, planned, and last applied.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FieldChange {
-    /// Elements of lists by their key, where they have one: `spec.template.spec.containers[name=web].image`.
+    /// Path of the field. List elements are named by their key, if they have one:
+    /// `spec.template.spec.containers[name=web].image`.
     pub path: String,
-    /// JSON, or a keyed hash; absent: it is not there.
+    /// Value as JSON, or a keyed hash. Absent: the field does not exist.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub live: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -234,15 +238,15 @@ pub struct FieldChange {
     pub origin: FieldOrigin,
 }
 
-/// Where a difference comes from.
+/// Origin of a difference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FieldOrigin {
-    /// The source was changed since it was applied.
+    /// The source has changed since it was applied.
     Source,
-    /// Somebody changed it in the cluster.
+    /// Others changed the field in the cluster.
     Cluster,
     Both,
-    /// What was applied last is not known, or nothing was.
+    /// The last applied value is not known, or none was applied.
     #[serde(other)]
     Unknown,
 }
@@ -254,12 +258,12 @@ pub struct PlannedDelete {
     pub object: ObjectRef,
     #[serde(default, skip_serializing_if = "crate::is_zero")]
     pub wave: i32,
-    /// It waits for the approval that [`ServicePlan::held_prune`] names.
+    /// Whether the deletion waits for the approval that [`ServicePlan::held_prune`] names.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub held: bool,
 }
 
-/// A hook, which is no change: making its object is running it, so it is not even tried.
+/// A hook. It is no change: creating its object would run it, so the agent does not try it in a dry run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PlannedHook {
@@ -268,31 +272,31 @@ pub struct PlannedHook {
     pub phase: HookPhase,
     #[serde(default, skip_serializing_if = "crate::is_zero")]
     pub wave: i32,
-    /// The test of `spec.tests` that it is.
+    /// Name of the test in `spec.tests`, if it is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub test: Option<String>,
     pub effect: HookEffect,
-    /// For people: how far it is, how it failed, or what it waits for.
+    /// For people: its progress, how it failed, or what it waits for.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
 }
 
-/// What would become of a hook.
+/// What would happen to a hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum HookEffect {
-    /// It runs when its turn comes.
+    /// The hook runs when its turn comes.
     Run,
-    /// It runs if something fails.
+    /// The hook runs if something fails.
     RunOnFailure,
-    /// It is to run, and is held back.
+    /// The hook should run, and is held.
     Held,
-    /// It runs already.
+    /// The hook is running.
     Running,
-    /// It has failed: what comes after it is not begun.
+    /// The hook has failed. Later steps do not start.
     Failed,
-    /// It runs for the version before, and is ended.
+    /// The hook runs for the previous version, and is ended.
     End,
-    /// The version before left it, and it is deleted.
+    /// The hook is left from the previous version, and is deleted.
     Remove,
     #[serde(other)]
     Unknown,
@@ -303,7 +307,7 @@ pub enum HookEffect {
 pub struct LeftOut {
     #[serde(flatten)]
     pub object: ObjectRef,
-    /// As a report would say: refused, waiting, drifted and left so; synced where it left the source and stays.
+    /// State as in a report: refused, waiting or drifted; synced if the object left the source and stays.
     pub sync: SyncState,
     pub reason: String,
 }

@@ -1,4 +1,4 @@
-//! What an agent and the hub say to each other, as JSON over HTTPS.
+//! The protocol between agent and hub: JSON over HTTPS.
 //!
 //! | request | authorization | answer |
 //! |---|---|---|
@@ -8,18 +8,19 @@
 //! | `GET /agent/v1/bundles/<digest>` | access token | the bundle, zstd-compressed; 403 unless desired |
 //! | `GET /agent/v1/secrets/<service uid>/<mac>` | access token | [`SealedSecrets`]; 403 unless desired |
 //! | `GET /agent/v1/parameters/<service uid>/<mac>` | access token | [`SealedSecrets`] of [`Parameters`](crate::parameters::Parameters); 403 unless desired |
-//! | `POST /agent/v1/status` [`StatusReport`] | access token | [`StatusAnswer`], or 409 to send everything |
+//! | `POST /agent/v1/status` [`StatusReport`] | access token | [`StatusAnswer`], or 409: send everything |
 //! | `GET /agent/v1/successions/<sequence>` | access token | [`Successions`](crate::succession::Successions), 403 where they were cut off |
-//! | `GET /agent/v1/connection`, `Upgrade: websocket` | access token | 101 and [`Hint`]s, or 503: go on polling |
+//! | `GET /agent/v1/connection`, `Upgrade: websocket` | access token | 101 and [`Hint`]s, or 503: continue to poll |
 //! | `GET /agent/v1/plans` | access token | a [`PlanRequest`], or 204 |
-//! | `POST /agent/v1/plans/<id>` [`PlanReport`] | access token | 204, or 410 where nobody waits any more |
-//! | `POST /agent/v1/keys` [`KeysRequest`](crate::succession::KeysRequest) | the agent's former key | [`KeysAnswer`](crate::succession::KeysAnswer), 401 |
+//! | `POST /agent/v1/plans/<id>` [`PlanReport`] | access token | 204, or 410 if the request is no longer open |
+//! | `POST /agent/v1/keys` [`KeysRequest`](crate::succession::KeysRequest) | the agent's previous key | [`KeysAnswer`](crate::succession::KeysAnswer), 401 |
 //!
-//! Errors are [`ProtocolError`]; any other path under `/agent` is 404. A state that can't be loaded is 503, never an empty list. The ETag of a desired
-//! state is `"<epoch>.<generation>.<tag's hex>"`. Every request and answer carries [`PROTOCOL_HEADER`].
+//! Errors are [`ProtocolError`]; any other path under `/agent` is 404. A state that cannot be loaded is 503,
+//! never an empty list. The ETag of a desired state is `"<epoch>.<generation>.<tag's hex>"`. Every request and answer
+//! carries [`PROTOCOL_HEADER`].
 //!
-//! Hub and agent may be two releases apart, whichever is newer. What may change, and how, is in `docs/protocol.md`; the traces in
-//! `tests/wire` hold us to it.
+//! Hub and agent may be two releases apart, whichever is newer. `docs/protocol.md` lists the allowed
+//! changes, and the traces in `tests/wire` check them.
 
 mod action;
 mod connection;
@@ -54,36 +55,39 @@ use crate::{
 
 /// Header of the hub's answers: seconds until the next poll.
 pub const POLL_INTERVAL_HEADER: &str = "farwater-poll-interval";
-/// Header of an answer to a poll: the number of the hub's last succession, for an agent that has not followed it yet.
+/// Header of an answer to a poll: number of the hub's last succession, for an agent that has not followed it yet.
 pub const SUCCESSION_HEADER: &str = "farwater-succession";
-/// Header of an answer to a poll: the agent shall make new keys of its own. A hint; it proves nothing and its value says nothing.
+/// Header of an answer to a poll: the agent should make new keys. It is a hint; it proves nothing, and its value has no
+/// meaning.
 pub const RENEW_KEYS_HEADER: &str = "farwater-renew-keys";
-/// Longest desired state that an agent accepts, uncompressed: 10,000 services of under 1 KiB.
+/// Maximum size of a desired state that an agent accepts, uncompressed: 10,000 services of under 1 KiB.
 pub const MAX_DESIRED_BYTES: usize = 16 << 20;
-/// The Secrets of one service, as JSON: with what an agent keeps of them they fit one Secret of its own.
+/// Maximum size of the Secrets of one service, as JSON. With the data that an agent keeps beside them, they fit one
+/// Secret.
 pub const MAX_SECRET_BYTES: usize = 384 << 10;
-/// Longest report that the hub accepts in one request.
+/// Maximum size of a report in one request to the hub.
 pub const MAX_STATUS_BYTES: usize = 8 << 20;
-/// Services of one report: as many as a desired state has.
+/// Maximum number of services in one report, the same as in a desired state.
 pub const MAX_REPORTED_SERVICES: usize = 10_000;
-/// Objects of one service in a report. Ten thousand are a mistake, not a service; the agent cuts what is over it.
+/// Maximum number of objects of one service in a report; the agent drops the rest. More than ten thousand are a
+/// mistake.
 pub const MAX_REPORTED_OBJECTS: usize = 10_000;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct JoinRequest {
-    /// The one-time token, as printed by `farwater cluster join`.
+    /// The one-time token that `farwater cluster join` prints.
     pub token: String,
     /// Ed25519 public key, base64.
     pub public_key: String,
     /// X25519 public key that secrets are sealed to, base64.
     pub sealing_key: String,
-    /// Ed25519 signature by `public_key` over `"farwater-join-v1\n" + token + "\n" + sealing_key`, base64:
-    /// proves possession and binds the second key to the first.
+    /// Ed25519 signature by `public_key` over `"farwater-join-v1\n" + token + "\n" + sealing_key`, base64. It proves
+    /// possession and binds the second key to the first.
     pub proof: String,
     pub agent_version: String,
     pub kubernetes_version: String,
-    /// uid of the cluster's `kube-system` namespace: tells two clusters apart whatever they are called.
+    /// uid of the cluster's `kube-system` namespace. It distinguishes clusters, whatever their names.
     pub cluster_id: String,
 }
 
@@ -97,19 +101,19 @@ impl JoinRequest {
 #[serde(rename_all = "camelCase")]
 pub struct JoinAnswer {
     pub cluster: ClusterIdentity,
-    /// The hub's installation: one hub's statements mean nothing to another's agents.
+    /// Id of the hub's installation. Agents of one hub reject statements of another.
     pub installation: String,
-    /// Keys that desired states are signed with; the agent pins them.
+    /// Keys that sign desired states. The agent pins them.
     pub signing_keys: Vec<SigningKey>,
-    /// Digests of the authorities that vouch for the hub; the agent pins them.
+    /// Digests of the authorities that certify the hub. The agent pins them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub authorities: Vec<Digest>,
-    /// The succession that these are of.
+    /// Succession to which these keys and authorities belong.
     #[serde(default, skip_serializing_if = "Position::is_first")]
     pub position: Position,
     /// The hub's certificate authority, PEM.
     pub ca: String,
-    /// Seconds since 1970, for a wrong clock.
+    /// Hub's time in seconds since 1970, to correct a wrong clock.
     pub hub_time: i64,
 }
 
@@ -120,10 +124,10 @@ pub struct ClusterIdentity {
     pub name: String,
 }
 
-/// Of the identity that an agent keeps in the Secret [`crate::IDENTITY_SECRET`], whose it is. The rest is for agents only.
+/// Owner in the identity that an agent keeps in the Secret [`crate::IDENTITY_SECRET`]. Only agents read the rest.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct Keeper {
-    /// The hub's address.
+    /// Address of the hub.
     pub hub: String,
     pub cluster: ClusterIdentity,
 }
@@ -143,7 +147,7 @@ impl SigningKey {
         Self { id, public_key: BASE64.encode(public_key) }
     }
 
-    /// The key's bytes; none where it is no key, or the id is another's.
+    /// Bytes of the key. None if it is no key, or the id does not match.
     pub fn bytes(&self) -> Option<Vec<u8>> {
         let bytes = BASE64.decode(&self.public_key).ok().filter(|bytes| bytes.len() == 32)?;
         (Self::new(&bytes) == *self).then_some(bytes)
@@ -154,38 +158,38 @@ impl SigningKey {
     }
 }
 
-/// What an agent signs to get an access token.
+/// Statement that an agent signs to get an access token.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Assertion {
     pub cluster_uid: String,
     pub installation: String,
-    /// Seconds since 1970 by the agent's clock, corrected by the hub's time; valid for 120 s either way.
+    /// Agent's time in seconds since 1970, corrected by the hub's. Valid for 120 s either way.
     pub time: i64,
-    /// Seconds since 1970 by the clock of the agent's machine, whatever it says: the hub shows how far off it is.
+    /// Uncorrected time of the agent's machine in seconds since 1970. The hub shows the difference.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub system_time: Option<i64>,
-    /// 16 random bytes, hex: an assertion is used once.
+    /// 16 random bytes, hex. An assertion is used once.
     pub nonce: String,
     pub agent_version: String,
     pub kubernetes_version: String,
-    /// 16 hex digits, made at each start: of two agents with one identity the hub sees two.
+    /// 16 hex digits, new at each start, by which the hub recognises two agents with one identity.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub instance: String,
-    /// Where it runs, for people: a pod's name, or a machine and a folder.
+    /// Where the agent runs, for people: a pod's name, or a machine and a folder.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub host: String,
-    /// It shows that it could act while another one does; the token is good for nothing.
+    /// Whether the agent only shows that it could act while another one does. Such a token grants nothing.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub standby: bool,
-    /// How far it has followed the hub's successions.
+    /// How far the agent has followed the hub's successions.
     #[serde(default, skip_serializing_if = "Position::is_first")]
     pub position: Position,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SignedAssertion {
-    /// The [`Assertion`], base64 of its JSON: what was signed is what is read.
+    /// The [`Assertion`], as base64 of the signed JSON.
     pub assertion: String,
     /// Ed25519 over `"farwater-assertion-v1\n" + assertion`, base64.
     pub signature: String,
@@ -200,7 +204,7 @@ impl SignedAssertion {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TokenAnswer {
-    /// A MAC by the hub; opaque to the agent.
+    /// A MAC by the hub, opaque to the agent.
     pub token: String,
     pub expires_in: u64,
     pub hub_time: i64,
@@ -213,7 +217,7 @@ pub struct ProtocolError {
     pub reason: String,
     /// For people: what was refused, why, and what to do.
     pub message: String,
-    /// Given with 401, so that a wrong clock can be corrected.
+    /// Hub's time with a 401, so that the agent can correct a wrong clock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hub_time: Option<i64>,
 }
@@ -224,15 +228,15 @@ pub const REASON_TOKEN_EXPIRED: &str = "TokenExpired";
 pub const REASON_CLOCK_SKEW: &str = "ClockSkew";
 pub const REASON_IDENTITY_UNKNOWN: &str = "IdentityUnknown";
 pub const REASON_QUARANTINED: &str = "Quarantined";
-/// The agent goes by keys of the hub that were taken out of use: it can only join again.
+/// The agent uses revoked keys of the hub. It can only join again.
 pub const REASON_KEYS_REVOKED: &str = "KeysRevoked";
-/// New keys are not taken yet: the hub has not heard this process for long enough to know that there is only one.
+/// The hub does not accept new keys yet. It has not heard this process for long enough to know that it is the only one.
 pub const REASON_KEYS_EARLY: &str = "KeysEarly";
 pub const REASON_NOT_DESIRED: &str = "NotDesired";
 pub const REASON_BASE_UNKNOWN: &str = "BaseUnknown";
 pub const REASON_UNAVAILABLE: &str = "Unavailable";
 pub const REASON_INVALID: &str = "Invalid";
-/// 404: the hub does not know the path. It is older than the agent.
+/// 404: the hub does not know the path, because it is older than the agent.
 pub const REASON_PATH_UNKNOWN: &str = "PathUnknown";
 
 /// The signed list of services of one cluster.
@@ -244,56 +248,56 @@ pub struct DesiredState {
     pub signature: String,
     /// Sorted by service uid.
     pub entries: Vec<Verbatim<Entry>>,
-    /// What the agent itself shall be; absent: as it was installed.
+    /// Settings of the agent itself. Absent: as it was installed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<Verbatim<AgentSettings>>,
-    /// How objects of some kinds are judged; absent: by the built-in rules.
+    /// Health rules for some kinds. Absent: only the built-in rules apply.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub health: Option<Verbatim<HealthRules>>,
-    /// When changes may begin; absent: at any time. An agent that doesn't know them begins what it is handed: the hub hands it nothing
-    /// that may not begin then.
+    /// When changes may start. Absent: at any time. An agent without support for windows applies all it receives, so
+    /// the hub sends it no change that must wait.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub windows: Option<Verbatim<Windows>>,
 }
 
-/// What an AgentPolicy says of one cluster's agent.
+/// Settings from an AgentPolicy for one cluster's agent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AgentSettings {
-    /// The whole reference, by tag or digest. An agent takes none from another repository than its own.
+    /// Whole image reference, by tag or digest. An agent accepts only its own repository.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
-    /// What it logs, as in `FARWATER_LOG`.
+    /// Log filter, as in `FARWATER_LOG`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log: Option<String>,
-    /// Its container's limit, a Kubernetes quantity.
+    /// Memory limit of the container, a Kubernetes quantity.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_limit: Option<String>,
-    /// An agent that has not reported by then under these settings goes back to those before.
+    /// Seconds within which the agent must report under these settings, or it rolls back to the previous ones.
     pub deadline_seconds: u64,
-    /// A new value has settings tried again that an agent went back from.
+    /// A new value makes the agent retry settings from which it rolled back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requested_at: Option<String>,
 }
 
 impl AgentSettings {
-    /// Of settings that were made here; those that were received have [`Verbatim::digest`].
+    /// For settings that were created here. Received ones have [`Verbatim::digest`].
     pub fn digest(&self) -> Digest {
         Digest::of_json(&serde_json::to_value(self).expect("settings are plain JSON"))
     }
 }
 
-/// What came of the settings in the desired state.
+/// The agent's settings, and the state of an update.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AgentReport {
-    /// Digest of the settings that it runs with; none if it runs as installed.
+    /// Digest of the settings that the agent runs with. None if it runs as installed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub settings: Option<Digest>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
     pub update: AgentUpdate,
-    /// The agent's own limits; absent if its version has none.
+    /// The agent's own limits. Absent if its version has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits: Option<AgentLimits>,
 }
@@ -301,21 +305,21 @@ pub struct AgentReport {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all_fields = "camelCase")]
 pub enum AgentUpdate {
-    /// Nothing is under way.
+    /// No update is in progress.
     #[default]
     Settled,
-    /// On the way to these settings.
+    /// The agent is updating to these settings.
     Updating { settings: Digest },
-    /// It went back from these settings, or never went there.
+    /// The agent rolled back from these settings, or never applied them.
     Failed { settings: Digest, reason: String },
-    /// It can't change itself: nobody told it what starts it.
+    /// The agent cannot update itself, because it does not know what starts it.
     Unmanaged { reason: String },
-    /// Of a newer version.
+    /// State from a newer version.
     #[serde(other)]
     Unknown,
 }
 
-/// What is signed. `(epoch, generation)` only grows; an older one is refused by the agent.
+/// The signed statement. `(epoch, generation)` only grows; the agent refuses an older one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Statement {
@@ -325,13 +329,13 @@ pub struct Statement {
     pub generation: u64,
     /// [`tag`] of the entries.
     pub tag: Digest,
-    /// Digest of the agent's settings, where there are some.
+    /// Digest of the agent's settings, if there are any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<Digest>,
-    /// Digest of the rules of health, where there are some.
+    /// Digest of the health rules, if there are any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub health: Option<Digest>,
-    /// Digest of the change windows, where there are some.
+    /// Digest of the change windows, if there are any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub windows: Option<Digest>,
     pub key_id: String,
@@ -342,10 +346,10 @@ impl Statement {
         Number { epoch: self.epoch, generation: self.generation }
     }
 
-    /// Of what is signed; the statement's canonical JSON follows.
+    /// Prefix of the signed message. The statement's canonical JSON follows.
     pub const PREFIX: &[u8] = b"farwater-desired-v1\n";
 
-    /// Of a statement that was made here; one that was received has [`Verbatim::message`].
+    /// For a statement that was created here. A received one has [`Verbatim::message`].
     pub fn message(&self) -> Vec<u8> {
         let value = serde_json::to_value(self).expect("a statement is plain JSON");
         [Self::PREFIX, &canonical_json(&value)].concat()
@@ -363,7 +367,7 @@ pub fn tag(entries: &[Verbatim<Entry>]) -> Digest {
     Digest::of(lines.concat())
 }
 
-/// One service in a desired state. Its digest covers every field, so it holds only what changes what the agent does.
+/// One service in a desired state. Its digest covers every field, so it holds only fields that change the agent's work.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Entry {
@@ -372,7 +376,7 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// Of an entry that was made here; one that was received has [`Verbatim::digest`].
+    /// For an entry that was created here. A received one has [`Verbatim::digest`].
     pub fn digest(&self) -> Digest {
         Digest::of_json(&serde_json::to_value(self).expect("an entry is plain JSON"))
     }
@@ -390,82 +394,87 @@ pub struct ServiceIdentity {
 pub struct Deployment {
     /// Digest of the uncompressed canonical archive.
     pub bundle: Digest,
-    /// Bytes of the uncompressed archive, so that an agent can refuse before it downloads.
+    /// Size of the uncompressed archive in bytes, so that an agent can refuse it before the download.
     pub bundle_bytes: u64,
-    /// Folder inside the bundle whose manifests are applied.
+    /// Folder inside the bundle with the manifests to apply.
     pub path: String,
-    /// Where there are some, or patches, the action is `ApplyRendered`, unless there are parameters too: an agent that doesn't know
-    /// them holds the service.
+    /// Renderers. With these or patches, the action is `ApplyRendered`, unless there are parameters too. An agent
+    /// without support holds the service.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub renderers: Vec<Renderer>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub patches: Vec<Patch>,
     pub target_namespace: String,
     pub prune: bool,
-    /// What the tenant may do in the cluster, from its grant.
+    /// Limits of the tenant in the cluster, from its grant.
     pub ceiling: Ceiling,
-    /// MAC by the hub of the Secrets that the service has in its cluster: changes when they do, and tells nobody what
-    /// they are. The values are only in [`SealedSecrets`].
+    /// MAC by the hub of the Secrets that the service has in its cluster. It changes with them, and reveals nothing.
+    /// Only [`SealedSecrets`] has the values.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secrets: Option<Digest>,
-    /// MAC by the hub of the service's [`Parameters`](crate::parameters::Parameters), which are fetched and kept as Secrets are.
-    /// Where there is one the action is `ApplyWithParameters`: an agent that doesn't know them holds the service.
+    /// MAC by the hub of the service's [`Parameters`](crate::parameters::Parameters), which are fetched and kept like
+    /// Secrets. With it, the action is `ApplyWithParameters`. An agent without support holds the service.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parameters: Option<Digest>,
-    /// Texts of `configuration` that were promoted with the revision: they count before those of the parameters. Where there are some
-    /// the action is `ApplyPromoted`, whatever else there is: an agent that doesn't know them holds the service.
+    /// `configuration` values that were promoted with the revision. They take precedence over the parameters. With
+    /// them, the action is always `ApplyPromoted`. An agent without support holds the service.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub configuration: BTreeMap<String, String>,
-    /// The digest of the one prune plan that was approved.
+    /// Digest of the one approved prune plan.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approved_prune: Option<Digest>,
-    /// Where they are not the defaults, the action is `ApplyWithOptions`: an agent that doesn't know them holds the service.
+    /// Options. If they are not the defaults, the action is `ApplyWithOptions`. An agent without support holds the
+    /// service.
     #[serde(default, skip_serializing_if = "ApplyOptions::is_default")]
     pub options: ApplyOptions,
-    /// Why every prune waits for an approval. `prune` is false beside it: an agent that doesn't know this keeps everything.
+    /// Why every prune waits for an approval. `prune` is false with it, so an agent without support keeps everything.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hold_prune: Option<String>,
-    /// The first commit of the history that the bundle is of: whatever its address, that is the same repository.
+    /// First commit of the bundle's history. It identifies the repository, whatever its address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<String>,
-    /// A request to bring back what a deletion took; see [`undo_request`](crate::deletion::undo_request).
+    /// Request to restore the objects of a deletion; see [`undo_request`](crate::deletion::undo_request).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub undo: Option<String>,
-    /// How often what the service asks for has changed. What returns to an earlier content is another entry, so that a report on that
-    /// content from before says nothing of it.
+    /// Number of changes of the service so far. A return to earlier content is therefore a new entry, and an old report
+    /// does not apply to it.
     #[serde(default, skip_serializing_if = "crate::is_zero")]
     pub turn: u64,
-    /// Run when all is healthy. An agent that doesn't know them reports none, and the hub calls the version healthy only with them.
+    /// Tests that run when all is healthy. The hub needs their reports to call the version healthy; an agent without
+    /// support sends none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tests: Vec<ServiceTest>,
-    /// The service's own rules of health, which come before the hub's. An agent that doesn't know them judges by the built-in ones.
+    /// Health rules of the service, which take precedence over the hub's. An agent without support uses the built-in
+    /// ones.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub health: Vec<HealthRuleSpec>,
 }
 
-/// The Secrets or the parameters of one service, sealed to one cluster's agent: HPKE (RFC 9180) in base mode with X25519,
-/// HKDF-SHA256 and AES-256-GCM. The plaintext is the JSON of [`Secrets`] or [`Parameters`](crate::parameters::Parameters).
+/// Secrets or parameters of one service, sealed to one cluster's agent: HPKE (RFC 9180) in base mode with X25519,
+/// HKDF-SHA256 and AES-256-GCM. The plaintext is the JSON of [`Secrets`] or
+/// [`Parameters`](crate::parameters::Parameters).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SealedSecrets {
     /// The sender's encapsulated key, base64.
     pub encapsulated: String,
-    /// Base64.
+    /// Ciphertext, base64.
     pub ciphertext: String,
 }
 
 impl SealedSecrets {
-    /// HPKE's `info`: for whom this was sealed. What was sealed for another cluster or service doesn't open.
+    /// HPKE's `info`, which names the recipient. A value that is sealed for another cluster or service cannot be
+    /// opened.
     pub fn info(installation: &str, cluster_uid: &str, service_uid: &str, mac: &Digest) -> Vec<u8> {
         format!("farwater-secrets-v1\n{installation}\n{cluster_uid}\n{service_uid}\n{mac}").into_bytes()
     }
 
-    /// The same of a service's parameters: neither opens as the other.
+    /// `info` for a service's parameters. Neither opens as the other.
     pub fn info_of_parameters(installation: &str, cluster_uid: &str, service_uid: &str, mac: &Digest) -> Vec<u8> {
         format!("farwater-parameters-v1\n{installation}\n{cluster_uid}\n{service_uid}\n{mac}").into_bytes()
     }
 }
 
-/// By name. Neither printed nor kept in the clear.
+/// Secrets by name. Never printed, and never stored in plain text.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Secrets(pub BTreeMap<String, SecretValue>);
@@ -478,19 +487,19 @@ impl std::fmt::Debug for Secrets {
 
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SecretValue {
-    /// As in `Secret.type`.
+    /// Type, as in `Secret.type`.
     #[serde(rename = "type")]
     pub secret_type: String,
-    /// As in `Secret.data`: base64.
+    /// Values, as in `Secret.data`: base64.
     pub data: BTreeMap<String, String>,
 }
 
-/// The tenant's limits in the cluster. The agent acts as `service_account`, always.
+/// Limits of the tenant in the cluster. The agent always acts as `service_account`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Ceiling {
     pub service_account: ServiceAccount,
-    /// As in a ClusterGrant; absent: any that the service account may touch.
+    /// Namespaces, as in a ClusterGrant. Absent: any that the service account may touch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target_namespaces: Option<Vec<String>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -505,24 +514,24 @@ pub struct ServiceAccount {
     pub name: String,
 }
 
-/// Changes since the report `base`. `base` 0 means: everything, forget what came before.
+/// Changes since the report `base`. `base` 0: a complete report that replaces all earlier ones.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct StatusReport {
     pub sequence: u64,
     pub base: u64,
-    /// The (epoch, generation) of the statement that the agent last accepted; none before its first. Signed by the
-    /// hub, it proves to a restored hub that it is behind.
+    /// Statement that the agent last accepted. None before its first. The hub's signature proves to a restored hub that
+    /// its database is behind.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub accepted: Option<AcceptedStatement>,
     pub agent_version: String,
     pub kubernetes_version: String,
-    /// As in an [`Assertion`].
+    /// Time, as in an [`Assertion`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub system_time: Option<i64>,
-    /// By service uid; `None` forgets a service.
+    /// Reports by service uid. `None` removes a service.
     pub services: BTreeMap<String, Option<ServiceReport>>,
-    /// About the agent itself; absent: as it said before.
+    /// Report on the agent itself. Absent: unchanged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<AgentReport>,
 }

@@ -1,4 +1,4 @@
-//! Receiver: where a Git host tells the hub that something was pushed.
+//! Receiver: where a Git host announces pushes to the hub.
 
 use std::collections::BTreeMap;
 
@@ -9,18 +9,18 @@ use serde::{Deserialize, Serialize};
 
 use crate::{SourceKind, git_repository::LocalReference, schemas};
 
-/// What `status.webhookPath` begins with.
+/// Prefix of `status.webhookPath`.
 pub const WEBHOOK_ROOT: &str = "/hook/";
-/// Key of the Secret under which the token lies.
+/// Key of the token in the Secret.
 pub const TOKEN_KEY: &str = "token";
-/// Bytes of a token: fewer can be guessed, and no host takes more.
+/// Minimum and maximum size of a token, in bytes. Shorter ones can be guessed, and no host takes longer ones.
 pub const MIN_TOKEN: usize = 16;
 pub const MAX_TOKEN: usize = 512;
-/// The `name` of a resource that stands for every source of its kind in the namespace.
+/// `name` of a resource that matches every source of its kind in the namespace.
 pub const EVERY: &str = "*";
 
-/// A path of the hub at which a Git host says that something was pushed, so that sources are asked at once. What is said is a
-/// hint: it decides when a source is asked, and nothing else.
+/// Path of the hub at which a Git host announces pushes, so that the hub polls the sources at once. A delivery is a
+/// hint: it determines when a source is polled, and nothing else.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "farwater.dev",
@@ -47,20 +47,20 @@ pub const EVERY: &str = "*";
 #[kube(crates(kube_core = "::kube_core", k8s_openapi = "::k8s_openapi"))]
 #[serde(rename_all = "camelCase")]
 pub struct ReceiverSpec {
-    /// Who delivers, which says how deliveries are signed.
+    /// Type of the sender, which determines how deliveries are signed.
     pub r#type: ReceiverType,
-    /// Events that are acted upon, as the host names them, such as `push` or `Push Hook`; if empty, its pushes of branches and
-    /// tags. Ignored where `type` is `generic-hmac`.
+    /// Events to handle, by the host's names, such as `push` or `Push Hook`. Empty: the host's pushes of branches and
+    /// tags. Ignored for type `generic-hmac`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32), inner(length(min = 1, max = 64)))]
     pub events: Vec<String>,
-    /// Sources of this namespace that deliveries are about. Of these are asked whose repository and reference a delivery names;
-    /// one that names no repository is about all that are listed by name.
+    /// Sources of this namespace that deliveries may announce. The hub polls those whose repository and reference a
+    /// delivery names. A delivery without a repository polls all sources listed by name.
     #[schemars(length(min = 1, max = 100))]
     pub resources: Vec<ReceiverResource>,
-    /// A Secret in the same namespace whose `token` the host signs with: between 16 and 512 bytes.
+    /// Name of a Secret in the same namespace. Its `token` of 16 to 512 bytes signs the deliveries.
     pub secret_ref: LocalReference,
-    /// Acts upon no delivery.
+    /// Suspend stops the handling of deliveries.
     #[serde(default)]
     pub suspend: bool,
 }
@@ -77,7 +77,7 @@ pub enum ReceiverType {
     /// Gitea and Forgejo: `X-Gitea-Signature`.
     #[serde(rename = "gitea")]
     Gitea,
-    /// Anything that sends `X-Signature: sha256=<HMAC of the body in hex>`, or `sha512=…`.
+    /// Any sender of `X-Signature: sha256=<HMAC of the body in hex>`, or `sha512=…`.
     #[serde(rename = "generic-hmac")]
     GenericHmac,
 }
@@ -95,38 +95,41 @@ impl ReceiverType {
     }
 }
 
-/// Sources that deliveries are about.
+/// Sources that deliveries may announce.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ReceiverResource {
+    /// Kind of the sources.
     #[serde(default)]
     #[schemars(schema_with = "schemas::fetched_source_kind")]
     pub kind: SourceKind,
-    /// One source's name, or `*` for all of the namespace.
+    /// Name of the source, or `*` for all of the kind in the namespace.
     #[schemars(length(min = 1, max = 253))]
     pub name: String,
-    /// Beside the name `*`: only those with these labels.
+    /// With the name `*`: labels that the sources must have. Empty: all sources.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub match_labels: BTreeMap<String, String>,
 }
 
+/// Observed state of the Receiver.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ReceiverStatus {
-    /// The generation that the conditions speak of.
+    /// Generation of the resource that the conditions describe.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// `Ready`: deliveries are taken, at the address that its message names. `Delivered`: what became of the last one.
+    /// `Ready` is True while deliveries are accepted; its message has the address. `Delivered` describes the last
+    /// delivery.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
-    /// Where the host delivers to, below the hub's address: `/hook/` and a digest of token, namespace and name.
+    /// Path for deliveries, below the hub's address: `/hook/` and a digest of token, namespace and name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub webhook_path: Option<String>,
-    /// When a delivery with the right signature came last; told within a minute.
+    /// Time of the last delivery with a valid signature. Updated within a minute.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_delivery_time: Option<Time>,
-    /// When a delivery was refused last; told within a minute.
+    /// Time of the last refused delivery. Updated within a minute.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_refusal_time: Option<Time>,
 }

@@ -1,4 +1,4 @@
-//! How the files of a service become its objects.
+//! Renderers: how the files of a service become objects.
 
 use std::fmt;
 
@@ -6,91 +6,100 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::{path_pattern::PathPattern, plan::LocalFiles, schemas};
+use crate::{
+    path_pattern::{self, PathPattern},
+    plan::LocalFiles,
+    schemas,
+};
 
-/// Renderers of one service.
+/// Maximum number of renderers of one service.
 pub const MAX_RENDERERS: usize = 16;
-/// Bytes of a service's renderers and patches, as JSON: a cluster may have thousands of services, and an agent gets them with each
-/// change. What needs more is a file.
+/// Maximum size of a service's renderers and patches, in bytes of JSON: a cluster may have thousands of services, and
+/// an agent receives them with each change. Put larger patches in a file.
 pub const MAX_RENDER_BYTES: usize = 64 << 10;
 
-/// The kind that `servicedeployments/NAME/bundle` answers with.
+/// Kind of the answer of `servicedeployments/NAME/bundle`.
 pub const BUNDLE_KIND: &str = "ServiceBundle";
-/// Largest archive that is sent there, compressed.
+/// Maximum size of the archive in that answer, compressed.
 pub const MAX_SHOWN_BUNDLE: usize = 16 << 20;
 
-/// The files that are assigned to a service.
+/// Files that are assigned to a service.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct BundleAnswer {
-    /// As in the source's status.
+    /// Revision, as in the source's status.
     pub revision: String,
     pub files: LocalFiles,
 }
 
-/// What makes objects of one folder.
+/// Renderer for one folder.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Renderer {
-    /// Folder, relative to `spec.path` and within it; empty or `.` is that folder itself. Raw manifests leave out the folders of
-    /// the other renderers.
+    /// Folder, relative to `spec.path` and within it. Empty or `.`: `spec.path` itself. Raw manifests leave out the
+    /// folders of the other renderers.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 1024))]
     pub path: String,
+    /// Type of the renderer.
     #[serde(default, rename = "type", skip_serializing_if = "is_default")]
     pub kind: RendererType,
-    /// Of type `Plugin`: its name in the agent's configuration.
+    /// Name of the plugin in the agent's configuration. Only for type `Plugin`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 63), regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"))]
     pub plugin: Option<String>,
-    /// For manifests as they are.
+    /// Options for raw manifests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub raw: Option<RawOptions>,
-    /// For a chart.
+    /// Options for a chart.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub helm: Option<HelmOptions>,
-    /// For a kustomization.
+    /// Options for a kustomization.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kustomize: Option<KustomizeOptions>,
 }
 
+/// Type of a renderer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum RendererType {
-    /// `Helm` for a folder with a Chart.yaml, `Kustomize` for one with a kustomization.yaml, kustomization.yml or Kustomization,
-    /// else `Raw`. Only files at the root of the folder count.
+    /// `Helm` for a folder with a Chart.yaml; `Kustomize` for one with a kustomization.yaml, kustomization.yml or
+    /// Kustomization; otherwise `Raw`. Only files at the root of the folder count.
     #[default]
     Auto,
-    /// The manifests as they are.
+    /// Manifests without rendering.
     Raw,
+    /// A chart.
     Helm,
+    /// A kustomization.
     Kustomize,
-    /// A program that the agent was configured with.
+    /// A program from the agent's configuration.
     Plugin,
 }
 
-/// Selects the manifests of a folder: files named `*.yaml`, `*.yml` and `*.json` that `include`, `exclude` and the folder's
-/// `.sourceignore` files don't leave out. Patterns are written as in `.gitignore` and count from the renderer's folder.
+/// Selects the manifests of a folder: files named `*.yaml`, `*.yml` and `*.json` that `include`, `exclude` and the
+/// folder's `.sourceignore` files do not leave out. Patterns follow the rules of `.gitignore`, with braces for
+/// alternatives (`{a,b}/*.yaml`), and are relative to the renderer's folder.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RawOptions {
-    /// Whether the folders below are read too; `true` by default.
+    /// Whether to read the folders below too. Default: true.
     #[serde(default = "yes", skip_serializing_if = "is_yes")]
     pub recurse: bool,
-    /// Files that match one of these patterns, or whose folder does; empty: all.
+    /// Patterns of files to read. A file matches by its own path or by that of a folder around it. Empty: all files.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32), inner(length(min = 1, max = 256)))]
     pub include: Vec<String>,
-    /// Files to leave out: those that match one of these patterns, or whose folder does.
+    /// Patterns of files to leave out, matched as in `include`. Empty: none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32), inner(length(min = 1, max = 256)))]
     pub exclude: Vec<String>,
-    /// Whether a folder without manifests is valid and means no objects. If false, such a folder is an error.
+    /// Whether a folder without manifests is valid and has no objects. If false, such a folder is an error.
     #[serde(default, skip_serializing_if = "is_default")]
     pub allow_empty: bool,
 }
 
 impl RawOptions {
-    /// All of a folder, with the folders below.
+    /// All files of a folder and of the folders below.
     pub const ALL: Self = Self { recurse: true, include: Vec::new(), exclude: Vec::new(), allow_empty: false };
 }
 
@@ -108,153 +117,170 @@ fn is_yes(value: &bool) -> bool {
     *value
 }
 
-/// As for `helm template`. The chart's own values come first, then those of the files in their order, then the inline ones.
+/// Options of `helm template`. The chart's own values come first, then `valuesFiles` in their order, then `values`;
+/// later ones take precedence.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct HelmOptions {
-    /// The service's name if absent.
+    /// Name of the release. Empty: the service's name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(
         length(min = 1, max = 53),
         regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$")
     )]
     pub release_name: Option<String>,
-    /// Relative to the chart's folder; one that begins with `/` counts from the root of the source.
+    /// Values files, relative to the chart's folder. A path that begins with `/` is relative to the root of the source.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), inner(length(min = 1, max = 1024)))]
     pub values_files: Vec<String>,
-    /// Whether values files that are not there are passed over.
+    /// Whether to skip values files that do not exist.
     #[serde(default, skip_serializing_if = "is_default")]
     pub ignore_missing_values_files: bool,
-    /// Only the chart knows their shape. No place for secrets: they are readable in the hub and in the cluster.
+    /// Values, in the chart's own structure. Not for secrets: they are readable in the hub and in the cluster.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schemas::free_form")]
     pub values: Option<Map<String, Value>>,
-    /// Leaves out the definitions of the charts' `crds` folders. They are applied, and upgraded, without it.
+    /// Whether to leave out the definitions in the charts' `crds` folders. By default they are applied and upgraded.
     #[serde(default, skip_serializing_if = "is_default")]
     pub skip_crds: bool,
-    /// Leaves out hooks that are tests.
+    /// Whether to leave out hooks that are tests.
     #[serde(default, skip_serializing_if = "is_default")]
     pub skip_tests: bool,
-    /// Takes values that the chart's schema refuses.
+    /// Whether to accept values that the chart's schema rejects.
     #[serde(default, skip_serializing_if = "is_default")]
     pub skip_schema_validation: bool,
-    /// Lets the templates' function `lookup` read the cluster, as the account that the service is applied as. Without it every
-    /// lookup finds nothing. What was rendered with it is not cached.
+    /// Whether the template function `lookup` reads the cluster, with the service's account. If false, it finds
+    /// nothing. The result of rendering with it is not cached.
     #[serde(default, skip_serializing_if = "is_default")]
     pub lookup: bool,
-    /// What the rendered objects and hooks go through, in this order.
+    /// Post-renderers for the rendered objects and hooks, in this order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8))]
     pub post_renderers: Vec<PostRenderer>,
 }
 
+/// A post-renderer.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PostRenderer {
+    /// Options of Kustomize as a post-renderer.
     pub kustomize: KustomizePostRenderer,
 }
 
-/// Either a folder, or patches and images.
+/// Post-renderer by Kustomize: either `path`, or `patches` and `images`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct KustomizePostRenderer {
-    /// Folder of a kustomization that names `helm-output.yaml` among its resources; relative to the chart's folder, or to the root
-    /// of the source if it begins with `/`.
+    /// Folder of a kustomization that lists `helm-output.yaml` in its resources. Relative to the chart's folder or, if
+    /// it begins with `/`, to the root of the source.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024))]
     pub path: Option<String>,
+    /// Patches of the objects, in this order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub patches: Vec<Patch>,
+    /// Replacements of images.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub images: Vec<Image>,
 }
 
-/// What comes on top of the kustomization's own fields of these names.
+/// Options that are added to the kustomization's own fields of the same names.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct KustomizeOptions {
+    /// Prefix of the names of objects. Empty: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 63))]
     pub name_prefix: Option<String>,
+    /// Suffix of the names of objects. Empty: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 63))]
     pub name_suffix: Option<String>,
-    /// Each takes the place of the kustomization's entry for the same name.
+    /// Replacements of images. Each overrides the kustomization's entry for the same name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub images: Vec<Image>,
-    /// After the kustomization's own, relative to its folder.
+    /// Components that follow the kustomization's own, relative to its folder.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), inner(length(min = 1, max = 1024)))]
     pub components: Vec<String>,
-    /// Which files a kustomization may read besides other kustomizations.
+    /// Files that a kustomization may read besides other kustomizations.
     #[serde(default, skip_serializing_if = "is_default")]
     pub load_restrictor: LoadRestrictor,
 }
 
-/// Named as the values of `kustomize build --load-restrictor`.
+/// Values of `kustomize build --load-restrictor`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum LoadRestrictor {
-    /// Those of its own folder.
+    /// Only files in its own folder.
     #[default]
     LoadRestrictionsRootOnly,
     /// Any of the service's files.
     LoadRestrictionsNone,
 }
 
-/// An image's name without a tag, and what takes its place.
+/// A replacement of an image.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Image {
+    /// Name of the image, without a tag.
     #[schemars(length(min = 1, max = 512))]
     pub name: String,
+    /// New name. Empty: the name stays.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 512))]
     pub new_name: Option<String>,
+    /// New tag. Empty: the tag stays.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 128))]
     pub new_tag: Option<String>,
-    /// Comes before `newTag`.
+    /// New digest. Takes precedence over `newTag`. Empty: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 160))]
     pub digest: Option<String>,
 }
 
-/// A change of rendered objects, as in a kustomization.
+/// A patch of rendered objects, as in a kustomization.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Patch {
-    /// YAML or JSON: a strategic merge patch, or the operations of a JSON patch (RFC 6902), which needs a target.
+    /// Strategic merge patch, or JSON patch (RFC 6902), as YAML or JSON. A JSON patch needs `target`.
     #[schemars(length(min = 1, max = 16_384))]
     pub patch: String,
-    /// Which objects; the one that a strategic merge patch itself names if absent.
+    /// Objects to patch. Empty: the object that the strategic merge patch names.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<PatchTarget>,
 }
 
-/// What is left out matches all. Names, kinds and groups are regular expressions over the whole text.
+/// Selects objects. An empty field matches all. Names, kinds and groups are regular expressions that must match the
+/// whole text.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PatchTarget {
+    /// API group.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub group: Option<String>,
+    /// API version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
     pub version: Option<String>,
+    /// Kind.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub kind: Option<String>,
+    /// Name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub name: Option<String>,
+    /// Namespace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub namespace: Option<String>,
-    /// As in a list request: `app=web,tier!=cache`.
+    /// Label selector, such as `app=web,tier!=cache`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1024))]
     pub label_selector: Option<String>,
+    /// Annotation selector, in the same format.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1024))]
     pub annotation_selector: Option<String>,
@@ -264,12 +290,12 @@ fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
-/// What is wrong with options that a schema lets pass.
+/// A problem with options that the schema accepts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// Of `spec.renderers`.
+    /// Index in `spec.renderers`.
     pub index: usize,
-    /// Below it, with a dot in front.
+    /// Field below it, with a dot in front.
     pub field: String,
     pub why: &'static str,
 }
@@ -304,10 +330,14 @@ pub fn problems(renderers: &[Renderer]) -> Vec<Problem> {
             renderer.raw.iter().flat_map(|raw| [("include", &raw.include), ("exclude", &raw.exclude)])
         {
             for (n, pattern) in patterns.iter().enumerate() {
-                let why = match PathPattern::parse(pattern) {
+                let parsed = path_pattern::alternatives(pattern).and_then(|all| {
+                    all.iter().try_for_each(|one| PathPattern::parse(one).map(drop))?;
+                    Ok(all.iter().any(|one| one.starts_with('!')))
+                });
+                let why = match parsed {
                     Err(problem) => problem.0,
-                    Ok(_) if pattern.starts_with('!') => "begins with !: put excluded files into exclude",
-                    Ok(_) => continue,
+                    Ok(true) => "begins with !: put excluded files into exclude",
+                    Ok(false) => continue,
                 };
                 fail(&format!(".raw.{field}[{n}]"), why);
             }
@@ -345,8 +375,15 @@ mod tests {
         check(json!([{"raw": {"recurse": false, "exclude": ["setup/", "*.tmpl.yaml"]}}]), &[]);
         check(json!([{"type": "Kustomize", "raw": {}}]), &["[0].raw"]);
         check(
-            json!([{"raw": {"include": ["!a", "../a"], "exclude": ["a", "[a"]}}]),
-            &["[0].raw.include[0]", "[0].raw.include[1]", "[0].raw.exclude[1]"],
+            json!([{"raw": {"include": ["!a", "../a", "{a,b}/c"], "exclude": ["a", "[a", "{a,/}", "{{a}}", "{a,!b}"]}}]),
+            &[
+                "[0].raw.include[0]",
+                "[0].raw.include[1]",
+                "[0].raw.exclude[1]",
+                "[0].raw.exclude[2]",
+                "[0].raw.exclude[3]",
+                "[0].raw.exclude[4]",
+            ],
         );
         check(
             json!([{"path": "../other"}, {"path": "/etc"}, {"path": "a/../../b"}]),

@@ -1,4 +1,4 @@
-//! How a change spreads over the clusters that share a template: the part of a spec that says so.
+//! Rollout policy: how a change spreads over the clusters that share a template.
 
 use std::fmt;
 
@@ -8,65 +8,73 @@ use serde::{Deserialize, Serialize};
 
 use crate::schemas;
 
-/// Steps of one rollout. Regions, rings and waves of a fleet are some ten; each takes at least its soak.
+/// Maximum number of steps of one rollout. Regions, rings and waves of a fleet are about ten, and each takes at least
+/// its soak.
 pub const MAX_STEPS: usize = 32;
-/// Clusters that one order names. Who means more changes the selector, or suspends them.
+/// Maximum number of clusters that one order names. To leave out more, change the selector or suspend their services.
 pub const MAX_SKIPPED: usize = 64;
 
-/// How a change spreads: to a canary first, then step by step, some clusters at a time, and no further where it fails.
+/// Policy for spreading a change: first to a canary, then step by step, to some clusters at a time. A failure stops it.
 ///
-/// A change is another content of the source, another template, or another value of a parameter.
+/// A change is new content of the source, a new template, or a new value of a parameter.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RolloutPolicy {
+    /// Strategy of the rollout.
     #[serde(default)]
     pub strategy: Strategy,
-    /// How many clusters may be unhealthy or on their way at one time: a number, or a percentage of those that are heard. It is
-    /// rounded down, and is one at least.
+    /// Maximum number of clusters that may be unhealthy or updating at the same time. A number, or a percentage of the
+    /// clusters that the hub hears; rounded down, at least one.
     #[serde(default = "default_max_unavailable")]
     #[schemars(schema_with = "schemas::int_or_string")]
     pub max_unavailable: IntOrString,
+    /// Clusters that a change reaches first.
     #[serde(default)]
     pub canary: Canary,
-    /// Groups of clusters, one after the other. A cluster is of the first that selects it; those that none selects come last.
+    /// Groups of clusters, one after the other. A cluster belongs to the first step that selects it. Clusters that no
+    /// step selects come last. Empty: all clusters are one group.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32), extend("x-kubernetes-list-type" = "atomic"))]
     pub steps: Vec<RolloutStep>,
-    /// Key of a label, such as `topology.kubernetes.io/region`: of its values at most `maxPartitions` have clusters on their way.
+    /// Key of a cluster label, such as `topology.kubernetes.io/region`. At most `maxPartitions` of its values have
+    /// updating clusters at the same time. Empty: no partitions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 317))]
     pub partition_by: Option<String>,
+    /// Maximum number of values of `partitionBy` with updating clusters.
     #[serde(default = "default_max_partitions")]
     #[schemars(range(min = 1, max = 64))]
     pub max_partitions: u32,
-    /// How long a cluster must have been healthy to count, as a Go duration; between 1s and 24h.
+    /// Time for which a cluster must stay healthy to count as updated, as a Go duration between 1s and 24h.
     #[serde(default = "default_soak")]
     #[schemars(regex(pattern = r"^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$"))]
     pub soak: String,
-    /// A cluster that is not healthy by then has failed, as a Go duration; between 30s and 24h. It doesn't count while the
-    /// service waits for others that it depends on.
+    /// Time within which a cluster must become healthy; otherwise it has failed. A Go duration between 30s and 24h.
+    /// Time in which the service waits for its dependencies does not count.
     #[serde(default = "default_progress_deadline")]
     #[schemars(regex(pattern = r"^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$"))]
     pub progress_deadline: String,
-    /// A cluster that says for so long that its service has failed has failed, as a Go duration; between 1s and 1h.
+    /// Time for which a cluster must report its service as failed to count as failed, as a Go duration between 1s and
+    /// 1h.
     #[serde(default = "default_fail_after")]
     #[schemars(regex(pattern = r"^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$"))]
     pub fail_after: String,
-    /// So many failed clusters stop the rest: a number, or a percentage. More than `maxUnavailable` are never borne, and of
-    /// canaries none is.
+    /// Number of failed clusters that halts the rollout: a number, or a percentage. At most `maxUnavailable` counts. A
+    /// single failed canary halts it.
     #[serde(default = "default_halt_after")]
     #[schemars(schema_with = "schemas::int_or_string")]
     pub halt_after: IntOrString,
+    /// What happens to updated clusters when the rollout halts.
     #[serde(default)]
     pub on_failure: OnFailure,
-    /// Nothing is begun and nothing taken back.
+    /// Whether the rollout is paused. A paused rollout starts no further updates and no rollbacks.
     #[serde(default)]
     pub paused: bool,
-    /// Why it is paused, for whoever looks.
+    /// Reason for the pause, for people. Empty: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024))]
     pub pause_reason: Option<String>,
-    /// What a person has said of one rollout; the commands write it.
+    /// Order of a person for one rollout. Commands write it. Empty: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("x-kubernetes-map-type" = "atomic"))]
     pub order: Option<RolloutOrder>,
@@ -98,86 +106,93 @@ pub enum Strategy {
     /// By canary, steps and `maxUnavailable`.
     #[default]
     Progressive,
-    /// Everywhere at once, whatever becomes of it.
+    /// All clusters at once. Failures do not stop it, unless `onFailure` is `Rollback`.
     AllAtOnce,
-    /// Progressive, once a person has promoted it.
+    /// Progressive, after a person has promoted it.
     OnHold,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum OnFailure {
-    /// What has changed stays as it is, and nothing else changes.
+    /// Updated clusters stay as they are, and no other cluster updates.
     #[default]
     Halt,
-    /// What has changed goes back to what was healthy before.
+    /// Updated clusters roll back to their last healthy version.
     Rollback,
 }
 
-/// The clusters that a change reaches before all others.
+/// Clusters that a change reaches first.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Canary {
-    /// Which clusters may be canaries. Absent: those of the first step.
+    /// Label selector for clusters that may be canaries. Absent: the clusters of the first step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("x-kubernetes-map-type" = "atomic"))]
     pub cluster_selector: Option<LabelSelector>,
-    /// How many of them: the first by name that are healthy. Absent: all that the selector selects, and one without a selector.
-    /// 0: there is no canary.
+    /// Number of canaries: the first healthy clusters by name. Absent: all selected clusters, or one if there is no
+    /// selector. 0: no canary.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 1000))]
     pub count: Option<u32>,
 }
 
+/// A group of clusters that update in the same step.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RolloutStep {
+    /// Name of the step.
     #[schemars(length(min = 1, max = 63), regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"))]
     pub name: String,
+    /// Label selector for the clusters of the step. Empty: every cluster.
     #[schemars(extend("x-kubernetes-map-type" = "atomic"))]
     pub cluster_selector: LabelSelector,
-    /// Of this step's clusters, beside the rollout's own.
+    /// Maximum number of this step's clusters that may be unavailable, in addition to the rollout's limit. A number, or
+    /// a percentage. Empty: only the rollout's limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schemas::int_or_string")]
     pub max_unavailable: Option<IntOrString>,
-    /// In place of the rollout's own.
+    /// Soak of this step. Empty: the rollout's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = r"^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$"))]
     pub soak: Option<String>,
 }
 
-/// It counts once, and for the rollout that it names alone.
+/// Order of a person. It is obeyed once, and only for the rollout that it names.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RolloutOrder {
-    /// `status.rollout.number`
+    /// Number of the rollout: `status.rollout.number`.
     #[schemars(range(min = 1))]
     pub number: u64,
+    /// Wait to skip. Any value starts a rollout that is `OnHold`. Empty: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub promote: Option<Promote>,
-    /// Takes back what has changed, and changes nothing else.
+    /// Whether to roll back the updated clusters and stop the rollout.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub abort: bool,
-    /// Clusters, as `NAMESPACE/NAME`, that nobody waits for: what they have stays, and what they lack is not given.
+    /// Clusters to skip, as `NAMESPACE/NAME`. The rollout does not wait for them; they keep what they have and get
+    /// nothing new.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), inner(length(min = 3, max = 507)))]
     pub skip: Vec<String>,
+    /// Reason for the order. Empty: none.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 1024))]
     pub reason: String,
-    /// Any new value makes it another order.
+    /// Token of the order. A new value makes it a new order.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 64))]
     pub requested_at: String,
 }
 
-/// What isn't waited for any more. A rollout that is `OnHold` begins by any of them.
+/// Wait that a person skips. Any of them starts a rollout that is `OnHold`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Promote {
-    /// The soak of those that are healthy now.
+    /// The soak of the clusters that are healthy now.
     Soak,
-    /// The step that is being waited for.
+    /// The step that the rollout waits for.
     Step,
-    /// What has failed: it stays as it is, and where it was taken back it is tried again.
+    /// The halt: failed clusters stay as they are, and those that were rolled back try again.
     Halt,
 }
 
@@ -205,18 +220,23 @@ fn default_fail_after() -> String {
     "30s".to_owned()
 }
 
-/// How a rollout stands.
+/// Phase of a rollout.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum RolloutPhase {
-    /// Nothing moves.
+    /// No cluster is updating, and none waits.
     #[default]
     Complete,
+    /// Clusters are updating.
     Progressing,
+    /// `paused` is set.
     Paused,
-    /// Until a person promotes it.
+    /// Waits until a person promotes it.
     OnHold,
+    /// Failures stopped it.
     Halted,
+    /// Updated clusters are rolling back.
     RollingBack,
+    /// A person aborted it.
     Aborted,
 }
 

@@ -1,4 +1,4 @@
-//! Schemas that no type of Rust has by itself, as structural schemas of Kubernetes write them.
+//! Schemas that no Rust type has by itself, as structural schemas of Kubernetes.
 
 use schemars::{Schema, SchemaGenerator, json_schema};
 

@@ -9,11 +9,11 @@ use serde_json::{Map, Value};
 
 use crate::{parameters::SecretReference, schemas};
 
-/// Bytes of a context's configuration, as JSON: a service's whole document has room for two of them.
+/// Maximum size of a context's configuration, in bytes of JSON. The parameters of a service have room for two.
 pub const MAX_CONTEXT_BYTES: usize = 128 << 10;
 
-/// Parameters that the services of a namespace share. A service names the context in `spec.parameters`, and its templates see the
-/// values under `contexts.NAME`. Encrypted at rest as a whole.
+/// Parameters that services of a namespace share. A service names the context in `spec.parameters`, and its templates
+/// see the values under `contexts.NAME`. Contexts are encrypted at rest as a whole.
 #[derive(CustomResource, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "farwater.dev",
@@ -30,20 +30,22 @@ pub const MAX_CONTEXT_BYTES: usize = 128 << 10;
 #[kube(crates(kube_core = "::kube_core", k8s_openapi = "::k8s_openapi"))]
 #[serde(rename_all = "camelCase")]
 pub struct ServiceContextSpec {
-    /// Values of any form by names of one's own; at most 128 KiB as JSON, 512 names and 16 levels.
+    /// Values by name. Any form; at most 128 KiB as JSON, 512 names and 16 levels.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     #[schemars(schema_with = "schemas::free_form")]
     pub configuration: Map<String, Value>,
-    /// Secrets whose keys are names of the context too. `configuration` and picked keys come before those of a whole Secret.
+    /// Secrets whose keys become names of the context too. `configuration` and selected keys take precedence over the
+    /// keys of a whole Secret.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
     pub secret_refs: Vec<SecretReference>,
-    /// Has the configuration treated as Secrets are: whoever asks what a service is handed is told names and no values.
+    /// Whether `configuration` is treated like Secrets: queries for the parameters of a service return its names
+    /// without values.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub sensitive: bool,
 }
 
-/// Any of it may be secret: names alone are told.
+/// Any value may be secret, so only names are printed.
 impl fmt::Debug for ServiceContextSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ServiceContextSpec")

@@ -21,7 +21,7 @@ use crate::{
 
 pub use crate::service_sources::{SourceKind, SourceReference};
 
-/// A folder of a source, kept applied on one cluster.
+/// A folder of a source that the agent keeps applied on one cluster.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "farwater.dev",
@@ -43,94 +43,99 @@ pub use crate::service_sources::{SourceKind, SourceReference};
 #[kube(crates(kube_core = "::kube_core", k8s_openapi = "::k8s_openapi"))]
 #[serde(rename_all = "camelCase")]
 pub struct ServiceDeploymentSpec {
-    /// The cluster; immutable.
+    /// Cluster of the service. Immutable.
     pub cluster_ref: ClusterReference,
-    /// Namespace of the cluster for objects that name none; created if missing.
+    /// Namespace in the cluster for objects that name none. Created if missing.
     #[schemars(length(min = 1, max = 63), regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"))]
     pub target_namespace: String,
-    /// Where the files come from.
+    /// Source of the files.
     pub source_ref: SourceReference,
-    /// Of a HelmRepository: which of its charts.
+    /// Chart of a HelmRepository. Required for that kind of source.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chart: Option<ChartReference>,
-    /// Folder of the source, relative to its root; empty or `.` is the root.
+    /// Folder of the source, relative to its root. Empty or `.`: the root.
     #[serde(default)]
     #[schemars(length(max = 4096))]
     pub path: String,
-    /// More sources of this namespace, each with a folder of it among the service's files: values or patches from another
-    /// repository, for example.
+    /// Further sources of this namespace, such as values or patches from another repository. Each adds a folder to the
+    /// service's files.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["mountPath"]))]
     pub sources: Vec<MountedSource>,
-    /// What makes objects of the files; empty: one of type `Auto` for the whole folder.
+    /// Renderers that produce the objects from the files. Empty: one of type `Auto` for the whole folder.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub renderers: Vec<Renderer>,
-    /// Changes of everything that is rendered, in their order.
+    /// Patches for all rendered objects, in this order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub patches: Vec<Patch>,
-    /// Whether objects that leave the source are deleted from the cluster.
+    /// Whether to delete objects from the cluster that are no longer in the source.
     #[serde(default = "default_prune")]
     pub prune: bool,
-    /// How the objects are applied.
+    /// Options for applying the objects.
     #[serde(default, skip_serializing_if = "ApplyOptions::is_default")]
     pub apply: ApplyOptions,
     /// What happens to the objects when this resource is deleted.
     #[serde(default)]
     pub deletion_policy: DeletionPolicy,
-    /// Secrets of the service's own namespace in the hub that the cluster gets too, in `targetNamespace` and under the
-    /// same names. They travel sealed to the cluster's agent and are in no bundle.
+    /// Secrets in the service's own namespace of the hub that are copied to `targetNamespace` under the same names.
+    /// They travel sealed to the cluster's agent and are in no bundle.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub secrets: Vec<LocalReference>,
-    /// Texts that the service's templates see in `configuration`. They take precedence over those of any ConfigMap or
-    /// Secret that is named as a whole; one that is picked by its key is refused. Not for secrets: whoever
-    /// may read the service reads them. At most 32 KiB as JSON, and 512 names.
+    /// Values that templates see in `configuration`. They take precedence over ConfigMaps and Secrets that are named as
+    /// a whole. A selected key of the same name is refused. Not for secrets: anyone who may read the service can read
+    /// them. At most 32 KiB as JSON, and 512 names.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub configuration: BTreeMap<String, String>,
-    /// Values of other objects that the service's templates see. Of objects that are named without keys the later one counts,
-    /// picked keys take precedence over them, and a name that is picked twice is an error.
+    /// Values of other objects that templates see. Among objects named without keys, the later takes precedence;
+    /// selected keys take precedence over both. Selecting a name twice is an error.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub parameters: Vec<Parameter>,
-    /// Holds the service at what it runs now.
+    /// Suspend holds the service at the version that it runs now.
     #[serde(default)]
     pub suspend: bool,
-    /// Why `suspend` is set, and until when it counts.
+    /// Why `suspend` is set, and until when. Empty: no reason, until resumed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspension: Option<Suspension>,
-    /// Keeps the service at a bundle of its history, whatever its source has.
+    /// Pin holds the service at a bundle of its history, whatever its source has. Empty: the service follows its
+    /// source.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pin: Option<Pin>,
-    /// Services and sets of this namespace: a newer bundle of this service is delivered once they are healthy at what is assigned to
-    /// them.
+    /// Services and sets of this namespace that must be healthy, at the version assigned to them, before a newer bundle
+    /// of this service is delivered.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["kind", "name"]))]
     pub depends_on: Vec<DependencyReference>,
-    /// Run in the cluster, in `targetNamespace`, each time a version has become healthy. One that fails fails the version.
+    /// Tests that run in the cluster, in `targetNamespace`, each time a version has become healthy. A failed test fails
+    /// the version.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub tests: Vec<ServiceTest>,
-    /// How objects of some kinds are judged, before the hub's HealthRules and the built-in rules. The first for a kind counts.
+    /// Health rules of this service. They take precedence over the hub's HealthRules and the built-in rules. For each
+    /// kind, the first rule applies.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub health: Vec<HealthRuleSpec>,
 }
 
-/// What has to be healthy first.
+/// A service or set that must be healthy first.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct DependencyReference {
+    /// Kind of the dependency.
     #[serde(default)]
     pub kind: DependencyKind,
+    /// Name of the dependency.
     #[schemars(length(min = 1, max = 253))]
     pub name: String,
-    /// Of a ServiceSet alone: on which of its clusters.
+    /// Clusters of a ServiceSet that must be healthy. Only for sets.
     #[serde(default, skip_serializing_if = "DependencyClusters::is_same")]
     pub clusters: DependencyClusters,
-    /// In CEL, over `self`, the ServiceDeployment or ServiceSet that is waited for: true when it is ready. In place of its health at
-    /// what is assigned to it.
+    /// CEL expression over `self`, the ServiceDeployment or ServiceSet. It is true when the dependency is ready, and
+    /// replaces the health check. Empty: the dependency must be healthy at the version assigned to it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024))]
     pub ready_expr: Option<String>,
@@ -138,18 +143,19 @@ pub struct DependencyReference {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub enum DependencyKind {
-    /// On whatever cluster.
+    /// A service, on any cluster.
     #[default]
     ServiceDeployment,
+    /// A set.
     ServiceSet,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum DependencyClusters {
-    /// The set's service on the cluster of this one.
+    /// The set's service on the cluster of this service.
     #[default]
     Same,
-    /// All of the set's services: its rollout has to be complete.
+    /// All of the set's services. Its rollout must be complete.
     All,
 }
 
@@ -159,22 +165,26 @@ impl DependencyClusters {
     }
 }
 
+/// Reason and end of a suspension.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(extend("x-kubernetes-map-type" = "atomic"))]
 pub struct Suspension {
+    /// Why the service is suspended. Empty: no reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub reason: Option<String>,
-    /// From then on the service goes on by itself, as if `suspend` were not set.
+    /// Time at which the service resumes by itself, as if `suspend` were not set. Empty: it stays suspended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until: Option<Time>,
 }
 
+/// A version to which the service is pinned.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(extend("x-kubernetes-map-type" = "atomic"))]
 pub struct Pin {
-    /// Digest of a bundle that `servicedeployments/NAME/history` lists.
+    /// Digest of a bundle in `servicedeployments/NAME/history`.
     pub bundle: Digest,
+    /// Why the service is pinned. Empty: no reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub reason: Option<String>,
@@ -184,177 +194,200 @@ const fn default_prune() -> bool {
     true
 }
 
+/// Reference to a Cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(extend("x-kubernetes-map-type" = "atomic"))]
 pub struct ClusterReference {
+    /// Name of the Cluster.
     #[schemars(length(min = 1, max = 253))]
     pub name: String,
-    /// The service's own namespace if absent, then the administrators'.
+    /// Namespace of the Cluster. Empty: the service's own namespace, then `farwater-admin`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum DeletionPolicy {
-    /// The objects stay and lose our labels.
+    /// The objects stay in the cluster and lose our labels.
     #[default]
     Orphan,
-    /// The objects are deleted first.
+    /// The objects are deleted before this resource.
     Delete,
 }
 
 impl ServiceDeployment {
-    /// What asks for a reconcile and is not acknowledged by the status yet.
+    /// The reconcile request that the status does not acknowledge yet.
     pub fn open_request(&self) -> Option<&str> {
         let handled = self.status.as_ref().and_then(|status| status.last_handled_reconcile_at.as_deref());
         crate::requested_at(&self.metadata).filter(|value| Some(*value) != handled)
     }
 }
 
-/// At most 4 KB: a summary. Every object's state is at `servicedeployments/NAME/objects`.
+/// Observed state of the service, a summary of at most 4 KB. The state of every object is at
+/// `servicedeployments/NAME/objects`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ServiceDeploymentStatus {
+    /// Generation of the resource that the conditions describe.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// `Ready`, `Reconciling`, `Stalled`, `PruneHeld` while a prune waits for approval, `Drifted` while objects differ from the source
-    /// that are not corrected, `SecretsStale` while a backend of secrets can't be read, `Pinned`, and `Frozen` while a ChangeWindow holds
-    /// something newer.
+    /// `Ready`, `Reconciling` and `Stalled`. `PruneHeld` is set while a prune waits for approval, and `Drifted` while
+    /// drift is not corrected. `SecretsStale` is set while a secret backend cannot be read, `Pinned` while a pin is set,
+    /// and `Frozen` while a ChangeWindow holds a newer version.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
-    /// The source's revision whose bundle is assigned to the cluster. A later commit that touches nothing of what the service is made of
-    /// is not named here.
+    /// Revision of the source whose bundle is assigned to the cluster. Later commits that touch none of the service's
+    /// files do not change it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub assigned_revision: Option<String>,
-    /// The revision whose bundle the agent last applied without an error.
+    /// Revision whose bundle the agent last applied without an error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub applied_revision: Option<String>,
-    /// The digest of the bundle that is assigned.
+    /// Digest of the assigned bundle.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bundle_digest: Option<Digest>,
-    /// Texts of `configuration` that a pipeline has promoted with it: they take precedence over those of the spec.
+    /// `configuration` values that a pipeline promoted with the revision. They take precedence over those of the spec.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub configuration: BTreeMap<String, String>,
-    /// Newest version of the source, if a pin, a suspension, a dependency, the rollout of its set or a ChangeWindow holds it back.
+    /// Newest revision of the source, if a pin, a suspension, a dependency, the rollout of its set or a ChangeWindow
+    /// holds it back. Empty: nothing is held back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_revision: Option<String>,
-    /// Who said last what is to run: the source, the path or the pin.
+    /// User who last set the source, the path or the pin.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub changed_by: Option<String>,
-    /// Who set the pin that stands.
+    /// User who set the current pin.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pinned_by: Option<String>,
-    /// Who set the suspension that stands.
+    /// User who set the current suspension.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspended_by: Option<String>,
-    /// Who set the annotation `farwater.dev/approve-prune` that stands.
+    /// User who set the current annotation `farwater.dev/approve-prune`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approved_by: Option<String>,
-    /// When. It counts for a day, and is taken off then.
+    /// Time of the approval. The approval is valid for a day; then the hub removes the annotation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approved_at: Option<Time>,
-    /// Who set the annotation `farwater.dev/override-freeze` that stands.
+    /// User who set the current annotation `farwater.dev/override-freeze`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub overridden_by: Option<String>,
-    /// When. It counts for a day, and is taken off then.
+    /// Time of the override. The override is valid for a day; then the hub removes the annotation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub overridden_at: Option<Time>,
-    /// Who set the annotation `farwater.dev/propose-prune` that stands.
+    /// User who set the current annotation `farwater.dev/propose-prune`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prune_proposed_by: Option<String>,
-    /// When. Another person can approve it for a day.
+    /// Time of the proposal. Another person can approve the proposal for a day.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prune_proposed_at: Option<Time>,
-    /// Who set the annotation `farwater.dev/propose-override` that stands.
+    /// User who set the current annotation `farwater.dev/propose-override`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub override_proposed_by: Option<String>,
-    /// When. Another person can approve it for a day.
+    /// Time of the proposal. Another person can approve the proposal for a day.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub override_proposed_at: Option<Time>,
+    /// Numbers of objects.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub objects: Option<ObjectCounts>,
-    /// Of the version that is assigned: hooks and tests that the agent has begun. `farwater hooks` tells of each.
+    /// Numbers of hooks and tests that the agent has started for the assigned version. `farwater hooks` lists them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hooks: Option<HookCounts>,
-    /// The first objects that are failed, in progress or refused; never more than five.
+    /// The first objects that are failed, in progress or refused; at most five.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unhealthy: Vec<UnhealthyObject>,
-    /// A prune that waits for `farwater.dev/approve-prune: <digest>`.
+    /// Prune that waits for `farwater.dev/approve-prune: <digest>`. Empty: none waits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_prune: Option<HeldPrune>,
-    /// What the agent deleted last; `farwater undo` brings it back.
+    /// Last deletion by the agent. `farwater undo` restores the objects.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_deletion: Option<Deletion>,
-    /// When the agent reported for the first time that it applied what `appliedEntry` names.
+    /// Time at which the agent first reported `appliedEntry` as applied.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_applied_time: Option<Time>,
     /// Digest of the last applied entry: version, spec, parameters, and all else that changes the agent's work.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub applied_entry: Option<Digest>,
+    /// Value of the last handled request annotation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_handled_reconcile_at: Option<String>,
 }
 
+/// Numbers of objects of a service.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ObjectCounts {
+    /// Number of all objects.
     pub total: u32,
+    /// Number of healthy objects.
     pub healthy: u32,
+    /// Number of objects that are not healthy yet.
     pub progressing: u32,
+    /// Number of failed objects.
     pub failed: u32,
 }
 
+/// Numbers of hooks and tests of a version.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct HookCounts {
+    /// Number that are running.
     pub running: u32,
+    /// Number that succeeded.
     pub succeeded: u32,
+    /// Number that failed.
     pub failed: u32,
 }
 
+/// An object that is not healthy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct UnhealthyObject {
+    /// The object.
     pub object: ObjectRef,
-    /// Cut at 256 bytes.
+    /// Why it is not healthy, cut at 256 bytes.
     pub message: String,
 }
 
+/// A prune that is held.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct HeldPrune {
-    /// The plan's digest: what an approval must name.
+    /// Digest of the plan. An approval must name it.
     pub digest: Digest,
-    /// Why it waits, in one sentence.
+    /// Why the prune waits, in one sentence.
     pub reason: String,
+    /// Number of objects that the prune deletes.
     pub count: u32,
-    /// The first ten objects that would go.
+    /// The first ten objects that the prune deletes.
     pub objects: Vec<ObjectRef>,
-    /// What goes with the namespaces and definitions among them.
+    /// Contents of the namespaces and definitions among the objects.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub contents: Vec<Contents>,
-    /// It waits for nothing but objects of the source that are not applied yet, and for no approval.
+    /// Whether the prune waits only for objects of the source that are not applied yet, and needs no approval.
     #[serde(default, skip_serializing_if = "crate::is_zero")]
     pub until_applied: bool,
 }
 
-/// What an object takes with it when it is deleted.
+/// Objects that are deleted together with another one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Contents {
+    /// The namespace or definition.
     pub object: ObjectRef,
-    /// How many of which kind, the most first; of the kinds that the service's account may list.
+    /// Numbers by kind, the largest first. Only kinds that the service's account may list.
     pub counts: Vec<KindCount>,
-    /// Kinds that could not be counted.
+    /// Number of kinds that could not be counted.
     #[serde(default, skip_serializing_if = "crate::is_zero")]
     pub unknown: u32,
 }
 
+/// Number of objects of one kind.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct KindCount {
-    /// `Kind.group`, as messages name kinds.
+    /// Kind, as `Kind.group`.
     pub kind: String,
+    /// Number of objects.
     pub count: u32,
 }

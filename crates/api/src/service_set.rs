@@ -13,38 +13,39 @@ use crate::{
     service_deployment::{ClusterReference, DeletionPolicy},
 };
 
-/// Parameters of one set.
+/// Maximum number of parameters of one set.
 pub const MAX_SET_PARAMETERS: usize = 64;
-/// Variants of the template.
+/// Maximum number of overrides of one set.
 pub const MAX_OVERRIDES: usize = 64;
-/// The kind that `servicesets/NAME/versions` lists.
+/// Kind that `servicesets/NAME/versions` lists.
 pub const VERSIONS_KIND: &str = "ServiceSetVersionList";
-/// Versions of a set that can be gone back to: as many as of a service.
+/// Number of versions of a set to which a rollback is possible, the same as for a service.
 pub const VERSIONS_KEPT: usize = 20;
-/// Words of people on one rollout.
+/// Number of orders of people that are kept for one rollout.
 pub const ORDERS_KEPT: usize = 20;
-/// Errors that a status names.
+/// Maximum number of errors in a status.
 pub const MAX_SET_ERRORS: usize = 5;
-/// The kind that `servicesets/NAME/members` lists.
+/// Kind that `servicesets/NAME/members` lists.
 pub const MEMBERS_KIND: &str = "ServiceSetMemberList";
-/// The kind that `servicesets/NAME/plan` answers with.
+/// Kind of the answer of `servicesets/NAME/plan`.
 pub const PLAN_KIND: &str = "ServiceSetPlan";
-/// Clusters of each kind that a plan names; it counts all.
+/// Maximum number of clusters in each list of a plan. The counts include all.
 pub const MAX_PLANNED: usize = 1000;
-/// The kind that `servicesets/NAME/rollout` answers with.
+/// Kind of the answer of `servicesets/NAME/rollout`.
 pub const SURVEY_KIND: &str = "ServiceSetRollout";
-/// Versions that a survey tells apart: as many as a page shows at once, and more than a rollout ever has under way.
+/// Maximum number of versions in a survey: as many as a page shows at once, and more than a rollout ever has in
+/// progress.
 pub const MAX_SURVEYED_VERSIONS: usize = 12;
-/// Members that a survey names, the worst first; it counts all.
+/// Maximum number of members in a survey, the worst first. The counts include all.
 pub const MAX_SURVEYED_MEMBERS: usize = 50;
 
-/// What the set says of a service, and not the template: which cluster, what happens at its end, and what people may do to one of
-/// them.
+/// Fields of a service that the set determines, not the template: its cluster, its end, and actions of people on single
+/// services.
 const OWN_FIELDS: [&str; 5] = ["clusterRef", "deletionPolicy", "suspend", "suspension", "pin"];
 
-/// A ServiceDeployment for each cluster that a selector finds, made of one template.
+/// A ServiceDeployment for each selected cluster, created from one template.
 ///
-/// What is made belongs to the set: it is read-only but for `suspend`, `suspension` and `pin`.
+/// The set owns these services. They are read-only, except for `suspend`, `suspension` and `pin`.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "farwater.dev",
@@ -65,54 +66,60 @@ const OWN_FIELDS: [&str; 5] = ["clusterRef", "deletionPolicy", "suspend", "suspe
 #[kube(crates(kube_core = "::kube_core", k8s_openapi = "::k8s_openapi"))]
 #[serde(rename_all = "camelCase")]
 pub struct ServiceSetSpec {
-    /// Which clusters, by label; an empty selector is every cluster that this namespace may deploy to.
+    /// Label selector for clusters. Empty: every cluster that this namespace may deploy to.
     #[serde(default)]
     #[schemars(extend("x-kubernetes-map-type" = "atomic"))]
     pub cluster_selector: LabelSelector,
+    /// Template of the ServiceDeployments.
     pub template: ServiceTemplate,
-    /// Texts that differ by cluster. Templates see them in `configuration`; they take precedence over the template's own `configuration`.
+    /// Values that differ by cluster. Templates see them in `configuration`; they take precedence over the template's
+    /// own `configuration`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub parameters: Vec<SetParameter>,
-    /// Changes of the template for some of the clusters. The first that selects a cluster counts.
+    /// Changes of the template for some of the clusters. For each cluster, the first matching override applies.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub overrides: Vec<Override>,
-    /// How a change spreads over the clusters: of what the sources have, or of the template, the parameters and the overrides.
+    /// Rollout of changes over the clusters: of the sources, the template, the parameters and the overrides.
     #[serde(default)]
     pub rollout: RolloutPolicy,
-    /// Keeps all clusters at an earlier version of the set, whatever its sources and its template have since. They go there as by any
-    /// other change.
+    /// Pin holds all clusters at an earlier version of the set, whatever its sources and its template have. Clusters
+    /// reach that version by a rollout. Empty: the set follows its sources and its template.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("x-kubernetes-map-type" = "atomic"))]
     pub pin: Option<SetPin>,
-    /// What happens to the objects on a cluster that the selector finds no more, or when the set is deleted.
+    /// What happens to the objects on a cluster that the selector no longer matches, or when the set is deleted.
     #[serde(default)]
     pub deletion_policy: DeletionPolicy,
 }
 
-/// A version of a whole set.
+/// A version of a set to which it is pinned.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SetPin {
-    /// Number of the rollout, as `servicesets/NAME/versions` lists them.
+    /// Number of the version in `servicesets/NAME/versions`: the number of its rollout.
     #[schemars(range(min = 1))]
     pub version: u64,
+    /// Why the set is pinned. Empty: no reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024))]
     pub reason: Option<String>,
 }
 
+/// Template of a ServiceDeployment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ServiceTemplate {
+    /// Metadata of each ServiceDeployment.
     #[serde(default, skip_serializing_if = "TemplateMetadata::is_empty")]
     pub metadata: TemplateMetadata,
+    /// The spec of each ServiceDeployment.
     pub spec: TemplateSpec,
 }
 
-/// Of each ServiceDeployment.
+/// Metadata of each ServiceDeployment.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TemplateMetadata {
-    /// Beside `farwater.dev/set`, the set's name.
+    /// Labels, in addition to `farwater.dev/set` with the set's name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
 }
@@ -123,12 +130,12 @@ impl TemplateMetadata {
     }
 }
 
-/// The spec of a ServiceDeployment without what the set itself says.
+/// The spec of a ServiceDeployment without the fields that the set determines.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TemplateSpec(pub Map<String, Value>);
 
 impl TemplateSpec {
-    /// With an override's changes, as a JSON merge patch (RFC 7396) makes them.
+    /// Applies an override's patch as a JSON merge patch (RFC 7396).
     pub fn patched(&self, patch: &Map<String, Value>) -> Self {
         let mut spec = self.clone();
         merge(&mut spec.0, patch);
@@ -177,117 +184,130 @@ impl JsonSchema for TemplateSpec {
     }
 }
 
-/// One text: stated, taken from a label, or computed. Exactly one of `value`, `fromLabel` and `expression`.
+/// A value for each cluster: constant, from a label, or computed. Exactly one of `value`, `fromLabel` and `expression`
+/// is set.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SetParameter {
+    /// Name in `configuration`.
     #[schemars(length(min = 1, max = 253))]
     pub name: String,
+    /// Constant value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 4096))]
     pub value: Option<String>,
-    /// A label of the Cluster.
+    /// Key of a label of the Cluster whose value is used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 317))]
     pub from_label: Option<String>,
-    /// In CEL, over `self`: the Cluster with `name`, `namespace`, `labels`, `annotations`, `metadata` and, once its agent has
-    /// joined, `version`. Its value is a text.
+    /// CEL expression over `self`, the Cluster with `name`, `namespace`, `labels`, `annotations`, `metadata` and, once
+    /// its agent has joined, `version`. Its value is a string.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024))]
     pub expression: Option<String>,
-    /// Where the cluster has no such label, or the expression no value. Absent: such a cluster is an error, and keeps what it has.
+    /// Value if the cluster has no such label, or the expression has no value. Absent: such a cluster is an error and
+    /// keeps the service that it has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 4096))]
     pub default: Option<String>,
 }
 
-/// A change of the template for the clusters that it selects.
+/// A change of the template for some clusters.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Override {
+    /// Label selector for clusters. Empty: every cluster.
     #[schemars(extend("x-kubernetes-map-type" = "atomic"))]
     pub cluster_selector: LabelSelector,
-    /// Of `template.spec`, as a JSON merge patch: a field that is null is taken away, and a list is replaced.
+    /// JSON merge patch of `template.spec`: a null removes a field, and a list is replaced.
     #[schemars(schema_with = "schemas::free_form")]
     pub patch: Map<String, Value>,
 }
 
-/// Counts and a few examples: its size does not grow with the fleet. Each member is at `servicesets/NAME/members`.
+/// Observed state of the set: counts and a few examples, so its size does not grow with the fleet. Each member is at
+/// `servicesets/NAME/members`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ServiceSetStatus {
+    /// Generation of the resource that the conditions describe.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// `Ready`: every cluster that is selected has its service, and each is healthy at what is assigned to it. `Stalled`, where
-    /// somebody has to change something. `Braked`, while clusters that were lost to the selector wait for an administrator.
+    /// `Ready` is True when every selected cluster has its service, and each is healthy at the version assigned to it.
+    /// `Stalled` is set when a person must act. `Braked` is set while clusters that the selector lost wait for an
+    /// administrator.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
+    /// Numbers of clusters.
     #[serde(default)]
     pub clusters: SetCounts,
+    /// Progress of the last change. Empty: there was none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rollout: Option<RolloutStatus>,
-    /// The last version that all clusters were done with.
+    /// The last version that all clusters completed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_good: Option<u64>,
-    /// The first clusters, by name, whose service can't be made; never more than five.
+    /// The first clusters by name whose service cannot be created; at most five.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub errors: Vec<SetError>,
-    /// Who wrote the template, the selector or what else says what runs where.
+    /// User who last wrote a field that determines what runs where, such as the template or the selector.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub changed_by: Option<String>,
-    /// Who has set the pin.
+    /// User who set the pin.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pinned_by: Option<String>,
-    /// Who set the annotation `farwater.dev/override-freeze` that stands.
+    /// User who set the current annotation `farwater.dev/override-freeze`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub overridden_by: Option<String>,
-    /// When. It counts for a day, and is taken off then.
+    /// Time of the override. The override is valid for a day; then the hub removes the annotation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub overridden_at: Option<Time>,
-    /// Who set the annotation `farwater.dev/propose-override` that stands.
+    /// User who set the current annotation `farwater.dev/propose-override`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub override_proposed_by: Option<String>,
-    /// When. Another person can approve it for a day.
+    /// Time of the proposal. Another person can approve the proposal for a day.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub override_proposed_at: Option<Time>,
 }
 
-/// How far the last change has come.
+/// Progress of the last change.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RolloutStatus {
-    /// Counts up with each change of what the set asks for.
+    /// Number of the rollout. It increases with each change of the set.
     #[serde(default)]
     pub number: u64,
+    /// Phase of the rollout.
     #[serde(default)]
     pub phase: RolloutPhase,
-    /// The step that is open: `canary`, one of the policy's, or `rest`; empty: all are.
+    /// Open step: `canary`, a step of the policy, or `rest`. Empty: all steps are open.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub step: String,
-    /// Clusters that are done with what they want.
+    /// Number of clusters that have completed the change.
     #[serde(default)]
     pub updated: i64,
-    /// On their way.
+    /// Number of clusters that are updating.
     #[serde(default)]
     pub progressing: i64,
-    /// Of these: healthy with it, but not yet for the length of the soak.
+    /// Number of updating clusters that are healthy, but not yet for the length of the soak.
     #[serde(default, skip_serializing_if = "crate::is_zero")]
     pub soaking: i64,
+    /// Number of clusters that failed.
     #[serde(default)]
     pub failed: i64,
-    /// Silent, and passed over until they are heard.
+    /// Number of silent clusters. The rollout passes over them until the hub hears them.
     #[serde(default)]
     pub deferred: i64,
+    /// Number of clusters that wait for their turn.
     #[serde(default)]
     pub waiting: i64,
-    /// The first cluster that failed, where that stops the others.
+    /// The first cluster that failed, if it halts the rollout.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub halted_by: Option<String>,
 }
 
 impl RolloutStatus {
-    /// Clusters that it counts.
+    /// Number of counted clusters.
     pub fn clusters(&self) -> i64 {
         self.updated + self.progressing + self.failed + self.deferred + self.waiting
     }
@@ -298,28 +318,30 @@ impl RolloutStatus {
     }
 }
 
-/// Clusters of a set.
+/// Numbers of clusters of a set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SetCounts {
-    /// That are selected.
+    /// Number of selected clusters.
     #[serde(default)]
     pub matched: i64,
-    /// Of them: that are healthy at what is assigned to them.
+    /// Number of selected clusters that are healthy at the version assigned to them.
     #[serde(default)]
     pub ready: i64,
-    /// Of them: whose service can't be made, or not as the set says.
+    /// Number of selected clusters whose service cannot be created, or not as the set says.
     #[serde(default)]
     pub failed: i64,
-    /// That are selected no more, and still have their service.
+    /// Number of clusters that are no longer selected and still have their service.
     #[serde(default)]
     pub leaving: i64,
 }
 
+/// A cluster whose service cannot be created.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SetError {
-    /// `namespace/name`.
+    /// The cluster, as `namespace/name`.
     pub cluster: String,
+    /// Why the service cannot be created.
     pub message: String,
 }
 
@@ -327,152 +349,158 @@ pub struct SetError {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Member {
-    /// `namespace/name`.
+    /// The cluster, as `namespace/name`.
     pub cluster: String,
-    /// Of the ServiceDeployment, in the set's namespace; empty: there is none.
+    /// Name of the ServiceDeployment in the set's namespace. Empty: it does not exist.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub service: String,
+    /// State of the member.
     pub state: MemberState,
-    /// Of the rollout.
+    /// Step of the rollout. Empty: none.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub step: String,
-    /// Where it is on its way, in words.
+    /// Progress of the member in words.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub standing: String,
-    /// Why its service can't be made.
+    /// Why its service cannot be created. Empty: it can.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
-    /// The same as `standing`, as one of a few; absent: it is of no rollout.
+    /// Progress of the member, as one of a few values. Absent: it takes part in no rollout.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<Progress>,
-    /// Since when, as far as it is known.
+    /// Time since which `progress` applies, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<Time>,
-    /// The version that is assigned to it; empty: none was yet.
+    /// Revision that is assigned to the member. Empty: none yet.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub revision: String,
-    /// The version that it is to get, where that is another one: what its sources have, or had in the version that the set is pinned to.
+    /// Revision that the member is to get, if it differs: that of the sources, or of the version to which the set is
+    /// pinned.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub wanted_revision: String,
 }
 
-/// Where a member of a rollout is on its way.
+/// Progress of a member of a rollout.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub enum Progress {
-    /// At what it wants, or taken back from it.
+    /// It failed at the change, or was rolled back from it.
     Failed,
-    /// It has got what it wants, and is not healthy with it yet.
+    /// It has received the change, and is not healthy yet.
     Progressing,
-    /// Healthy with what it wants, and not for long enough.
+    /// It is healthy with the change, but not yet for the length of the soak.
     Soaking,
-    /// Its cluster is silent: it gets what it wants when it is heard.
+    /// Its cluster is silent. It receives the change when the hub hears it.
     Deferred,
-    /// By a person's will, or because it can't be there.
+    /// It does not take part: a person holds or skips it, or it cannot get the change.
     Still,
-    /// For its turn.
+    /// It waits for its turn.
     #[default]
     Waiting,
+    /// It has completed the change.
     Done,
 }
 
+/// State of a member of a set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum MemberState {
     #[default]
     Progressing,
     Ready,
     Failed,
-    /// The selector finds the cluster no more.
+    /// The selector no longer matches the cluster.
     Leaving,
 }
 
-/// What one rollout was about, and what became of it; `servicesets/NAME/versions` lists the newest [`VERSIONS_KEPT`].
+/// A rollout and its result. `servicesets/NAME/versions` lists the newest [`VERSIONS_KEPT`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SetVersion {
-    /// Of the rollout.
+    /// Number of the rollout.
     pub number: u64,
-    /// Of the template's own source, as it had it at the beginning; empty: nobody knows.
+    /// Revision of the template's own source when the rollout began. Empty: unknown.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub revision: String,
-    /// The version that was gone back to by it.
+    /// Version to which the rollout went back. None: it was no rollback.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pin: Option<u64>,
     pub began: Time,
-    /// When it was complete, or another one took its place.
+    /// Time at which the rollout completed, or a newer one replaced it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended: Option<Time>,
-    /// As it was left.
+    /// The last phase.
     #[serde(default)]
     pub phase: RolloutPhase,
-    /// All clusters that were heard were done with it.
+    /// Whether all clusters that the hub heard completed it.
     #[serde(default)]
     pub good: bool,
-    /// The cluster that stopped it last.
+    /// The cluster that halted it last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub halted_by: Option<String>,
-    /// Orders of people for it, oldest first; the newest [`ORDERS_KEPT`].
+    /// Orders of people for the rollout, oldest first; the newest [`ORDERS_KEPT`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub orders: Vec<SetOrder>,
 }
 
 impl SetVersion {
-    /// Whether a newer rollout took its place before it was complete, halted or aborted.
+    /// Whether a newer rollout replaced this one before it was complete, halted or aborted.
     pub fn is_superseded(&self) -> bool {
         let is_over = matches!(self.phase, RolloutPhase::Complete | RolloutPhase::Halted | RolloutPhase::Aborted);
         self.ended.is_some() && !is_over
     }
 }
 
-/// A person's word on a rollout.
+/// Order of a person for a rollout.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SetOrder {
     pub at: Time,
-    /// A user of the API.
+    /// User of the API.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub by: String,
-    /// `promote past Soak`, `abort`, `skip …`, `pause`, `resume`, `roll back to 6`, `override change windows`.
+    /// The order: `promote past Soak`, `abort`, `skip …`, `pause`, `resume`, `roll back to 6`, `override change
+    /// windows`.
     pub what: String,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason: String,
 }
 
-/// How far the rollout of a set has come, counted over all of its members; answered by `servicesets/NAME/rollout`. Its size grows
-/// with steps and versions and not with the fleet.
+/// Progress of a set's rollout, counted over all members, as `servicesets/NAME/rollout` returns it. Its size grows with
+/// steps and versions, not with the fleet.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RolloutSurvey {
-    /// Answers of some seconds may be one count.
+    /// Time of the count. Answers within a few seconds may share one count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub counted_at: Option<Time>,
-    /// In the order in which a change reaches them.
+    /// Steps, in the order in which a change reaches them.
     pub stages: Vec<Stage>,
-    /// The newest first, as far as that is known.
+    /// Versions, the newest first as far as known.
     pub versions: Vec<VersionCounts>,
-    /// Versions of the last of `versions`, where it stands for more than one.
+    /// Number of versions that the last entry of `versions` stands for, if more than one.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub others: u64,
-    /// Clusters that are unavailable now, and how many may be.
+    /// Number of clusters that are unavailable now.
     #[serde(default)]
     pub unavailable: u64,
+    /// Maximum number of clusters that may be unavailable.
     #[serde(default)]
     pub max_unavailable: u64,
     /// The first cluster that the next step waits for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waits_for: Option<Member>,
-    /// Of those that are not done the worst, and then by name.
+    /// The worst members that are not done; equally bad ones by name.
     pub open: Vec<Member>,
 }
 
-/// The members of one step.
+/// Members of one step.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Stage {
-    /// `canary`, one of the policy's, or `rest`.
+    /// Name of the step: `canary`, a step of the policy, or `rest`.
     pub step: String,
     pub counts: ProgressCounts,
 }
 
-/// Each member counts once.
+/// Numbers of members by progress. Each counts once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ProgressCounts {
     pub done: u64,
@@ -498,39 +526,39 @@ impl ProgressCounts {
     }
 }
 
-/// Who wants a version, and who has it.
+/// Numbers of members that want or have a version.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct VersionCounts {
-    /// As in the status of a service; empty: nothing yet.
+    /// Revision, as in the status of a service. Empty: none yet.
     pub revision: String,
-    /// Who wrote the commit, as it says itself.
+    /// Author of the commit, as the commit states it.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub author: String,
-    /// Those with members of this version.
+    /// Steps with members of this version.
     pub stages: Vec<VersionStage>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct VersionStage {
     pub step: String,
-    /// Members that want it, and how far they are. Over all versions they are the stage's.
+    /// Members that want the version, by progress. Over all versions they add up to the step's members.
     pub counts: ProgressCounts,
-    /// Members that have it and want another.
+    /// Number of members that have the version and want another.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub kept: u64,
 }
 
-/// What a set, as it is or as it is proposed, would make of its clusters; answered by `servicesets/NAME/plan`.
+/// Plan of a set, as it is or as proposed, for its clusters; `servicesets/NAME/plan` returns it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SetPlan {
     pub counts: PlanCounts,
-    /// `namespace/name`, in their order; at most [`MAX_PLANNED`].
+    /// Added clusters as `namespace/name`, sorted; at most [`MAX_PLANNED`].
     pub added: Vec<String>,
     pub changed: Vec<PlannedChange>,
     pub dropped: Vec<String>,
     pub errors: Vec<SetError>,
-    /// Why nothing would be dropped until an administrator has looked.
+    /// Why no cluster is dropped until an administrator approves. None: nothing stops it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub brake: Option<String>,
 }
@@ -549,7 +577,7 @@ pub struct PlanCounts {
 #[serde(rename_all = "camelCase")]
 pub struct PlannedChange {
     pub cluster: String,
-    /// Of the service's spec, or `labels`.
+    /// Changed fields of the service's spec, or `labels`.
     pub fields: Vec<String>,
 }
 

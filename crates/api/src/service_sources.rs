@@ -1,4 +1,4 @@
-//! Where a service's files come from: its source, a chart of it, and more sources beside it.
+//! Sources of a service's files: its source, a chart of it, and further sources.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -6,10 +6,13 @@ use serde::{Deserialize, Serialize};
 use crate::ServiceDeploymentSpec;
 pub use crate::source::SourceKind;
 
+/// Reference to a source in the same namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub struct SourceReference {
+    /// Kind of the source.
     #[serde(default)]
     pub kind: SourceKind,
+    /// Name of the source.
     #[schemars(length(min = 1, max = 253))]
     pub name: String,
 }
@@ -18,13 +21,13 @@ pub struct SourceReference {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[schemars(extend("x-kubernetes-map-type" = "atomic"))]
 pub struct ChartReference {
-    /// As the index names it; below a registry's path also with slashes.
+    /// Name of the chart in the index; below a registry's path, it may contain slashes.
     #[schemars(
         length(min = 1, max = 253),
         regex(pattern = r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?(/[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?)*$")
     )]
     pub name: String,
-    /// A version, or a range as Helm writes them: `1.2.3`, `~1.2`, `>=1 <2`. The newest that is no pre-release if absent.
+    /// Version, or a range in Helm's format: `1.2.3`, `~1.2`, `>=1 <2`. `*`: the newest that is not a pre-release.
     #[serde(default = "any_version")]
     #[schemars(length(min = 1, max = 256))]
     pub version: String,
@@ -34,25 +37,26 @@ fn any_version() -> String {
     "*".to_owned()
 }
 
-/// One more source of a service.
+/// A further source of a service.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct MountedSource {
+    /// The source.
     pub source_ref: SourceReference,
-    /// Of a HelmRepository: which of its charts.
+    /// Chart of a HelmRepository. Required for that kind of source.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chart: Option<ChartReference>,
-    /// Folder of that source; empty or `.` is its root.
+    /// Folder of that source. Empty or `.`: its root.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 4096))]
     pub path: String,
-    /// Where that folder lies in the service's files. Nothing else may lie there.
+    /// Path at which the folder appears among the service's files. No other file may be there.
     #[schemars(length(min = 1, max = 1024))]
     pub mount_path: String,
 }
 
 impl ServiceDeploymentSpec {
-    /// What the service is made of, its own source first.
+    /// Sources of the service, its own first.
     pub fn all_sources(&self) -> impl Iterator<Item = StatedSource<'_>> {
         let first = StatedSource {
             reference: &self.source_ref,
@@ -70,30 +74,30 @@ impl ServiceDeploymentSpec {
 }
 
 impl ServiceDeploymentSpec {
-    /// Whether the service is made of that source, among others.
+    /// Whether this is one of the service's sources.
     pub fn uses(&self, source: &SourceReference) -> bool {
         self.all_sources().any(|stated| stated.reference == source)
     }
 }
 
-/// One source of a service, as its spec states it.
+/// One source of a service, as its spec names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StatedSource<'a> {
     pub reference: &'a SourceReference,
     pub chart: Option<&'a ChartReference>,
     pub path: &'a str,
-    /// None of the service's own source: its files lie as they are.
+    /// None for the service's own source, whose files keep their paths.
     pub mount_path: Option<&'a str>,
 }
 
 impl StatedSource<'_> {
-    /// The address that grants allow, or not, of a source at `url`. Below a registry's path each chart has its own.
+    /// The address that grants check for a source at `url`. Below a registry's path, each chart has its own address.
     pub fn placed_url(&self, url: &str) -> String {
         placed_url(url, self.chart.map(|chart| chart.name.as_str()))
     }
 }
 
-/// The same of a chart by its name, or of what a kustomization names.
+/// The same for a chart by its name, or for an address from a kustomization.
 pub fn placed_url(url: &str, chart: Option<&str>) -> String {
     match chart {
         Some(chart) if url.starts_with("oci://") => format!("{}/{chart}", url.trim_end_matches('/')),
@@ -102,22 +106,22 @@ pub fn placed_url(url: &str, chart: Option<&str>) -> String {
     }
 }
 
-/// A Git repository that only a kustomization names, and what of it is followed, in one text.
+/// Encodes a Git repository that only a kustomization names, together with its reference.
 pub fn write_git_link(repository: &str, reference: &str) -> String {
     format!("{GIT_LINK}{repository}{GIT_REFERENCE}{reference}")
 }
 
-/// Repository and reference; `None` of other addresses.
+/// Repository and reference. `None` for other addresses.
 pub fn read_git_link(text: &str) -> Option<(&str, &str)> {
     text.strip_prefix(GIT_LINK)?.split_once(GIT_REFERENCE)
 }
 
-/// A file on a web server that only a kustomization names.
+/// Encodes the address of a file on a web server that only a kustomization names.
 pub fn write_file_link(url: &str) -> String {
     format!("{FILE_LINK}{url}")
 }
 
-/// Its address; `None` of other ones.
+/// The address of the file. `None` for other addresses.
 pub fn read_file_link(text: &str) -> Option<&str> {
     text.strip_prefix(FILE_LINK)
 }

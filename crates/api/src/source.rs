@@ -1,4 +1,4 @@
-//! What sources of all kinds have in common.
+//! Types that sources of all kinds share.
 
 use std::fmt;
 
@@ -8,13 +8,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     GitRepository, GitRepositorySpec, HelmRepository, HelmRepositorySpec, ManagedNamespace, OCIRepository,
-    OCIRepositorySpec,
+    OCIRepositorySpec, git_repository::GitReference, oci_repository::OCIReference,
 };
 
-/// Of what the hub brings itself, as revisions are written.
+/// Revision of the files that the hub itself provides.
 pub const BUILT_IN_REVISION: &str = "built-in/1";
 
-/// The kinds of sources. `ManagedNamespace` is stated by the hub alone.
+/// Kinds of sources. Only the hub uses `ManagedNamespace`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum SourceKind {
     #[default]
@@ -22,12 +22,12 @@ pub enum SourceKind {
     HelmRepository,
     #[serde(rename = "OCIRepository")]
     OciRepository,
-    /// Files that the hub brings itself, for the services of a ManagedNamespace. Nobody else can name it.
+    /// Files that the hub provides for the services of a ManagedNamespace. Users cannot name this kind.
     ManagedNamespace,
 }
 
 impl SourceKind {
-    /// Those that people state and that are fetched.
+    /// Kinds that users create and that the hub fetches.
     pub const ALL: [Self; 3] = [Self::GitRepository, Self::HelmRepository, Self::OciRepository];
 
     pub fn as_str(self) -> &'static str {
@@ -39,7 +39,7 @@ impl SourceKind {
         }
     }
 
-    /// As paths and `farwater get` name it.
+    /// Name in paths and in `farwater get`.
     pub fn plural(self) -> &'static str {
         match self {
             Self::GitRepository => "gitrepositories",
@@ -56,32 +56,33 @@ impl fmt::Display for SourceKind {
     }
 }
 
-/// What of a source is served, and how its remote was found last.
+/// Observed state of a source.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SourceStatus {
-    /// The generation that the conditions speak of.
+    /// Generation of the resource that the conditions describe.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// `Ready`, `Reconciling` and `Stalled`, readable by kstatus; `SourceVerified` where signatures are asked for.
+    /// `Ready`, `Reconciling` and `Stalled`, as kstatus reads them; `SourceVerified` if `spec.verify` is set.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
-    /// What is served, as Flux writes revisions: `<tag or version>@sha256:<digest>` of an artifact, `sha256:<digest>` of an index.
+    /// Revision that is served, in the format of Flux: `<tag or version>@sha256:<digest>` for an artifact,
+    /// `sha256:<digest>` for an index.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revision: Option<String>,
-    /// When `revision` last changed.
+    /// Time at which `revision` last changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_fetch_time: Option<Time>,
-    /// Since when the remote could not be asked; absent while it answers.
+    /// Time since which the remote has failed to answer. Empty while it answers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stale_since: Option<Time>,
-    /// The last request annotation that was acted on.
+    /// Value of the last handled request annotation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_handled_reconcile_at: Option<String>,
 }
 
-/// A source, whichever kind it is of.
+/// A source of any kind.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AnySource {
     pub kind: SourceKind,
@@ -89,15 +90,26 @@ pub struct AnySource {
     pub interval: String,
     pub timeout: String,
     pub suspend: bool,
-    /// Secret with its credentials, in its namespace.
+    /// Name of the Secret with its credentials, in its namespace.
     pub secret: Option<String>,
+    /// The field of `spec.ref` that is set, with its value.
+    pub follows: Option<(&'static str, String)>,
     pub status: SourceStatus,
 }
 
 impl From<GitRepository> for AnySource {
     fn from(source: GitRepository) -> Self {
-        let GitRepositorySpec { url, interval, timeout, suspend, secret_ref, .. } = source.spec;
+        let GitRepositorySpec { url, interval, timeout, suspend, secret_ref, r#ref, .. } = source.spec;
         let secret = secret_ref.map(|reference| reference.name);
+        let GitReference { branch, tag, semver, name, commit, pipeline } = r#ref.unwrap_or_default();
+        let follows = stated([
+            ("branch", branch),
+            ("tag", tag),
+            ("semver", semver),
+            ("name", name),
+            ("commit", commit),
+            ("pipeline", pipeline),
+        ]);
         let status = source.status.unwrap_or_default();
         let status = SourceStatus {
             observed_generation: status.observed_generation,
@@ -107,16 +119,30 @@ impl From<GitRepository> for AnySource {
             stale_since: status.stale_since,
             last_handled_reconcile_at: status.last_handled_reconcile_at,
         };
-        Self { kind: SourceKind::GitRepository, url, interval, timeout, suspend, secret, status }
+        Self { kind: SourceKind::GitRepository, url, interval, timeout, suspend, secret, follows, status }
     }
 }
 
+/// The field of a reference that is set; its schema allows one.
+fn stated<const N: usize>(fields: [(&'static str, Option<String>); N]) -> Option<(&'static str, String)> {
+    fields.into_iter().find_map(|(field, value)| Some((field, value?)))
+}
+
 impl AnySource {
-    /// What the hub brings itself: there is nothing to fetch, as if it were there since ever.
+    /// Files that the hub provides. They need no fetch, so they are always ready.
     pub fn built_in() -> Self {
         let status = SourceStatus { revision: Some(BUILT_IN_REVISION.to_owned()), ..SourceStatus::default() };
         let (url, interval, timeout) = (String::new(), String::new(), String::new());
-        Self { kind: SourceKind::ManagedNamespace, url, interval, timeout, suspend: false, secret: None, status }
+        Self {
+            kind: SourceKind::ManagedNamespace,
+            url,
+            interval,
+            timeout,
+            suspend: false,
+            secret: None,
+            follows: None,
+            status,
+        }
     }
 }
 
@@ -131,15 +157,17 @@ impl From<HelmRepository> for AnySource {
         let HelmRepositorySpec { url, interval, timeout, suspend, secret_ref, .. } = source.spec;
         let secret = secret_ref.map(|reference| reference.name);
         let status = source.status.unwrap_or_default();
-        Self { kind: SourceKind::HelmRepository, url, interval, timeout, suspend, secret, status }
+        Self { kind: SourceKind::HelmRepository, url, interval, timeout, suspend, secret, follows: None, status }
     }
 }
 
 impl From<OCIRepository> for AnySource {
     fn from(source: OCIRepository) -> Self {
-        let OCIRepositorySpec { url, interval, timeout, suspend, secret_ref, .. } = source.spec;
+        let OCIRepositorySpec { url, interval, timeout, suspend, secret_ref, r#ref, .. } = source.spec;
         let secret = secret_ref.map(|reference| reference.name);
+        let OCIReference { tag, semver, digest } = r#ref.unwrap_or_default();
+        let follows = stated([("tag", tag), ("semver", semver), ("digest", digest)]);
         let status = source.status.unwrap_or_default();
-        Self { kind: SourceKind::OciRepository, url, interval, timeout, suspend, secret, status }
+        Self { kind: SourceKind::OciRepository, url, interval, timeout, suspend, secret, follows, status }
     }
 }

@@ -1,10 +1,11 @@
-//! How the keys of the hub and of agents change without a new join: statements, each signed by the key before.
+//! Successions and handovers: statements, each signed by the previous key, that change the keys of the hub and of
+//! agents without a new join.
 //!
-//! A *succession* names all that agents pin of the hub, the signing key and the authorities, from then on. Successions are
-//! numbered and each names the one before, so an agent that was away for years walks from what it pins to what is in use, and
-//! notices a gap, a forgery and a fork. A *handover* is an agent's: its old key names the new ones, and the new key proves that the
-//! agent holds it. Neither needs a time or a nonce: each holds only from one key to the next, and what was followed once leads
-//! nowhere a second time.
+//! A *succession* names all that agents pin of the hub from then on: the signing key and the authorities. Successions
+//! are numbered, and each names the previous one. An agent that was away for years therefore walks from its pinned keys
+//! to the current ones, and detects a gap, a forgery and a fork. A *handover* belongs to an agent: its old key names
+//! the new ones, and the new key proves that the agent holds it. Neither needs a time or a nonce: each is valid only
+//! from one key to the next, and has no effect a second time.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,18 +14,18 @@ use crate::{
     protocol::{SigningKey, Verbatim},
 };
 
-/// Authorities that one succession may name: today's, and those that are announced.
+/// Maximum number of authorities in one succession: the current and the announced ones.
 pub const MAX_AUTHORITIES: usize = 4;
-/// Successions in one answer; an agent that is further behind asks again.
+/// Maximum number of successions in one answer. An agent that is further behind sends another request.
 pub const MAX_SUCCESSIONS: usize = 64;
-/// Handovers that an agent keeps and a hub reads: one in 90 days makes four years.
+/// Maximum number of handovers that an agent keeps and a hub reads: at one in 90 days, they last four years.
 pub const MAX_HANDOVERS: usize = 16;
 
-/// How far somebody has followed the hub's successions. 0: the keys of the installation's first start.
+/// Last succession of the hub that was followed. 0: the keys of the installation's first start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Position {
     pub sequence: u64,
-    /// [`Verbatim::link`] of the last one; none at 0.
+    /// [`Verbatim::link`] of the last succession. None at 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub link: Option<Digest>,
 }
@@ -35,32 +36,32 @@ impl Position {
     }
 }
 
-/// From here on the hub is who holds this signing key and is vouched for by one of these authorities.
+/// Keys of the hub from here on: the hub holds this signing key, and one of these authorities certifies it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Succession {
     pub installation: String,
-    /// 1, 2, 3 …
+    /// Number of the succession: 1, 2, 3 …
     pub sequence: u64,
-    /// [`Verbatim::link`] of the one before; none for the first.
+    /// [`Verbatim::link`] of the previous succession. None for the first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub previous: Option<Digest>,
-    /// The same as before where only an authority changes.
+    /// Signing key. Unchanged if only an authority changes.
     pub signing_key: SigningKey,
-    /// sha256 of each certificate.
+    /// sha256 of each authority's certificate.
     pub authorities: Vec<Digest>,
-    /// Seconds since 1970, for people.
+    /// Time in seconds since 1970, for people.
     pub made: i64,
 }
 
-/// What signatures cover begins with its purpose, so that one kind of statement is never another.
+/// Signed messages begin with their purpose, so that one kind of statement never counts as another.
 impl Verbatim<Succession> {
-    /// What the key before signs.
+    /// Message that the previous key signs.
     pub fn message(&self) -> Vec<u8> {
         self.message_for(b"farwater-succession-v1\n")
     }
 
-    /// What the next one calls this one by.
+    /// Digest by which the next succession names this one.
     pub fn link(&self) -> Digest {
         Digest::of(self.message())
     }
@@ -69,17 +70,17 @@ impl Verbatim<Succession> {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SignedSuccession {
     pub succession: Verbatim<Succession>,
-    /// Ed25519 over its message by the key of the succession before, base64.
+    /// Ed25519 over its message by the key of the previous succession, base64.
     pub signature: String,
 }
 
-/// Answer of `GET /agent/v1/successions/<sequence>`: those that follow, at most [`MAX_SUCCESSIONS`].
+/// Answer of `GET /agent/v1/successions/<sequence>`: the following ones, at most [`MAX_SUCCESSIONS`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Successions {
     pub successions: Vec<SignedSuccession>,
 }
 
-/// What somebody goes by.
+/// Trusted keys and authorities.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trusted {
     pub position: Position,
@@ -106,7 +107,7 @@ pub enum Broken {
 }
 
 impl Trusted {
-    /// What one more succession makes of it. `verifies` says whether a key has made a signature over a message.
+    /// Applies one more succession. `verifies` checks a key's signature of a message.
     fn follow(
         &self,
         installation: &str,
@@ -137,7 +138,7 @@ impl Trusted {
         })
     }
 
-    /// Follows all of them or none. What was followed before is passed over.
+    /// Follows all of them or none, and skips those followed before.
     pub fn walk(
         &self,
         installation: &str,
@@ -165,7 +166,7 @@ impl Trusted {
     }
 }
 
-/// An agent's old key names its new ones.
+/// Statement in which an agent's old key names its new ones.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Handover {
@@ -173,19 +174,19 @@ pub struct Handover {
     pub cluster_uid: String,
     /// The old Ed25519 public key, base64.
     pub from: String,
-    /// The new one.
+    /// The new Ed25519 public key, base64.
     pub public_key: String,
-    /// X25519, base64: what secrets are sealed to from then on.
+    /// The new X25519 public key to which secrets are sealed, base64.
     pub sealing_key: String,
 }
 
 impl Verbatim<Handover> {
-    /// What the old key signs.
+    /// Message that the old key signs.
     pub fn message(&self) -> Vec<u8> {
         self.message_for(b"farwater-handover-v1\n")
     }
 
-    /// What the new one does.
+    /// Message that the new key signs.
     pub fn proof_message(&self) -> Vec<u8> {
         self.message_for(b"farwater-handover-proof-v1\n")
     }
@@ -194,30 +195,31 @@ impl Verbatim<Handover> {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SignedHandover {
     pub handover: Verbatim<Handover>,
-    /// By `from`, base64.
+    /// Signature by `from`, base64.
     pub signature: String,
-    /// By `publicKey`, base64.
+    /// Signature by `publicKey`, base64.
     pub proof: String,
 }
 
-/// Body of `POST /agent/v1/keys`. It needs no access token: the key that the hub knows has signed it.
+/// Body of `POST /agent/v1/keys`. It needs no access token, because the key that the hub knows has signed it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct KeysRequest {
     pub cluster_uid: String,
-    /// The oldest first; a hub that was restored knows an older key than the last one.
+    /// Handovers, the oldest first. A restored hub may know an older key than the last one.
     pub handovers: Vec<SignedHandover>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct KeysAnswer {
-    /// The new keys are good once a token was asked for with them.
+    /// Hub's time in seconds since 1970. The new keys become valid once the agent requests a token
+    /// with them.
     pub hub_time: i64,
 }
 
-/// Where handovers lead from the public key that the hub knows; none where no handover begins there, or one that follows is not
-/// signed and proven. `verifies` says whether a public key has made a signature over a message.
+/// Follows handovers from the public key that the hub knows. None if no handover begins there, or if one on the way is
+/// not signed and proven. `verifies` checks a public key's signature of a message.
 pub fn follow_handovers<'a>(
     (installation, cluster_uid): (&str, &str),
     known: &str,

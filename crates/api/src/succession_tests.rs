@@ -1,6 +1,6 @@
 use super::*;
 
-/// A "signature" of tests: who signed, and a digest of what.
+/// A "signature" of tests: the signer's name, and a digest of the message.
 fn sign(key: &str, message: &[u8]) -> String {
     format!("{key} {}", Digest::of(message))
 }
@@ -42,7 +42,7 @@ fn walk(from: &Trusted, successions: &[SignedSuccession]) -> Result<Trusted, Bro
     from.walk("i", successions, verifies)
 }
 
-/// Three keys, one after the other.
+/// Three keys in succession.
 fn chain() -> [SignedSuccession; 3] {
     let one = after(&first(), 1);
     let at_one = walk(&first(), std::slice::from_ref(&one)).unwrap();
@@ -58,7 +58,7 @@ fn whoever_was_away_for_long_walks_to_the_keys_of_today() {
     assert_eq!((today.position.sequence, &today.signing_key), (3, &key(3)));
     assert_eq!(today.authorities, [Digest::of("ca 3")]);
     assert_eq!(today.position.link, Some(chain[2].succession.link()));
-    // From the middle, and what was followed before is no news.
+    // From the middle. Successions that were followed before change nothing.
     let middle = walk(&first(), &chain[..2]).unwrap();
     assert_eq!(walk(&middle, &chain[2..]).unwrap(), today);
     assert_eq!(walk(&middle, &chain).unwrap(), today);
@@ -85,7 +85,7 @@ fn a_forged_succession_is_refused() {
     touched.authorities.push(Digest::of("evil"));
     let touched = SignedSuccession { succession: touched.into(), ..one.clone() };
     assert_eq!(walk(&first(), &[touched]), forged(1, 0));
-    // By a key that was in use before: it vouches for its own successor only.
+    // Signed by an earlier key, which certifies only its own successor.
     let stolen = signed(&key(0), content(&two));
     assert_eq!(walk(&first(), &[one.clone(), stolen]), forged(2, 1));
     // Half of a good list is not followed either.
@@ -110,13 +110,13 @@ fn a_succession_of_a_newer_version_is_followed_over_what_came() {
     let succession: Verbatim<Succession> = serde_json::from_value(json.clone()).unwrap();
     let newer = SignedSuccession { signature: sign(&key(0).id, &succession.message()), succession };
     let at = walk(&first(), std::slice::from_ref(&newer)).unwrap();
-    // Kept and handed on, it is the same.
+    // Stored and passed on, it is the same.
     let kept: SignedSuccession = serde_json::from_str(&serde_json::to_string(&newer).unwrap()).unwrap();
     assert_eq!(serde_json::to_value(&kept.succession).unwrap(), json);
     assert_eq!(at.position.link, Some(kept.succession.link()));
     assert_ne!(kept.succession.link(), one.succession.link());
     assert_eq!(walk(&first(), &[kept]).unwrap(), at);
-    // What this version ignores can't be touched either.
+    // Fields that this version ignores cannot be changed either.
     let without = SignedSuccession { succession: one.succession, signature: newer.signature };
     assert!(matches!(walk(&first(), &[without]), Err(Broken::Forged(1, _))));
 }
@@ -128,7 +128,7 @@ fn a_fork_is_refused_by_whoever_has_followed_the_other_branch() {
     // The hub went back to its first keys and changed them again.
     let other = after(&first(), 9);
     assert_eq!(walk(&at_one, std::slice::from_ref(&other)), Err(Broken::Fork(1)));
-    // The same where the signing key stayed: both branches are signed by it.
+    // The same with an unchanged signing key, which signs both branches.
     let branch = |authority: &str| {
         signed(&key(0), Succession { signing_key: key(0), authorities: vec![Digest::of(authority)], ..content(&one) })
     };
@@ -188,7 +188,7 @@ fn a_handover_needs_the_old_key_and_the_new_one() {
     assert_eq!(leads(0, std::slice::from_ref(&good)), Some(key(1).public_key));
     let unsigned = SignedHandover { signature: sign(&key(9).public_key, &good.handover.message()), ..good.clone() };
     assert_eq!(leads(0, &[unsigned]), None);
-    // Somebody else's key can't be taken over.
+    // An agent cannot take over another agent's key.
     let unproven = SignedHandover { proof: good.signature.clone(), ..good.clone() };
     assert_eq!(leads(0, &[unproven]), None);
     for change in [

@@ -1,20 +1,20 @@
-//! The ids of a delivery's trace. They are derived from what is delivered, so that hub and agent write one trace without
-//! passing anything on: a poll's answer may come from a cache, and hours later.
+//! Ids of a delivery's trace. Hub and agent derive them from the delivered entry, so that both write to one trace
+//! without passing ids on: a poll's answer may come from a cache, and hours later.
 
 use sha2::{Digest as _, Sha256};
 
 use crate::Digest;
 
-/// Of the trace of one entry's delivery to one cluster, as W3C's Trace Context has it: the first 16 bytes of the sha256 of
-/// `farwater-trace-v1\n<cluster uid>\n<entry digest>`. The same entry delivered again, after a roll-back, writes to the same
-/// trace.
+/// Id of the trace of one entry's delivery to one cluster, in the format of W3C Trace Context: the first 16 bytes of
+/// the sha256 of `farwater-trace-v1\n<cluster uid>\n<entry digest>`. If the same entry is delivered again after a
+/// rollback, it writes to the same trace.
 pub fn trace_id(cluster_uid: &str, entry: &Digest) -> [u8; 16] {
     let mut id = [0; 16];
     id.copy_from_slice(&hash("farwater-trace-v1", cluster_uid, entry)[..16]);
     id
 }
 
-/// Of the span that all others of the delivery hang under; the hub tells it.
+/// Id of the root span of the delivery, which the hub records.
 pub fn delivery_span_id(cluster_uid: &str, entry: &Digest) -> [u8; 8] {
     let mut id = [0; 8];
     id.copy_from_slice(&hash("farwater-span-v1", cluster_uid, entry)[..8]);
@@ -29,7 +29,7 @@ fn hash(purpose: &str, cluster_uid: &str, entry: &Digest) -> [u8; 32] {
 mod tests {
     use super::*;
 
-    /// Hub and agent of different releases write to one trace: this never changes.
+    /// Hub and agent of different releases write to one trace, so the ids never change.
     #[test]
     fn ids_are_what_they_have_always_been() {
         let entry = Digest::of("entry");

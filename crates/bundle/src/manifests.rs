@@ -3,7 +3,7 @@
 //! Files named `*.yaml`, `*.yml` and `*.json`, folder by folder in the order of their names, but for those that the renderer's options or
 //! a `.sourceignore` leave out; each may hold many documents; `List`s are taken apart. As with kubectl a symlink to a file is read and a symlink to a folder is not
 //! descended into. Scalars: [`crate::yaml`]. Stricter than kubectl: a key given twice, two objects with one
-//! identity, `generateName` and an object without a name are errors.
+//! identity, `generateName`, an object without a name and a kustomization in a folder below are errors.
 //!
 //! An error never makes the set smaller in silence: what could be read comes as [`Manifests::Partial`] together
 //! with every error, and nothing may be deleted on the strength of it.
@@ -114,6 +114,11 @@ pub enum FolderReason {
     TooManyObjects,
     #[error("{0}. If no objects are meant, set raw.allowEmpty of the renderer")]
     Nothing(String),
+    #[error(
+        "holds a {0}, so it is not read as raw manifests. Add a renderer with the path of this folder, or leave this folder out with \
+         raw.exclude or {IGNORE_FILE}; if its files are to be applied as they are, leave out {0} alone"
+    )]
+    Kustomization(String),
     #[error("pattern {pattern:?} {problem}")]
     Pattern { pattern: String, problem: PatternProblem },
     #[error("{0} is over 65536 bytes long: use fewer lines")]
@@ -200,13 +205,18 @@ impl<'a> Collector<'a> {
             Ok(choice) => choice,
             Err(reason) => return self.fail_folder(folder, reason),
         };
+        let kustomized = choice.kustomized(&paths);
+        let is_apart = |path: &RelPath| kustomized.iter().any(|(apart, _)| path.is_within(apart));
         let taken: Vec<&RelPath> =
-            paths.iter().copied().filter(|path| is_manifest(path) && choice.takes(path)).collect();
+            paths.iter().copied().filter(|path| is_manifest(path) && !is_apart(path) && choice.takes(path)).collect();
         // A folder that other renderers read too may have no manifests left.
-        if taken.is_empty() && paths.len() == all.len() && !options.allow_empty {
+        if taken.is_empty() && kustomized.is_empty() && paths.len() == all.len() && !options.allow_empty {
             return self.fail_folder(folder, FolderReason::Nothing(explain_nothing(folder, &paths)));
         }
 
+        for (apart, file) in kustomized {
+            self.fail_folder(&apart, FolderReason::Kustomization(file));
+        }
         for path in taken {
             match archive.file(path) {
                 Ok(bytes) => self.add_text(path, bytes),

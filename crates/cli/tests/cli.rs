@@ -361,8 +361,16 @@ async fn deploy_is_repeatable_and_exports_what_it_applies() {
     let stdout = succeed(&other).await;
     assert!(stdout.starts_with("gitrepository.farwater.dev/again-"), "another branch is another source: {stdout}");
     assert!(stdout.ends_with("servicedeployment.farwater.dev/again configured\n"), "{stdout}");
+    let other_folder = ["deploy", url, "--path", "apps/api", "--cluster", "nowhere", "--name", "again"];
+    let ran = run(&other_folder).await;
+    assert_eq!((ran.code, ran.stdout.as_str()), (5, ""), "{}", ran.stderr);
+    let told = format!("service farwater-admin/again exists already: it deploys folder apps/web of {url}");
+    assert!(ran.stderr.contains(&told) && ran.stderr.contains("--replace"), "{}", ran.stderr);
+    let replaced: Vec<&str> = other_folder.iter().copied().chain(["--replace"]).collect();
+    assert!(succeed(&replaced).await.ends_with("servicedeployment.farwater.dev/again configured\n"));
+    assert!(succeed(&other_folder).await.ends_with("servicedeployment.farwater.dev/again unchanged\n"));
     succeed(&["cluster", "join", "elsewhere"]).await;
-    let moved = ["deploy", url, "--path", "apps/web", "--cluster", "elsewhere", "--name", "again"];
+    let moved = ["deploy", url, "--path", "apps/api", "--cluster", "elsewhere", "--name", "again"];
     let ran = run(&moved).await;
     assert_eq!((ran.code, ran.stdout.as_str()), (5, ""), "the cluster can't change: {}", ran.stderr);
 }
@@ -383,6 +391,8 @@ async fn deploy_refuses_before_it_writes_and_leaves_nothing_that_failed() {
     assert!(ran.code == 5 && ran.stderr.contains("spec.interval"), "{} {}", ran.code, ran.stderr);
     let ran = run(&with(&["somewhere", "--dry-run"])).await;
     assert!(ran.code == 0 && ran.stdout.contains("servicedeployment.farwater.dev/refused created (dry run)\n"));
+    let told = format!("not checked: whether {url} can be read and has a default branch and folder apps/web");
+    assert!(ran.stderr.contains(&told), "{}", ran.stderr);
     // A folder that is missing is final; what another service uses by then stays.
     let server = GitServer::start().await.unwrap();
     server.create("refused").unwrap().commit("main", &[("apps/web/web.yaml", "{}")]).unwrap();
@@ -402,6 +412,11 @@ async fn deploy_refuses_before_it_writes_and_leaves_nothing_that_failed() {
     assert!(ran.code == 1 && ran.stdout.contains("servicedeployment.farwater.dev/refused deleted"), "{}", ran.stdout);
     assert_eq!(run(&["get", "sd", "refused"]).await.code, 4);
     succeed(&["get", "fwgit", "refused"]).await;
+    // Its repository is known, so a dry run asks it.
+    let ran = deploy("third", &["--dry-run", "--branch", "none"]).await;
+    assert!(ran.code == 1 && ran.stderr.contains("branch or tag none does not exist"), "{} {}", ran.code, ran.stderr);
+    let ran = deploy("third", &["--dry-run", "--branch", "main"]).await;
+    assert!(ran.code == 0 && ran.stderr.contains("can be read and has branch main"), "{} {}", ran.code, ran.stderr);
 }
 
 #[tokio::test]

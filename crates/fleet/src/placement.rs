@@ -159,6 +159,35 @@ pub fn selects(selector: &LabelSelector, labels: &BTreeMap<String, String>) -> b
     equal && selector.match_expressions.iter().flatten().all(|requirement| satisfies(requirement, labels))
 }
 
+/// As an argument of `-l`: `env=prod,tier in (a,b),!old`; empty: it selects everything.
+pub fn describe_selector(selector: &LabelSelector) -> String {
+    let equal = selector.match_labels.iter().flatten().map(|(key, value)| format!("{key}={value}"));
+    let required =
+        selector.match_expressions.iter().flatten().map(|LabelSelectorRequirement { key, operator, values }| {
+            let values = values.iter().flatten().map(String::as_str).collect::<Vec<_>>().join(",");
+            match operator.as_str() {
+                "In" => format!("{key} in ({values})"),
+                "NotIn" => format!("{key} notin ({values})"),
+                "Exists" => key.clone(),
+                "DoesNotExist" => format!("!{key}"),
+                other => format!("{key} {other} ({values})"),
+            }
+        });
+    equal.chain(required).collect::<Vec<_>>().join(",")
+}
+
+/// Why a set has no members, for its condition.
+pub fn describe_no_clusters(selector: &LabelSelector) -> String {
+    let selector = match describe_selector(selector) {
+        selector if selector.is_empty() => "its empty selector".to_owned(),
+        selector => format!("its selector {selector}"),
+    };
+    format!(
+        "pending: {selector} selects no cluster that this namespace may deploy to; label a cluster, correct spec.clusterSelector, or ask for \
+         a ClusterGrant"
+    )
+}
+
 fn satisfies(requirement: &LabelSelectorRequirement, labels: &BTreeMap<String, String>) -> bool {
     let value = labels.get(&requirement.key);
     let listed = |value: &String| requirement.values.as_ref().is_some_and(|values| values.contains(value));
@@ -307,5 +336,17 @@ mod tests {
         assert_eq!(cluster_candidates(&reference(Some("x")), "team-a"), [("x", "east")]);
         assert_eq!(cluster_candidates(&reference(None), "team-a"), [("team-a", "east"), (ADMIN_NAMESPACE, "east")]);
         assert_eq!(cluster_candidates(&reference(None), ADMIN_NAMESPACE), [(ADMIN_NAMESPACE, "east")]);
+    }
+
+    #[test]
+    fn a_selector_is_named_as_an_argument() {
+        let check = |yaml: &str, expected: &str| {
+            let selector: LabelSelector = serde_saphyr::from_str(yaml).unwrap();
+            assert_eq!(describe_selector(&selector), expected);
+        };
+        check("{}", "");
+        check("matchLabels: {env: prod, tier: a}", "env=prod,tier=a");
+        let more = "matchExpressions: [{key: tier, operator: In, values: [a, b]}, {key: old, operator: DoesNotExist}]";
+        check(more, "tier in (a,b),!old");
     }
 }

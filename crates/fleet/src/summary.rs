@@ -12,7 +12,7 @@ use farwater_api::{
 use jiff::Timestamp;
 
 use news::is_applied_already;
-pub use news::{News, news};
+pub use news::{News, news, set_news, source_news};
 
 use crate::{
     assignment::{Candidate, Why},
@@ -38,6 +38,8 @@ pub const REMOVAL_HELD: &str = "removal is held";
 pub const FLEET_FROZEN: &str = "FleetFrozen";
 /// Reason of a set whose rollout a failed cluster halts.
 pub const ROLLOUT_HALTED: &str = "RolloutHalted";
+/// The reason of a set whose selector finds no cluster, as controllers and people read it.
+pub const NO_CLUSTERS: &str = "NoClusters";
 /// How a removal ends that waits for an agent which says nothing.
 pub const REMOVAL_EXIT: &str =
     "to let go of its objects instead, set spec.deletionPolicy to Orphan or delete the Cluster; they stay then";

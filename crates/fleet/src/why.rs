@@ -10,7 +10,7 @@ mod set;
 mod source;
 
 use farwater_api::{
-    AnySource, Cluster, Condition, PROPOSE_PRUNE, RolloutPhase, ServiceDeployment,
+    AGENT_FINALIZER, AnySource, Cluster, Condition, GROUP, PROPOSE_PRUNE, RolloutPhase, ServiceDeployment,
     objects::{Health, ObjectRef, ObjectReport, SyncState},
     service_deployment::{Contents, DependencyKind, HeldPrune},
     service_set::{Member, Progress, RolloutStatus},
@@ -23,7 +23,7 @@ pub use source::explain_source;
 
 use crate::{
     conditions::holding,
-    freeze,
+    deletion, freeze,
     parameters::WAITS,
     summary::{FLEET_FROZEN, FROZEN, HOOK_FAILED, REMOVAL_EXIT, REMOVAL_HELD, TEST_FAILED, WAITING_FOR_AGENT},
     words::{counted, verb},
@@ -125,13 +125,16 @@ pub struct Finding {
     /// One sentence, no full stop.
     pub sentence: String,
     pub evidence: Vec<String>,
+    /// What `next` needs to be done before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub first: Option<NextStep>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next: Option<NextStep>,
 }
 
 impl Finding {
     fn new(standing: Standing, link: Link, sentence: impl Into<String>) -> Self {
-        Self { standing, link: Some(link), sentence: sentence.into(), evidence: Vec::new(), next: None }
+        Self { standing, link: Some(link), sentence: sentence.into(), evidence: Vec::new(), first: None, next: None }
     }
 
     fn broken(link: Link, sentence: impl Into<String>) -> Self {
@@ -158,6 +161,11 @@ impl Finding {
 
     fn next(mut self, step: NextStep) -> Self {
         self.next = Some(step);
+        self
+    }
+
+    fn first(mut self, step: NextStep) -> Self {
+        self.first = Some(step);
         self
     }
 }
@@ -201,6 +209,14 @@ fn judge_deletion(evidence: &Evidence<'_>) -> Option<Finding> {
         farwater_api::service_deployment::DeletionPolicy::Delete => "deleted its objects",
         farwater_api::service_deployment::DeletionPolicy::Orphan => "let go of its objects",
     };
+    let age = ago(since.0, evidence.now);
+    let finalizers = service.metadata.finalizers.as_deref().unwrap_or_default();
+    let holders = deletion::holders(finalizers);
+    // The agent has confirmed, and another program has not.
+    if !finalizers.is_empty() && !finalizers.iter().any(|finalizer| finalizer == AGENT_FINALIZER) {
+        let told = format!("the service is being deleted for {age}; it is held by {holders}");
+        return Some(Finding::progressing(Link::Agent, told).next(describe_object(service)));
+    }
     if let Some(finding) = judge_cluster(evidence) {
         let exit = match service.spec.deletion_policy {
             farwater_api::service_deployment::DeletionPolicy::Delete => REMOVAL_EXIT,
@@ -208,7 +224,6 @@ fn judge_deletion(evidence: &Evidence<'_>) -> Option<Finding> {
         };
         return Some(finding.because("the service is being deleted, which the agent has to confirm").because(exit));
     }
-    let age = ago(since.0, evidence.now);
     let ready = service.status.as_ref().and_then(|status| find(&status.conditions, "Ready"));
     if let Some(held) = ready.filter(|c| c.reason == "Removing" && c.message.starts_with(REMOVAL_HELD)) {
         let told = format!("the service is being deleted for {age}; {}", sentence(held));
@@ -218,7 +233,12 @@ fn judge_deletion(evidence: &Evidence<'_>) -> Option<Finding> {
         Link::Agent,
         format!("the service is being deleted for {age}; the agent has not yet confirmed that it {what}"),
     );
-    Some(judge_prune(evidence).map_or(finding, |held| held.because("the service is being deleted")))
+    let held_by = if holders.is_empty() { String::new() } else { format!("held by {holders}") };
+    Some(judge_prune(evidence).map_or(finding.because(held_by), |held| held.because("the service is being deleted")))
+}
+
+fn describe_object(service: &ServiceDeployment) -> NextStep {
+    NextStep::Kubectl(format!("describe servicedeployments.{GROUP} {}", flags(service)))
 }
 
 /// The hub's own words, or what the spec says as long as there are none.
@@ -652,6 +672,7 @@ fn healthy(evidence: &Evidence<'_>) -> Finding {
         link: None,
         sentence: format!("{} is healthy at {revision} on {cluster}", name_of(service)),
         evidence: Vec::new(),
+        first: None,
         next: None,
     };
     if let Some(counts) = status.objects {

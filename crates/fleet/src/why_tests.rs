@@ -3,6 +3,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::summary::NO_CLUSTERS;
 
 /// A service in order, on a cluster in order, from a source in order; each test breaks one thing or two.
 struct World {
@@ -183,6 +184,23 @@ fn only_a_silent_server_has_not_answered_and_each_other_cause_has_its_own_senten
 }
 
 #[test]
+fn a_reference_that_is_missing_is_corrected_in_the_field_that_is_in_use() {
+    let check = |stated: Value, expected: &str| {
+        let mut world = world();
+        world.source["spec"]["ref"] = stated;
+        fails(&mut world, "ReferenceNotFound", "what is followed does not exist");
+        let (NextStep::Kubectl(next) | NextStep::Farwater(next) | NextStep::InCluster(next)) =
+            judge(&world).next.unwrap();
+        assert!(next.contains(expected), "{next}");
+    };
+    check(Value::Null, r#"{"ref":{"branch":"BRANCH"}}"#);
+    check(json!({"branch": "nobranch"}), r#"{"ref":{"branch":"BRANCH"}}"#);
+    check(json!({"tag": "v9"}), r#"{"ref":{"tag":"TAG"}}"#);
+    check(json!({"semver": "^9"}), r#"{"ref":{"semver":"SEMVER"}}"#);
+    check(json!({"pipeline": "shop"}), "pipeline status shop -n team-a");
+}
+
+#[test]
 fn a_source_without_its_secret_is_told_how_to_get_one() {
     let mut world = world();
     world.source["status"] = json!({"staleSince": "2026-01-01T11:59:00Z",
@@ -194,7 +212,8 @@ fn a_source_without_its_secret_is_told_how_to_get_one() {
     assert_eq!(finding.next, Some(NextStep::Kubectl(create.to_owned())));
     fails(&mut world, "AuthenticationFailed", "the server wants credentials and the repository names none");
     let finding = judge(&world);
-    assert!(finding.evidence[1].starts_with("first: kubectl create secret generic NAME -n team-a "), "{finding:?}");
+    let create = "create secret generic NAME -n team-a --from-literal=username=USER --from-literal=password=TOKEN";
+    assert_eq!(finding.first, Some(NextStep::Kubectl(create.to_owned())));
     let patch = r#"patch gitrepositories infra -n team-a --type merge -p '{"spec":{"secretRef":{"name":"NAME"}}}'"#;
     assert_eq!(finding.next, Some(NextStep::Kubectl(patch.to_owned())));
 }
@@ -338,6 +357,11 @@ fn a_set_is_explained_by_its_spec_its_rollout_and_its_clusters_in_this_order() {
     assert_eq!(finding.sentence, "rollout 4 is Halted: 1 of 3 clusters are done");
     assert_eq!(finding.evidence, ["pinned to version 1 (slow)", "team-a/east failed: crashes", "team-a/west waits"]);
     assert_eq!(finding.next, Some(NextStep::Farwater("why site-east -n team-a".to_owned())));
+
+    let pending = "pending: its selector env=prod selects no cluster that this namespace may deploy to";
+    let finding = explain(&set("Complete", json!([condition("Ready", "False", NO_CLUSTERS, pending)])), &json!([]));
+    assert_eq!((finding.standing, finding.link), (Standing::Progressing, Some(Link::Placement)));
+    assert_eq!(finding.sentence, pending);
 
     let mut wrong = set("Complete", not_ready);
     wrong["status"]["errors"] = json!([{"cluster": "team-a/north", "message": "no region"}]);
@@ -588,6 +612,12 @@ fn a_deletion_waits_for_a_cluster_that_may_be_silent() {
         Link::Agent,
         "the service is being deleted for 60s; the agent has not yet confirmed that it let go of its objects",
     );
+    let held = |w: &mut World| {
+        delete(w);
+        w.service["metadata"]["finalizers"] = json!(["example.com/audit"]);
+    };
+    let told = "the service is being deleted for 60s; it is held by finalizer example.com/audit, until the program that set it takes it off";
+    progressing(held, Link::Agent, told);
     let silent = |w: &mut World| {
         delete(w);
         w.cluster["status"]["conditions"] = json!([condition("Ready", "Unknown", "Silent", "")]);

@@ -1,4 +1,4 @@
-//! Answers and events that are made and not read yet: the memory that they take, of all clients and of each one.
+//! Memory of answers and events that clients have not read yet, in total and per client.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,20 +16,21 @@ use crate::{
     turns::Shares,
 };
 
-/// Bytes of answers and events that clients have not read yet.
+/// Bytes of unread answers and events of all clients.
 const ROOM: usize = 256 << 20;
 /// The same for administrators.
 const RESERVED: usize = 256 << 20;
-/// One user has so small a part of the room: somebody may have accounts of several namespaces.
+/// One user may use this part of the room. It is small, because one person may have accounts in several namespaces.
 const PARTS: usize = 8;
 const RESERVED_PARTS: usize = 4;
-/// Answers of one user that are made and wait for room.
+/// Maximum number of one user's answers that wait for room.
 const WAITING: usize = 2;
-/// Longest wait for room.
+/// Maximum wait for room.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Bytes from which on an answer takes room.
+/// Answers of at least this many bytes take room.
 const LONG: usize = 8 << 10;
-/// A connection whose client has not read a long answer by then is closed, with a second more for each [`LEAST_RATE`] bytes.
+/// A connection whose client has not read a long answer after this time is closed. The client has a second more for
+/// each [`LEAST_RATE`] bytes.
 const UNREAD: Duration = Duration::from_secs(60);
 const LEAST_RATE: usize = 32 << 10;
 
@@ -42,7 +43,7 @@ pub struct Answers {
     waiting: Arc<Shares>,
 }
 
-/// The room of one user's answers.
+/// Room for the answers of one user.
 #[derive(Clone)]
 pub struct UserAnswers {
     room: Room,
@@ -68,8 +69,8 @@ impl Answers {
 }
 
 impl UserAnswers {
-    /// Room for an answer, or a page of one, until its client has read it; none where there is too little for too long. The answer is in memory
-    /// already, so only few of them wait for room.
+    /// Room for an answer, or a page of one, until its client has read it. None: there was too little for too long. The
+    /// answer is in memory already, so only few answers wait for room.
     pub async fn take(&self, bytes: usize) -> Option<Held> {
         let mut held = Held::default();
         if !self.room.try_grow(&mut held, &self.user, bytes) {
@@ -79,18 +80,18 @@ impl UserAnswers {
         Some(held)
     }
 
-    /// Grows the held room to so many bytes, as soon as there is room.
+    /// Grows the held room to this many bytes, as soon as there is room.
     pub async fn grow(&self, held: &mut Held, bytes: usize) -> Result<(), AcquireError> {
         self.room.grow(held, &self.user, bytes).await
     }
 
-    /// Whether the user, or all of them, hold more than half of what they may.
+    /// Whether the user, or all users together, hold more than half of their room.
     pub fn is_short(&self) -> bool {
         self.room.is_short(&self.user)
     }
 
-    /// The answer, with its room until it is read, or its refusal. `is_read`: nothing was written for it. The connection is closed when the
-    /// answer stays unread.
+    /// Returns the answer, which keeps its room until it is read, or a refusal. `is_read`: the request wrote nothing.
+    /// If the answer stays unread, the connection is closed.
     pub async fn hold(self, response: Response, is_read: bool, connection: Option<Closer>) -> Response {
         let (parts, body) = response.into_parts();
         let length = body.size_hint().exact().and_then(|length| usize::try_from(length).ok());
@@ -118,7 +119,7 @@ fn refuse(is_read: bool) -> Response {
     if is_read {
         return try_later(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests", TOO_MUCH);
     }
-    // As where a request takes too long: it may have been carried out.
+    // Like for a request that takes too long: it may have been committed.
     let message = "the request was carried out; its answer is not sent, because too much that was sent to this user is not read yet";
     failure(StatusCode::GATEWAY_TIMEOUT, "Timeout", message)
 }

@@ -1,4 +1,4 @@
-//! Threads that serve the API's clients and give way to all others: a storm of lists must not make agents late.
+//! Threads that serve the API's clients and yield to all others, so that many lists don't delay agents.
 
 use std::{future::poll_fn, io, pin::pin, thread};
 
@@ -7,8 +7,8 @@ use tokio::{
     task::JoinHandle,
 };
 
-/// Bytes of stack of each thread that answers requests. Parsers recurse once for each level of a value, and an unoptimized build takes up
-/// to 20 KiB for each level: a body may have 127 levels. Unused stack takes no memory.
+/// Bytes of stack of each thread that answers requests. Parsers recurse once per level of a value, and an unoptimized
+/// build takes up to 20 KiB per level: a body may have 127 levels. Unused stack takes no memory.
 pub const STACK: usize = 8 << 20;
 
 pub struct ApiThreads(Option<Runtime>);
@@ -21,8 +21,8 @@ impl ApiThreads {
         Ok(Self(Some(runtime)))
     }
 
-    /// Goes on there with what was begun elsewhere, and after each step lets those go first who have waited meanwhile: a thread that
-    /// is only nice is left to end its slice, which is longer than a poll takes.
+    /// Continues work on these threads that began elsewhere. After each step it yields to waiting threads, because a
+    /// thread that is only nice may use its whole time slice, which is longer than a poll takes.
     pub fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
         let work = async move {
             let mut work = pin!(work);
@@ -43,14 +43,14 @@ impl ApiThreads {
 impl Drop for ApiThreads {
     fn drop(&mut self) {
         if let Some(runtime) = self.0.take() {
-            // The last to use it may be one of its own threads.
+            // One of its own threads may be the last user.
             runtime.shutdown_background();
         }
     }
 }
 
 fn give_way() {
-    // Where threads compete, one that isn't nice gets three times the time of one that is this nice.
+    // If threads compete, one with normal priority gets three times the time of one that is this nice.
     #[cfg(target_os = "linux")]
     if let Err(error) = rustix::process::setpriority_process(None, 5) {
         tracing::debug!(%error, "requests to the API don't give way to agents");

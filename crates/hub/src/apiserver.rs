@@ -7,8 +7,8 @@
 //!                                     └─ write, apply, delete ─ intake ─ managed ─ strategy ─ admission ─ store
 //! ```
 //!
-//! What can be decided from data alone is pure and has its own module: `request`, `selector`, `body`, `schema`,
-//! `strategy`, `patch`, `strategic`, `table`, `discovery`, `openapi`. The real kube-apiserver is the judge of all texts.
+//! Decisions from data alone are pure and have their own modules: `request`, `selector`, `body`, `schema`, `strategy`,
+//! `patch`, `strategic`, `table`, `discovery`, `openapi`. All texts follow the real kube-apiserver.
 
 mod admission;
 mod apply;
@@ -84,7 +84,8 @@ pub use remove_namespaces::remove_namespaces;
 pub use stamped::{check_template, complete as complete_service, complete_set, mark_deleted};
 pub use strategy::rules;
 
-/// What whoever creates this object of ours would be told is wrong with it in itself: a sentence each, beginning with the field.
+/// The errors that a person would get for creating this object of ours: one sentence each, beginning with the field.
+/// Only the object itself is checked.
 pub fn problems(object: &Value) -> Vec<String> {
     let is_its = |kind: &&ResourceKind| {
         kind.ours && object["kind"] == kind.kind.as_str() && object["apiVersion"] == kind.api_version().as_str()
@@ -98,8 +99,8 @@ pub fn problems(object: &Value) -> Vec<String> {
     errors.iter().map(ToString::to_string).collect()
 }
 
-/// Answers everything under `/api`, `/apis` and `/openapi`. The turn ends when the answer is made; a watch gives it back
-/// between the pages of its initial state.
+/// Answers everything under `/api`, `/apis` and `/openapi`. The turn ends when the answer is complete; a watch releases
+/// it between the pages of its initial state.
 pub async fn serve(hub: Arc<Hub>, user: User, turn: Turn, request: Request<Bytes>) -> Response {
     match answer(hub, user, turn, request).await {
         Ok(response) => response,
@@ -130,7 +131,7 @@ async fn answer(hub: Arc<Hub>, user: User, turn: Turn, request: Request<Bytes>) 
         return Err(ApiError::no_such_path());
     }
     if !info.subresource.is_empty() && kind.subresource(&info.subresource).is_none() {
-        // Custom resources are served by a handler of their own, which takes the path for a name.
+        // Kubernetes serves custom resources by another handler, which takes the path as a name.
         let absent = ApiError::not_found(&info.group, &info.resource, &info.name);
         return Err(if kind.ours { absent } else { ApiError::no_such_path() });
     }
@@ -143,11 +144,12 @@ async fn answer(hub: Arc<Hub>, user: User, turn: Turn, request: Request<Bytes>) 
 
 async fn dispatch(call: Call, turn: Turn, method: &Method, body: Bytes) -> Result<Response, ApiError> {
     let not_allowed = ApiError::method_not_allowed;
-    // One object of a namespaced kind is always asked for in its namespace.
+    // A request for one object of a namespaced kind always names its namespace.
     let needs_namespace = !matches!(call.info.verb.as_str(), "list" | "watch");
     if call.kind.namespaced && call.info.namespace.is_empty() && needs_namespace {
         return Err(not_allowed());
     }
+
     if !call.kind.stored {
         return if *method == Method::POST && call.info.name.is_empty() {
             reviews::create(&call, body).await
@@ -155,6 +157,7 @@ async fn dispatch(call: Call, turn: Turn, method: &Method, body: Bytes) -> Resul
             Err(not_allowed())
         };
     }
+
     if let Some(subresource) = call.kind.subresource(&call.info.subresource) {
         if !subresource.verbs.contains(&call.info.verb.as_str()) {
             return Err(not_allowed());
@@ -163,6 +166,7 @@ async fn dispatch(call: Call, turn: Turn, method: &Method, body: Bytes) -> Resul
             return subresources::answer(&call, body).await;
         }
     }
+
     match (call.info.verb.as_str(), call.info.is_collection()) {
         ("list", _) => read::list(&call).await,
         ("watch", _) => watch::watch(call, turn),
@@ -210,7 +214,7 @@ async fn authorize(hub: &Hub, user: &User, attributes: &Attributes) -> Result<()
     if decision.is_allowed() { Ok(()) } else { Err(denied(user, attributes, &decision)) }
 }
 
-/// Decides once more on a request whose answer is still being sent: its token, account or rights may be gone.
+/// Authorizes a request again while its answer is still being sent: its token, account or rights may be gone.
 async fn decide_again(call: &Call) -> Result<(), ApiError> {
     let sender = call.hub.access.authenticate(&call.headers).await.map_err(|error| match error {
         Unauthenticated::Unavailable(_) => ApiError::unavailable(error.to_string()),

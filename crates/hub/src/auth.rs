@@ -1,9 +1,9 @@
-//! Who sends a request, and whether they may: bearer tokens, and RBAC over an index in memory.
+//! Authentication by bearer tokens, and authorization by RBAC over an index in memory.
 //!
-//! The decision itself is [`farwater_fleet::access`], a function of data. Here it is fed: every change of a role or
-//! binding reaches the index through the store's watch, and a request is decided only on an index that has reached the
-//! position at which the store was when the request came. So a client's own change is seen by its next request, and an
-//! index that can't follow denies with [`AccessError::Behind`] and never allows.
+//! The decision itself is [`farwater_fleet::access`], a function of data. This module feeds it: every change of a role
+//! or binding reaches the index through the store's watch. A request is decided only when the index has reached the
+//! store's position at the request's arrival. So a client's own change counts for its next request. An index that can't
+//! follow denies with [`AccessError::Behind`] and never allows.
 
 mod impersonation;
 mod index;
@@ -27,7 +27,7 @@ pub struct Access {
     index: Index,
 }
 
-/// Why a decision could not be made. Always an answer of 503, never a permission.
+/// Why a decision could not be made. Always answered with 503, never with permission.
 #[derive(Debug, Error)]
 pub enum AccessError {
     #[error("the index of roles and bindings is behind the store; try again")]
@@ -36,7 +36,7 @@ pub enum AccessError {
     Store(#[from] StoreError),
 }
 
-/// Why a role or binding was not let through.
+/// Why a role or binding was refused.
 #[derive(Debug, Error)]
 pub enum EscalationError {
     #[error(transparent)]
@@ -70,7 +70,7 @@ impl Access {
         Ok(self.index.read(|policy| policy.check_escalation(user, object))??)
     }
 
-    /// Whether decisions can be made right now.
+    /// Whether decisions can be made now.
     pub fn is_ready(&self) -> bool {
         self.index.is_following()
     }

@@ -1,4 +1,4 @@
-//! Bodies of requests, read before the request takes a turn: a client that sends slowly keeps only itself waiting.
+//! Bodies of requests are read before the request takes a turn, so that a slow client delays only itself.
 
 use std::time::Duration;
 
@@ -10,9 +10,9 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::room::{Held, Room};
 
-/// Bytes a second. The largest object of the API takes less than two minutes at this rate.
+/// Bytes per second. The largest object of the API takes less than two minutes at this rate.
 const RATE: usize = 32 << 10;
-/// Longest wait for room. It is not counted as the client's.
+/// Maximum wait for room. It does not count as the client's time.
 const ROOM: Duration = Duration::from_secs(10);
 
 /// Room for the bodies of one class of requests.
@@ -22,7 +22,7 @@ pub struct Bodies {
     grace: Duration,
 }
 
-/// A whole body. Its room is given back when this is dropped.
+/// A complete body. Its room is released when this is dropped.
 pub struct Whole {
     pub bytes: Bytes,
     _room: Held,
@@ -41,8 +41,8 @@ pub enum BodyError {
 }
 
 impl Bodies {
-    /// `bytes`: of all bodies that are read or worked on at the same time; one client has a quarter of them. A body takes `grace` at most,
-    /// and a second more for each [`RATE`] bytes that have come.
+    /// `bytes`: room for all bodies that are read or handled at the same time; one client may use a quarter. A body may
+    /// take `grace`, and a second more for each [`RATE`] bytes received.
     pub fn new(bytes: usize, grace: Duration) -> Self {
         Self { room: Room::new(bytes, 4), grace }
     }
@@ -83,7 +83,7 @@ mod tests {
 
     const GRACE: Duration = Duration::from_secs(10);
 
-    /// Pieces of so many bytes, one each `pause`.
+    /// Pieces of `size` bytes, one per `pause`.
     fn body(pieces: usize, size: usize, pause: Duration) -> Body {
         let piece = move |_| async move {
             tokio::time::sleep(pause).await;

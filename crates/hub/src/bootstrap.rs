@@ -1,5 +1,5 @@
-//! What a hub makes at its first start and completes at every other: the administrators' namespace, the default roles,
-//! and the administrator's kubeconfig.
+//! The objects that a hub creates at its first start and completes at later starts: the admin namespace, the default
+//! roles, and the administrator's kubeconfig.
 
 mod kubeconfig;
 
@@ -17,7 +17,7 @@ use crate::apiserver::manage;
 pub use kubeconfig::{KubeconfigError, ensure_admin_kubeconfig};
 
 const DEFAULT_ROLES: &str = include_str!("bootstrap/roles.yaml");
-/// Set to "false" on a default role or binding, it keeps the hub's hands off.
+/// If this is "false" on a default role or binding, the hub does not change it.
 const AUTOUPDATE: &str = "rbac.authorization.kubernetes.io/autoupdate";
 
 #[derive(Debug, Error)]
@@ -30,7 +30,7 @@ pub enum BootstrapError {
     Store(#[from] StoreError),
 }
 
-/// Makes what is missing of the default objects.
+/// Creates missing default objects, and completes existing ones.
 pub async fn ensure_defaults(store: &Store, now: Timestamp) -> Result<(), BootstrapError> {
     ensure(store, namespace_object(ADMIN_NAMESPACE), Kind::new("namespaces", ""), now).await?;
     let roles: Vec<Value> =
@@ -79,8 +79,8 @@ async fn ensure(store: &Store, mut object: Value, kind: Kind, now: Timestamp) ->
     Ok(())
 }
 
-/// The stored object with what it lacks of the default's rules and subjects; none if it lacks nothing. What a binding
-/// refers to never changes.
+/// The stored object with missing rules and subjects of the default added; None: it lacks none. The role of a binding
+/// is never changed.
 fn complete(current: &Resource, default: &Value) -> Option<Value> {
     let annotations: BTreeMap<String, String> =
         serde_json::from_value(current.object["metadata"]["annotations"].clone()).unwrap_or_default();
@@ -126,7 +126,7 @@ mod tests {
         policy
     }
 
-    /// Each default role is bound to a user of its name in namespace `team-a`.
+    /// Binds each default role to a user of its name in namespace `team-a`.
     #[test]
     fn default_roles_allow_what_their_names_say() {
         let bindings: Vec<Value> = ["view", "edit", "admin"]
@@ -161,7 +161,7 @@ mod tests {
         check("view", "get", "servicedeployments/bundle.farwater.dev", "team-a", false);
         check("edit", "get", "servicedeployments/bundle.farwater.dev", "team-a", true);
         check("view", "get", "receivers.farwater.dev", "team-a", true);
-        // A window of a namespace is for all that is on its clusters.
+        // A window of a namespace applies to everything on its clusters.
         check("view", "get", "changewindows.farwater.dev", "team-a", true);
         check("edit", "create", "changewindows.farwater.dev", "team-a", false);
         check("admin", "create", "changewindows.farwater.dev", "team-a", true);

@@ -20,7 +20,7 @@ use crate::{controllers::git::SourceSettings, identity::MountedFiles};
 
 pub use database::{DatabaseError, DatabasePassword, DatabaseUrl, locate, store_location};
 
-/// Longest configuration file that is read.
+/// Maximum bytes of a configuration file.
 const MAX_FILE_BYTES: u64 = 1 << 20;
 const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8443);
 
@@ -165,7 +165,8 @@ pub struct Config {
     pub patience: Patience,
 }
 
-/// How long clients may take before they are closed. No options: nobody needs others than these.
+/// How long clients may take before their connections are closed. These are no options, because other values are not
+/// needed.
 #[derive(Clone, Copy, Debug)]
 pub struct Patience {
     /// For the TLS handshake.
@@ -180,7 +181,7 @@ impl Default for Patience {
     }
 }
 
-/// Where the hub is reached: `https://HOST[:PORT]`, without a trailing slash.
+/// Address at which the hub is reached: `https://HOST[:PORT]`, without a trailing slash.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Advertise {
     url: String,
@@ -193,8 +194,8 @@ impl Advertise {
         host == "localhost" || host.parse().is_ok_and(|address: IpAddr| address.is_loopback())
     }
 
-    /// What is advertised unless told: the address that is listened on. An unspecified one can't be dialled, so the
-    /// loopback stands for it.
+    /// The default: the address that the hub listens on. An unspecified address can't be dialled, so the loopback
+    /// address replaces it.
     pub fn of_listener(address: SocketAddr) -> Self {
         let ip = match address.ip() {
             ip if !ip.is_unspecified() => ip,
@@ -208,7 +209,7 @@ impl Advertise {
         &self.url
     }
 
-    /// The name or address alone, an IPv6 address without brackets: what the certificate must be valid for.
+    /// Only the name or address, an IPv6 address without brackets: the certificate must be valid for it.
     pub fn host(&self) -> &str {
         &self.host
     }
@@ -241,25 +242,29 @@ pub enum ConfigError {
 }
 
 impl HubArgs {
-    /// Reads the file, if one is named, and fills in what is unset.
+    /// Reads the file, if one is named, and sets the options that are unset.
     pub fn resolve(self) -> Result<Config, ConfigError> {
         let file = match &self.config {
             Some(path) => parse_file(path, &read_file(path)?)?,
             None => Self::default(),
         };
         let set = self.or(file);
+
         let data_dir =
             set.data_dir.ok_or(ConfigError::Missing { option: "data-dir", variable: "FARWATER_DATA_DIR" })?;
         let password = set.database_password;
         let database = database::resolve(set.database, password, set.database_password_file.as_deref())?;
         let tls = pair(set.tls_cert, set.tls_key, set.tls_ca)?;
+
         let listen = set.listen.unwrap_or(DEFAULT_LISTEN);
         let mut allowed = set.allow_private_links;
-        // A hub on a developer's machine, beside its Git server. A hub behind a proxy is advertised by the proxy's name.
+        // A hub on a developer's machine, next to its Git server. A hub behind a proxy is advertised by the proxy's
+        // name.
         let is_tried_out = listen.ip().is_loopback() && set.advertise.as_ref().is_none_or(Advertise::is_loopback);
         if allowed.is_empty() && is_tried_out {
             allowed = LOOPBACK.to_vec();
         }
+
         Ok(Config {
             data_dir,
             database,
@@ -282,7 +287,7 @@ impl HubArgs {
         })
     }
 
-    /// What is set here, and for the rest what is set there.
+    /// The options of `self`, and those of `other` where they are unset.
     fn or(self, other: Self) -> Self {
         Self {
             data_dir: self.data_dir.or(other.data_dir),
@@ -339,7 +344,7 @@ fn read_file(path: &Path) -> Result<String, ConfigError> {
     std::fs::read_to_string(path).map_err(read)
 }
 
-/// The file's options, checked by the flags' own parsers: one list of names, one meaning.
+/// The file's options, parsed by the flags' own parsers, so that names and meanings are the same.
 fn parse_file(path: &Path, text: &str) -> Result<HubArgs, ConfigError> {
     let parse = |message: String| ConfigError::Parse { path: path.to_owned(), message };
     let value: Value = if text.trim().is_empty() {
@@ -347,13 +352,15 @@ fn parse_file(path: &Path, text: &str) -> Result<HubArgs, ConfigError> {
     } else {
         serde_saphyr::from_str(text).map_err(|error| parse(error.to_string()))?
     };
+
     let entries = match value {
         Value::Null => return Ok(HubArgs::default()),
         Value::Object(entries) => entries,
         _ => return Err(parse("expected a mapping of options to values".to_owned())),
     };
+
     let command = HubArgs::augment_args(clap::Command::new("hub").no_binary_name(true).disable_help_flag(true))
-        // The environment has been read with the flags; here it would lend its value to an option of the file.
+        // The environment was read with the flags; here it would set an option that the file names.
         .mut_args(|arg| arg.env(None::<&str>));
     let valid: Vec<String> = command
         .get_arguments()
@@ -361,6 +368,7 @@ fn parse_file(path: &Path, text: &str) -> Result<HubArgs, ConfigError> {
         .filter(|name| *name != "config")
         .map(str::to_owned)
         .collect();
+
     let mut flags = Vec::new();
     for (name, value) in entries {
         if !valid.contains(&name) {
@@ -373,6 +381,7 @@ fn parse_file(path: &Path, text: &str) -> Result<HubArgs, ConfigError> {
             flags.push(format!("--{name}={value}"));
         }
     }
+
     let refused = |error: clap::Error| ConfigError::Value { path: path.to_owned(), message: first_line(&error) };
     let matches = command.try_get_matches_from(flags).map_err(refused)?;
     HubArgs::from_arg_matches(&matches).map_err(refused)
@@ -394,7 +403,7 @@ fn scalar(value: Value) -> Option<String> {
     }
 }
 
-/// Clap's message without its label, usage and colours.
+/// Clap's message without label, usage and colours.
 fn first_line(error: &clap::Error) -> String {
     let text = error.to_string();
     let lines: Vec<&str> = text.lines().take_while(|line| !line.starts_with("For more")).collect();

@@ -1,6 +1,8 @@
-//! Controllers: woken by a timer or a change, they read again, act so that acting twice changes nothing, and say what is.
+//! Controllers and what they share. A controller is woken by a timer or a change, reads again, acts so that acting
+//! twice changes nothing, and writes a status.
 //!
-//! One per file. They take no input but a key, and keep no objects.
+//! A file named `verb_object` is one controller; it gets only a key and keeps no objects. The other files are shared by
+//! several.
 
 pub mod advance_agents;
 pub mod advance_promotions;
@@ -71,27 +73,27 @@ use crate::delivery::Delivery;
 use queue::Next;
 use resume::Resume;
 
-/// Sources that are asked at the same time: most of them wait for an answer. Of Git's there are fewer.
+/// Sources that are fetched at the same time: most of them wait for an answer. Git has a lower limit of its own.
 const SOURCES_AT_ONCE: usize = 128;
-/// Services that are decided at the same time: what they write is committed together, so that many cost little more than few.
+/// Services that are decided at the same time: their writes are committed together, so many cost little more than few.
 const SERVICES_AT_ONCE: usize = 32;
 const SUMMARIES_AT_ONCE: usize = 32;
 const CLUSTERS_AT_ONCE: usize = 2;
 const RECEIVERS_AT_ONCE: usize = 2;
-/// Sets whose services are made at the same time: each writes many.
+/// Sets whose services are written at the same time: each writes many.
 const SETS_AT_ONCE: usize = 4;
 const NAMESPACES_AT_ONCE: usize = 2;
 
-/// Providers that are spoken to at the same time: most of them wait for an answer.
+/// Providers that are sent to at the same time: most of them wait for an answer.
 const PROVIDERS_AT_ONCE: usize = 32;
 const RULES_AT_ONCE: usize = 2;
 const PIPELINES_AT_ONCE: usize = 2;
-/// Gates that ask others at the same time: they wait for an answer.
+/// Gates that ask external systems at the same time: they wait for an answer.
 const GATES_AT_ONCE: usize = 16;
-/// They wait for Git hosts.
+/// Proposals that are pushed at the same time: they wait for Git hosts.
 const PROPOSALS_AT_ONCE: usize = 4;
 
-/// Runs all controllers until told to stop. `left`: what the last hub had left to do.
+/// Runs all controllers until shutdown. `left`: what the last process had left to do.
 pub async fn run(delivery: Arc<Delivery>, left: Option<Resume>, shutdown: CancellationToken) {
     let mut tasks = spawn_controllers(&delivery, left, &shutdown);
     while let Some(ended) = tasks.join_next().await {

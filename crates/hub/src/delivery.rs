@@ -1,4 +1,4 @@
-//! Delivery: what agents ask for, and the memory from which they are answered.
+//! Delivery: the endpoints of agents, and the memory from which agents are answered.
 //!
 //! ```text
 //! route_changes ─► fetch_sources ─► assign_revisions ─► compute_desired ─► (etag in memory) ◄─ poll
@@ -73,21 +73,21 @@ use counters::Counters;
 pub use counters::{DeliveryResult, FetchResult};
 use plans::Plans;
 
-/// Longest join request or assertion.
+/// Maximum length of a join request or an assertion, in bytes.
 pub const MAX_REQUEST_BYTES: usize = 16 << 10;
-/// Longest body of any request of an agent.
+/// Maximum length of the body of any agent's request, in bytes.
 pub const MAX_AGENT_BODY: usize =
     if MAX_STATUS_BYTES > plans::MAX_REPORT_BYTES { MAX_STATUS_BYTES } else { plans::MAX_REPORT_BYTES };
 
-/// What delivery holds: keys, tags and times, never objects.
+/// The state that controllers and endpoints share: keys, tags and times, never objects.
 pub struct Delivery {
     pub store: Store,
     pub identity: Arc<Identity>,
-    /// Where agents reach the hub.
+    /// URL at which agents reach the hub.
     pub url: String,
-    /// The least epoch that desired states are published under.
+    /// Lowest epoch under which desired states are published.
     pub epoch: u64,
-    /// Nobody was heard before it was steady.
+    /// Polls from before the clock was steady don't count as heard.
     pub clock: SteadyClock,
     pub clusters: Clusters,
     pub connections: Connections,
@@ -102,38 +102,38 @@ pub struct Delivery {
     pub sources: Arc<WorkQueue<SourceName>>,
     pub services: Arc<WorkQueue<Name>>,
     pub summaries: Arc<WorkQueue<Name>>,
-    /// By uid.
+    /// Uids of clusters.
     pub cluster_work: Arc<WorkQueue<String>>,
     pub receivers: Receivers,
     pub receiver_work: Arc<WorkQueue<Name>>,
-    /// Receivers with deliveries that nobody has acted upon.
+    /// Receivers with deliveries that are to be handled.
     pub inboxes: Arc<WorkQueue<Name>>,
     pub sets: Sets,
-    /// ManagedNamespaces.
+    /// Names of ManagedNamespaces.
     pub namespaces: Arc<WorkQueue<Name>>,
     pub surveys: Surveys,
     pub notifications: Notifications,
     pub pipelines: Pipelines,
-    /// What of clusters, services, sources and grants has been acted upon.
+    /// Clusters, services, sources and grants as they were acted upon.
     pub seen: Seen,
-    /// Whether anything may be deleted in the fleet.
+    /// Whether deletions are frozen in the fleet.
     pub freeze: Freeze,
-    /// Whether changes may begin.
+    /// Whether changes may start.
     pub windows: Windows,
     pub counters: Counters,
     pub timeline: Timeline,
-    /// Clusters were marked dirty.
+    /// Notified when clusters were marked dirty.
     pub dirty: Notify,
-    /// A policy of agents, or what an agent says of itself, has changed.
+    /// Notified when an AgentPolicy, or what an agent reports about itself, has changed.
     pub agents: Notify,
-    /// A mirror may have become unused.
+    /// Notified when a mirror may have become unused.
     pub collect: Notify,
-    /// Every change up to this version has been routed to the queues; 0: not everything is loaded yet.
+    /// Every change up to this version was routed to the queues; 0: not everything is loaded yet.
     pub routed: AtomicU64,
 }
 
 impl Delivery {
-    /// `data` is the hub's data directory: mirrors and bundles lie there.
+    /// `data`: the hub's data directory, for mirrors and bundles.
     pub async fn open(
         store: Store,
         identity: Arc<Identity>,
@@ -143,7 +143,7 @@ impl Delivery {
         sources: SourceSettings,
     ) -> Result<Self, OpenError> {
         let started = Timestamp::now().as_second();
-        // Above every epoch of an earlier installation with the same keys, whatever became of its database.
+        // Higher than every epoch of an earlier installation with the same keys, even if its database is lost.
         let epoch = store.init_meta("epoch", &started.to_string()).await?;
         let epoch = epoch.parse().map_err(|_| OpenError::Epoch(epoch))?;
         Ok(Self {
@@ -185,7 +185,7 @@ impl Delivery {
         })
     }
 
-    /// Has a Cluster's status looked at again, because something about it has changed.
+    /// Requeues a Cluster, because something about it has changed.
     pub fn check_cluster(&self, uid: &str) {
         if let Some(state) = self.clusters.get(uid) {
             state.settle(false);
@@ -194,7 +194,7 @@ impl Delivery {
         self.cluster_work.add(uid.to_owned());
     }
 
-    /// What isn't loaded isn't gone: until then nobody gets another answer.
+    /// A cluster that is not loaded may still exist, so agents have to wait until loading is done.
     fn check_loaded(&self) -> Result<(), Refusal> {
         if self.clusters.is_loaded() { Ok(()) } else { Err(Refusal::Unavailable("the hub is starting".to_owned())) }
     }
@@ -205,8 +205,9 @@ impl Delivery {
         self.note_new_entries(uid).await
     }
 
-    /// The entries of a marked cluster are others now: its state is computed, and what its agent has said is held against them, also
-    /// where they are those that it was last asked for and it has nothing to say.
+    /// The entries of a marked cluster may change: wakes the computation of its state, and requeues the summaries of
+    /// its services, which compare reports with entries. That is also needed if the entries return to those that the
+    /// agent has reported on, because then it sends nothing.
     pub async fn note_new_entries(&self, uid: &str) -> Result<(), StoreError> {
         self.dirty.notify_one();
         for row in assignments_of_cluster(&mut *self.store.tables().await?, uid).await? {
@@ -215,8 +216,8 @@ impl Delivery {
         Ok(())
     }
 
-    /// Sets `status.lastHeardTime` and `status.connected` of a Cluster that is being read: they are kept beside the resource, so that
-    /// a poll or a connection that breaks wakes no watch.
+    /// Sets `status.lastHeardTime` and `status.connected` of a Cluster that is being read. They are kept outside the
+    /// resource, so that a poll or a broken connection wakes no watch.
     pub fn merge_last_heard(&self, cluster: &mut Value) {
         let Some(uid) = cluster["metadata"]["uid"].as_str() else { return };
         let Some(state) = self.clusters.get(uid) else { return };
@@ -240,12 +241,12 @@ pub enum OpenError {
     Directory(#[from] std::io::Error),
 }
 
-/// The agents' door: `/agent/v1/…`, as `farwater_api::protocol` describes it.
+/// The endpoints of agents: `/agent/v1/…`, as `farwater_api::protocol` describes them.
 pub fn router<S: Clone + Send + Sync + 'static>(delivery: Arc<Delivery>) -> Router<S> {
     Endpoint::router(endpoints()).with_state(delivery).layer(middleware::map_response(name_protocol))
 }
 
-/// Every answer says what the hub speaks, refusals too: an agent that can't read the rest knows why.
+/// Every answer names the hub's protocol, refusals too: an agent that can't read the rest then knows why.
 async fn name_protocol(mut response: Response) -> Response {
     response.headers_mut().insert(HeaderName::from_static(PROTOCOL_HEADER), HeaderValue::from(PROTOCOL));
     response

@@ -1,4 +1,4 @@
-//! One path that is served. Routers are made from lists of these, so that the table of access can name every one.
+//! A path that is served. Routers are built from lists of these, so that the table of access can list every path.
 
 use axum::{
     Router,

@@ -1,6 +1,7 @@
-//! Secrets of other places than the hub's own database, as its configuration names them: files, variables, Vault, programs.
+//! Secrets from other places than the hub's own database, as its configuration names them: files, variables, Vault,
+//! programs.
 //!
-//! What was read last lies in the database, sealed, and stays in use while its place is away.
+//! The values that were read last are in the database, sealed, and stay in use while their place is unreachable.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +9,7 @@ use async_trait::async_trait;
 use farwater_secrets::{Backends, Config, ConfigError, Keeper, Kept, Shelf, ShelfError};
 use farwater_store::Store;
 
-/// Longest configuration that is read.
+/// Maximum bytes of the configuration.
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
 #[derive(Debug, thiserror::Error)]
@@ -23,7 +24,7 @@ pub enum ExternalError {
     Config { path: PathBuf, source: ConfigError },
 }
 
-/// Opens what a file names. Nothing is asked yet.
+/// Opens the backends of a configuration file. No backend is contacted yet.
 pub fn open(path: &Path, store: &Store) -> Result<ExternalSecrets, ExternalError> {
     let config = read(path)?;
     let backends = Backends::new(&config);
@@ -45,7 +46,7 @@ fn read(path: &Path) -> Result<Config, ExternalError> {
     parsed.map_err(|error| ExternalError::Parse { path: path.to_owned(), message: error.to_string() })
 }
 
-/// What was read last, in the hub's database.
+/// The values that were read last, in the hub's database.
 pub struct Database(Store);
 
 #[async_trait]

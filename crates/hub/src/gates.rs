@@ -1,5 +1,5 @@
-//! Gates: how others are asked whether a commit may get to a stage. They are spoken to as those who are told something are: nothing lies
-//! in a private network unless that is allowed, nothing redirects, and no error tells a secret.
+//! Gates: requests to external systems whether a commit may reach a stage. The same rules apply as for notifications:
+//! private networks must be allowed, redirects are not followed, and errors contain no secrets.
 
 use farwater_api::{
     git_repository::LocalReference,
@@ -21,10 +21,10 @@ use crate::{
     notify::{Fault, Line, Trouble, load_data, open_signed, signing_token},
 };
 
-/// Keys of a Secret whose values are told in no error.
+/// Keys of a Secret whose values are not shown in errors.
 const SECRET_KEYS: [&str; 2] = ["bearerToken", "password"];
 
-/// What a gate asks with, as its Secrets are now.
+/// Credentials of a gate, from its Secrets as they are now.
 struct Means {
     secret: Option<SecretData>,
     tls: Option<SecretData>,
@@ -51,7 +51,7 @@ async fn load_named(
     Ok(load_data(delivery, namespace, &reference.name).await?.map(Some))
 }
 
-/// Asks once. What goes wrong is heard as an error.
+/// Asks once. A failure is returned as an error answer.
 pub async fn ask(
     delivery: &Delivery,
     (pipeline, stage): (&Name, &str),
@@ -120,7 +120,7 @@ async fn look(delivery: &Delivery, measuring: &Measuring, means: &Means) -> Resu
     measured.map_err(|error| Heard::error(error.to_string()))
 }
 
-/// What Prometheus answers.
+/// Prometheus' answer.
 async fn query(delivery: &Delivery, stated: &PromotionGate, means: &Means) -> Result<Vec<u8>, Heard> {
     let access = Access::read("", means.secret.as_ref(), means.tls.as_ref());
     let access = access.map_err(|error| Heard::error(error.to_string()))?;

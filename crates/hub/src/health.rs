@@ -1,4 +1,4 @@
-//! Whether the hub lives and can answer, and which version it is. Anonymous, and telling nothing else.
+//! Whether the hub is alive and ready, and its version. Needs no authentication and reveals nothing else.
 
 use std::{sync::Arc, time::Duration};
 
@@ -13,16 +13,16 @@ use tokio::time::timeout;
 
 use crate::Hub;
 
-/// Longer, and whoever asks has given up.
+/// A probe that waits longer than this has usually given up.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The process answers.
+/// Alive: the process answers.
 pub async fn live() -> &'static str {
     "ok"
 }
 
-/// Requests would be answered: the store can be read, access can be decided, and the hub isn't stopping. `?verbose` names the
-/// parts that are well, too.
+/// Ready: the store can be read, access can be decided, and the hub isn't stopping. `?verbose` also lists the parts
+/// that are ready.
 pub async fn ready(State(hub): State<Arc<Hub>>, RawQuery(query): RawQuery) -> Response {
     let checks =
         [("store", store_answers(&hub).await), ("access", hub.access.is_ready()), ("running", is_running(&hub))];
@@ -47,7 +47,8 @@ async fn store_answers(hub: &Hub) -> bool {
     matches!(timeout(PATIENCE, hub.store.check()).await, Ok(Ok(())))
 }
 
-/// The Kubernetes version whose API this is a subset of; clients parse it. Ours is in the build part.
+/// The Kubernetes version whose API this is a subset of, because clients parse it. Our own version is in the build
+/// part.
 pub async fn version() -> Json<Value> {
     Json(json!({
         "major": "1",

@@ -1,9 +1,9 @@
-//! What makes this hub this hub: its installation id, certificate authority, signing key and secret keys.
+//! The identity of this hub: its installation id, certificate authority, signing key and secret keys.
 //!
-//! Made at the first start, under `keys/` of the data directory. Once the database exists, a missing or unreadable key is
-//! an error and never replaced: agents pin the authority and the signing key, and what the seal key sealed can't be read
-//! without it. The authority, the signing key and the seal key are exchanged for others when somebody asks for that (ADR
-//! 10, 25).
+//! They are created at the first start, under `keys/` of the data directory. Once the database exists, a missing or
+//! unreadable key is an error and is never replaced: agents pin the authority and the signing key, and sealed rows
+//! can't be read without the seal key. An administrator can have the authority, the signing key and the seal key
+//! replaced (ADR 10, 25).
 
 mod certificates;
 mod enclosed;
@@ -59,11 +59,11 @@ impl std::fmt::Debug for SecretKey {
     }
 }
 
-/// The hub's keys. Shared by everything that signs, seals or proves.
+/// The hub's keys. Shared by all code that signs, seals or proves.
 pub struct Identity {
     installation: String,
     material: Material,
-    /// PEM of another authority that has issued what is served.
+    /// PEM of another authority that issued the served certificate; None: our own did.
     mounted_authority: Option<String>,
     seal: SecretKey,
     next_seal: Option<SecretKey>,
@@ -102,28 +102,28 @@ pub enum IdentityError {
     Store(#[from] StoreError),
 }
 
-/// The meta entry that says how far agents may have followed.
+/// The meta entry that says how far agents may have followed the successions.
 const POSITION: &str = "succession";
 
-/// The key of sealed rows alone, of a hub that may be running. It must be there.
+/// Reads only the key of sealed rows, of a hub that may be running. It must exist.
 pub fn read_seal_key(data_dir: &Path) -> Result<SecretKey, IdentityError> {
     seal::read_current(&data_dir.join("keys"))
 }
 
-/// One that lies elsewhere: of a time before.
+/// Reads a seal key from another file, e.g. an earlier one.
 pub fn read_seal_key_file(path: &Path) -> Result<SecretKey, IdentityError> {
     let text = files::read_private(path)?.ok_or_else(|| IdentityError::Missing { path: path.to_owned() })?;
     parse_secret(&text).map_err(|problem| IdentityError::Corrupt { path: path.to_owned(), problem })
 }
 
-/// The one beside it while it is exchanged: the database says which of the two counts.
+/// Reads the key beside it during an exchange; the database says which of the two counts.
 pub fn read_next_seal_key(data_dir: &Path) -> Result<Option<SecretKey>, IdentityError> {
     seal::read_next(&data_dir.join("keys"))
 }
 
 impl Identity {
-    /// Loads the keys, or makes those that are missing where there is no database yet. `mounted`: what the hub is served with, if
-    /// that is not of its own authority.
+    /// Loads the keys, or creates missing ones if there is no database yet. `mounted`: the certificate that the hub is
+    /// served with, if another authority issued it.
     pub fn open(data: &DataDir, mounted: Option<&Mounted>, now: Timestamp) -> Result<Self, IdentityError> {
         let keys = Keys { directory: data.keys(), established: data.is_established() };
         let installation = keys.load("installation", || Ok(uuid::Uuid::new_v4().to_string()), parse_installation)?;
@@ -136,12 +136,12 @@ impl Identity {
         Ok(Self { installation, material, mounted_authority, seal, next_seal, mac, directory: keys.directory })
     }
 
-    /// Tells this hub's statements from every other hub's.
+    /// Distinguishes this hub's statements from those of every other hub.
     pub fn installation(&self) -> &str {
         &self.installation
     }
 
-    /// The authority that clients trust: our own, or that of a mounted certificate.
+    /// The authority that clients trust: our own, or that of a mounted certificate. As PEM.
     pub fn ca_pem(&self) -> &str {
         self.mounted_authority.as_deref().unwrap_or_else(|| self.material.authority.pem())
     }
@@ -152,48 +152,48 @@ impl Identity {
         mounted.map_or_else(|| self.material.authority.der().to_vec(), |der| der.to_vec())
     }
 
-    /// When it ends, in seconds since 1970.
+    /// When that authority ends, in seconds since 1970.
     pub fn authority_end(&self) -> Option<i64> {
         certificate_end(&self.authority_der())
     }
 
-    /// `sha256:<hex>` of it, as agents pin it.
+    /// `sha256:<hex>` of that authority, as agents pin it.
     pub fn ca_pin(&self) -> String {
         Digest::of(self.authority_der()).to_string()
     }
 
-    /// Ed25519.
+    /// Signs with Ed25519.
     pub fn sign(&self, message: &[u8]) -> Vec<u8> {
         self.material.signing.sign(message).as_ref().to_vec()
     }
 
-    /// Which key [`Self::sign`] uses: what a statement's `keyId` says.
+    /// The key that [`Self::sign`] uses: the `keyId` of a statement.
     pub fn key_id(&self) -> &str {
         &self.trusted().signing_key.id
     }
 
-    /// What agents shall go by.
+    /// The keys that agents should trust now.
     pub fn trusted(&self) -> &Trusted {
         self.material.trust.head()
     }
 
-    /// The key of this id, of today or of before: what some agent may still show a signature of.
+    /// The key with this id, current or former: some agent may still present a signature of it.
     pub fn signing_key(&self, id: &str) -> Option<&SigningKey> {
         self.material.trust.signing_keys().into_iter().map(|(key, _)| key).find(|key| key.id == id)
     }
 
-    /// How far an agent has come that has followed the successions up to there.
+    /// The standing of an agent that has followed the successions up to this position.
     pub fn standing(&self, position: &Position) -> Standing {
         self.material.trust.standing(position)
     }
 
-    /// The successions after a number; none where what leads there was taken out of use.
+    /// The successions after a number; None: those that lead there were revoked.
     pub fn successions_after(&self, sequence: u64) -> Option<&[SignedSuccession]> {
         self.material.trust.after(sequence)
     }
 
-    /// Takes down in the database how far agents may follow these keys. Keys that are an older copy of what was taken down are
-    /// refused: agents that have gone over take nothing from them.
+    /// Saves in the database how far agents may follow these keys. Fails if the keys are an older copy of what was
+    /// saved, because agents that use the newer keys accept nothing from them.
     pub async fn note_successions(&self, store: &Store) -> Result<(), IdentityError> {
         let head = self.trusted().position;
         let known: Position = match store.meta(POSITION).await? {
@@ -213,22 +213,22 @@ impl Identity {
         Ok(())
     }
 
-    /// As it was when the hub started.
+    /// The seal key at the hub's start.
     pub fn seal_key(&self) -> &SecretKey {
         &self.seal
     }
 
-    /// One that a stopped exchange has left.
+    /// The seal key that a stopped exchange has left; None: there is none.
     pub fn next_seal_key(&self) -> Option<&SecretKey> {
         self.next_seal.as_ref()
     }
 
-    /// Where the keys lie.
+    /// The directory of the keys.
     pub fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// HMAC-SHA256 under the installation's key. `purpose` keeps one use's values from being another's.
+    /// HMAC-SHA256 with the installation's key. `purpose` separates the values of different uses.
     pub fn mac(&self, purpose: &str, message: &[u8]) -> [u8; 32] {
         let mut context = hmac::Context::with_key(&self.mac);
         context.update(&(purpose.len() as u64).to_be_bytes());
@@ -239,27 +239,27 @@ impl Identity {
         value
     }
 
-    /// Whether a value is the one that [`Self::mac`] makes, in constant time.
+    /// Whether a value equals [`Self::mac`], in constant time.
     pub fn verify_mac(&self, purpose: &str, message: &[u8], value: &[u8]) -> bool {
         aws_lc_rs::constant_time::verify_slices_are_equal(&self.mac(purpose, message), value).is_ok()
     }
 
-    /// The server's certificate with its chain. A new one is issued where there is none, it ends soon, or it isn't
-    /// valid for these names; [`certificates`] says when that is.
+    /// The server's certificate with its chain. A new one is issued if there is none, it ends soon, or it isn't valid
+    /// for these names; see [`certificates`].
     pub fn server_certificate(&self, names: &ServerNames, now: Timestamp) -> Result<Arc<CertifiedKey>, IdentityError> {
         let Material { authority, trust, .. } = &self.material;
         Ok(authority.server_certificate(&self.directory, trust.between(), names, now)?)
     }
 }
 
-/// The directory of the keys, and whether keys may still be made.
+/// The directory of the keys, and whether keys may still be created.
 struct Keys {
     directory: PathBuf,
     established: bool,
 }
 
 impl Keys {
-    /// Reads a key; makes it first where it is missing and may be made.
+    /// Reads a key. A missing key is created first, if that is still allowed.
     fn load<T>(
         &self,
         name: &str,
@@ -279,7 +279,7 @@ impl Keys {
         parse(&text).map_err(|problem| IdentityError::Corrupt { path, problem })
     }
 
-    /// To make keys that nobody goes by yet.
+    /// For creating keys that are not in use yet.
     fn for_next(&self) -> Self {
         Self { directory: self.directory.clone(), established: false }
     }

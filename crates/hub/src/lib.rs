@@ -58,7 +58,7 @@ pub use turns::{ListTurns, Shares, Turns};
 use answers::Answers;
 use bodies::Bodies;
 
-/// What the parts of a running hub share.
+/// The state that the parts of a running hub share.
 pub struct Hub {
     pub config: Config,
     pub data: DataDir,
@@ -67,28 +67,28 @@ pub struct Hub {
     pub access: Access,
     pub metrics: Metrics,
     pub delivery: Arc<Delivery>,
-    /// Of requests to the API.
+    /// Turns of requests to the API.
     pub turns: Turns,
-    /// Of administrators' requests, where all others are taken.
+    /// Turns of administrators' requests when all others are taken.
     pub reserved_turns: Turns,
-    /// Of the requests to the API that one user has under way.
+    /// Limits the requests to the API that one user has under way.
     pub user_shares: Shares,
     /// Room for the bodies of requests to the API.
     pub bodies: Bodies,
-    /// The same of administrators.
+    /// The same for administrators.
     pub reserved_bodies: Bodies,
-    /// Of lists that requests to the API read.
+    /// Turns of lists that requests to the API read.
     pub list_turns: ListTurns,
     /// A permit for each watch that may be served.
     pub watches: Arc<Semaphore>,
-    /// Of the watches, by user.
+    /// Limits the watches of one user.
     pub watch_shares: Shares,
-    /// Room for answers and events that their clients have not read yet.
+    /// Room for answers and events that clients have not read yet.
     pub(crate) answers: Answers,
-    /// Of requests and connections, by client.
+    /// Refused requests and closed connections, by client.
     pub(crate) refusals: Arc<refusals::Refusals>,
-    /// Where agents and people reach this hub.
+    /// Address at which agents and people reach this hub.
     pub advertise: Advertise,
-    /// Cancelled when the hub stops: watches and controllers end.
+    /// Cancelled when the hub stops, which ends watches and controllers.
     pub shutdown: CancellationToken,
 }

@@ -1,4 +1,4 @@
-//! The log: on standard error, and over OTLP where that is set up.
+//! The log: on standard error, and over OTLP if that is configured.
 
 use std::io::IsTerminal as _;
 
@@ -20,7 +20,7 @@ impl From<LogLevel> for LevelFilter {
     }
 }
 
-/// Starts logging; where the program that runs the hub has done so already, its choice stays.
+/// Starts logging. If the program that runs the hub has done so already, its settings stay.
 pub fn init(config: &Config, otlp: Option<&Otlp>) {
     let layer = fmt::layer().with_writer(std::io::stderr);
     let written = match config.log_format {

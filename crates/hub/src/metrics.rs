@@ -1,5 +1,5 @@
-//! The hub's metrics, in OpenMetrics' text format. Every label has a fixed set of values. No label comes from a
-//! client's input, and no resource of the fleet has its own series.
+//! The hub's metrics, in OpenMetrics' text form. Every label has a fixed set of values: no value comes from a client,
+//! and no object of the fleet has a series of its own.
 
 mod figures;
 
@@ -33,10 +33,10 @@ use prometheus_client::{
 use crate::{controllers::work_counts, delivery::Delivery, server::Certificate};
 use figures::{Figures, Shown};
 
-/// Upper bounds in seconds. They range from a cached answer to a list of all objects.
+/// In seconds: from a cached answer to a list of all objects.
 const BUCKETS: [f64; 12] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 30.0];
 
-/// Kind of a request, by its path.
+/// The kind of a request, by its path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
 pub enum Route {
     Api,
@@ -101,19 +101,21 @@ pub struct Metrics {
     watches: Gauge<i64, AtomicI64>,
     connections: Gauge<i64, AtomicI64>,
     figures: Arc<Figures>,
-    /// 1 while the files of the mounted certificate have a new one that can't be used.
+    /// 1 while the files of a mounted certificate can't be served.
     pub(crate) tls_reload_failing: Gauge<i64, AtomicI64>,
 }
 
 impl Metrics {
-    /// Creates the metrics. They include the size and free space of `data_dir`'s file system.
+    /// `data_dir`: its file system is measured.
     pub fn new(delivery: Arc<Delivery>, certificate: Arc<Certificate>, data_dir: PathBuf) -> Self {
         let mut root = Registry::default();
-        // Without our prefix, because dashboards expect the usual names.
+        // Under the usual names, for existing dashboards.
         root.register_collector(Box::new(OwnProcess { started: Timestamp::now().as_second() }));
+
         let registry = root.sub_registry_with_prefix("farwater");
         let build = Info::new(vec![("version", env!("CARGO_PKG_VERSION"))]);
         registry.register("build", "Version of the running program", build);
+
         let requests = Family::default();
         registry.register("http_requests", "Answered HTTP requests", requests.clone());
         let durations = Family::new_with_constructor((|| Histogram::new(BUCKETS)) as fn() -> Histogram);
@@ -128,17 +130,20 @@ impl Metrics {
         let tls_reload_failing = Gauge::default();
         let help = "1 while the files of the server's certificate have a new one that can't be used";
         registry.register("tls_reload_failing", help, tls_reload_failing.clone());
+
         registry.register_collector(Box::new(StorePosition(delivery.store.clone())));
         delivery.counters.register(registry);
         registry.register_collector(Box::new(Certificates { server: certificate, delivery: Arc::clone(&delivery) }));
+
         let figures = Arc::new(Figures::new(Arc::clone(&delivery), data_dir));
         registry.register_collector(Box::new(Shown(Arc::clone(&figures))));
         registry.register_collector(Box::new(SecretPlaces(Arc::clone(&delivery))));
         registry.register_collector(Box::new(ControllerWork(delivery)));
+
         Self { registry: root, requests, durations, in_flight, watches, connections, figures, tls_reload_failing }
     }
 
-    /// All metrics with their current values.
+    /// All metrics, as they are now.
     pub async fn scrape(&self) -> Result<String, std::fmt::Error> {
         self.figures.refresh().await;
         self.encode()
@@ -156,7 +161,7 @@ impl Metrics {
         self.durations.get_or_create(&RouteLabels { route }).observe(took.as_secs_f64());
     }
 
-    /// Counts a request as in progress until the result is dropped with the response.
+    /// Counts a request as long as its answer lives.
     pub(crate) fn in_flight(&self, route: Route) -> Counted {
         Counted::new(self.in_flight.get_or_create(&RouteLabels { route: route.as_str() }).clone())
     }
@@ -199,7 +204,7 @@ fn method_label(method: &Method) -> &'static str {
     }
 }
 
-/// The store's position, read at each scrape because the store already counts it.
+/// Read for each scrape, because the store counts already.
 struct StorePosition(Store);
 
 impl std::fmt::Debug for StorePosition {
@@ -216,7 +221,7 @@ impl Collector for StorePosition {
     }
 }
 
-/// End times of the certificates that clients and agents verify.
+/// When the certificates end that clients rely on.
 struct Certificates {
     server: Arc<Certificate>,
     delivery: Arc<Delivery>,
@@ -230,7 +235,7 @@ impl std::fmt::Debug for Certificates {
 
 impl Collector for Certificates {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
-        let help = "End of a certificate, in Unix seconds: of the one that the hub serves, and of its own authority's";
+        let help = "End of a certificate, in Unix seconds: the one that the hub serves, and its own authority's, which agents pin";
         let mut metric =
             encoder.encode_descriptor("certificate_end_timestamp_seconds", help, None, MetricType::Gauge)?;
         let ends = [("server", self.server.end()), ("authority", self.delivery.identity.authority_end())];
@@ -242,7 +247,7 @@ impl Collector for Certificates {
     }
 }
 
-/// Metrics of the process, with the names that Prometheus' client libraries use.
+/// Metrics of the process, under the names of Prometheus' own clients.
 #[derive(Debug)]
 struct OwnProcess {
     /// Seconds since 1970.
@@ -264,7 +269,7 @@ impl Collector for OwnProcess {
     }
 }
 
-/// State of the secret backends.
+/// State of the places besides the hub's database that secrets are read from.
 struct SecretPlaces(Arc<Delivery>);
 
 impl std::fmt::Debug for SecretPlaces {
@@ -296,7 +301,7 @@ impl Collector for SecretPlaces {
     }
 }
 
-/// Reconciles, errors and queue depth of each controller.
+/// The work of the controllers, done and queued.
 struct ControllerWork(Arc<Delivery>);
 
 impl std::fmt::Debug for ControllerWork {

@@ -1,4 +1,4 @@
-//! Notify: who is told what, what waits to be told, and how each provider is spoken to.
+//! Notifications: the providers that an event concerns, pending notifications, and the protocol of each provider.
 //!
 //! ```text
 //! NotificationRule, NotificationProvider ─ route_changes ─► Notifications ─ targets ─┐
@@ -40,7 +40,7 @@ pub use self::{
     webhook::open_signed,
 };
 
-/// Providers and rules as this replica knows them: who writes something new asks here whom it concerns.
+/// Providers and rules in the memory of this replica. Code that writes news asks here which providers it concerns.
 #[derive(Default)]
 pub struct Notifications {
     known: RwLock<Known>,
@@ -60,26 +60,26 @@ struct Provider {
     spec: Arc<NotificationProviderSpec>,
 }
 
-/// A provider that is to be told something.
+/// A provider to notify.
 #[derive(Clone, Debug)]
 pub struct Target {
     pub provider: Name,
     pub uid: String,
     pub spec: Arc<NotificationProviderSpec>,
-    /// What may begin a thread.
+    /// Least severity of news that begins a thread.
     pub severity: EventSeverity,
-    /// Of the first of its rules.
+    /// Summary of the first of its matching rules.
     pub summary: String,
 }
 
-/// Why a rule tells nothing.
+/// Why a rule has no effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unused {
     TooManyRules,
     NoProvider,
 }
 
-/// Those of a namespace that are in force: the first by name.
+/// The objects of a namespace that are in force: the first ones by name.
 fn first_of<'m, T>(
     all: &'m BTreeMap<Name, T>,
     namespace: &'m str,
@@ -101,7 +101,7 @@ impl Notifications {
         self.paces.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// All that there is.
+    /// Replaces everything that is known.
     pub fn learn(
         &self,
         providers: impl IntoIterator<Item = (Name, String, NotificationProviderSpec)>,
@@ -115,7 +115,7 @@ impl Notifications {
         *self.change() = known;
     }
 
-    /// A provider was written, or is gone.
+    /// A provider was written, or deleted (`found`: None).
     pub fn know_provider(&self, name: &Name, found: Option<(&str, NotificationProviderSpec)>) {
         let mut known = self.change();
         match found {
@@ -125,11 +125,11 @@ impl Notifications {
             None => drop(known.providers.remove(name)),
         }
         drop(known);
-        // Those of all its namespace: one more, or one less, may put another in force.
+        // All of its namespace: one provider more or less may put another one in force.
         self.look_at(&name.namespace);
     }
 
-    /// A rule was written, or is gone.
+    /// A rule was written, or deleted (`found`: None).
     pub fn know_rule(&self, name: &Name, found: Option<NotificationRuleSpec>) {
         let mut known = self.change();
         match found {
@@ -142,7 +142,7 @@ impl Notifications {
         rules.into_iter().for_each(|name| self.rules.add(name));
     }
 
-    /// Has the status of every provider and rule of a namespace looked at.
+    /// Requeues every provider and rule of a namespace, to update their status.
     fn look_at(&self, namespace: &str) {
         let known = self.known();
         first_of(&known.providers, namespace, usize::MAX).for_each(|(name, _)| self.providers.add(name.clone()));
@@ -153,7 +153,7 @@ impl Notifications {
         first_of(&self.known().providers, &name.namespace, MAX_PROVIDERS).any(|(other, _)| other == name)
     }
 
-    /// Why a rule tells nothing; none if it is in force.
+    /// Why a rule has no effect; None: it is in force.
     pub fn unused(&self, name: &Name, spec: &NotificationRuleSpec) -> Option<Unused> {
         let known = self.known();
         if !first_of(&known.rules, &name.namespace, MAX_RULES).any(|(other, _)| other == name) {
@@ -163,7 +163,7 @@ impl Notifications {
         (!known.providers.contains_key(&provider)).then_some(Unused::NoProvider)
     }
 
-    /// Providers that name a Secret are looked at now, whatever failed before.
+    /// Requeues the providers that name a Secret, even if they failed lately.
     pub fn hurry_users_of(&self, secret: &Name) {
         let known = self.known();
         let names = |reference: &Option<farwater_api::git_repository::LocalReference>| {
@@ -177,12 +177,12 @@ impl Notifications {
         }
     }
 
-    /// Whether anybody in a namespace may want to know.
+    /// Whether any rule of a namespace may match.
     pub fn is_anybody_told(&self, namespace: &str) -> bool {
         first_of(&self.known().rules, namespace, 1).next().is_some()
     }
 
-    /// Whom something new of an object concerns, each provider once.
+    /// The providers that news about an object concerns, each once.
     pub fn targets(
         &self,
         namespace: &str,
@@ -213,7 +213,7 @@ impl Notifications {
         targets
     }
 
-    /// Something waits for these.
+    /// Requeues providers that have pending notifications.
     pub fn wake(&self, providers: impl IntoIterator<Item = Name>) {
         providers.into_iter().for_each(|name| self.providers.add(name));
     }

@@ -1,4 +1,4 @@
-//! Receivers: the door for Git hosts' webhooks, and what is known of each receiver without asking anybody.
+//! Receivers: the endpoint for webhooks of Git hosts, and the receivers in memory.
 //!
 //! ```text
 //!  POST /hook/… ─ signature ─ hint ─► inbox ─ ask_sources ─► fetch_sources
@@ -31,17 +31,17 @@ pub use self::{
 };
 use crate::controllers::resources::Name;
 
-/// For a whole body. Hosts give up after as long themselves.
+/// Time limit for a whole body. Hosts give up after the same time themselves.
 const BODY_TIME: Duration = Duration::from_secs(10);
 
 /// All receivers of this replica.
 pub struct Receivers {
     known: RwLock<KnownReceivers>,
     sources: Mutex<SourcesByNamespace>,
-    /// What deliveries to paths that nobody has are checked against, so that they take as long as others.
+    /// Token that deliveries to unknown paths are checked against, so that these take as long as others.
     nobody: Token,
     room: Room,
-    /// For a whole body; another one in tests.
+    /// Time limit for a whole body; tests use another one.
     pub body_time: Duration,
 }
 
@@ -53,7 +53,7 @@ struct KnownReceivers {
 }
 
 struct Known {
-    /// Name of the Secret that holds its token.
+    /// Name of the Secret that has its token.
     secret: String,
     log: Arc<Log>,
     live: Option<Arc<Live>>,
@@ -61,17 +61,17 @@ struct Known {
 
 #[derive(Default)]
 struct SourcesByNamespace {
-    /// Counts what made a namespace's sources others.
+    /// Counts the changes of sources: sources that were read before a change are not kept.
     changes: u64,
     loaded: HashMap<String, Arc<Sources>>,
 }
 
-/// A receiver that deliveries are checked for. Replaced as a whole when it, or its token, changes.
+/// A receiver that checks deliveries. It is replaced as a whole when it or its token changes.
 pub struct Live {
     pub name: Name,
     pub uid: String,
     pub generation: i64,
-    /// What follows `/hook/`.
+    /// The part after `/hook/`.
     pub path: String,
     pub spec: ReceiverSpec,
     pub token: Token,
@@ -85,7 +85,7 @@ impl Live {
         Self { name, uid, generation, path, spec, token, log, inbox: Mutex::default() }
     }
 
-    /// The same receiver with the same token: its path is made from that.
+    /// Whether it is the same receiver with the same token, which determines the path.
     fn is_same(&self, other: &Self) -> bool {
         (&self.uid, self.generation, &self.path) == (&other.uid, other.generation, &other.path)
     }
@@ -129,7 +129,7 @@ impl Receivers {
         self.known.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What isn't loaded isn't missing: until then nobody is told that there is no such receiver.
+    /// Before that, a missing receiver may still exist, so its deliveries are not refused as unknown.
     pub fn set_loaded(&self) {
         self.change().is_loaded = true;
     }
@@ -146,7 +146,7 @@ impl Receivers {
         self.known().by_name.get(name)?.live.clone()
     }
 
-    /// Receivers whose token lies in a Secret, or would.
+    /// Receivers that name this Secret for their token, whether it exists or not.
     pub fn of_secret(&self, secret: &Name) -> Vec<Name> {
         let known = self.known();
         let theirs = known
@@ -156,7 +156,7 @@ impl Receivers {
         theirs.map(|(name, _)| name.clone()).collect()
     }
 
-    /// A receiver is about to be read: from now on it is found by its Secret. Returns what is known of its deliveries.
+    /// A receiver is about to be read: from now on it is found by its Secret. Returns the log of its deliveries.
     pub fn expect(&self, name: &Name, secret: &str) -> Arc<Log> {
         let mut all = self.change();
         let known = all.by_name.entry(name.clone()).or_insert_with(|| Known {
@@ -168,8 +168,8 @@ impl Receivers {
         Arc::clone(&known.log)
     }
 
-    /// From now on deliveries are checked for this; none: they are refused. Returns what was there before, if that was something
-    /// else.
+    /// From now on deliveries are checked by `next`; None: they are refused. Returns the receiver before, if it was
+    /// another one.
     pub fn serve(&self, name: &Name, next: Option<Live>) -> Option<Arc<Live>> {
         let mut all = self.change();
         let all = &mut *all;
@@ -197,7 +197,7 @@ impl Receivers {
         before
     }
 
-    /// The sources of a namespace, as they were when one of them changed last.
+    /// The sources of a namespace, loaded since one of them changed last.
     pub async fn sources(&self, store: &Store, namespace: &str) -> Result<Arc<Sources>, StoreError> {
         let changes = {
             let all = self.lock_sources();
@@ -241,7 +241,7 @@ mod tests {
         assert!(receivers.serve(&name, Some(live(&name, 1, b"a token of some length", log.clone()))).is_none());
         let path = receivers.live(&name).unwrap().path.clone();
         assert!(receivers.at(&path).is_some());
-        // The same again is no change, and keeps what was delivered.
+        // The same receiver again is no change and keeps its deliveries.
         receivers.at(&path).unwrap().put([Hint::default()]);
         assert!(receivers.serve(&name, Some(live(&name, 1, b"a token of some length", log.clone()))).is_none());
         assert_eq!(receivers.live(&name).unwrap().take_hints(), [Hint::default()]);

@@ -1,4 +1,4 @@
-//! Refusals by client, so that the log says who asks for more than a share, in one line a minute.
+//! Refusals by client, so that the log shows which client uses more than its share, in one line per minute.
 
 use std::{
     collections::HashMap,
@@ -12,10 +12,10 @@ use tokio::time::Instant;
 use crate::turns::peer_name;
 
 const EACH: Duration = Duration::from_secs(60);
-/// Clients that are counted by themselves between two lines.
+/// Maximum number of clients that are counted separately between two lines.
 const CLIENTS: usize = 1024;
 
-/// Requests that were answered with 408, 413, 429 or 503, and connections that were closed so that others have a place.
+/// Requests that were answered with 408, 413, 429 or 503, and connections that were closed to make room for others.
 #[derive(Default)]
 pub struct Refusals(Mutex<Counted>);
 
@@ -35,7 +35,7 @@ struct Line {
 }
 
 impl Refusals {
-    /// Logs the first one at once, and the others once a minute.
+    /// Logs the first refusal at once, and further ones once per minute.
     pub fn note(&self, peer: IpAddr) {
         if let Some(Line { count, clients, most, of_most }) = self.count(peer) {
             tracing::warn!(

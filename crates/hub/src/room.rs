@@ -1,4 +1,4 @@
-//! Memory that clients hold: of all of them, and of each one.
+//! Memory that clients use, in total and per client.
 
 use std::sync::Arc;
 
@@ -7,31 +7,32 @@ use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore, oneshot};
 
 use crate::turns::Shares;
 
-/// Room is given in pieces of this many bytes.
+/// Room is granted in pieces of this many bytes.
 pub const PIECE: usize = 4 << 10;
 
-/// Bytes that clients may hold at a time.
+/// Limits the bytes that clients use at a time.
 #[derive(Clone)]
 pub struct Room {
     pieces: usize,
-    /// Of one client.
+    /// Pieces for one client.
     share: usize,
     all: Arc<Semaphore>,
     shares: Arc<Shares>,
 }
 
-/// Room that is held for one thing: of all, and of the client. It is given back when this is dropped.
+/// Room for one thing, counted for all clients and for its client. It is released when this is dropped.
 #[derive(Default)]
 pub struct Held(Option<[OwnedSemaphorePermit; 2]>);
 
 impl Room {
-    /// One client has one in `parts` of all.
+    /// One client may use one of `parts` equal parts.
     pub fn new(bytes: usize, parts: usize) -> Self {
         let (pieces, share) = (bytes / PIECE, bytes / PIECE / parts);
         Self { pieces, share, all: Arc::new(Semaphore::new(pieces)), shares: Arc::new(Shares::new(share)) }
     }
 
-    /// Grows what a client holds for one thing to so many bytes, or to its share, as soon as there is room, in the order of asking.
+    /// Grows a client's held room to this many bytes, or to its share, as soon as there is room. Requests are served in
+    /// order.
     pub async fn grow(&self, held: &mut Held, client: &str, bytes: usize) -> Result<(), AcquireError> {
         if let Some(lacking) = self.lacking(held, bytes) {
             let share = self.shares.of(client).acquire_many_owned(lacking).await?;
@@ -54,7 +55,7 @@ impl Room {
         u32::try_from(lacking).ok().filter(|lacking| *lacking > 0)
     }
 
-    /// Whether the client, or all of them, hold more than half of what they may.
+    /// Whether the client, or all clients together, use more than half of their room.
     pub fn is_short(&self, client: &str) -> bool {
         self.all.available_permits() < self.pieces / 2 || self.shares.of(client).available_permits() < self.share / 2
     }
@@ -72,18 +73,18 @@ impl Held {
         }
     }
 
-    /// Room for so many bytes, or all that is left, taken from what is held.
+    /// Takes room for this many bytes, or all of it if less is held.
     pub fn split(&mut self, bytes: usize) -> Self {
         let pieces = bytes.div_ceil(PIECE).min(self.pieces());
         Self(self.0.as_mut().and_then(|[all, share]| Some([all.split(pieces)?, share.split(pieces)?])))
     }
 
-    /// The bytes, with their room until they are sent.
+    /// The bytes, which keep their room until they are sent.
     pub fn with(self, bytes: Bytes) -> Bytes {
         self.watched(bytes).0
     }
 
-    /// The same, and a receiver that ends once they are sent or dropped.
+    /// The same, with a receiver that ends when they are sent or dropped.
     pub fn watched(self, bytes: Bytes) -> (Bytes, oneshot::Receiver<()>) {
         let (unsent, sent) = oneshot::channel();
         (Bytes::from_owner(Answer { bytes, _held: self, _unsent: unsent }), sent)

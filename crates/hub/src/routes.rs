@@ -1,4 +1,4 @@
-//! Which part answers which path, and what holds for all of them: limits, ids, the log, and who may ask at all.
+//! Which part answers which path, and what applies to all of them: limits, ids, the log, and authentication.
 
 mod observe;
 
@@ -32,16 +32,16 @@ use crate::{
     web,
 };
 
-/// Longest pause between two pieces of a request's body.
+/// Maximum pause between two pieces of a request's body.
 const BODY_PAUSE: Duration = Duration::from_secs(30);
-/// Bytes of all bodies that are read or worked on, of agents and of unauthenticated clients.
+/// Bytes of all bodies that are read or handled at a time, of agents and of unauthenticated clients.
 const AGENT_BODIES: usize = 256 << 20;
 const UNKNOWN_BODIES: usize = 4 << 20;
-/// For the first part of a body: agents may have slow lines. Others send a few hundred bytes.
+/// Time for the first part of a body: agents may have slow lines, other clients send a few hundred bytes.
 const AGENT_GRACE: Duration = Duration::from_secs(30);
 const UNKNOWN_GRACE: Duration = Duration::from_secs(5);
-/// Requests of unauthenticated clients from one address that are worked on at a time. Their bodies have come by then, so that they take
-/// milliseconds: all agents of a company may come from one address.
+/// Maximum requests of unauthenticated clients from one address that are handled at a time. Their bodies have arrived
+/// before, so each takes milliseconds; all agents of a company may share one address.
 const PER_PEER: usize = 16;
 
 /// Everything that the hub's address serves.
@@ -86,7 +86,7 @@ fn api_endpoints() -> Vec<Endpoint<Arc<Hub>>> {
     paths.into_iter().map(|path| Endpoint::any(path, serve_api)).collect()
 }
 
-/// Method and path of everything that the hub's address serves; what lies under `/api` and `/apis`, discovery names.
+/// Method and path of everything that the hub's address serves. Discovery lists the paths under `/api` and `/apis`.
 pub fn served_paths() -> Vec<(&'static str, &'static str)> {
     let own = endpoints().into_iter().chain(api_endpoints()).map(|endpoint| (endpoint.method, endpoint.path));
     let agents = crate::delivery::endpoints().into_iter().map(|endpoint| (endpoint.method, endpoint.path));
@@ -94,19 +94,19 @@ pub fn served_paths() -> Vec<(&'static str, &'static str)> {
     own.chain(agents).chain(hosts).collect()
 }
 
-/// Whether a request to this path gives way to agents and to who asks whether the hub lives.
+/// Whether requests to this path yield to agents and to health probes.
 pub fn gives_way(path: &str) -> bool {
     matches!(Route::of(path), Route::Api | Route::Discovery | Route::Web | Route::Webhook)
 }
 
-/// The limits that a request of an agent passes before it is answered.
+/// The limits for requests of agents.
 #[derive(Clone)]
 struct AgentDoor {
     delivery: Arc<Delivery>,
     known: AgentClass,
-    /// Clients without a valid access token: agents that join or ask for one, and all others.
+    /// Clients without a valid access token: agents that join or request one, and all others.
     unknown: AgentClass,
-    /// Of unauthenticated requests, by address. Clusters may share one.
+    /// Unauthenticated requests, by address. Clusters may share an address.
     peers: Arc<Shares>,
 }
 
@@ -134,7 +134,7 @@ impl AgentDoor {
     }
 }
 
-/// The body is read before the request has a turn, and unauthenticated clients have turns of their own.
+/// Reads the body before the request takes a turn. Unauthenticated clients have turns of their own.
 async fn take_turn(State(door): State<AgentDoor>, request: Request, next: Next) -> Response {
     let (parts, body) = request.into_parts();
     let cluster = delivery::token::cluster_of(&door.delivery, &parts.headers);
@@ -144,10 +144,12 @@ async fn take_turn(State(door): State<AgentDoor>, request: Request, next: Next) 
         Some(cluster) => (&door.known, cluster),
         None => (&door.unknown, peer.unwrap_or_default()),
     };
+
     let body = match class.bodies.read(&client, body, class.max_body).await {
         Ok(body) => body,
         Err(error) => return delivery::refuse_body(error, &parts.headers),
     };
+
     let _share = match is_known {
         true => None,
         false => match door.peers.wait(&client).await {
@@ -158,7 +160,8 @@ async fn take_turn(State(door): State<AgentDoor>, request: Request, next: Next) 
             }
         },
     };
-    // The turn ends with the answer's head.
+
+    // The turn ends with the head of the answer.
     match class.turns.begin().await {
         Ok(_turn) => {
             let mut response = next.run(Request::from_parts(parts, Body::from(body.bytes.clone()))).await;
@@ -179,7 +182,7 @@ async fn serve_api(State(hub): State<Arc<Hub>>, request: Request) -> Response {
     let asker = observe::Asker::of(&user, request.headers());
     let route = Route::of(request.uri().path());
     let is_watch = is_watch(request.uri().query());
-    // Clients take a throttled discovery for a broken server, and it is cheap.
+    // Clients take a throttled discovery for a broken server, and discovery is cheap.
     let mut response = if route == Route::Discovery {
         let (parts, _) = request.into_parts();
         apiserver::serve(Arc::clone(&hub), user, Turn::free(), Request::from_parts(parts, Bytes::new())).await
@@ -191,7 +194,7 @@ async fn serve_api(State(hub): State<Arc<Hub>>, request: Request) -> Response {
     if is_watch && response.status().is_success() { end_with_hub(&hub, response) } else { response }
 }
 
-/// The body is read before the request has a turn, so that a client that sends slowly takes none from others.
+/// Reads the body before the request takes a turn, so that a slow client takes no turn from others.
 async fn serve_resource(hub: &Arc<Hub>, user: User, request: Request) -> Response {
     let client = user.share_name();
     let Some(_share) = hub.user_shares.wait(client).await else {
@@ -216,7 +219,7 @@ async fn serve_resource(hub: &Arc<Hub>, user: User, request: Request) -> Respons
     answers.hold(response, is_read, connection).await
 }
 
-/// A stream of events ends when the hub stops; without this it would hold up the end until it is cut off.
+/// A stream of events ends when the hub stops; otherwise it would delay the end until it is cut off.
 fn end_with_hub(hub: &Hub, response: Response) -> Response {
     let counted = hub.metrics.watch();
     let ending = hub.shutdown.clone().cancelled_owned();
@@ -231,7 +234,8 @@ fn is_watch(query: Option<&str>) -> bool {
     })
 }
 
-/// The API alone knows impersonation. Ignored elsewhere, it would act with the caller's own rights under another's name.
+/// Only the API supports impersonation. Ignoring the headers elsewhere would use the sender's own rights under another
+/// name.
 async fn refuse_impersonation(request: Request, next: Next) -> Response {
     let asked = request.headers().keys().find(|name| name.as_str().starts_with("impersonate-"));
     match asked {
@@ -257,7 +261,8 @@ async fn open_metrics(State(hub): State<Arc<Hub>>, headers: HeaderMap) -> Respon
     encode_metrics(&hub, &headers).await
 }
 
-/// In OpenMetrics' form for who asks for that, as Prometheus does, else in the older one, which promtool reads.
+/// In OpenMetrics' form if the client requests it, as Prometheus does; otherwise in the older form, which promtool
+/// reads.
 async fn encode_metrics(hub: &Hub, headers: &HeaderMap) -> Response {
     const OPEN_METRICS: &str = "application/openmetrics-text";
     let accepted = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
@@ -274,7 +279,7 @@ async fn encode_metrics(hub: &Hub, headers: &HeaderMap) -> Response {
     }
 }
 
-/// Whether a path exists is nobody's business who has no token.
+/// Clients without a token must not learn whether a path exists.
 async fn unknown(State(hub): State<Arc<Hub>>, headers: HeaderMap) -> Response {
     match hub.access.authenticate(&headers).await {
         Ok(_) => not_found(),

@@ -1,7 +1,7 @@
-//! Where the secrets that services are handed come from, chosen by the reference: without a backend it means a Secret of the hub.
+//! The backends of services' secrets. A reference without a backend means a Secret of the hub.
 //!
-//! Nobody waits for another backend. What is known of it is in memory and, sealed, in the database; its
-//! [controller](crate::controllers::refresh_secrets) reads it and marks the services that are handed a key that has changed.
+//! No request waits for another backend. Its known values are in memory and, sealed, in the database. Its
+//! [controller](crate::controllers::refresh_secrets) reads it and marks the services that use a key that has changed.
 
 use std::{collections::BTreeMap, fmt, path::Path};
 
@@ -16,37 +16,38 @@ use crate::{
     external_secrets::{self, ExternalError, ExternalSecrets},
 };
 
-/// By its keys.
+/// Values by key.
 type KeyedValues = BTreeMap<String, Zeroizing<Vec<u8>>>;
 
-/// One secret, the newest that is known.
+/// The newest known content of a secret.
 pub struct SecretContent {
-    /// None: there is no such secret. `Err`: nothing is known of it, not even what it was before; its text quotes no value.
+    /// None: the secret does not exist. `Err`: nothing is known of it, not even earlier values; the text quotes no
+    /// value.
     pub values: Result<Option<KeyedValues>, Unknown>,
-    /// Which state of it this is; none where nothing changes until the hub is configured anew, or there is none.
+    /// Version of the content. None: it changes only with the hub's configuration, or the secret does not exist.
     pub version: Option<u64>,
 }
 
-/// Its keys alone.
+/// Shows only the keys.
 impl fmt::Debug for SecretContent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_set().entries(self.values.iter().flatten().flat_map(BTreeMap::keys)).finish()
     }
 }
 
-/// All that there are.
+/// All backends of secrets.
 pub struct SecretBackends {
     store: Store,
     external: Option<ExternalSecrets>,
 }
 
 impl SecretBackends {
-    /// The hub's own alone.
+    /// Only the hub's own Secrets.
     pub fn new(store: Store) -> Self {
         Self { store, external: None }
     }
 
-    /// With those that a file of the hub's configuration names.
+    /// Also the backends in a file of the hub's configuration.
     pub fn open(path: &Path, store: Store) -> Result<Self, ExternalError> {
         let external = external_secrets::open(path, &store)?;
         Ok(Self { store, external: Some(external) })
@@ -56,12 +57,12 @@ impl SecretBackends {
         self.external.as_ref()
     }
 
-    /// How each of the others is doing.
+    /// State of each of the other backends.
     pub fn conditions(&self) -> Vec<Condition> {
         self.external.as_ref().map(ExternalSecrets::conditions).unwrap_or_default()
     }
 
-    /// A secret that objects of a namespace refer to.
+    /// Reads a secret that objects of a namespace refer to.
     pub async fn read(&self, namespace: &str, secret: &SecretName) -> Result<SecretContent, StoreError> {
         if let Some(backend) = &secret.backend {
             return Ok(self.read_external(backend, &reference(namespace, &secret.name)).await);
@@ -70,7 +71,7 @@ impl SecretBackends {
         let version = found.as_ref().map(|resource| resource.version);
         let values = found.map(|resource| {
             let data = resource.object["data"].as_object().into_iter().flatten();
-            // Admission lets in nothing but base64.
+            // Admission only accepts base64.
             let decode = |value: &str| Zeroizing::new(BASE64.decode(value).unwrap_or_default());
             data.map(|(key, value)| (key.clone(), decode(value.as_str().unwrap_or_default()))).collect()
         });
@@ -93,14 +94,14 @@ impl SecretBackends {
         SecretContent { values, version: Some(known.turn) }
     }
 
-    /// Which state of a secret of another backend is known, by its [`key`]; none for other keys.
+    /// Version of the known content of another backend's secret, by its [`key`]; None for other keys.
     pub fn version(&self, key: &Key) -> Option<u64> {
         let secret = SecretName::of_index(key.kind.as_str(), &key.name)?;
         let known = self.external.as_ref()?.peek(secret.backend.as_deref()?, &reference(&key.namespace, &key.name))?;
         Some(known.turn)
     }
 
-    /// Where the values of another backend's secret are those of before.
+    /// Since when and why the values of another backend's secret are stale; None: they are not.
     pub fn stale(&self, namespace: &str, secret: &SecretName) -> Option<Stale> {
         let backend = secret.backend.as_deref()?;
         self.external.as_ref()?.peek(backend, &reference(namespace, &secret.name))?.stale
@@ -111,12 +112,12 @@ fn copy(values: &Values) -> KeyedValues {
     values.iter().map(|(key, value)| (key.clone(), Zeroizing::new(value.expose().to_vec()))).collect()
 }
 
-/// What is read of a backend for objects of a namespace: a secret as a whole, whichever of its keys they are handed.
+/// The reference to a whole secret of a backend, whichever of its keys are used.
 pub fn reference(namespace: &str, path: &str) -> Reference {
     Reference { namespace: namespace.to_owned(), path: path.to_owned() }
 }
 
-/// What a secret is noted under as something that was read.
+/// The key under which a secret is noted as an input.
 pub fn key(namespace: &str, secret: &SecretName) -> Key {
     let kind = match secret.backend {
         None => resources::secrets(),

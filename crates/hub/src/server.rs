@@ -1,4 +1,4 @@
-//! Connections: TLS, HTTP/1.1 and HTTP/2, the limits that hold against slow and many clients, and an orderly end.
+//! Connections: TLS, HTTP/1.1 and HTTP/2, limits against slow and many clients, and an orderly shutdown.
 
 use std::{
     collections::HashMap,
@@ -49,36 +49,36 @@ use crate::{
     unread,
 };
 
-/// The time for a request's head, and how long an HTTP/1 connection may rest: hyper counts both by one timer. Longer
+/// Time limit for a request's head, and idle time of an HTTP/1 connection: hyper uses one timer for both. It is longer
 /// than an agent's longest usual pause, so that polls find their connection open.
 const HEAD: Duration = Duration::from_secs(90);
-/// Longest head of a request; a bearer token and a long selector fit many times.
+/// Maximum bytes of a request's head; a bearer token and a long selector fit many times.
 const HEAD_BYTES: usize = 32 << 10;
 const HEADERS: usize = 100;
-/// Requests that one HTTP/2 connection may have open: kubectl's and k9s' watches are some dozens.
+/// Maximum open requests per HTTP/2 connection: kubectl and k9s have some dozens of watches.
 const STREAMS: u32 = 256;
-/// How long an HTTP/2 connection may rest, as one of HTTP/1 may.
+/// Idle time of an HTTP/2 connection, as for HTTP/1.
 const REST: Duration = HEAD;
 const LOOK_FOR_REST: Duration = Duration::from_secs(5);
-/// A connection whose place others need has had this long to send a request.
+/// A connection is closed for others only if it has had this long to send a request.
 const LEAST_REST: Duration = Duration::from_millis(500);
-/// A connection that was chosen to close is cut off after this long, even if a request is under way.
+/// A connection that was chosen to close is cut off after this time, even during a request.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 const LOOK_FOR_PLACE: Duration = Duration::from_millis(200);
 const PING: Duration = Duration::from_secs(30);
 const PONG: Duration = Duration::from_secs(20);
-/// How often the server's certificate is looked at, and the files of one that others renew.
+/// How often the server's certificate is checked for renewal, and how often mounted files are read.
 const RENEWAL: Duration = Duration::from_secs(3600);
 const RELOAD: Duration = Duration::from_secs(3);
 
-/// Who renews the server's certificate.
+/// The way in which the server's certificate is renewed.
 pub enum Renewal {
-    /// The hub itself, for these names.
+    /// The hub renews it, for these names.
     Own(ServerNames),
     Mounted(Box<Mounted>),
 }
 
-/// The server's certificate, replaced while it runs.
+/// The server's certificate, which can be replaced while the hub runs.
 pub struct Certificate(ArcSwap<CertifiedKey>);
 
 impl Certificate {
@@ -91,7 +91,7 @@ impl Certificate {
         end_of(&self.0.load())
     }
 
-    /// Serves a new certificate before the old one ends, for as long as the hub runs. Connections go on.
+    /// Serves a new certificate before the old one ends, for as long as the hub runs. Connections continue.
     pub async fn keep_fresh(self: Arc<Self>, hub: Arc<Hub>, renewal: Renewal) {
         match renewal {
             Renewal::Own(names) => self.renew(&hub, &names).await,
@@ -105,7 +105,7 @@ impl Certificate {
             sleep(RELOAD).await;
             match mounted.reload(Timestamp::now()) {
                 Ok(None) if told.is_empty() => {}
-                // What is there now is what is served, or not known to be bad yet.
+                // The files have the served content, or a new one that has not been checked yet.
                 Ok(None) if mounted.is_pending() => {}
                 Ok(key) => {
                     if let Some(key) = key {
@@ -157,7 +157,7 @@ impl ResolvesServerCert for Certificate {
     }
 }
 
-/// TLS 1.2 and 1.3, with tickets that resume a session: agents connect once a poll.
+/// TLS 1.2 and 1.3, with tickets that resume a session, because agents connect once per poll.
 pub fn tls_config(certificate: Arc<Certificate>) -> Result<ServerConfig, rustls::Error> {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let mut config = ServerConfig::builder_with_provider(provider)
@@ -169,7 +169,7 @@ pub fn tls_config(certificate: Arc<Certificate>) -> Result<ServerConfig, rustls:
     Ok(config)
 }
 
-/// One listener and what answers on it.
+/// A listener and the router that answers on it.
 pub struct Server {
     pub listener: TcpListener,
     /// None: plain HTTP.
@@ -179,11 +179,11 @@ pub struct Server {
     pub patience: Patience,
     pub count: Box<dyn Fn() -> Counted + Send + Sync>,
     pub refusals: Arc<Refusals>,
-    /// Where connections are served from their first request on that gives way to others.
+    /// Moves a connection to other threads at its first request that yields to others. None: all stay.
     pub yielding: Option<Yielding>,
 }
 
-/// Which requests, by their path, give way to others, and the threads that do.
+/// The requests that yield to others, by path, and the threads that serve them.
 #[derive(Clone)]
 pub struct Yielding {
     pub gives_way: fn(&str) -> bool,
@@ -191,21 +191,23 @@ pub struct Yielding {
 }
 
 impl Server {
-    /// Serves until `shutdown`; then lets open requests end for at most `drain` and closes the rest.
+    /// Serves until `shutdown`; then waits up to `drain` for open requests and closes the rest.
     pub async fn serve(self, shutdown: CancellationToken, drain: Duration) {
         let places = Arc::new(Places::new(self.max_connections, self.refusals));
         let mut connections = JoinSet::new();
         loop {
-            // Beyond the limit clients wait in the kernel's queue: no memory is spent on them.
+            // Beyond the limit clients wait in the kernel's queue, which takes no memory of the hub.
             let accepted = async {
                 let taken = places.take().await;
                 (taken, self.listener.accept().await)
             };
+
             let (taken, accepted) = tokio::select! {
                 () = shutdown.cancelled() => break,
                 accepted = accepted => accepted,
                 Some(_) = connections.join_next() => continue,
             };
+
             match accepted {
                 Ok((stream, peer)) => {
                     let connection = Connection {
@@ -223,13 +225,14 @@ impl Server {
                         drop((taken, counted));
                     });
                 }
-                // No file descriptors, mostly: accepting again at once would only burn the processor.
+                // Mostly for lack of file descriptors: retrying at once would only use the processor.
                 Err(error) => {
                     tracing::warn!(%error, "a connection could not be accepted");
                     sleep(Duration::from_millis(100)).await;
                 }
             }
         }
+
         drop(self.listener);
         if timeout(drain, async { while connections.join_next().await.is_some() {} }).await.is_err() {
             tracing::warn!(connections = connections.len(), "closing connections whose requests didn't end in time");
@@ -238,15 +241,15 @@ impl Server {
     }
 }
 
-/// Added to the answer to an authenticated client: its connection stays open when others need a place.
+/// Added to the answer to an authenticated client, whose connection stays open when others need a place.
 #[derive(Clone, Copy)]
 pub struct Known;
 
-/// Connections that may be open. One place is kept free, so that each new client gets in. If none is free, the unauthenticated connection
-/// that has been idle the longest is closed. If there is none, the next agent that polls is answered and gives up its connection: it will
-/// not need it for some seconds, and opens another one then.
+/// The open connections. One place is kept free, so that each new client can connect. If none is free, the
+/// unauthenticated connection that has been idle longest is closed. If there is none, the next agent that polls is
+/// answered and loses its connection: it does not need it for some seconds, and then opens another one.
 ///
-/// There is no limit for each address: the clusters of a company, or all that comes through a load balancer, may share one.
+/// There is no limit per address: the clusters of a company, or all clients behind a load balancer, may share one.
 struct Places {
     free: Arc<Semaphore>,
     is_wanted: AtomicBool,
@@ -255,17 +258,17 @@ struct Places {
     refusals: Arc<Refusals>,
 }
 
-/// One connection, as others see it.
+/// One connection, as the others see it.
 struct Standing {
     peer: IpAddr,
-    /// Requests that are under way, with their answers.
+    /// Number of running requests, until their answers are sent.
     requests: AtomicUsize,
-    /// When one of them began or ended, or the connection was made.
+    /// When a request began or ended last, or the connection was opened.
     moved: Mutex<Instant>,
     is_known: AtomicBool,
-    /// It was chosen to close.
+    /// Whether it was chosen to close.
     is_leaving: AtomicBool,
-    /// It closes when its current requests end.
+    /// Notified to close it when its current requests end.
     leaves: Notify,
 }
 
@@ -282,7 +285,7 @@ impl Standing {
         }
     }
 
-    /// Since when nothing is under way; absent while something is.
+    /// Since when it has been idle; None: a request is running.
     fn rests_since(&self) -> Option<Instant> {
         (self.requests.load(Ordering::Acquire) == 0).then(|| self.last_moved())
     }
@@ -292,7 +295,7 @@ impl Standing {
         self.leaves.notify_one();
     }
 
-    /// When a request began or ended.
+    /// When a request began or ended last.
     fn last_moved(&self) -> Instant {
         *self.moved.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -302,18 +305,18 @@ impl Standing {
     }
 }
 
-/// In each request's extensions: closes the connection that it came by.
+/// In each request's extensions: closes the request's connection.
 #[derive(Clone)]
 pub struct Closer(Arc<Standing>);
 
 impl Closer {
-    /// Requests that are under way have [`LAST_WORDS`] to end.
+    /// Running requests have [`LAST_WORDS`] to end.
     pub fn close(&self) {
         self.0.close();
     }
 }
 
-/// A request that is under way, until its answer is sent.
+/// A running request, until its answer is sent.
 struct Request(Arc<Standing>);
 
 impl Drop for Request {
@@ -323,7 +326,7 @@ impl Drop for Request {
     }
 }
 
-/// An answer's body, until whose end the request is under way.
+/// An answer's body. The request counts as running until its end.
 struct Answer {
     body: Body,
     _under_way: Request,
@@ -360,14 +363,14 @@ impl Places {
         }
     }
 
-    /// None: never.
+    /// Waits for a free place. Never returns None.
     async fn take(&self) -> Option<OwnedSemaphorePermit> {
         if let Ok(taken) = Arc::clone(&self.free).try_acquire_owned() {
             self.is_wanted.store(false, Ordering::Relaxed);
             return Some(taken);
         }
         self.is_wanted.store(!self.end_longest_rest(), Ordering::Relaxed);
-        // If the chosen connection doesn't close, or none could be chosen, another one may rest by then.
+        // If the chosen connection doesn't close, or none could be chosen, another one may be idle soon.
         let mut looks = interval_at(tokio::time::Instant::now() + LOOK_FOR_PLACE, LOOK_FOR_PLACE);
         let acquire = Arc::clone(&self.free).acquire_owned();
         tokio::pin!(acquire);
@@ -379,11 +382,12 @@ impl Places {
         }
     }
 
-    /// False if there is none that may end.
+    /// Closes the unauthenticated connection that has been idle longest. False: there is none.
     fn end_longest_rest(&self) -> bool {
         let open = self.open();
         let unknown = open.values().filter(|standing| !standing.is_known.load(Ordering::Relaxed));
-        // Also while an answer is being sent: answers to unauthenticated clients are short, unless the client doesn't read.
+        // This includes connections that are sending an answer: answers to unauthenticated clients are short, unless
+        // the client doesn't read.
         let waiting = unknown.filter(|standing| !standing.is_leaving.load(Ordering::Relaxed));
         let rested = waiting.map(|standing| (standing.last_moved(), standing));
         let longest = rested.filter(|(since, _)| since.elapsed() >= LEAST_REST).min_by_key(|(since, _)| *since);
@@ -397,7 +401,7 @@ impl Places {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A connection that has a place, until the returned value is dropped.
+    /// Adds a connection, which has a place until the returned value is dropped.
     fn enter(self: &Arc<Self>, peer: IpAddr) -> Stay {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let standing = Arc::new(Standing {
@@ -412,7 +416,7 @@ impl Places {
         Stay { places: Arc::clone(self), number, standing }
     }
 
-    /// Whether whoever has asked for this path is the one to go.
+    /// Whether the connection of a request for this path should be closed to make room.
     fn is_given_up(&self, path: &str) -> bool {
         let is_poll = path.starts_with("/agent/") && path != CONNECTION_PATH;
         is_poll && self.is_wanted.swap(false, Ordering::Relaxed)
@@ -450,8 +454,8 @@ impl Connection {
             () = &mut serving => return,
             () = yields.cancelled() => {}
         }
-        // All of it moves: the request under way, what encrypts and sends the answer, and the requests to come.
-        // A panic there was told by the panic hook, and ends this connection alone.
+        // The whole connection moves: the running request, the encryption and sending of its answer, and later
+        // requests. The panic hook has reported a panic there, which ends only this connection.
         let _ = AbortOnDropHandle::new(yielding.threads.spawn(serving)).await;
     }
 
@@ -468,7 +472,7 @@ impl Connection {
                 let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
                 self.serve_http(stream, http2).await;
             }
-            // Scanners and clients that don't trust us yet: their business, not an operator's.
+            // Scanners and clients that don't trust the hub yet: no matter for an operator.
             Ok(Err(error)) => tracing::debug!(peer = %self.peer, %error, "TLS handshake failed"),
             Err(_) => tracing::debug!(peer = %self.peer, "TLS handshake took too long"),
         }
@@ -479,6 +483,7 @@ impl Connection {
         let stay = self.places.enter(self.peer.ip());
         let standing = Arc::clone(&stay.standing);
         let builder = builder(self.place.clone());
+
         let service = {
             let (router, asked, leaves) = (self.router, Arc::clone(&asked), Arc::clone(&leaves));
             let peer = ConnectInfo(self.peer);
@@ -493,7 +498,8 @@ impl Connection {
                 let (router, standing) = (router.clone(), Arc::clone(&standing));
                 let under_way = standing.begin();
                 async move {
-                    // A client that sends `Expect: 100-continue` has not sent its body yet. Over HTTP/2 clients send it without waiting.
+                    // A client that sends `Expect: 100-continue` has not sent its body yet. Over HTTP/2 clients send it
+                    // without waiting.
                     let sends = http2 || !request.headers().contains_key(http::header::EXPECT);
                     let (parts, body) = request.into_parts();
                     let (body, rest) = unread::split(body);
@@ -502,12 +508,13 @@ impl Connection {
                         rest.drain().await;
                     }
                     standing.note(&response);
-                    // The answer is under way as long as its body is.
+                    // The request is running until its body is sent.
                     Ok::<_, Infallible>(response.map(|body| Answer { body, _under_way: under_way }))
                 }
             })
         };
-        // By what was negotiated: guessing from the first bytes would wait for them for ever.
+
+        // The negotiated protocol: guessing it from the first bytes could wait forever.
         let builder = if http2 { builder.http2_only() } else { builder.http1_only() };
         let connection =
             builder.serve_connection_with_upgrades(TokioIo::new(stream), TowerToHyperService::new(service));
@@ -516,8 +523,9 @@ impl Connection {
         let mut is_ending = false;
         let mut looks = interval(LOOK_FOR_REST);
         let mut first_request = std::pin::pin!(sleep(self.patience.first_request));
-        // For a connection that was chosen to close, in case its client doesn't read the answer.
+        // For a connection that was chosen to close, if its client doesn't read the answer.
         let mut end = std::pin::pin!(sleep(Duration::MAX));
+
         loop {
             tokio::select! {
                 ended = connection.as_mut() => {
@@ -539,20 +547,21 @@ impl Connection {
                     is_ending = stay.standing.rests_since().is_some_and(|since| since.elapsed() >= REST);
                 }
             }
+
             if is_ending {
-                // Behind the requests that are under way.
+                // After the running requests.
                 connection.as_mut().graceful_shutdown();
             }
         }
     }
 }
 
-/// Where a connection is served, and the requests of one that speaks HTTP/2: the first that gives way to others, too, is on its
-/// way when the connection moves.
+/// The threads that serve a connection. Shared with the requests of an HTTP/2 connection, because the first request
+/// that yields to others is already running when the connection moves.
 #[derive(Clone)]
 struct Place {
     yielding: Option<Yielding>,
-    /// Set by the first request that gives way to others.
+    /// Cancelled by the first request that yields to others.
     yields: CancellationToken,
 }
 
@@ -600,7 +609,7 @@ mod tests {
     use crate::{answers::Answers, auth::User};
 
     async fn name_of_thread() -> String {
-        // The first answer waits: the connection moves while a request is under way.
+        // The first answer waits, so that the connection moves during a request.
         sleep(Duration::from_millis(10)).await;
         std::thread::current().name().unwrap_or_default().to_owned()
     }
@@ -669,7 +678,8 @@ mod tests {
         assert_eq!(ask(&mut other, "/agent/v1/desired").await, "answer");
         let mut person = connect().await;
         assert_eq!(ask(&mut person, "/api/v1/configmaps").await, "answer");
-        // All places are taken now: of those that poll the first one goes, and nobody who asks for something else.
+        // All places are taken now. The first agent that polls loses its connection; a client with another request does
+        // not.
         assert_eq!(ask(&mut person, "/api/v1/configmaps").await, "answer");
         assert_eq!(ask(&mut one, "/agent/v1/desired").await, "answer");
         assert_eq!(ask(&mut other, "/agent/v1/desired").await, "answer");
@@ -697,7 +707,7 @@ mod tests {
         for _ in 0..3 {
             let mut next = connect().await;
             assert_eq!(ask(&mut next, "/healthz").await, "answer");
-            // It has rested for longer.
+            // It has been idle for longer.
             assert!(timeout(Duration::from_secs(30), stranger.read_u8()).await.unwrap().is_err());
             stranger = next;
         }

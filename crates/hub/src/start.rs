@@ -1,4 +1,4 @@
-//! From options to a running hub, and its orderly end.
+//! Starts a hub from its options, and ends it in order.
 
 use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Instant};
 
@@ -41,15 +41,15 @@ use crate::{
     turns::{ListTurns, Shares, Turns},
 };
 
-/// How often expired tokens are forgotten.
+/// How often expired tokens are deleted.
 const TOKEN_SWEEP: Duration = Duration::from_secs(3600);
-/// Bytes of all bodies of requests to the API that are read or worked on.
+/// Bytes of all bodies of requests to the API that are read or handled at a time.
 const API_BODIES: usize = 256 << 20;
-/// Of administrators' own.
+/// The same for administrators.
 const RESERVED_BODIES: usize = 64 << 20;
-/// For the first part of a body.
+/// Time for the first part of a body.
 const API_GRACE: Duration = Duration::from_secs(10);
-/// Scrapers that may be connected to the loopback listener.
+/// Maximum number of scrapers connected to the loopback listener.
 const METRICS_CONNECTIONS: usize = 16;
 
 #[derive(Debug, Error)]
@@ -106,7 +106,7 @@ async fn run_until_signal(config: Config) -> Result<(), HubError> {
     if let Some(warning) = environment::check(std::env::vars_os().map(|(name, _)| name)) {
         tracing::warn!("{warning}");
     }
-    // Before anything is written, so that a signal during the start ends it in order too.
+    // Before any write, so that a signal during the start also ends the hub in order.
     let mut terminate = signal(SignalKind::terminate()).map_err(HubError::Signal)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(HubError::Signal)?;
     let running = start(config).await?;
@@ -114,7 +114,7 @@ async fn run_until_signal(config: Config) -> Result<(), HubError> {
         _ = terminate.recv() => "SIGTERM",
         _ = interrupt.recv() => "SIGINT",
         () = running.hub.store.taken() => {
-            // What this one remembers may be wrong from now on.
+            // Its memory may be wrong from now on.
             tracing::error!(location = %running.hub.store.location(), "another hub has taken the database over; stopping");
             running.stop().await;
             return Err(HubError::Taken);
@@ -125,26 +125,26 @@ async fn run_until_signal(config: Config) -> Result<(), HubError> {
     Ok(())
 }
 
-/// A hub that serves.
+/// A running hub.
 pub struct Running {
     pub hub: Arc<Hub>,
-    /// Where it listens: the port is real where the options say 0.
+    /// The address that it listens on, with the actual port if the options say 0.
     pub address: SocketAddr,
     pub metrics_address: Option<SocketAddr>,
     pub admin_kubeconfig: PathBuf,
-    /// From the options to the first request that could be answered.
+    /// From the options until the first request could be answered.
     pub ready_after: Duration,
     servers: Vec<JoinHandle<()>>,
     tasks: TaskTracker,
-    /// Decisions are made until the last request has ended.
+    /// Access is decided until the last request has ended.
     access_end: CancellationToken,
 }
 
-/// Starts a hub. When this returns, requests are answered.
+/// Starts a hub. Requests are answered when this returns.
 pub async fn start(config: Config) -> Result<Running, HubError> {
     let started = Instant::now();
     let now = Timestamp::now();
-    // Libraries of this process that speak TLS take the same cryptography; a second hub in one process changes nothing.
+    // Other TLS libraries of this process use the same cryptography. A second hub in the process changes nothing.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
 
     let data = DataDir::open(&config.data_dir)?;
@@ -152,14 +152,17 @@ pub async fn start(config: Config) -> Result<Running, HubError> {
     let identity = Identity::open(&data, mounted.as_ref().map(|(mounted, _)| mounted), now)?;
     let listener = listen(config.listen).await?;
     let address = local_address(&listener, config.listen)?;
+
     let metrics_listener = match config.metrics_listen {
         Some(address) => Some(listen(address).await?),
         None => None,
     };
+
     let advertise = config.advertise.clone().unwrap_or_else(|| Advertise::of_listener(address));
     if config.advertise.is_none() && address.ip().is_unspecified() {
         tracing::warn!("{}", unreachable_warning(address, &advertise));
     }
+
     let (certificate, renewal) = match mounted {
         Some((mounted, key)) => {
             warn_of_certificate(&key, &advertise, now);
@@ -170,6 +173,7 @@ pub async fn start(config: Config) -> Result<Running, HubError> {
             (identity.server_certificate(&names, now)?, Renewal::Own(names))
         }
     };
+
     let (identity, certificate) = (Arc::new(identity), Certificate::new(certificate));
     let tls = tls_config(Arc::clone(&certificate))?;
 
@@ -178,17 +182,21 @@ pub async fn start(config: Config) -> Result<Running, HubError> {
         Some(url) => Location::from(url.clone()),
         None => local_file(data.path()).map_err(ConfigError::from)?,
     };
+
     let mut options = OpenOptions::new(location, *identity.seal_key().bytes());
     options.next_seal_key = identity.next_seal_key().map(|key| *key.bytes());
     options.on_change = Some(Arc::new(MarkClusters));
     options.classes = Some(Classes { version: states::VERSION, kinds: states::KINDS, states: states::states });
     let store = Store::open(options).await?;
+
     if identity.next_seal_key().is_some_and(|next| store.is_sealed_with(next.bytes())) {
         finish_seal_key(identity.directory())?;
         tracing::info!("the hub goes by the new seal key");
     }
+
     data.remember_database(store.location())?;
     identity.note_successions(&store).await?;
+
     ensure_defaults(&store, now).await?;
     let access = Access::start(store.clone(), access_end.clone()).await?;
     ensure_admin_kubeconfig(&data, &identity, &access, advertise.url(), now).await?;
@@ -203,8 +211,10 @@ pub async fn start(config: Config) -> Result<Running, HubError> {
         delivery.secret_backends = Arc::new(SecretBackends::open(path, store.clone())?);
     }
     let delivery = Arc::new(delivery);
+
     let metrics = Metrics::new(Arc::clone(&delivery), Arc::clone(&certificate), config.data_dir.clone());
     let admin_kubeconfig = data.admin_kubeconfig();
+
     let turns = Turns::of_api(config.max_api_requests);
     let reserved_turns = Turns::of_api((config.max_api_requests / 8).max(1));
     let user_shares = Shares::new(config.max_api_requests / 2);
@@ -212,6 +222,7 @@ pub async fn start(config: Config) -> Result<Running, HubError> {
     let list_turns = if config.database.is_some() { ListTurns::of_a_server() } else { ListTurns::of_a_file() };
     let api_threads = Arc::new(ApiThreads::start().map_err(HubError::Threads)?);
     let watches = Arc::new(Semaphore::new(config.max_watches));
+
     let hub = Arc::new(Hub {
         turns,
         reserved_turns,
@@ -233,6 +244,7 @@ pub async fn start(config: Config) -> Result<Running, HubError> {
         advertise,
         shutdown,
     });
+
     let mut running = Running {
         hub,
         address,
@@ -243,12 +255,14 @@ pub async fn start(config: Config) -> Result<Running, HubError> {
         tasks: TaskTracker::new(),
         access_end,
     };
+
     running.spawn_tasks(certificate, renewal, left);
     running.serve(listener, tls.into(), api_threads);
     if let Some(listener) = metrics_listener {
         running.metrics_address = listener.local_addr().ok();
         running.serve_metrics(listener);
     }
+
     running.ready_after = started.elapsed();
     tracing::info!(
         address = %running.address,
@@ -310,7 +324,7 @@ impl Running {
         self.servers.push(tokio::spawn(server.serve(self.hub.shutdown.clone(), self.hub.config.drain)));
     }
 
-    /// Accepts nothing more, ends watches, lets requests end, stops the controllers, and closes the database.
+    /// Accepts nothing more, ends watches, waits for requests, stops the controllers, and closes the database.
     pub async fn stop(self) {
         self.hub.shutdown.cancel();
         self.hub.delivery.connections.close(self.hub.config.drain).await;
@@ -342,7 +356,7 @@ fn server_names(config: &Config, address: SocketAddr, advertise: &Advertise) -> 
     ServerNames::new(config.tls_san.iter().cloned().chain([advertise.host().to_owned()]).chain(listened))
 }
 
-/// A certificate that others have issued may be anything; the hub serves it, and says what will be wrong with it.
+/// A certificate of another authority may be unsuitable. The hub serves it and warns.
 fn warn_of_certificate(key: &CertifiedKey, advertise: &Advertise, now: Timestamp) {
     if !is_valid_for(key, advertise.host()) {
         tracing::warn!(
@@ -355,7 +369,7 @@ fn warn_of_certificate(key: &CertifiedKey, advertise: &Advertise, now: Timestamp
     }
 }
 
-/// The listener takes requests from everywhere, and what is printed for agents and people names this machine only.
+/// The listener accepts requests from everywhere, but the address for agents and people names only this machine.
 fn unreachable_warning(address: SocketAddr, advertise: &Advertise) -> String {
     format!(
         "listening on {address}, which is every address of this machine, but agents and kubeconfigs are told {advertise}, which \

@@ -1,4 +1,4 @@
-//! Answers of the server itself in the form that every Kubernetes client reads: `metav1.Status`.
+//! Answers of the server itself in the form that Kubernetes clients read: `metav1.Status`.
 
 use axum::{
     Json,
@@ -22,14 +22,14 @@ pub fn failure(code: StatusCode, reason: &str, message: &str) -> Response {
     (code, Json(body)).into_response()
 }
 
-/// With the pause that clients keep before they try again.
+/// With the pause that clients keep before a retry.
 pub fn try_later(code: StatusCode, reason: &str, message: &str) -> Response {
     let mut response = failure(code, reason, message);
     response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
     response
 }
 
-/// The message is kube-apiserver's and tells nobody which part of their credentials was right.
+/// The message is kube-apiserver's and does not reveal which part of the credentials was right.
 pub fn unauthenticated(error: &Unauthenticated) -> Response {
     if let Unauthenticated::Unavailable(source) = error {
         tracing::error!(error = source as &dyn std::error::Error, "a token could not be looked up");

@@ -1,4 +1,4 @@
-//! Turns: how many requests of one class are worked on at once, how many of them are one client's, and how many lists are read.
+//! Turns: limits on concurrent requests of one class, on one client's share of them, and on concurrent lists.
 
 use std::{
     collections::HashMap,
@@ -17,13 +17,13 @@ use tokio::{
 
 use crate::status::try_later;
 
-/// How long a request waits for its turn before it is told to come again.
+/// How long a request waits for its turn before it is refused.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Rows of the longest list that is a page: what kubectl and client-go ask for.
+/// Rows of the longest list that counts as a page: kubectl and client-go ask for this many.
 const PAGE: usize = 500;
 
-/// Agents and the API have turns of their own: a storm of lists must not make agents late.
+/// Agents and the API have separate turns, so that many lists don't delay agents.
 #[derive(Clone)]
 pub struct Turns {
     permits: Arc<Semaphore>,
@@ -32,13 +32,13 @@ pub struct Turns {
     reason: &'static str,
 }
 
-/// One request's turn. It ends when this is dropped.
+/// A request's turn. It ends when this is dropped.
 pub struct Turn {
     _permit: Option<OwnedSemaphorePermit>,
 }
 
 impl Turn {
-    /// For what costs nothing and is never refused.
+    /// For requests that cost nothing and are never refused.
     pub fn free() -> Self {
         Self { _permit: None }
     }
@@ -57,7 +57,8 @@ impl Turns {
         Self { permits: Arc::new(Semaphore::new(limit)), patience: PATIENCE, refusal, reason }
     }
 
-    /// A new request's turn, or its refusal: answered soon, it can go to another replica or come again.
+    /// The turn of a new request, or its refusal. A request that is refused soon can go to another replica, or be
+    /// repeated.
     pub async fn begin(&self) -> Result<Turn, Response> {
         match timeout(self.patience, self.next()).await {
             Ok(turn) => Ok(turn),
@@ -68,7 +69,7 @@ impl Turns {
         }
     }
 
-    /// A turn of these, or, where there is none at this moment, one of `reserved`.
+    /// A turn of these; if none is free, one of `reserved`.
     pub async fn begin_or(&self, reserved: &Self) -> Result<Turn, Response> {
         match Arc::clone(&self.permits).try_acquire_owned() {
             Ok(permit) => Ok(Turn { _permit: Some(permit) }),
@@ -76,7 +77,7 @@ impl Turns {
         }
     }
 
-    /// A further turn of a request that was begun: it waits as long as it takes. Turns come in the order of asking.
+    /// A further turn of a running request, which waits as long as it takes. Turns are granted in order.
     pub async fn next(&self) -> Turn {
         Turn::of(&self.permits).await
     }
@@ -84,18 +85,18 @@ impl Turns {
 
 impl Turn {
     async fn of(permits: &Arc<Semaphore>) -> Self {
-        // Nobody closes the semaphore; if somebody did, working on would be better than an answer that breaks off.
+        // The semaphore is never closed. If it were, continuing would be better than an incomplete answer.
         Self { _permit: Arc::clone(permits).acquire_owned().await.ok() }
     }
 }
 
-/// How much of a class one client may have: a user, or the address of a client that is not known yet.
+/// Limits each client's part of a class. A client is a user, or the address of an unauthenticated client.
 pub struct Shares {
     each: usize,
     known: Mutex<HashMap<String, Weak<Semaphore>>>,
 }
 
-/// The name that requests from an address are counted by: an IPv4 address, or the /64 network of an IPv6 address.
+/// The name by which requests from an address are counted: an IPv4 address, or the /64 network of an IPv6 address.
 pub fn peer_name(address: IpAddr) -> String {
     match address.to_canonical() {
         IpAddr::V4(address) => address.to_string(),
@@ -105,23 +106,23 @@ pub fn peer_name(address: IpAddr) -> String {
     }
 }
 
-/// What one client holds. It is given back when this is dropped.
+/// A client's place. It is released when this is dropped.
 pub struct Share(#[expect(dead_code, reason = "it is held")] OwnedSemaphorePermit);
 
 impl Shares {
-    /// With less than this many clients, those that are gone are not looked for.
+    /// Below this number of clients, unused entries are not removed.
     const FEW: usize = 1024;
 
     pub fn new(each: usize) -> Self {
         Self { each: each.max(1), known: Mutex::default() }
     }
 
-    /// One of a client's places; none while it holds all of them.
+    /// One of a client's places; None: the client uses all of them.
     pub fn take(&self, client: &str) -> Option<Share> {
         self.of(client).try_acquire_owned().ok().map(Share)
     }
 
-    /// The same once there is one, in the order of asking; none where that takes too long.
+    /// The same, but waits for a place, in order. None: that took too long.
     pub async fn wait(&self, client: &str) -> Option<Share> {
         timeout(PATIENCE, self.of(client).acquire_owned()).await.ok()?.ok().map(Share)
     }
@@ -141,19 +142,19 @@ impl Shares {
     }
 }
 
-/// How many lists are read from the database, and written down, at once.
+/// How many lists are read from the database and serialized at a time.
 ///
-/// A database file is read by threads that are as urgent as those that answer agents: if lists had all processors, each poll would
-/// wait until one of them pauses.
+/// A database file is read by threads of the same priority as those that answer agents. If lists used all processors,
+/// each poll would wait for one of them to pause.
 #[derive(Clone)]
 pub struct ListTurns {
     pages: Arc<Semaphore>,
-    /// Long lists take no page's turn.
+    /// Turns of long lists, which take none of the pages' turns.
     long: Arc<Semaphore>,
 }
 
 impl ListTurns {
-    /// Pages take at most half of this machine's processors, and so do long lists.
+    /// Pages use at most half of this machine's processors, and so do long lists.
     pub fn of_a_file() -> Self {
         let processors = thread::available_parallelism().map_or(1, usize::from);
         Self::new((processors / 2).max(1))
@@ -168,7 +169,7 @@ impl ListTurns {
         Self { pages: Arc::new(Semaphore::new(limit)), long: Arc::new(Semaphore::new(limit)) }
     }
 
-    /// The turn to read up to `limit` rows, 0 for all. Turns come in the order of asking.
+    /// The turn to read up to `limit` rows (0: all). Turns are granted in order.
     pub async fn next(&self, limit: usize) -> Turn {
         Turn::of(if (1..=PAGE).contains(&limit) { &self.pages } else { &self.long }).await
     }

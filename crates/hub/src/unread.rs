@@ -1,8 +1,8 @@
 //! The unread rest of a request's body when its answer is ready.
 //!
-//! An answer that is made before the whole body was read, mostly a refusal, ends its HTTP/2 stream with a reset, and its HTTP/1.1 connection
-//! with unread bytes, which resets that. Clients that are still sending (curl 7.88 of Debian 12 for one) then lose the answer. So a bounded
-//! rest of the body is read first.
+//! An answer that is ready before the whole body was read, mostly a refusal, ends its HTTP/2 stream with a reset. On
+//! HTTP/1.1 the unread bytes reset the connection. Clients that are still sending (e.g. curl 7.88 of Debian 12) then
+//! lose the answer. So a limited rest of the body is read first.
 
 use std::{
     pin::Pin,
@@ -16,15 +16,15 @@ use http_body_util::BodyExt as _;
 use hyper::body::{Body, Frame, SizeHint};
 use tokio::time::timeout;
 
-/// Bytes that are read and dropped: more than the longest body that any address takes, which is a webhook's.
+/// Bytes that are read and dropped: more than the longest body of any endpoint, a webhook's.
 const BYTES: usize = 32 << 20;
-/// For all of them.
+/// Time limit for reading them.
 const TIME: Duration = Duration::from_secs(1);
 
 /// A body that its request's handler reads. The rest can be read after the handler ends.
 pub struct Read<B>(Arc<Mutex<B>>);
 
-/// The rest of it.
+/// The rest of a body.
 pub struct Rest<B>(Arc<Mutex<B>>);
 
 pub fn split<B>(body: B) -> (Read<B>, Rest<B>) {
@@ -79,7 +79,7 @@ mod tests {
 
     use super::*;
 
-    /// Pieces of a MiB, one each `pause`, and how many of them were taken.
+    /// Pieces of a MiB, one per `pause`, and how many of them were read.
     fn body(pieces: usize, pause: Duration) -> (axum::body::Body, Arc<Mutex<usize>>) {
         let taken = Arc::new(Mutex::new(0));
         let count = Arc::clone(&taken);

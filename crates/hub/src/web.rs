@@ -1,5 +1,5 @@
-//! The page, embedded at compile time. It holds no data: it asks the API with the token that its user enters, so it is
-//! served to anyone, sets no cookie, and can't be used to act in somebody's name.
+//! The page, embedded at compile time. It contains no data: it calls the API with the token that its user enters. So it
+//! is served without authentication, sets no cookie, and can't be used to act in a user's name.
 
 use axum::{
     extract::Path,
@@ -9,7 +9,7 @@ use http::{HeaderName, StatusCode, header};
 
 include!(concat!(env!("OUT_DIR"), "/web.rs"));
 
-/// Only what the hub itself serves is loaded, and only the hub is asked; nothing inline runs; nobody frames it.
+/// Only the hub's own files are loaded, and only the hub is called; no inline scripts, no frames around the page.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; \
                       connect-src 'self'; manifest-src 'self'; base-uri 'none'; form-action 'none'; \
                       frame-ancestors 'none'; require-trusted-types-for 'script'";
@@ -39,7 +39,7 @@ pub async fn file(Path(path): Path<String>) -> Response {
     page(FILES, &path)
 }
 
-/// A file by its path; the page itself for its own routes, which are no files.
+/// A file by its path; the page itself for its own routes, which are not files.
 fn page(files: &[(&str, &'static [u8])], path: &str) -> Response {
     let find = |wanted: &str| files.iter().find(|(name, _)| *name == wanted);
     let is_asset = path.rsplit('/').next().is_some_and(|name| name.contains('.'));
@@ -52,7 +52,7 @@ fn page(files: &[(&str, &'static [u8])], path: &str) -> Response {
 }
 
 fn serve(name: &str, content: &'static [u8]) -> Response {
-    // Vite names assets by their content; everything else is asked for again.
+    // Vite names assets by their content; all other files must be revalidated.
     let caching = if name.starts_with("assets/") { "public, max-age=31536000, immutable" } else { "no-cache" };
     let headers = [(header::CONTENT_TYPE, content_type(name)), (header::CACHE_CONTROL, caching)];
     secured((headers, content).into_response())

@@ -2,112 +2,120 @@
 
 export type AdoptPolicy = "Always" | "IfNoDifference" | "Never";
 
-/** Limits that an agent was installed with. No hub can widen them. */
+/** Limits set when an agent was installed. No hub can widen them. */
 export interface AgentLimits {
-  /** Patterns of the service accounts that services may act as: NAMESPACE/NAME. */
+  /** Patterns of service accounts that services may act as: NAMESPACE/NAME. */
   accounts: string[];
-  /** Objects that are deleted for services per minute. */
+  /** Maximum number of objects that the agent deletes for services per minute. */
   deletionsPerMinute: number;
-  /** Patterns of the kinds that services may not change: RESOURCE[.GROUP]. */
+  /** Patterns of kinds that services may not change: RESOURCE[.GROUP]. */
   deniedKinds: string[];
-  /** Patterns of the namespaces that services may touch. kube-system, kube-public and kube-node-lease are matched by their full names only. */
+  /** Patterns of namespaces that services may touch. Only their full names match kube-system, kube-public and kube-node-lease. */
   namespaces: string[];
 }
 
-/** How the objects of a service are applied. An object's own annotations come before these. */
+/** How the agent applies the objects of a service. An object's own annotations take precedence. */
 export interface ApplyOptions {
-  /** Whether objects that exist already and belong to no service become this service's. */
+  /** Whether the service takes over existing objects that belong to no service. */
   adopt?: AdoptPolicy;
-  /** What becomes of fields that another field manager owns with another value. */
+  /** What happens to a field that another field manager owns with another value. */
   conflicts?: ConflictPolicy;
-  /** What becomes of objects that others changed or deleted. */
+  /** What happens to objects that others changed or deleted. */
   drift?: DriftMode;
-  /** Fields that others may change: no drift, and left as they are when the object is applied again. */
+  /** Fields that others may change. They are not drift, and keep their values when the object is applied again. */
   ignoreDifferences?: IgnoreDifference[];
-  /** What becomes of an object whose change the API server refuses because a field of it can't be changed. Kinds that hold data or other objects are made anew only where their own annotation says so. */
+  /** What happens when the API server refuses a change because a field is immutable. Kinds that hold data or other objects are recreated only if their own annotation says so. */
   immutable?: ImmutablePolicy;
 }
 
-/** The clusters that a change reaches before all others. */
+/** Clusters that a change reaches first. */
 export interface Canary {
-  /** Which clusters may be canaries. Absent: those of the first step. */
+  /** Label selector for clusters that may be canaries. Absent: the clusters of the first step. */
   clusterSelector?: LabelSelector;
-  /** How many of them: the first by name that are healthy. Absent: all that the selector selects, and one without a selector. 0: there is no canary. */
+  /** Number of canaries: the first healthy clusters by name. Absent: all selected clusters, or one if there is no selector. 0: no canary. */
   count?: number;
 }
 
 /** A chart of a HelmRepository. */
 export interface ChartReference {
-  /** As the index names it; below a registry's path also with slashes. */
+  /** Name of the chart in the index; below a registry's path, it may contain slashes. */
   name: string;
-  /** A version, or a range as Helm writes them: `1.2.3`, `~1.2`, `>=1 <2`. The newest that is no pre-release if absent. */
+  /** Version, or a range in Helm's format: `1.2.3`, `~1.2`, `>=1 <2`. `*`: the newest that is not a pre-release. */
   version: string;
 }
 
-/** What of a Cluster may be handed over. */
+/** Parts of a Cluster that services can receive. */
 export type ClusterPart = "Labels" | "Annotations" | "Metadata" | "Version";
 
+/** Reference to a Cluster. */
 export interface ClusterReference {
+  /** Name of the Cluster. */
   name: string;
-  /** The service's own namespace if absent, then the administrators'. */
+  /** Namespace of the Cluster. Empty: the service's own namespace, then `farwater-admin`. */
   namespace?: string;
 }
 
-/** A Kubernetes cluster that joins by a one-time token and is reached only by its own agent's requests. */
+/** A Kubernetes cluster. It joins with a one-time token, and the hub reaches it only through its agent's requests. */
 export interface ClusterSpec {
-  /** What services on the cluster may be handed of it beside its labels and annotations: account and network ids, domains. Values of any form; at most 32 KiB as JSON, 512 names and 16 levels. Not for secrets: whoever may read the Cluster reads them. */
+  /** Values that services on the cluster may receive beside its labels and annotations: account and network ids, domains. Any form; at most 32 KiB as JSON, 512 names and 16 levels. Not for secrets: anyone who may read the Cluster can read them. */
   metadata?: Record<string, unknown>;
-  /** How often the agent asks for its desired state, as a Go duration; between 1s and 10m. */
+  /** Interval between requests of the agent for its desired state, as a Go duration between 1s and 10m. */
   pollInterval: string;
-  /** Holds every change to the cluster; what runs there goes on running. */
+  /** Suspend holds every change to the cluster. Running workloads keep running. */
   suspend: boolean;
 }
 
+/** Observed state of the Cluster. */
 export interface ClusterStatus {
-  /** `age1…`: what files are encrypted to with SOPS that this cluster alone shall open. It changes with the agent's keys; those of before go on opening what is encrypted to them. */
+  /** Public age key (`age1…`) for SOPS files that only this cluster can decrypt. It changes with the agent's keys. Files encrypted to earlier keys stay readable. */
   ageRecipient?: string;
-  /** The image that the agent's Deployment names; absent where the agent was started by hand. */
+  /** Image in the agent's Deployment. Empty if the agent was started by hand. */
   agentImage?: string;
-  /** Limits that were set when the agent was installed, and that the hub can't change; absent for older agents. */
+  /** Limits set when the agent was installed. The hub cannot change them. Empty for older agents. */
   agentLimits?: AgentLimits;
+  /** Version of the agent. */
   agentVersion?: string;
-  /** By how many seconds the clock of the agent's machine is ahead of the hub's, negative where it is behind; absent where that is less than a minute. The agent goes by the hub's time; other programs of the cluster don't. */
+  /** Seconds by which the clock of the agent's machine is ahead of the hub's; negative if it is behind. Empty: less than a minute. The agent uses the hub's time; other programs in the cluster do not. */
   clockSkewSeconds?: number;
-  /** `Ready` (joined and heard within three polls), `ClockSkewed` while the agent's machine has another time than the hub, and `Restored` while nothing is deleted because the hub's database was restored from a backup; the annotation `farwater.dev/confirm-restored` ends that. `AgentUpdated` is False where the agent went back from what its AgentPolicy says. `VersionSkew` while the agent is newer than the hub, or more than two releases older. */
+  /** `Ready` is True when the cluster has joined and its agent was heard within three polls. `ClockSkewed` is set while the clock of the agent's machine differs from the hub's. `Restored` is set while nothing is deleted because the hub's database was restored from a backup; the annotation `farwater.dev/confirm-restored` ends it. `AgentUpdated` is False if the agent rolled back from its AgentPolicy. `VersionSkew` is set while the agent is newer than the hub, or more than two releases older. */
   conditions?: Condition[];
-  /** Whether the agent has a connection over which it is told of changes at once; absent: it polls. Merged in like the time. */
+  /** Whether the agent has a connection over which the hub announces changes at once. Empty: the agent polls. Added on reads, as `lastHeardTime` is. */
   connected?: boolean;
+  /** Kubernetes version of the cluster. */
   kubernetesVersion?: string;
-  /** When the agent last asked. Kept beside the resource and merged in when it is read, so it wakes no watch. */
+  /** Time of the agent's last request. It is stored beside the resource and added on reads, so it triggers no watch. */
   lastHeardTime?: Time;
+  /** Generation of the resource that the conditions describe. */
   observedGeneration?: number;
 }
 
 export type ConflictPolicy = "Force" | "Report";
 
-/** What an object takes with it when it is deleted. */
+/** Objects that are deleted together with another one. */
 export interface Contents {
-  /** How many of which kind, the most first; of the kinds that the service's account may list. */
+  /** Numbers by kind, the largest first. Only kinds that the service's account may list. */
   counts: KindCount[];
+  /** The namespace or definition. */
   object: ObjectRef;
-  /** Kinds that could not be counted. */
+  /** Number of kinds that could not be counted. */
   unknown?: number;
 }
 
-/** The last deletion of a service's objects. Their states lie in the cluster alone. */
+/** The last deletion of a service's objects. The states of the deleted objects are kept only in the cluster. */
 export interface Deletion {
-  /** Who approved it, where it was held. The hub says so; agents don't know. */
+  /** User who approved the deletion, if it was held. Set by the hub; agents do not know it. */
   approvedBy?: string;
+  /** Number of deleted objects. */
   count: number;
-  /** Of the plan that took them: what a request to undo names. */
+  /** Digest of the plan that deleted the objects. A request to undo names it. */
   digest: string;
-  /** How many were too large to be kept. */
+  /** Number of objects that were too large to keep. */
   lost?: number;
-  /** The first ten. */
+  /** The first ten deleted objects. */
   objects?: ObjectRef[];
-  /** Seconds since 1970. */
+  /** Time of the deletion, in seconds since 1970. */
   time: number;
-  /** What came of the last request to undo it. */
+  /** Result of the last request to undo the deletion. */
   undone?: Undone;
 }
 
@@ -115,80 +123,83 @@ export type DeletionPolicy = "Orphan" | "Delete";
 
 export type DependencyClusters = "Same" | "All";
 
-export type DependencyKind = "ServiceSet" | "ServiceDeployment";
+export type DependencyKind = "ServiceDeployment" | "ServiceSet";
 
-/** What has to be healthy first. */
+/** A service or set that must be healthy first. */
 export interface DependencyReference {
-  /** Of a ServiceSet alone: on which of its clusters. */
+  /** Clusters of a ServiceSet that must be healthy. Only for sets. */
   clusters?: DependencyClusters;
+  /** Kind of the dependency. */
   kind: DependencyKind;
+  /** Name of the dependency. */
   name: string;
-  /** In CEL, over `self`, the ServiceDeployment or ServiceSet that is waited for: true when it is ready. In place of its health at what is assigned to it. */
+  /** CEL expression over `self`, the ServiceDeployment or ServiceSet. It is true when the dependency is ready, and replaces the health check. Empty: the dependency must be healthy at the version assigned to it. */
   readyExpr?: string;
 }
 
 export type DriftMode = "Correct" | "Report" | "Ignore";
 
-/** What to follow in a repository. Exactly one field may be set. */
+/** Reference to follow in a repository. Exactly one field may be set. */
 export interface GitReference {
-  /** A branch's short name. */
+  /** Name of a branch, in short form. */
   branch?: string;
-  /** A commit's full id. */
+  /** Full id of a commit. */
   commit?: string;
-  /** A reference by its full name, for example `refs/pull/420/head`. */
+  /** Full name of a reference, such as `refs/pull/420/head`. */
   name?: string;
-  /** What the Pipeline of this name, in the same namespace, has promoted to the stage whose repository this is. Nothing is served before, but for what was. */
+  /** Name of a Pipeline in the same namespace. The repository serves the commit that the Pipeline promoted to the stage of this repository. Until the first promotion, only a revision that was already fetched stays in use. */
   pipeline?: string;
-  /** A semver range over the tags' names, for example `>=1.2.0 <2.0.0`. */
+  /** Semver range over the names of the tags, such as `>=1.2.0 <2.0.0`. */
   semver?: string;
-  /** A tag's short name. */
+  /** Name of a tag, in short form. */
   tag?: string;
 }
 
-/** A Git repository that is polled and read without a checkout. */
+/** A Git repository. The hub polls it and reads its files without a checkout. */
 export interface GitRepositorySpec {
-  /** How often the remote is asked, as a Go duration; between 10s and 24h. */
+  /** Interval between polls of the remote, as a Go duration between 10s and 24h. */
   interval: string;
-  /** Replaces pointers to large files of Git LFS by the files. */
+  /** Whether to replace Git LFS pointers with the files. */
   lfs: boolean;
-  /** A Secret in the same namespace with the `address` of an HTTP proxy, and optionally `username`, `password` and `ca.crt`. */
+  /** Name of a Secret in the same namespace with the `address` of an HTTP proxy, and optionally `username`, `password` and `ca.crt`. Empty: no proxy. */
   proxySecretRef?: LocalReference;
-  /** Fetches the submodules that the revision names, theirs too, and has them at their paths. */
+  /** Whether to fetch submodules, recursively, and place them at their paths. */
   recurseSubmodules: boolean;
-  /** The reference to follow; the remote's default branch if absent. One of its fields may be set. */
+  /** Reference to follow. Only one of its fields may be set. Empty: the remote's default branch. */
   ref?: GitReference;
-  /** A Secret in the same namespace. For http and https: `username` and `password`, `bearerToken`, or `githubAppID`, `githubAppInstallationID` and `githubAppPrivateKey`; and optionally `ca.crt`. For ssh: `identity` and `known_hosts`, and optionally `password` for the key. Without it a Secret of the namespace that serves the URL's prefix is taken. */
+  /** Name of a Secret in the same namespace. For http and https, the Secret holds `username` and `password`, `bearerToken`, or `githubAppID`, `githubAppInstallationID` and `githubAppPrivateKey`, and optionally `ca.crt`. For ssh it holds `identity` and `known_hosts`, and optionally `password` for the key. Empty: a Secret of the namespace that is annotated with a prefix of the URL, if there is one. */
   secretRef?: LocalReference;
-  /** Stops polling; what was fetched goes on being served. */
+  /** Suspend stops polling. The last fetched revision stays in use. */
   suspend: boolean;
-  /** Longest time that one fetch may take, as a Go duration; between 1s and 30m. */
+  /** Maximum time of one fetch, as a Go duration between 1s and 30m. */
   timeout: string;
-  /** Address of the repository: http, https, `ssh://`, or ssh's short form `git@host:path`. Credentials belong in `secretRef`, never here. */
+  /** Address of the repository: http, https, `ssh://`, or ssh's short form `git@host:path`. Put credentials in `secretRef`, never here. */
   url: string;
-  /** Serves only revisions that are signed. */
+  /** Serve only revisions with a valid signature. Empty: signatures are not checked. */
   verify?: GitVerification;
 }
 
+/** Observed state of the GitRepository. */
 export interface GitRepositoryStatus {
-  /** `Ready`, `Reconciling` and `Stalled`, readable by kstatus; `SourceVerified` where `spec.verify` is set. */
+  /** `Ready`, `Reconciling` and `Stalled`, as kstatus reads them; `SourceVerified` if `spec.verify` is set. */
   conditions?: Condition[];
-  /** When `revision` last changed. */
+  /** Time at which `revision` last changed. */
   lastFetchTime?: Time;
-  /** The last request annotation that was acted on. */
+  /** Value of the last handled request annotation. */
   lastHandledReconcileAt?: string;
-  /** The generation that the conditions speak of. */
+  /** Generation of the resource that the conditions describe. */
   observedGeneration?: number;
-  /** What is served: `<branch or tag>@sha1:<commit>`, as Flux writes revisions. */
+  /** Revision that is served: `<branch or tag>@sha1:<commit>`, the format of Flux. */
   revision?: string;
-  /** Since when the remote could not be asked; absent while it answers. */
+  /** Time since which the remote has failed to answer. Empty while it answers. */
   staleSince?: Time;
 }
 
-/** Whose signature a revision needs. */
+/** Signatures that a revision needs. */
 export interface GitVerification {
-  /** What must be signed: the commit (`HEAD`), the annotated tag that is followed (`Tag`), or both (`TagAndHEAD`). */
+  /** Object that must be signed: the commit (`HEAD`), the followed annotated tag (`Tag`), or both (`TagAndHEAD`). */
   mode: GitVerificationMode;
-  /** A Secret in the same namespace whose values are public keys: OpenPGP's, or ssh's. */
+  /** Name of a Secret in the same namespace whose values are OpenPGP or ssh public keys. */
   secretRef: LocalReference;
 }
 
@@ -197,323 +208,378 @@ export type GitVerificationMode = "HEAD" | "Tag" | "TagAndHEAD";
 /** Health by kstatus' rules, the worst first. */
 export type Health = "Failed" | "InProgress" | "Terminating" | "Current" | "Unknown";
 
-/** How objects of one kind are judged, in all clusters, in place of the built-in rules. What is being deleted, or has an `observedGeneration` that is behind, is told so first. Expressions are CEL, and the object is `self`; of a Secret they see metadata and type alone. Where one has no value, the object's health is unknown.  Of several rules for one kind the first by name is in force, and a service's own (`spec.health`) come before them. */
+/** Health check for the objects of one kind, in all clusters, in place of the built-in rules. Objects that are being deleted, or whose `observedGeneration` is behind, are reported as such before any expression runs. Expressions are CEL, and `self` is the object; for a Secret, only its metadata and type. If an expression has no value, the object's health is unknown.  If several rules name one kind, the first by name applies. A service's own rules (`spec.health`) take precedence. */
 export interface HealthRuleSpec {
-  /** Asked last: true where it is healthy. An object that none of the three is true of is on its way. */
+  /** Expression that is evaluated last. True: the object is healthy. If none of the three is true, the object is progressing. */
   current: string;
-  /** Asked next: true where it will not become healthy by itself. */
+  /** Expression that is evaluated second. True: the object will not become healthy by itself. Empty: the check is skipped. */
   failed?: string;
-  /** The kind's API group, in any version; empty for Kubernetes' core. */
+  /** API group of the kind, in any version. Empty: the core group. */
   group?: string;
-  /** Asked first: true while the object is on its way. */
+  /** Expression that is evaluated first. True: the object is progressing. Empty: the check is skipped. */
   inProgress?: string;
+  /** The kind. */
   kind: string;
-  /** What is said of one that is not healthy: an expression whose value is a string. */
+  /** Expression for the message of an object that is not healthy. Its value is a string. Empty: no message. */
   message?: string;
 }
 
+/** A prune that is held. */
 export interface HeldPrune {
-  /** What goes with the namespaces and definitions among them. */
+  /** Contents of the namespaces and definitions among the objects. */
   contents?: Contents[];
+  /** Number of objects that the prune deletes. */
   count: number;
-  /** The plan's digest: what an approval must name. */
+  /** Digest of the plan. An approval must name it. */
   digest: string;
-  /** The first ten objects that would go. */
+  /** The first ten objects that the prune deletes. */
   objects: ObjectRef[];
-  /** Why it waits, in one sentence. */
+  /** Why the prune waits, in one sentence. */
   reason: string;
-  /** It waits for nothing but objects of the source that are not applied yet, and for no approval. */
+  /** Whether the prune waits only for objects of the source that are not applied yet, and needs no approval. */
   untilApplied?: boolean;
 }
 
-/** As for `helm template`. The chart's own values come first, then those of the files in their order, then the inline ones. */
+/** Options of `helm template`. The chart's own values come first, then `valuesFiles` in their order, then `values`; later ones take precedence. */
 export interface HelmOptions {
-  /** Whether values files that are not there are passed over. */
+  /** Whether to skip values files that do not exist. */
   ignoreMissingValuesFiles?: boolean;
-  /** Lets the templates' function `lookup` read the cluster, as the account that the service is applied as. Without it every lookup finds nothing. What was rendered with it is not cached. */
+  /** Whether the template function `lookup` reads the cluster, with the service's account. If false, it finds nothing. The result of rendering with it is not cached. */
   lookup?: boolean;
-  /** What the rendered objects and hooks go through, in this order. */
+  /** Post-renderers for the rendered objects and hooks, in this order. */
   postRenderers?: PostRenderer[];
-  /** The service's name if absent. */
+  /** Name of the release. Empty: the service's name. */
   releaseName?: string;
-  /** Leaves out the definitions of the charts' `crds` folders. They are applied, and upgraded, without it. */
+  /** Whether to leave out the definitions in the charts' `crds` folders. By default they are applied and upgraded. */
   skipCrds?: boolean;
-  /** Takes values that the chart's schema refuses. */
+  /** Whether to accept values that the chart's schema rejects. */
   skipSchemaValidation?: boolean;
-  /** Leaves out hooks that are tests. */
+  /** Whether to leave out hooks that are tests. */
   skipTests?: boolean;
-  /** Only the chart knows their shape. No place for secrets: they are readable in the hub and in the cluster. */
+  /** Values, in the chart's own structure. Not for secrets: they are readable in the hub and in the cluster. */
   values?: Record<string, unknown>;
-  /** Relative to the chart's folder; one that begins with `/` counts from the root of the source. */
+  /** Values files, relative to the chart's folder. A path that begins with `/` is relative to the root of the source. */
   valuesFiles?: string[];
 }
 
 /** A repository of Helm charts: an index over http or https, or a registry. */
 export interface HelmRepositorySpec {
-  /** A Secret in the same namespace with `ca.crt`, `tls.crt` and `tls.key`: whom to trust, and who we are. */
+  /** Name of a Secret in the same namespace with `ca.crt`, and `tls.crt` and `tls.key` for a client certificate. Empty: no additional authorities and no client certificate. */
   certSecretRef?: LocalReference;
-  /** Speaks plain HTTP to a registry. */
+  /** Whether to use plain HTTP for a registry. */
   insecure: boolean;
-  /** How often the remote is asked, as a Go duration; between 10s and 24h. */
+  /** Interval between polls of the remote, as a Go duration between 10s and 24h. */
   interval: string;
-  /** Whether the credentials are also sent to other hosts that the index names for its charts. */
+  /** Whether to send the credentials also to other hosts that the index names for its charts. */
   passCredentials: boolean;
-  /** A Secret in the same namespace with `username` and `password`; for a registry also `.dockerconfigjson`. */
+  /** Name of a Secret in the same namespace with `username` and `password`; for a registry also `.dockerconfigjson`. Empty: a Secret of the namespace that is annotated with a prefix of the URL, if there is one. */
   secretRef?: LocalReference;
-  /** Stops polling; what was fetched goes on being served. */
+  /** Suspend stops polling. The last fetched index and charts stay in use. */
   suspend: boolean;
-  /** Longest time that the index, or one chart, may take, as a Go duration; between 1s and 30m. */
+  /** Maximum time to fetch the index, or one chart, as a Go duration between 1s and 30m. */
   timeout: string;
-  /** `oci` for a registry; `url` says so too. */
+  /** `oci` for a registry. Optional if `url` begins with `oci://`. */
   type: HelmRepositoryType;
-  /** Address of the folder that holds `index.yaml`, or `oci://` and the path below which a registry has the charts. Credentials belong in `secretRef`, never here. */
+  /** Address of the folder that holds `index.yaml`, or `oci://` and the registry path that holds the charts. Put credentials in `secretRef`, never here. */
   url: string;
 }
 
 export type HelmRepositoryType = "default" | "oci";
 
+/** Numbers of hooks and tests of a version. */
 export interface HookCounts {
+  /** Number that failed. */
   failed: number;
+  /** Number that are running. */
   running: number;
+  /** Number that succeeded. */
   succeeded: number;
 }
 
-/** Fields of some objects, named as in Argo CD. What is left out of `group`, `kind`, `namespace` and `name` matches all. */
+/** Fields of some objects, named as in Argo CD. An empty `group`, `kind`, `namespace` or `name` matches all. */
 export interface IgnoreDifference {
-  /** CEL, asked about each field that the source states: true of those that others may change. `field` is its JSON pointer, as in `jsonPointers`, and `self` the object as the source states it; of a Secret its metadata alone. */
+  /** CEL expression that is evaluated for each field that the source sets, and is true for fields that others may change. `field` is the field's JSON pointer, as in `jsonPointers`. `self` is the object in the source; for a Secret, only its metadata. */
   expression?: string;
+  /** API group of the objects. Empty: any group. */
   group?: string;
-  /** JSON pointers (RFC 6901) through maps: `/spec/replicas`. A list is named as a whole. */
+  /** JSON pointers (RFC 6901) through maps, such as `/spec/replicas`. A pointer can name a list only as a whole. */
   jsonPointers?: string[];
+  /** Kind of the objects. Empty: any kind. */
   kind?: string;
-  /** Field managers: what one of them owns is its own. */
+  /** Names of field managers. Fields owned by one of them keep that manager's values. */
   managedFieldsManagers?: string[];
+  /** Name of the object. Empty: any name. */
   name?: string;
+  /** Namespace of the objects. Empty: any namespace. */
   namespace?: string;
 }
 
-/** An image's name without a tag, and what takes its place. */
+/** A replacement of an image. */
 export interface Image {
-  /** Comes before `newTag`. */
+  /** New digest. Takes precedence over `newTag`. Empty: none. */
   digest?: string;
+  /** Name of the image, without a tag. */
   name: string;
+  /** New name. Empty: the name stays. */
   newName?: string;
+  /** New tag. Empty: the tag stays. */
   newTag?: string;
 }
 
 export type ImmutablePolicy = "Report" | "Recreate";
 
+/** Number of objects of one kind. */
 export interface KindCount {
+  /** Number of objects. */
   count: number;
-  /** `Kind.group`, as messages name kinds. */
+  /** Kind, as `Kind.group`. */
   kind: string;
 }
 
-/** What comes on top of the kustomization's own fields of these names. */
+/** Options that are added to the kustomization's own fields of the same names. */
 export interface KustomizeOptions {
-  /** After the kustomization's own, relative to its folder. */
+  /** Components that follow the kustomization's own, relative to its folder. */
   components?: string[];
-  /** Each takes the place of the kustomization's entry for the same name. */
+  /** Replacements of images. Each overrides the kustomization's entry for the same name. */
   images?: Image[];
-  /** Which files a kustomization may read besides other kustomizations. */
+  /** Files that a kustomization may read besides other kustomizations. */
   loadRestrictor?: LoadRestrictor;
+  /** Prefix of the names of objects. Empty: none. */
   namePrefix?: string;
+  /** Suffix of the names of objects. Empty: none. */
   nameSuffix?: string;
 }
 
-/** Either a folder, or patches and images. */
+/** Post-renderer by Kustomize: either `path`, or `patches` and `images`. */
 export interface KustomizePostRenderer {
+  /** Replacements of images. */
   images?: Image[];
+  /** Patches of the objects, in this order. */
   patches?: Patch[];
-  /** Folder of a kustomization that names `helm-output.yaml` among its resources; relative to the chart's folder, or to the root of the source if it begins with `/`. */
+  /** Folder of a kustomization that lists `helm-output.yaml` in its resources. Relative to the chart's folder or, if it begins with `/`, to the root of the source. */
   path?: string;
 }
 
 export type LayerOperation = "extract" | "copy";
 
+/** Layer to read, and how to read it. */
 export interface LayerSelector {
-  /** The first layer of this media type; the first of all if absent. */
+  /** Media type; the first layer that has it is read. Empty: the first layer. */
   mediaType?: string;
+  /** How to read the layer. */
   operation: LayerOperation;
 }
 
-/** Named as the values of `kustomize build --load-restrictor`. */
+/** Values of `kustomize build --load-restrictor`. */
 export type LoadRestrictor = "LoadRestrictionsRootOnly" | "LoadRestrictionsNone";
 
-/** The name of an object in the same namespace. */
+/** Reference to an object in the same namespace. */
 export interface LocalReference {
+  /** Name of the object. */
   name: string;
 }
 
 /** One cluster of a set, as `servicesets/NAME/members` lists it. */
 export interface Member {
-  /** `namespace/name`. */
+  /** The cluster, as `namespace/name`. */
   cluster: string;
-  /** Why its service can't be made. */
+  /** Why its service cannot be created. Empty: it can. */
   message?: string;
-  /** The same as `standing`, as one of a few; absent: it is of no rollout. */
+  /** Progress of the member, as one of a few values. Absent: it takes part in no rollout. */
   progress?: Progress;
-  /** The version that is assigned to it; empty: none was yet. */
+  /** Revision that is assigned to the member. Empty: none yet. */
   revision?: string;
-  /** Of the ServiceDeployment, in the set's namespace; empty: there is none. */
+  /** Name of the ServiceDeployment in the set's namespace. Empty: it does not exist. */
   service?: string;
-  /** Since when, as far as it is known. */
+  /** Time since which `progress` applies, if known. */
   since?: Time;
-  /** Where it is on its way, in words. */
+  /** Progress of the member in words. */
   standing?: string;
+  /** State of the member. */
   state: MemberState;
-  /** Of the rollout. */
+  /** Step of the rollout. Empty: none. */
   step?: string;
-  /** The version that it is to get, where that is another one: what its sources have, or had in the version that the set is pinned to. */
+  /** Revision that the member is to get, if it differs: that of the sources, or of the version to which the set is pinned. */
   wantedRevision?: string;
 }
 
+/** State of a member of a set. */
 export type MemberState = "Progressing" | "Ready" | "Failed" | "Leaving";
 
-/** One more source of a service. */
+/** A further source of a service. */
 export interface MountedSource {
-  /** Of a HelmRepository: which of its charts. */
+  /** Chart of a HelmRepository. Required for that kind of source. */
   chart?: ChartReference;
-  /** Where that folder lies in the service's files. Nothing else may lie there. */
+  /** Path at which the folder appears among the service's files. No other file may be there. */
   mountPath: string;
-  /** Folder of that source; empty or `.` is its root. */
+  /** Folder of that source. Empty or `.`: its root. */
   path?: string;
+  /** The source. */
   sourceRef: SourceReference;
 }
 
-/** What to follow in a repository of a registry. Exactly one field may be set. */
+/** Reference to follow in a repository of a registry. Exactly one field may be set. */
 export interface OCIReference {
-  /** A manifest's digest: `sha256:` and 64 hex digits. */
+  /** Digest of a manifest: `sha256:` and 64 hex digits. */
   digest?: string;
-  /** A semver range over the tags, for example `>=1.2.0 <2.0.0`. */
+  /** Semver range over the tags, such as `>=1.2.0 <2.0.0`. */
   semver?: string;
-  /** A tag. */
+  /** Name of a tag. */
   tag?: string;
 }
 
-/** An artifact of a registry: what `flux push artifact` or `helm push` has put there, or any image with an archive as a layer. */
+/** An artifact in a registry, from `flux push artifact` or `helm push`, or any image with an archive as a layer. */
 export interface OCIRepositorySpec {
-  /** A Secret in the same namespace with `ca.crt`, `tls.crt` and `tls.key`: whom to trust, and who we are. */
+  /** Name of a Secret in the same namespace with `ca.crt`, and `tls.crt` and `tls.key` for a client certificate. Empty: no additional authorities and no client certificate. */
   certSecretRef?: LocalReference;
-  /** Speaks plain HTTP to the registry. */
+  /** Whether to use plain HTTP for the registry. */
   insecure: boolean;
-  /** How often the registry is asked, as a Go duration; between 10s and 24h. */
+  /** Interval between polls of the registry, as a Go duration between 10s and 24h. */
   interval: string;
-  /** Which layer is read, and how; the first one, as an archive, if absent. */
+  /** Layer to read, and how to read it. Empty: the first layer, as an archive. */
   layerSelector?: LayerSelector;
-  /** What to follow; the tag `latest` if absent. One of its fields may be set. */
+  /** Reference to follow. Only one of its fields may be set. Empty: the tag `latest`. */
   ref?: OCIReference;
-  /** A Secret in the same namespace with `.dockerconfigjson`, or with `username` and `password`. */
+  /** Name of a Secret in the same namespace with `.dockerconfigjson`, or with `username` and `password`. Empty: a Secret of the namespace that is annotated with a prefix of the URL, if there is one. */
   secretRef?: LocalReference;
-  /** Stops polling; what was fetched goes on being served. */
+  /** Suspend stops polling. The last fetched revision stays in use. */
   suspend: boolean;
-  /** Longest time that one fetch may take, as a Go duration; between 1s and 30m. */
+  /** Maximum time of one fetch, as a Go duration between 1s and 30m. */
   timeout: string;
-  /** `oci://HOST[:PORT]/PATH`, without a tag. */
+  /** Address of the repository: `oci://HOST[:PORT]/PATH`, without a tag. */
   url: string;
-  /** What must vouch for an artifact before it is served. */
+  /** Signature that an artifact needs before it is served. Empty: signatures are not checked. */
   verify?: Verification;
 }
 
+/** Numbers of objects of a service. */
 export interface ObjectCounts {
+  /** Number of failed objects. */
   failed: number;
+  /** Number of healthy objects. */
   healthy: number;
+  /** Number of objects that are not healthy yet. */
   progressing: number;
+  /** Number of all objects. */
   total: number;
 }
 
-/** One object of a cluster. `namespace` is empty for cluster-scoped objects. */
+/** An object of a cluster. `namespace` is empty for cluster-scoped objects. */
 export interface ObjectRef {
+  /** API group. Empty: the core group. */
   group?: string;
+  /** Kind of the object. */
   kind: string;
+  /** Name of the object. */
   name: string;
+  /** Namespace of the object. Empty: the object is cluster-scoped. */
   namespace?: string;
+  /** API version. */
   version: string;
 }
 
-/** One object of a cluster. `namespace` is empty for cluster-scoped objects. */
+/** State of one object of a service. */
 export interface ObjectReport {
+  /** API group. Empty: the core group. */
   group?: string;
+  /** Health of the object. */
   health: Health;
+  /** Kind of the object. */
   kind: string;
-  /** At most 1 KiB; empty where there is nothing to say. Never holds values of Secrets. */
+  /** Explanation of at most 1 KiB. It never holds values of Secrets. Empty: nothing to explain. */
   message?: string;
+  /** Name of the object. */
   name: string;
+  /** Namespace of the object. Empty: the object is cluster-scoped. */
   namespace?: string;
+  /** Result of the agent's work on the object. */
   sync: SyncState;
+  /** API version. */
   version: string;
-  /** The object that this one waits for, where it is one. */
+  /** Object that this one waits for. Empty: it waits for no single object. */
   waitsFor?: ObjectRef;
 }
 
 export type OnFailure = "Halt" | "Rollback";
 
-/** A change of the template for the clusters that it selects. */
+/** A change of the template for some clusters. */
 export interface Override {
+  /** Label selector for clusters. Empty: every cluster. */
   clusterSelector: LabelSelector;
-  /** Of `template.spec`, as a JSON merge patch: a field that is null is taken away, and a list is replaced. */
+  /** JSON merge patch of `template.spec`: a null removes a field, and a list is replaced. */
   patch: Record<string, unknown>;
 }
 
-/** Values that a service is handed. */
+/** Values of one object that a service receives. */
 export interface Parameter {
+  /** Object with the values. */
   from: ParameterSource;
-  /** The keys that are handed over. None: all that there are, so that a change of any is one of the service's parameters. */
+  /** Keys to receive. Empty: all keys, so that a change of any key changes the service's parameters. */
   keys?: string[];
-  /** Put before the names of a ConfigMap's or Secret's keys. */
+  /** Prefix for the names of a ConfigMap's or Secret's keys. Empty: no prefix. */
   prefix?: string;
 }
 
-/** Where values come from: one of them. Objects are of the service's own namespace. */
+/** Object with values. Exactly one field is set; `backend` may be added to `secret`. Objects are in the service's own namespace. */
 export interface ParameterSource {
-  /** Beside `secret`: the backend that has it, by its name in the hub's configuration. Without one it is a Secret of the hub. */
+  /** With `secret`: name of the backend that holds it, from the hub's configuration. Empty: it is a Secret of the hub. */
   backend?: string;
-  /** A part of the service's own Cluster, seen in `cluster`. */
+  /** Part of the service's own Cluster. Templates see it in `cluster`. */
   cluster?: ClusterPart;
-  /** A Secret that is in the cluster itself, in the service's target namespace, read there with the rights that the service is applied with. Its keys, which are picked, are seen in `configuration`; the hub knows no value of it. */
+  /** Name of a Secret in the cluster itself, in the service's target namespace. The agent reads it with the service's rights. `keys` is required, and templates see the keys in `configuration`. The hub never sees a value. */
   clusterSecret?: string;
-  /** A ConfigMap; its keys are seen in `configuration`. */
+  /** Name of a ConfigMap. Templates see its keys in `configuration`. */
   configMap?: string;
-  /** A ServiceContext; its values are seen as `contexts.NAME`. */
+  /** Name of a ServiceContext. Templates see its values as `contexts.NAME`. */
   context?: string;
-  /** A Secret; its keys are seen in `configuration`. */
+  /** Name of a Secret. Templates see its keys in `configuration`. */
   secret?: string;
 }
 
-/** A change of rendered objects, as in a kustomization. */
+/** A patch of rendered objects, as in a kustomization. */
 export interface Patch {
-  /** YAML or JSON: a strategic merge patch, or the operations of a JSON patch (RFC 6902), which needs a target. */
+  /** Strategic merge patch, or JSON patch (RFC 6902), as YAML or JSON. A JSON patch needs `target`. */
   patch: string;
-  /** Which objects; the one that a strategic merge patch itself names if absent. */
+  /** Objects to patch. Empty: the object that the strategic merge patch names. */
   target?: PatchTarget;
 }
 
-/** What is left out matches all. Names, kinds and groups are regular expressions over the whole text. */
+/** Selects objects. An empty field matches all. Names, kinds and groups are regular expressions that must match the whole text. */
 export interface PatchTarget {
+  /** Annotation selector, in the same format. */
   annotationSelector?: string;
+  /** API group. */
   group?: string;
+  /** Kind. */
   kind?: string;
-  /** As in a list request: `app=web,tier!=cache`. */
+  /** Label selector, such as `app=web,tier!=cache`. */
   labelSelector?: string;
+  /** Name. */
   name?: string;
+  /** Namespace. */
   namespace?: string;
+  /** API version. */
   version?: string;
 }
 
+/** A version to which the service is pinned. */
 export interface Pin {
-  /** Digest of a bundle that `servicedeployments/NAME/history` lists. */
+  /** Digest of a bundle in `servicedeployments/NAME/history`. */
   bundle: string;
+  /** Why the service is pinned. Empty: no reason. */
   reason?: string;
 }
 
+/** A post-renderer. */
 export interface PostRenderer {
+  /** Options of Kustomize as a post-renderer. */
   kustomize: KustomizePostRenderer;
 }
 
-/** Where a member of a rollout is on its way. */
-export type Progress = "Done" | "Failed" | "Progressing" | "Soaking" | "Deferred" | "Still" | "Waiting";
+/** Progress of a member of a rollout. */
+export type Progress = "Failed" | "Progressing" | "Soaking" | "Deferred" | "Still" | "Waiting" | "Done";
 
-/** Each member counts once. */
+/** Numbers of members by progress. Each counts once. */
 export interface ProgressCounts {
   deferred: number;
   done: number;
@@ -524,461 +590,510 @@ export interface ProgressCounts {
   waiting: number;
 }
 
-/** What isn't waited for any more. A rollout that is `OnHold` begins by any of them. */
+/** Wait that a person skips. Any of them starts a rollout that is `OnHold`. */
 export type Promote = "Soak" | "Step" | "Halt";
 
-/** Selects the manifests of a folder: files named `*.yaml`, `*.yml` and `*.json` that `include`, `exclude` and the folder's `.sourceignore` files don't leave out. Patterns are written as in `.gitignore` and count from the renderer's folder. */
+/** Selects the manifests of a folder: files named `*.yaml`, `*.yml` and `*.json` that `include`, `exclude` and the folder's `.sourceignore` files do not leave out. Patterns follow the rules of `.gitignore` and are relative to the renderer's folder. */
 export interface RawOptions {
-  /** Whether a folder without manifests is valid and means no objects. If false, such a folder is an error. */
+  /** Whether a folder without manifests is valid and has no objects. If false, such a folder is an error. */
   allowEmpty?: boolean;
-  /** Files to leave out: those that match one of these patterns, or whose folder does. */
+  /** Patterns of files to leave out, matched as in `include`. Empty: none. */
   exclude?: string[];
-  /** Files that match one of these patterns, or whose folder does; empty: all. */
+  /** Patterns of files to read. A file matches by its own path or by that of a folder around it. Empty: all files. */
   include?: string[];
-  /** Whether the folders below are read too; `true` by default. */
+  /** Whether to read the folders below too. Default: true. */
   recurse?: boolean;
 }
 
-/** What makes objects of one folder. */
+/** Renderer for one folder. */
 export interface Renderer {
-  /** For a chart. */
+  /** Options for a chart. */
   helm?: HelmOptions;
-  /** For a kustomization. */
+  /** Options for a kustomization. */
   kustomize?: KustomizeOptions;
-  /** Folder, relative to `spec.path` and within it; empty or `.` is that folder itself. Raw manifests leave out the folders of the other renderers. */
+  /** Folder, relative to `spec.path` and within it. Empty or `.`: `spec.path` itself. Raw manifests leave out the folders of the other renderers. */
   path?: string;
-  /** Of type `Plugin`: its name in the agent's configuration. */
+  /** Name of the plugin in the agent's configuration. Only for type `Plugin`. */
   plugin?: string;
-  /** For manifests as they are. */
+  /** Options for raw manifests. */
   raw?: RawOptions;
+  /** Type of the renderer. */
   type?: RendererType;
 }
 
-export type RendererType = "Helm" | "Kustomize" | "Auto" | "Raw" | "Plugin";
+/** Type of a renderer. */
+export type RendererType = "Auto" | "Raw" | "Helm" | "Kustomize" | "Plugin";
 
-/** It counts once, and for the rollout that it names alone. */
+/** Order of a person. It is obeyed once, and only for the rollout that it names. */
 export interface RolloutOrder {
-  /** Takes back what has changed, and changes nothing else. */
+  /** Whether to roll back the updated clusters and stop the rollout. */
   abort?: boolean;
-  /** `status.rollout.number` */
+  /** Number of the rollout: `status.rollout.number`. */
   number: number;
+  /** Wait to skip. Any value starts a rollout that is `OnHold`. Empty: none. */
   promote?: Promote;
+  /** Reason for the order. Empty: none. */
   reason?: string;
-  /** Any new value makes it another order. */
+  /** Token of the order. A new value makes it a new order. */
   requestedAt?: string;
-  /** Clusters, as `NAMESPACE/NAME`, that nobody waits for: what they have stays, and what they lack is not given. */
+  /** Clusters to skip, as `NAMESPACE/NAME`. The rollout does not wait for them; they keep what they have and get nothing new. */
   skip?: string[];
 }
 
-/** How a rollout stands. */
-export type RolloutPhase = "Progressing" | "Paused" | "Halted" | "RollingBack" | "Aborted" | "Complete" | "OnHold";
+/** Phase of a rollout. */
+export type RolloutPhase = "Complete" | "Progressing" | "Paused" | "OnHold" | "Halted" | "RollingBack" | "Aborted";
 
-/** How a change spreads: to a canary first, then step by step, some clusters at a time, and no further where it fails.  A change is another content of the source, another template, or another value of a parameter. */
+/** Policy for spreading a change: first to a canary, then step by step, to some clusters at a time. A failure stops it.  A change is new content of the source, a new template, or a new value of a parameter. */
 export interface RolloutPolicy {
+  /** Clusters that a change reaches first. */
   canary: Canary;
-  /** A cluster that says for so long that its service has failed has failed, as a Go duration; between 1s and 1h. */
+  /** Time for which a cluster must report its service as failed to count as failed, as a Go duration between 1s and 1h. */
   failAfter: string;
-  /** So many failed clusters stop the rest: a number, or a percentage. More than `maxUnavailable` are never borne, and of canaries none is. */
+  /** Number of failed clusters that halts the rollout: a number, or a percentage. At most `maxUnavailable` counts. A single failed canary halts it. */
   haltAfter: unknown;
+  /** Maximum number of values of `partitionBy` with updating clusters. */
   maxPartitions: number;
-  /** How many clusters may be unhealthy or on their way at one time: a number, or a percentage of those that are heard. It is rounded down, and is one at least. */
+  /** Maximum number of clusters that may be unhealthy or updating at the same time. A number, or a percentage of the clusters that the hub hears; rounded down, at least one. */
   maxUnavailable: unknown;
+  /** What happens to updated clusters when the rollout halts. */
   onFailure: OnFailure;
-  /** What a person has said of one rollout; the commands write it. */
+  /** Order of a person for one rollout. Commands write it. Empty: none. */
   order?: RolloutOrder;
-  /** Key of a label, such as `topology.kubernetes.io/region`: of its values at most `maxPartitions` have clusters on their way. */
+  /** Key of a cluster label, such as `topology.kubernetes.io/region`. At most `maxPartitions` of its values have updating clusters at the same time. Empty: no partitions. */
   partitionBy?: string;
-  /** Why it is paused, for whoever looks. */
+  /** Reason for the pause, for people. Empty: none. */
   pauseReason?: string;
-  /** Nothing is begun and nothing taken back. */
+  /** Whether the rollout is paused. A paused rollout starts no further updates and no rollbacks. */
   paused: boolean;
-  /** A cluster that is not healthy by then has failed, as a Go duration; between 30s and 24h. It doesn't count while the service waits for others that it depends on. */
+  /** Time within which a cluster must become healthy; otherwise it has failed. A Go duration between 30s and 24h. Time in which the service waits for its dependencies does not count. */
   progressDeadline: string;
-  /** How long a cluster must have been healthy to count, as a Go duration; between 1s and 24h. */
+  /** Time for which a cluster must stay healthy to count as updated, as a Go duration between 1s and 24h. */
   soak: string;
-  /** Groups of clusters, one after the other. A cluster is of the first that selects it; those that none selects come last. */
+  /** Groups of clusters, one after the other. A cluster belongs to the first step that selects it. Clusters that no step selects come last. Empty: all clusters are one group. */
   steps?: RolloutStep[];
+  /** Strategy of the rollout. */
   strategy: Strategy;
 }
 
-/** How far the last change has come. */
+/** Progress of the last change. */
 export interface RolloutStatus {
-  /** Silent, and passed over until they are heard. */
+  /** Number of silent clusters. The rollout passes over them until the hub hears them. */
   deferred: number;
+  /** Number of clusters that failed. */
   failed: number;
-  /** The first cluster that failed, where that stops the others. */
+  /** The first cluster that failed, if it halts the rollout. */
   haltedBy?: string;
-  /** Counts up with each change of what the set asks for. */
+  /** Number of the rollout. It increases with each change of the set. */
   number: number;
+  /** Phase of the rollout. */
   phase: RolloutPhase;
-  /** On their way. */
+  /** Number of clusters that are updating. */
   progressing: number;
-  /** Of these: healthy with it, but not yet for the length of the soak. */
+  /** Number of updating clusters that are healthy, but not yet for the length of the soak. */
   soaking?: number;
-  /** The step that is open: `canary`, one of the policy's, or `rest`; empty: all are. */
+  /** Open step: `canary`, a step of the policy, or `rest`. Empty: all steps are open. */
   step?: string;
-  /** Clusters that are done with what they want. */
+  /** Number of clusters that have completed the change. */
   updated: number;
+  /** Number of clusters that wait for their turn. */
   waiting: number;
 }
 
+/** A group of clusters that update in the same step. */
 export interface RolloutStep {
+  /** Label selector for the clusters of the step. Empty: every cluster. */
   clusterSelector: LabelSelector;
-  /** Of this step's clusters, beside the rollout's own. */
+  /** Maximum number of this step's clusters that may be unavailable, in addition to the rollout's limit. A number, or a percentage. Empty: only the rollout's limit. */
   maxUnavailable?: unknown;
+  /** Name of the step. */
   name: string;
-  /** In place of the rollout's own. */
+  /** Soak of this step. Empty: the rollout's. */
   soak?: string;
 }
 
-/** How far the rollout of a set has come, counted over all of its members; answered by `servicesets/NAME/rollout`. Its size grows with steps and versions and not with the fleet. */
+/** Progress of a set's rollout, counted over all members, as `servicesets/NAME/rollout` returns it. Its size grows with steps and versions, not with the fleet. */
 export interface RolloutSurvey {
-  /** Answers of some seconds may be one count. */
+  /** Time of the count. Answers within a few seconds may share one count. */
   countedAt?: Time;
+  /** Maximum number of clusters that may be unavailable. */
   maxUnavailable: number;
-  /** Of those that are not done the worst, and then by name. */
+  /** The worst members that are not done; equally bad ones by name. */
   open: Member[];
-  /** Versions of the last of `versions`, where it stands for more than one. */
+  /** Number of versions that the last entry of `versions` stands for, if more than one. */
   others?: number;
-  /** In the order in which a change reaches them. */
+  /** Steps, in the order in which a change reaches them. */
   stages: Stage[];
-  /** Clusters that are unavailable now, and how many may be. */
+  /** Number of clusters that are unavailable now. */
   unavailable: number;
-  /** The newest first, as far as that is known. */
+  /** Versions, the newest first as far as known. */
   versions: VersionCounts[];
   /** The first cluster that the next step waits for. */
   waitsFor?: Member;
 }
 
-/** A folder of a source, kept applied on one cluster. */
+/** A folder of a source that the agent keeps applied on one cluster. */
 export interface ServiceDeploymentSpec {
-  /** How the objects are applied. */
+  /** Options for applying the objects. */
   apply?: ApplyOptions;
-  /** Of a HelmRepository: which of its charts. */
+  /** Chart of a HelmRepository. Required for that kind of source. */
   chart?: ChartReference;
-  /** The cluster; immutable. */
+  /** Cluster of the service. Immutable. */
   clusterRef: ClusterReference;
-  /** Texts that the service's templates see in `configuration`. They take precedence over those of any ConfigMap or Secret that is named as a whole; one that is picked by its key is refused. Not for secrets: whoever may read the service reads them. At most 32 KiB as JSON, and 512 names. */
+  /** Values that templates see in `configuration`. They take precedence over ConfigMaps and Secrets that are named as a whole. A selected key of the same name is refused. Not for secrets: anyone who may read the service can read them. At most 32 KiB as JSON, and 512 names. */
   configuration?: Record<string, string>;
   /** What happens to the objects when this resource is deleted. */
   deletionPolicy: DeletionPolicy;
-  /** Services and sets of this namespace: a newer bundle of this service is delivered once they are healthy at what is assigned to them. */
+  /** Services and sets of this namespace that must be healthy, at the version assigned to them, before a newer bundle of this service is delivered. */
   dependsOn?: DependencyReference[];
-  /** How objects of some kinds are judged, before the hub's HealthRules and the built-in rules. The first for a kind counts. */
+  /** Health rules of this service. They take precedence over the hub's HealthRules and the built-in rules. For each kind, the first rule applies. */
   health?: HealthRuleSpec[];
-  /** Values of other objects that the service's templates see. Of objects that are named without keys the later one counts, picked keys take precedence over them, and a name that is picked twice is an error. */
+  /** Values of other objects that templates see. Among objects named without keys, the later takes precedence; selected keys take precedence over both. Selecting a name twice is an error. */
   parameters?: Parameter[];
-  /** Changes of everything that is rendered, in their order. */
+  /** Patches for all rendered objects, in this order. */
   patches?: Patch[];
-  /** Folder of the source, relative to its root; empty or `.` is the root. */
+  /** Folder of the source, relative to its root. Empty or `.`: the root. */
   path: string;
-  /** Keeps the service at a bundle of its history, whatever its source has. */
+  /** Pin holds the service at a bundle of its history, whatever its source has. Empty: the service follows its source. */
   pin?: Pin;
-  /** Whether objects that leave the source are deleted from the cluster. */
+  /** Whether to delete objects from the cluster that are no longer in the source. */
   prune: boolean;
-  /** What makes objects of the files; empty: one of type `Auto` for the whole folder. */
+  /** Renderers that produce the objects from the files. Empty: one of type `Auto` for the whole folder. */
   renderers?: Renderer[];
-  /** Secrets of the service's own namespace in the hub that the cluster gets too, in `targetNamespace` and under the same names. They travel sealed to the cluster's agent and are in no bundle. */
+  /** Secrets in the service's own namespace of the hub that are copied to `targetNamespace` under the same names. They travel sealed to the cluster's agent and are in no bundle. */
   secrets?: LocalReference[];
-  /** Where the files come from. */
+  /** Source of the files. */
   sourceRef: SourceReference;
-  /** More sources of this namespace, each with a folder of it among the service's files: values or patches from another repository, for example. */
+  /** Further sources of this namespace, such as values or patches from another repository. Each adds a folder to the service's files. */
   sources?: MountedSource[];
-  /** Holds the service at what it runs now. */
+  /** Suspend holds the service at the version that it runs now. */
   suspend: boolean;
-  /** Why `suspend` is set, and until when it counts. */
+  /** Why `suspend` is set, and until when. Empty: no reason, until resumed. */
   suspension?: Suspension;
-  /** Namespace of the cluster for objects that name none; created if missing. */
+  /** Namespace in the cluster for objects that name none. Created if missing. */
   targetNamespace: string;
-  /** Run in the cluster, in `targetNamespace`, each time a version has become healthy. One that fails fails the version. */
+  /** Tests that run in the cluster, in `targetNamespace`, each time a version has become healthy. A failed test fails the version. */
   tests?: ServiceTest[];
 }
 
-/** At most 4 KB: a summary. Every object's state is at `servicedeployments/NAME/objects`. */
+/** Observed state of the service, a summary of at most 4 KB. The state of every object is at `servicedeployments/NAME/objects`. */
 export interface ServiceDeploymentStatus {
   /** Digest of the last applied entry: version, spec, parameters, and all else that changes the agent's work. */
   appliedEntry?: string;
-  /** The revision whose bundle the agent last applied without an error. */
+  /** Revision whose bundle the agent last applied without an error. */
   appliedRevision?: string;
-  /** When. It counts for a day, and is taken off then. */
+  /** Time of the approval. The approval is valid for a day; then the hub removes the annotation. */
   approvedAt?: Time;
-  /** Who set the annotation `farwater.dev/approve-prune` that stands. */
+  /** User who set the current annotation `farwater.dev/approve-prune`. */
   approvedBy?: string;
-  /** The source's revision whose bundle is assigned to the cluster. A later commit that touches nothing of what the service is made of is not named here. */
+  /** Revision of the source whose bundle is assigned to the cluster. Later commits that touch none of the service's files do not change it. */
   assignedRevision?: string;
-  /** The digest of the bundle that is assigned. */
+  /** Digest of the assigned bundle. */
   bundleDigest?: string;
-  /** Who said last what is to run: the source, the path or the pin. */
+  /** User who last set the source, the path or the pin. */
   changedBy?: string;
-  /** `Ready`, `Reconciling`, `Stalled`, `PruneHeld` while a prune waits for approval, `Drifted` while objects differ from the source that are not corrected, `SecretsStale` while a backend of secrets can't be read, `Pinned`, and `Frozen` while a ChangeWindow holds something newer. */
+  /** `Ready`, `Reconciling` and `Stalled`. `PruneHeld` is set while a prune waits for approval, and `Drifted` while drift is not corrected. `SecretsStale` is set while a secret backend cannot be read, `Pinned` while a pin is set, and `Frozen` while a ChangeWindow holds a newer version. */
   conditions?: Condition[];
-  /** Texts of `configuration` that a pipeline has promoted with it: they take precedence over those of the spec. */
+  /** `configuration` values that a pipeline promoted with the revision. They take precedence over those of the spec. */
   configuration?: Record<string, string>;
-  /** A prune that waits for `farwater.dev/approve-prune: <digest>`. */
+  /** Prune that waits for `farwater.dev/approve-prune: <digest>`. Empty: none waits. */
   heldPrune?: HeldPrune;
-  /** Newest version of the source, if a pin, a suspension, a dependency, the rollout of its set or a ChangeWindow holds it back. */
+  /** Newest revision of the source, if a pin, a suspension, a dependency, the rollout of its set or a ChangeWindow holds it back. Empty: nothing is held back. */
   heldRevision?: string;
-  /** Of the version that is assigned: hooks and tests that the agent has begun. `farwater hooks` tells of each. */
+  /** Numbers of hooks and tests that the agent has started for the assigned version. `farwater hooks` lists them. */
   hooks?: HookCounts;
-  /** When the agent reported for the first time that it applied what `appliedEntry` names. */
+  /** Time at which the agent first reported `appliedEntry` as applied. */
   lastAppliedTime?: Time;
-  /** What the agent deleted last; `farwater undo` brings it back. */
+  /** Last deletion by the agent. `farwater undo` restores the objects. */
   lastDeletion?: Deletion;
+  /** Value of the last handled request annotation. */
   lastHandledReconcileAt?: string;
+  /** Numbers of objects. */
   objects?: ObjectCounts;
+  /** Generation of the resource that the conditions describe. */
   observedGeneration?: number;
-  /** When. It counts for a day, and is taken off then. */
+  /** Time of the override. The override is valid for a day; then the hub removes the annotation. */
   overriddenAt?: Time;
-  /** Who set the annotation `farwater.dev/override-freeze` that stands. */
+  /** User who set the current annotation `farwater.dev/override-freeze`. */
   overriddenBy?: string;
-  /** When. Another person can approve it for a day. */
+  /** Time of the proposal. Another person can approve the proposal for a day. */
   overrideProposedAt?: Time;
-  /** Who set the annotation `farwater.dev/propose-override` that stands. */
+  /** User who set the current annotation `farwater.dev/propose-override`. */
   overrideProposedBy?: string;
-  /** Who set the pin that stands. */
+  /** User who set the current pin. */
   pinnedBy?: string;
-  /** When. Another person can approve it for a day. */
+  /** Time of the proposal. Another person can approve the proposal for a day. */
   pruneProposedAt?: Time;
-  /** Who set the annotation `farwater.dev/propose-prune` that stands. */
+  /** User who set the current annotation `farwater.dev/propose-prune`. */
   pruneProposedBy?: string;
-  /** Who set the suspension that stands. */
+  /** User who set the current suspension. */
   suspendedBy?: string;
-  /** The first objects that are failed, in progress or refused; never more than five. */
+  /** The first objects that are failed, in progress or refused; at most five. */
   unhealthy?: UnhealthyObject[];
 }
 
-/** A ServiceDeployment for each cluster that a selector finds, made of one template.  What is made belongs to the set: it is read-only but for `suspend`, `suspension` and `pin`. */
+/** A ServiceDeployment for each selected cluster, created from one template.  The set owns these services. They are read-only, except for `suspend`, `suspension` and `pin`. */
 export interface ServiceSetSpec {
-  /** Which clusters, by label; an empty selector is every cluster that this namespace may deploy to. */
+  /** Label selector for clusters. Empty: every cluster that this namespace may deploy to. */
   clusterSelector: LabelSelector;
-  /** What happens to the objects on a cluster that the selector finds no more, or when the set is deleted. */
+  /** What happens to the objects on a cluster that the selector no longer matches, or when the set is deleted. */
   deletionPolicy: DeletionPolicy;
-  /** Changes of the template for some of the clusters. The first that selects a cluster counts. */
+  /** Changes of the template for some of the clusters. For each cluster, the first matching override applies. */
   overrides?: Override[];
-  /** Texts that differ by cluster. Templates see them in `configuration`; they take precedence over the template's own `configuration`. */
+  /** Values that differ by cluster. Templates see them in `configuration`; they take precedence over the template's own `configuration`. */
   parameters?: SetParameter[];
-  /** Keeps all clusters at an earlier version of the set, whatever its sources and its template have since. They go there as by any other change. */
+  /** Pin holds all clusters at an earlier version of the set, whatever its sources and its template have. Clusters reach that version by a rollout. Empty: the set follows its sources and its template. */
   pin?: SetPin;
-  /** How a change spreads over the clusters: of what the sources have, or of the template, the parameters and the overrides. */
+  /** Rollout of changes over the clusters: of the sources, the template, the parameters and the overrides. */
   rollout: RolloutPolicy;
+  /** Template of the ServiceDeployments. */
   template: ServiceTemplate;
 }
 
-/** Counts and a few examples: its size does not grow with the fleet. Each member is at `servicesets/NAME/members`. */
+/** Observed state of the set: counts and a few examples, so its size does not grow with the fleet. Each member is at `servicesets/NAME/members`. */
 export interface ServiceSetStatus {
-  /** Who wrote the template, the selector or what else says what runs where. */
+  /** User who last wrote a field that determines what runs where, such as the template or the selector. */
   changedBy?: string;
+  /** Numbers of clusters. */
   clusters: SetCounts;
-  /** `Ready`: every cluster that is selected has its service, and each is healthy at what is assigned to it. `Stalled`, where somebody has to change something. `Braked`, while clusters that were lost to the selector wait for an administrator. */
+  /** `Ready` is True when every selected cluster has its service, and each is healthy at the version assigned to it. `Stalled` is set when a person must act. `Braked` is set while clusters that the selector lost wait for an administrator. */
   conditions?: Condition[];
-  /** The first clusters, by name, whose service can't be made; never more than five. */
+  /** The first clusters by name whose service cannot be created; at most five. */
   errors?: SetError[];
-  /** The last version that all clusters were done with. */
+  /** The last version that all clusters completed. */
   lastGood?: number;
+  /** Generation of the resource that the conditions describe. */
   observedGeneration?: number;
-  /** When. It counts for a day, and is taken off then. */
+  /** Time of the override. The override is valid for a day; then the hub removes the annotation. */
   overriddenAt?: Time;
-  /** Who set the annotation `farwater.dev/override-freeze` that stands. */
+  /** User who set the current annotation `farwater.dev/override-freeze`. */
   overriddenBy?: string;
-  /** When. Another person can approve it for a day. */
+  /** Time of the proposal. Another person can approve the proposal for a day. */
   overrideProposedAt?: Time;
-  /** Who set the annotation `farwater.dev/propose-override` that stands. */
+  /** User who set the current annotation `farwater.dev/propose-override`. */
   overrideProposedBy?: string;
-  /** Who has set the pin. */
+  /** User who set the pin. */
   pinnedBy?: string;
+  /** Progress of the last change. Empty: there was none. */
   rollout?: RolloutStatus;
 }
 
+/** Template of a ServiceDeployment. */
 export interface ServiceTemplate {
+  /** Metadata of each ServiceDeployment. */
   metadata?: TemplateMetadata;
+  /** The spec of each ServiceDeployment. */
   spec: ServiceTemplateSpec;
 }
 
 /** The spec of each ServiceDeployment. */
 export interface ServiceTemplateSpec {
-  /** How the objects are applied. */
+  /** Options for applying the objects. */
   apply?: ApplyOptions;
-  /** Of a HelmRepository: which of its charts. */
+  /** Chart of a HelmRepository. Required for that kind of source. */
   chart?: ChartReference;
-  /** Texts that the service's templates see in `configuration`. They take precedence over those of any ConfigMap or Secret that is named as a whole; one that is picked by its key is refused. Not for secrets: whoever may read the service reads them. At most 32 KiB as JSON, and 512 names. */
+  /** Values that templates see in `configuration`. They take precedence over ConfigMaps and Secrets that are named as a whole. A selected key of the same name is refused. Not for secrets: anyone who may read the service can read them. At most 32 KiB as JSON, and 512 names. */
   configuration?: Record<string, string>;
-  /** Services and sets of this namespace: a newer bundle of this service is delivered once they are healthy at what is assigned to them. */
+  /** Services and sets of this namespace that must be healthy, at the version assigned to them, before a newer bundle of this service is delivered. */
   dependsOn?: DependencyReference[];
-  /** How objects of some kinds are judged, before the hub's HealthRules and the built-in rules. The first for a kind counts. */
+  /** Health rules of this service. They take precedence over the hub's HealthRules and the built-in rules. For each kind, the first rule applies. */
   health?: HealthRuleSpec[];
-  /** Values of other objects that the service's templates see. Of objects that are named without keys the later one counts, picked keys take precedence over them, and a name that is picked twice is an error. */
+  /** Values of other objects that templates see. Among objects named without keys, the later takes precedence; selected keys take precedence over both. Selecting a name twice is an error. */
   parameters?: Parameter[];
-  /** Changes of everything that is rendered, in their order. */
+  /** Patches for all rendered objects, in this order. */
   patches?: Patch[];
-  /** Folder of the source, relative to its root; empty or `.` is the root. */
+  /** Folder of the source, relative to its root. Empty or `.`: the root. */
   path: string;
-  /** Whether objects that leave the source are deleted from the cluster. */
+  /** Whether to delete objects from the cluster that are no longer in the source. */
   prune: boolean;
-  /** What makes objects of the files; empty: one of type `Auto` for the whole folder. */
+  /** Renderers that produce the objects from the files. Empty: one of type `Auto` for the whole folder. */
   renderers?: Renderer[];
-  /** Secrets of the service's own namespace in the hub that the cluster gets too, in `targetNamespace` and under the same names. They travel sealed to the cluster's agent and are in no bundle. */
+  /** Secrets in the service's own namespace of the hub that are copied to `targetNamespace` under the same names. They travel sealed to the cluster's agent and are in no bundle. */
   secrets?: LocalReference[];
-  /** Where the files come from. */
+  /** Source of the files. */
   sourceRef: SourceReference;
-  /** More sources of this namespace, each with a folder of it among the service's files: values or patches from another repository, for example. */
+  /** Further sources of this namespace, such as values or patches from another repository. Each adds a folder to the service's files. */
   sources?: MountedSource[];
-  /** Namespace of the cluster for objects that name none; created if missing. */
+  /** Namespace in the cluster for objects that name none. Created if missing. */
   targetNamespace: string;
-  /** Run in the cluster, in `targetNamespace`, each time a version has become healthy. One that fails fails the version. */
+  /** Tests that run in the cluster, in `targetNamespace`, each time a version has become healthy. A failed test fails the version. */
   tests?: ServiceTest[];
 }
 
-/** One test: a container that has to end with 0. Its fields are those of a Kubernetes container; what they can't say, a Job of the source says that is annotated `farwater.dev/hook: Test`. */
+/** A test: a container that must exit with 0. Its fields are those of a Kubernetes container. For more, add a Job annotated `farwater.dev/hook: Test` to the source. */
 export interface ServiceTest {
+  /** Arguments of the command. Empty: the image's. */
   args?: string[];
-  /** The image's entrypoint if absent. */
+  /** Command of the container. Empty: the image's entrypoint. */
   command?: string[];
+  /** Environment variables of the container. */
   env?: Variable[];
+  /** Image of the container. */
   image: string;
+  /** Name of the test. */
   name: string;
-  /** How often it is tried again when it fails. */
+  /** Number of further attempts after a failure. */
   retries?: number;
-  /** Of the target namespace; its default one if absent. */
+  /** Service account in the target namespace. Empty: `default`. */
   serviceAccountName?: string;
-  /** All tries together must end within it, as a Go duration; between 1s and 24h. */
+  /** Maximum time for all attempts together, as a Go duration between 1s and 24h. */
   timeout: string;
 }
 
-/** Clusters of a set. */
+/** Numbers of clusters of a set. */
 export interface SetCounts {
-  /** Of them: whose service can't be made, or not as the set says. */
+  /** Number of selected clusters whose service cannot be created, or not as the set says. */
   failed: number;
-  /** That are selected no more, and still have their service. */
+  /** Number of clusters that are no longer selected and still have their service. */
   leaving: number;
-  /** That are selected. */
+  /** Number of selected clusters. */
   matched: number;
-  /** Of them: that are healthy at what is assigned to them. */
+  /** Number of selected clusters that are healthy at the version assigned to them. */
   ready: number;
 }
 
+/** A cluster whose service cannot be created. */
 export interface SetError {
-  /** `namespace/name`. */
+  /** The cluster, as `namespace/name`. */
   cluster: string;
+  /** Why the service cannot be created. */
   message: string;
 }
 
-/** One text: stated, taken from a label, or computed. Exactly one of `value`, `fromLabel` and `expression`. */
+/** A value for each cluster: constant, from a label, or computed. Exactly one of `value`, `fromLabel` and `expression` is set. */
 export interface SetParameter {
-  /** Where the cluster has no such label, or the expression no value. Absent: such a cluster is an error, and keeps what it has. */
+  /** Value if the cluster has no such label, or the expression has no value. Absent: such a cluster is an error and keeps the service that it has. */
   default?: string;
-  /** In CEL, over `self`: the Cluster with `name`, `namespace`, `labels`, `annotations`, `metadata` and, once its agent has joined, `version`. Its value is a text. */
+  /** CEL expression over `self`, the Cluster with `name`, `namespace`, `labels`, `annotations`, `metadata` and, once its agent has joined, `version`. Its value is a string. */
   expression?: string;
-  /** A label of the Cluster. */
+  /** Key of a label of the Cluster whose value is used. */
   fromLabel?: string;
+  /** Name in `configuration`. */
   name: string;
+  /** Constant value. */
   value?: string;
 }
 
-/** A version of a whole set. */
+/** A version of a set to which it is pinned. */
 export interface SetPin {
+  /** Why the set is pinned. Empty: no reason. */
   reason?: string;
-  /** Number of the rollout, as `servicesets/NAME/versions` lists them. */
+  /** Number of the version in `servicesets/NAME/versions`: the number of its rollout. */
   version: number;
 }
 
-/** The kinds of sources. `ManagedNamespace` is stated by the hub alone. */
+/** Kinds of sources. Only the hub uses `ManagedNamespace`. */
 export type SourceKind = "GitRepository" | "HelmRepository" | "OCIRepository" | "ManagedNamespace";
 
+/** Reference to a source in the same namespace. */
 export interface SourceReference {
+  /** Kind of the source. */
   kind: SourceKind;
+  /** Name of the source. */
   name: string;
 }
 
-/** What of a source is served, and how its remote was found last. */
+/** Observed state of a source. */
 export interface SourceStatus {
-  /** `Ready`, `Reconciling` and `Stalled`, readable by kstatus; `SourceVerified` where signatures are asked for. */
+  /** `Ready`, `Reconciling` and `Stalled`, as kstatus reads them; `SourceVerified` if `spec.verify` is set. */
   conditions?: Condition[];
-  /** When `revision` last changed. */
+  /** Time at which `revision` last changed. */
   lastFetchTime?: Time;
-  /** The last request annotation that was acted on. */
+  /** Value of the last handled request annotation. */
   lastHandledReconcileAt?: string;
-  /** The generation that the conditions speak of. */
+  /** Generation of the resource that the conditions describe. */
   observedGeneration?: number;
-  /** What is served, as Flux writes revisions: `<tag or version>@sha256:<digest>` of an artifact, `sha256:<digest>` of an index. */
+  /** Revision that is served, in the format of Flux: `<tag or version>@sha256:<digest>` for an artifact, `sha256:<digest>` for an index. */
   revision?: string;
-  /** Since when the remote could not be asked; absent while it answers. */
+  /** Time since which the remote has failed to answer. Empty while it answers. */
   staleSince?: Time;
 }
 
-/** The members of one step. */
+/** Members of one step. */
 export interface Stage {
   counts: ProgressCounts;
-  /** `canary`, one of the policy's, or `rest`. */
+  /** Name of the step: `canary`, a step of the policy, or `rest`. */
   step: string;
 }
 
 export type Strategy = "Progressive" | "AllAtOnce" | "OnHold";
 
+/** Reason and end of a suspension. */
 export interface Suspension {
+  /** Why the service is suspended. Empty: no reason. */
   reason?: string;
-  /** From then on the service goes on by itself, as if `suspend` were not set. */
+  /** Time at which the service resumes by itself, as if `suspend` were not set. Empty: it stays suspended. */
   until?: Time;
 }
 
-/** What the agent did or did not do with one object. */
+/** Result of the agent's work on one object. */
 export type SyncState = "Synced" | "Refused" | "Waiting" | "PruneHeld" | "Drifted" | "Unknown";
 
-/** Of each ServiceDeployment. */
+/** Metadata of each ServiceDeployment. */
 export interface TemplateMetadata {
-  /** Beside `farwater.dev/set`, the set's name. */
+  /** Labels, in addition to `farwater.dev/set` with the set's name. */
   labels?: Record<string, string>;
 }
 
+/** Result of a request to undo a deletion. */
 export interface Undone {
-  /** How many could not be restored. */
+  /** Number of objects that could not be restored. */
   failed?: number;
-  /** The first ten of them, and why not. */
+  /** The first ten objects that could not be restored, with the reasons. */
   failures?: Unrestored[];
-  /** The request that this answers. */
+  /** The request that this result answers. */
   request: string;
+  /** Number of restored objects. */
   restored: number;
 }
 
+/** An object that is not healthy. */
 export interface UnhealthyObject {
-  /** Cut at 256 bytes. */
+  /** Why it is not healthy, cut at 256 bytes. */
   message: string;
+  /** The object. */
   object: ObjectRef;
 }
 
+/** An object that could not be restored. */
 export interface Unrestored {
-  /** Cut at 256 bytes. Never holds values of Secrets. */
+  /** The reason, cut at 256 bytes. It never holds values of Secrets. */
   message: string;
+  /** The object. */
   object: ObjectRef;
 }
 
-/** A variable of a container's environment. */
+/** An environment variable of a container. */
 export interface Variable {
+  /** Name of the variable. */
   name: string;
+  /** Value of the variable. */
   value?: string;
 }
 
+/** Signature that an artifact needs. */
 export interface Verification {
+  /** Signature format. */
   provider: VerificationProvider;
-  /** A Secret in the same namespace with public keys: each of its keys that ends with `.pub`, PEM. One of them must have signed. */
+  /** Name of a Secret in the same namespace with public keys: each of its keys that ends with `.pub`, in PEM. One of them must have signed. */
   secretRef: LocalReference;
 }
 
 export type VerificationProvider = "cosign";
 
-/** Who wants a version, and who has it. */
+/** Numbers of members that want or have a version. */
 export interface VersionCounts {
-  /** Who wrote the commit, as it says itself. */
+  /** Author of the commit, as the commit states it. */
   author?: string;
-  /** As in the status of a service; empty: nothing yet. */
+  /** Revision, as in the status of a service. Empty: none yet. */
   revision: string;
-  /** Those with members of this version. */
+  /** Steps with members of this version. */
   stages: VersionStage[];
 }
 
 export interface VersionStage {
-  /** Members that want it, and how far they are. Over all versions they are the stage's. */
+  /** Members that want the version, by progress. Over all versions they add up to the step's members. */
   counts: ProgressCounts;
-  /** Members that have it and want another. */
+  /** Number of members that have the version and want another. */
   kept?: number;
   step: string;
 }

@@ -1,4 +1,4 @@
-//! Argo CD's objects as ours.
+//! Converts Argo CD's objects to ours.
 
 mod application;
 mod application_set;
@@ -15,11 +15,11 @@ use super::{
 };
 use crate::service_deployment::ClusterReference;
 
-/// Argo CD's group of resources.
+/// API group of Argo CD.
 const GROUP: &str = "argoproj.io";
-/// The cluster that Argo CD runs in, as it calls it.
+/// Argo CD's names for the cluster that it runs in.
 const IN_CLUSTER: [&str; 2] = ["in-cluster", "https://kubernetes.default.svc"];
-/// Label with the purpose of a Secret of Argo CD.
+/// Label with the purpose of an Argo CD Secret.
 const SECRET_TYPE: &str = "argocd.argoproj.io/secret-type";
 /// Labels and annotations that Argo CD reads.
 const KEEPERS: [&str; 4] = [
@@ -30,7 +30,7 @@ const KEEPERS: [&str; 4] = [
 ];
 const KEPT: &str = "only Argo CD reads it";
 
-/// Each object of the input by itself, in its order. Objects may be needed by others of the input, wherever they stand.
+/// Converts each object of the input by itself, in order. An object may need others, wherever they are in the input.
 pub fn convert_all(objects: &[Value], terms: &Terms) -> Vec<Result<Converted, NotConverted>> {
     let mut input = Input { objects, terms, taken: Taken::default() };
     // An Application that a set generated is converted by itself only if the set is not converted.
@@ -72,7 +72,7 @@ fn convert_other(object: &Value, covered: &[(&str, &str)], input: &mut Input<'_>
             application::convert(object, input)
         }
         "AppProject" => project::convert(object, input),
-        // The group is also that of workflows, events and rollouts, which are other programs'.
+        // Workflows, events and rollouts share the group, and belong to other programs.
         _ => Err(NotConverted::Foreign("Argo CD")),
     }
 }
@@ -86,7 +86,7 @@ fn is_kind(object: &Value, kind: &str) -> bool {
     group_of(object) == GROUP && object["kind"] == kind
 }
 
-/// All objects, and what has come of them so far.
+/// All objects, and the results so far.
 struct Input<'a> {
     objects: &'a [Value],
     terms: &'a Terms,
@@ -94,12 +94,12 @@ struct Input<'a> {
 }
 
 impl Input<'_> {
-    /// The hub's namespace for a project: a project becomes a tenant.
+    /// Namespace of the hub for a project: a project becomes a tenant.
     fn namespace(&self, project: &str) -> String {
         self.terms.namespace.clone().unwrap_or_else(|| project.to_owned())
     }
 
-    /// The hub's cluster of a name, or of an address. The error says what to do.
+    /// Cluster of the hub by name or address. The error says what to do.
     fn cluster(&self, destination: &str) -> Result<Place, String> {
         if let Some(cluster) = self.terms.clusters.get(destination) {
             return Ok(Place::Cluster(cluster.clone()));
@@ -149,7 +149,7 @@ impl Input<'_> {
     }
 }
 
-/// A text of a Secret.
+/// A value of a Secret as text.
 fn field(secret: &Value, name: &str) -> Option<String> {
     if let Some(text) = secret["stringData"][name].as_str() {
         return Some(text.to_owned());

@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::{Fields, NotConverted, Told};
 
-/// JSON pointers through maps, as ours have to be. None: one of them leads into a list, or is the object itself.
+/// Checks that JSON pointers lead through maps, as ours must. None: one leads into a list, or is the object itself.
 pub(super) fn pointers(paths: &[String]) -> Option<Vec<String>> {
     let leads_through_maps = |path: &&String| {
         path.starts_with('/')
@@ -45,8 +45,8 @@ pub(super) fn pointer_of_jq(text: &str) -> Option<String> {
     pointers(&[pointer]).and_then(|mut one| one.pop())
 }
 
-/// Flux's rules: `paths`, and the objects by a `target`, whose names are regular expressions. Those that ours can't say are told by
-/// `lost` with their place.
+/// Flux's rules: `paths`, and a `target` whose names are regular expressions. `lost` receives the rules that ours
+/// cannot express, with their place.
 pub(super) fn flux_rules(
     rules: Vec<Fields>,
     told: &mut Told,
@@ -71,7 +71,7 @@ pub(super) fn flux_rules(
         for selector in ["labelSelector", "annotationSelector"] {
             is_plain &= target.text(selector)?.is_none();
         }
-        // A group has one kind of a name, whatever its version.
+        // A group has one kind of this name, whatever its version.
         target.take("version");
         target.finish(told);
         rule.finish(told);

@@ -6,13 +6,13 @@ use super::{NotConverted, Told};
 
 /// A map whose fields are taken by name; the fields that are left at the end become losses.
 pub(super) struct Fields {
-    /// Where it is in the object: `spec.chart`.
+    /// Path in the object, such as `spec.chart`.
     pub path: String,
     left: Map<String, Value>,
 }
 
 impl Fields {
-    /// Null is a map without fields.
+    /// Null counts as a map without fields.
     pub fn new(path: impl Into<String>, value: Value) -> Result<Self, NotConverted> {
         let path = path.into();
         match value {
@@ -26,7 +26,7 @@ impl Fields {
         format!("{}.{name}", self.path)
     }
 
-    /// Null where there is none.
+    /// Null if the field does not exist.
     pub fn take(&mut self, name: &str) -> Value {
         self.left.remove(name).unwrap_or_default()
     }
@@ -76,7 +76,7 @@ impl Fields {
         items.map(|(n, item)| Self::new(format!("{path}[{n}]"), item)).collect()
     }
 
-    /// Whether it is not stated at all; an empty list is.
+    /// Whether the field is missing. An empty list is not.
     pub fn is_absent(&self, name: &str) -> bool {
         self.left.get(name).is_none_or(Value::is_null)
     }
@@ -85,7 +85,7 @@ impl Fields {
         self.left.values().all(Value::is_null)
     }
 
-    /// Takes fields that say nothing that ours lacks, and tells those that are there in one sentence.
+    /// Takes fields that change nothing, and notes those that are set in one sentence.
     pub fn pass(&mut self, names: &[&str], why: &str, told: &mut Told) {
         let mut there = Vec::new();
         for name in names {
@@ -98,7 +98,7 @@ impl Fields {
         }
     }
 
-    /// Takes fields without which something else would be applied.
+    /// Takes fields whose loss changes what is applied.
     pub fn lose(&mut self, names: &[&str], why: &str, told: &mut Told) {
         for name in names {
             if !is_nothing(&self.take(name)) {
@@ -107,7 +107,7 @@ impl Fields {
         }
     }
 
-    /// The end: the fields that are left are unknown here.
+    /// Ends the conversion: the remaining fields are unknown and become losses.
     pub fn finish(self, told: &mut Told) {
         for (name, _) in self.left.iter().filter(|(_, value)| !value.is_null()) {
             let path = self.at(&super::short(name));
@@ -116,7 +116,7 @@ impl Fields {
     }
 }
 
-/// What says as much as a field that is not there.
+/// Whether a value means the same as a missing field.
 fn is_nothing(value: &Value) -> bool {
     match value {
         Value::Null | Value::Bool(false) => true,

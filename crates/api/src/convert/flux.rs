@@ -1,4 +1,4 @@
-//! Flux's objects as ours.
+//! Converts Flux's objects to ours.
 
 mod helm_release;
 mod kustomization;
@@ -13,22 +13,22 @@ pub use source::{convert, is_flux_source};
 
 const KUSTOMIZE: &str = "kustomize.toolkit.fluxcd.io";
 const HELM: &str = "helm.toolkit.fluxcd.io";
-/// Labels and annotations that say who keeps an object, which is another one now.
+/// Labels and annotations that name the owner of an object. The owner changes with the conversion.
 const KEEPERS: [&str; 4] =
     ["kustomize.toolkit.fluxcd.io/", "helm.toolkit.fluxcd.io/", "reconcile.fluxcd.io/", "kubectl.kubernetes.io/"];
 const KEPT: &str = "it names Flux's field managers";
 
-/// Each object of the input by itself, in its order. Objects may be needed by others of the input, wherever they stand.
+/// Converts each object of the input by itself, in order. An object may need others, wherever they are in the input.
 pub fn convert_all(objects: &[Value], terms: &Terms) -> Vec<Result<Converted, NotConverted>> {
     let mut input = Input { objects, terms, taken: Taken::default() };
-    // Sources have their names first: services name them.
+    // Sources get their names first, because services refer to them.
     let sources: Vec<_> =
         objects.iter().map(|object| is_flux_source(object).then(|| source::place(object, &mut input))).collect();
     let each = objects.iter().zip(sources);
     each.map(|(object, source)| source.unwrap_or_else(|| convert_workload(object, &mut input))).collect()
 }
 
-/// All objects, and what has come of them so far.
+/// All objects, and the results so far.
 struct Input<'a> {
     objects: &'a [Value],
     terms: &'a Terms,
@@ -36,7 +36,7 @@ struct Input<'a> {
 }
 
 impl Input<'_> {
-    /// The hub's namespace for a namespace of the cluster.
+    /// Namespace of the hub for a namespace of the cluster.
     fn namespace<'n>(&'n self, theirs: &'n str) -> &'n str {
         self.terms.namespace.as_deref().unwrap_or(theirs)
     }

@@ -2,15 +2,15 @@
 
 use serde_json::{Map, Value, json};
 
-/// What each of these folders is called among the service's files; with a number behind it.
+/// Name of such a folder among the service's files, followed by a number.
 const FOLDER: &str = "farwater-values";
 
-/// Each folder of a source lies at a place of its own.
+/// Mounted folders. Each folder of a source has its own path.
 #[derive(Debug, Default)]
 pub(super) struct Mounts(Vec<(Value, String)>);
 
 impl Mounts {
-    /// The name, from the root of the service's files, of a file of a source. `reference` is its `sourceRef`.
+    /// Path of a source's file, from the root of the service's files. `reference` is the `sourceRef`.
     pub fn file(&mut self, reference: &Value, file: &str) -> String {
         let (folder, name) = file.rsplit_once('/').unwrap_or(("", file));
         let known = self.0.iter().position(|(source, at)| source == reference && at == folder);

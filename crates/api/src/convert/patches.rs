@@ -5,11 +5,11 @@ use serde_json::{Map, Value, json};
 use super::{Fields, NotConverted, Told};
 
 const OF_A_TARGET: [&str; 7] = ["group", "version", "kind", "name", "namespace", "labelSelector", "annotationSelector"];
-/// A note for patches with a target: here patches are the last step of rendering.
+/// A note for patches with a target: here, patches are the last step of rendering.
 const NAMES_ARE_FINAL: &str =
     "are applied to the rendered objects: a target needs the rendered name, with prefixes and suffixes";
 
-/// `patches` of a kustomization, inline.
+/// Inline `patches` of a kustomization.
 pub(super) fn convert(fields: &mut Fields, told: &mut Told) -> Result<Vec<Value>, NotConverted> {
     let path = fields.at("patches");
     let mut patches = Vec::new();
@@ -37,7 +37,7 @@ pub(super) fn convert(fields: &mut Fields, told: &mut Told) -> Result<Vec<Value>
     Ok(patches)
 }
 
-/// The fields that kustomizations had before `patches`: objects, and operations with a target.
+/// Fields of kustomizations that are older than `patches`: objects, and operations with a target.
 pub(super) fn convert_older(fields: &mut Fields, told: &mut Told) -> Result<Vec<Value>, NotConverted> {
     let path = fields.at("patchesStrategicMerge");
     let mut patches = Vec::new();
@@ -77,7 +77,7 @@ fn target(mut fields: Fields, told: &mut Told) -> Result<Map<String, Value>, Not
     Ok(target)
 }
 
-/// Labels and annotations of all objects.
+/// A patch that sets labels and annotations of all objects.
 pub(super) fn of_metadata(labels: Map<String, Value>, annotations: Map<String, Value>) -> Option<Value> {
     let mut metadata = Map::from_iter([("name".to_owned(), "any".into())]);
     for (field, texts) in [("labels", labels), ("annotations", annotations)] {
@@ -85,15 +85,15 @@ pub(super) fn of_metadata(labels: Map<String, Value>, annotations: Map<String, V
             metadata.insert(field.to_owned(), texts.into());
         }
     }
-    // Name and kind are not those of an object where there is a target.
+    // With a target, name and kind do not identify an object.
     (metadata.len() > 1).then(|| {
         let patch = json!({"kind": "any", "metadata": metadata});
         json!({"target": {"kind": ".*"}, "patch": patch.to_string()})
     })
 }
 
-/// Puts everything that has a namespace into this one, as the field `namespace` of a kustomization does. To Kustomize what
-/// belongs to no namespace is in one whose name begins with a line.
+/// Sets the namespace of all namespaced objects, like a kustomization's field `namespace`. For Kustomize, a
+/// cluster-scoped object has a namespace that begins with an underscore.
 pub(super) fn of_namespace(namespace: &str) -> Value {
     let patch = json!([{"op": "add", "path": "/metadata/namespace", "value": namespace}]);
     json!({"target": {"namespace": "[a-z0-9].*"}, "patch": patch.to_string()})

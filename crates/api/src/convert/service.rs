@@ -1,22 +1,22 @@
-//! A ServiceDeployment or ServiceSet as it is put together.
+//! Builds a ServiceDeployment or ServiceSet.
 
 use serde_json::{Map, Value, json};
 
 use super::{NotConverted, Place, is_object_name, ours, short};
 
-/// One service, wherever it goes.
+/// One service, for any target.
 pub(super) struct Service {
     pub name: String,
-    /// Of the hub.
+    /// Namespace of the hub.
     pub namespace: String,
     pub metadata: Map<String, Value>,
     pub place: Place,
     /// The spec of a ServiceDeployment without `clusterRef` and `suspend`.
     pub spec: Map<String, Value>,
-    /// Changes of all that is rendered, in their order.
+    /// Patches for all rendered objects, in order.
     pub patches: Vec<Value>,
     pub apply: Map<String, Value>,
-    /// Why it stands still; none if it does not. With the field that says so.
+    /// Why the service is suspended, and the field that says so. None if it is not.
     pub suspended: Option<(String, &'static str)>,
 }
 

@@ -1,23 +1,24 @@
-//! Which names are taken, so that nothing that comes of one object takes the place of another's.
+//! Names that are in use, so that no object overwrites the result of another.
 
 use std::collections::BTreeMap;
 
 use super::NotConverted;
 
-/// By kind, namespace and name of ours.
+/// Owners by kind, namespace and name.
 #[derive(Debug, Default)]
 pub(super) struct Taken(BTreeMap<(String, String, String), Owner>);
 
 #[derive(Debug)]
 struct Owner {
-    /// Equal for what may share the name.
+    /// Equal for objects that may share the name.
     key: String,
-    /// For people.
+    /// Origin, for people.
     shown: String,
 }
 
 impl Taken {
-    /// An error if the name is another one's already. `key` is equal for what may share it; `shown` says what it comes of.
+    /// Claims a name. Fails if it has another owner already. `key` is equal for objects that may share the name;
+    /// `shown` is the origin, for messages.
     pub fn claim(&mut self, (kind, namespace, name): Place<'_>, key: &str, shown: &str) -> Result<(), NotConverted> {
         let owner = || Owner { key: key.to_owned(), shown: shown.to_owned() };
         let known = self.0.entry((kind.to_owned(), namespace.to_owned(), name.to_owned())).or_insert_with(owner);

@@ -1,4 +1,4 @@
-//! What an agent is to do about a service, as far as it can be read.
+//! Action of an agent for a service, as far as this version can read it.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _, ser::Error as _};
 use serde_json::Value;
@@ -6,57 +6,58 @@ use serde_json::Value;
 use super::Deployment;
 use crate::{Digest, service_deployment::DeletionPolicy};
 
-// "Self": the derived functions are inherent, and the traits below add what a derive can't say.
+// "Self": the derived functions are inherent, and the traits below add what a derive cannot express.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", remote = "Self")]
 #[expect(clippy::large_enum_variant, reason = "nearly every action is the large one")]
 pub enum Action {
-    /// Keep this applied. With texts that were promoted it is written as [`PROMOTED`], else with parameters as [`WITH_PARAMETERS`], else
-    /// with renderers or patches as [`RENDERED`], else with options other than the defaults as [`WITH_OPTIONS`].
+    /// Keep this version applied. The name in JSON is [`PROMOTED`] with promoted values, else [`WITH_PARAMETERS`] with
+    /// parameters, else [`RENDERED`] with renderers or patches, else [`WITH_OPTIONS`] with options other than the
+    /// defaults.
     Apply(Deployment),
-    /// Change nothing: what the agent has goes on being kept. `reason` is for people.
+    /// Change nothing; the agent keeps what it has. `reason` is for people.
     Hold { reason: String },
-    /// The service was deleted. Stays listed until the agent has confirmed; absence alone deletes nothing.
+    /// The service was deleted. The entry stays until the agent confirms; absence alone deletes nothing.
     Remove {
         policy: DeletionPolicy,
         #[serde(default, rename = "approvedPrune", skip_serializing_if = "Option::is_none")]
         approved_prune: Option<Digest>,
     },
-    /// Of a newer version. The service is held, and all others go on.
+    /// Action of a newer version. The agent holds the service, and all others continue.
     #[serde(skip)]
     Unreadable(Unreadable),
 }
 
-/// An action that this version can't read.
+/// An action that this version cannot read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unreadable {
     json: Value,
     problem: String,
 }
 
-/// The names of the actions that can be read.
+/// Names of the readable actions.
 const KNOWN: [&str; 7] = ["Apply", WITH_OPTIONS, RENDERED, WITH_PARAMETERS, PROMOTED, "Hold", "Remove"];
-/// Apply with options, which are limits: an agent that doesn't know them must not go on without.
+/// Apply with options. Options are limits, so an agent without support must not apply without them.
 const WITH_OPTIONS: &str = "ApplyWithOptions";
-/// The first version of the agent that knows all options.
+/// First version of the agent that supports all options.
 const WITH_OPTIONS_SINCE: &str = "0.1.0";
-/// Apply with renderers or patches, and perhaps with options: an agent that doesn't know them would make other objects.
+/// Apply with renderers or patches, and optionally with options. An agent without support would create other objects.
 const RENDERED: &str = "ApplyRendered";
-/// The first version of the agent that knows all renderers and their options.
+/// First version of the agent that supports all renderers and their options.
 const RENDERED_SINCE: &str = "0.1.0";
-/// Apply with parameters, and perhaps with all of the others: without them the objects would be others.
+/// Apply with parameters, and optionally with all of the others. Without them, the objects would differ.
 const WITH_PARAMETERS: &str = "ApplyWithParameters";
-/// The first version of the agent that knows parameters, and all renderers and options.
+/// First version of the agent that supports parameters, and all renderers and options.
 const WITH_PARAMETERS_SINCE: &str = "0.1.0";
-/// Apply with texts that were promoted, and perhaps with all of the others: without them the objects would be others.
+/// Apply with promoted values, and optionally with all of the others. Without them, the objects would differ.
 const PROMOTED: &str = "ApplyPromoted";
-/// The first version of the agent that knows them.
+/// First version of the agent that supports promoted values.
 const PROMOTED_SINCE: &str = "0.1.0";
-/// Longest text that is taken from what can't be read.
+/// Maximum length of a quoted part of an unreadable action.
 const MAX_SHOWN: usize = 64;
 
 impl Unreadable {
-    /// What is the matter, and which version of the agent could do it.
+    /// Describes the problem, and names the agent version that supports the action.
     pub fn explain(&self, agent_version: &str) -> String {
         let text = |member: &str| {
             self.json[member]
@@ -92,7 +93,7 @@ impl Serialize for Action {
     }
 }
 
-/// The name of an action that an agent must not take for a plain one, and the version that knows it.
+/// The name of an action that an agent must not treat as a plain one, and the version that supports it.
 fn guard(deployment: &Deployment) -> Option<(&'static str, &'static str)> {
     if !deployment.configuration.is_empty() {
         return Some((PROMOTED, PROMOTED_SINCE));
@@ -122,8 +123,8 @@ impl<'de> Deserialize<'de> for Action {
     }
 }
 
-/// What isn't known of these must not be left out: an option is a limit that would not be kept, and without a renderer's there
-/// would be other objects.
+/// Refuses unknown fields. An ignored option would be a limit that is not enforced, and an ignored renderer would
+/// change the objects.
 fn read_guarded(json: &Value) -> Result<Deployment, String> {
     let deployment = Deployment::deserialize(json).map_err(|error| error.to_string())?;
     if json["type"] == WITH_PARAMETERS && deployment.parameters.is_none() {

@@ -1,54 +1,54 @@
-//! The second way: a WebSocket beside the polls, over which the hub says that there is something to poll for.
+//! WebSocket beside the polls, over which the hub announces that a poll has news.
 //!
-//! Nothing here is the truth. Whatever of it is lost, doubled, late or in another order changes when an agent polls, and never
-//! what it does.
+//! The connection carries no state. A lost, duplicated, late or reordered message changes when an agent polls, and
+//! never what it does.
 
 use serde::{Deserialize, Serialize};
 
-/// Header of an answer to a poll: the hub would keep a connection of this agent, which is to be opened at a random moment
-/// within so many seconds. Without it, an agent opens none.
+/// Header of an answer to a poll: the hub accepts a connection of this agent. The agent opens it at a random moment
+/// within this many seconds. Without the header, an agent opens none.
 pub const CONNECTION_HEADER: &str = "farwater-connection";
 pub const CONNECTION_PATH: &str = "/agent/v1/connection";
-/// Longest message of either side.
+/// Maximum size of a message of either side.
 pub const MAX_CONNECTION_MESSAGE: usize = 1 << 10;
 
-/// Why the hub closes a connection: the code of its close frame. Agents poll after any of them.
+/// Codes of the close frame: why the hub closes a connection. Agents poll after any of them.
 pub mod close {
-    /// The hub ends; [`Hint::Return`](super::Hint::Return) has said when to come back.
+    /// The hub stops. [`Hint::Return`](super::Hint::Return) has told the agent when to reconnect.
     pub const GOING_AWAY: u16 = 1001;
-    /// The agent sent what it should not.
+    /// The agent sent a forbidden message.
     pub const POLICY: u16 = 1008;
-    /// The same agent has opened another one, or another process speaks for its cluster.
+    /// The same agent opened another connection, or another process acts for its cluster.
     pub const REPLACED: u16 = 4000;
-    /// The hub would refuse a poll now; that says why.
+    /// The hub would refuse a poll now. The answer to a poll says why.
     pub const REFUSED: u16 = 4001;
 }
 
-/// One message of the hub, as JSON in a text frame. Agents pass over those that they don't know.
+/// A message of the hub, as JSON in a text frame. Agents skip unknown ones.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all_fields = "camelCase")]
 pub enum Hint {
-    /// The first one: bytes pass in this direction.
+    /// The first message: it shows that bytes pass in this direction.
     Welcome {
-        /// Something comes at least this often, a ping if there is nothing else.
+        /// Maximum seconds between messages; a ping is sent if there is nothing else.
         keep_alive_seconds: f64,
-        /// How often to poll as long as that holds.
+        /// Seconds between polls while messages arrive in time.
         poll_seconds: f64,
     },
-    /// There is something to poll for.
+    /// A poll has news.
     Poll {
-        /// The number of the desired state; none where it is about something else.
+        /// Number of the desired state. None if the news is something else.
         #[serde(flatten, default, skip_serializing_if = "Option::is_none")]
         desired: Option<Number>,
     },
-    /// The hub ends: come back at a random moment within so many seconds.
+    /// The hub stops. Reconnect at a random moment within this many seconds.
     Return { within_seconds: f64 },
-    /// Of a newer hub.
+    /// Message of a newer hub.
     #[serde(other)]
     Unknown,
 }
 
-/// Which of a cluster's desired states. They only grow.
+/// Number of a cluster's desired state. It only grows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Number {
     pub epoch: u64,

@@ -1,16 +1,16 @@
-//! Requests for plans: the hub asks an agent what it would do, and the agent says it and does nothing.
+//! Requests for plans: the agent reports what it would do for a service, and changes nothing.
 
 use serde::{Deserialize, Serialize};
 
 use super::{Entry, Verbatim};
 use crate::{Digest, plan::ServicePlan};
 
-/// Header of an answer to a poll: somebody waits for a plan, to be had at [`PLANS_PATH`].
+/// Header of an answer to a poll: a request for a plan waits at [`PLANS_PATH`].
 pub const PLAN_HEADER: &str = "farwater-plan";
-/// `GET`: the oldest [`PlanRequest`] that waits, or 204. `POST` to `…/<id>`: the [`PlanReport`].
+/// `GET`: the oldest waiting [`PlanRequest`], or 204. `POST` to `…/<id>`: the [`PlanReport`].
 pub const PLANS_PATH: &str = "/agent/v1/plans";
 
-/// What an agent shall plan. Its bundle and its Secrets are to be had as those of a desired state, as long as the request is open.
+/// Request for a plan. While it is open, its bundle and Secrets can be fetched like those of a desired state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlanRequest {
     pub statement: Verbatim<PlanStatement>,
@@ -19,7 +19,7 @@ pub struct PlanRequest {
     pub entry: Verbatim<Entry>,
 }
 
-/// What is signed: the entry says as which account the agent reads and asks.
+/// The signed statement. Its entry names the account with which the agent reads and runs dry runs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PlanStatement {
@@ -33,11 +33,11 @@ pub struct PlanStatement {
 }
 
 impl PlanStatement {
-    /// Keeps its signatures from being those of a desired state.
+    /// Prefix that keeps its signatures distinct from those of a desired state.
     pub const PREFIX: &[u8] = b"farwater-plan-v1\n";
 }
 
-/// What came of a request.
+/// Result of a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PlanReport {
     #[serde(rename = "plan")]

@@ -1,19 +1,19 @@
-//! Which versions go together.
+//! Versions of hub and agent that work together.
 
-/// The protocol's number: one more with each minor release. Both sides send it with every request and answer, as
+/// Number of the protocol; each minor release adds one. Both sides send it with every request and answer, as
 /// [`PROTOCOL_HEADER`].
 pub const PROTOCOL: u32 = 1;
 pub const PROTOCOL_HEADER: &str = "farwater-protocol";
-/// By how many releases hub and agent may differ, whichever is newer.
+/// Maximum number of releases between hub and agent, whichever is newer.
 pub const MAX_SKEW: u32 = 2;
 
-/// How an agent's version stands to its hub's.
+/// Relation of an agent's version to its hub's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Skew {
-    /// The same, or an agent that is older by what is supported.
+    /// The same version, or an agent that is older within the supported range.
     #[default]
     Supported,
-    /// Works, but the hub is upgraded first.
+    /// Works, but the hub should be upgraded first.
     AgentAhead,
     AgentTooNew,
     AgentTooOld,
@@ -29,7 +29,7 @@ impl Skew {
         }
     }
 
-    /// What it means and what to do, after a sentence that names the two.
+    /// What the skew means and what to do. It follows a sentence that names both versions.
     pub fn advice(self) -> Option<&'static str> {
         match self {
             Self::Supported => None,
@@ -46,7 +46,7 @@ impl Skew {
     }
 }
 
-/// As a header's value.
+/// Parses the value of a header.
 pub fn parse(text: &str) -> Option<u32> {
     text.trim().parse().ok().filter(|number| *number > 0)
 }

@@ -1,4 +1,4 @@
-//! Parts of messages that are hashed or signed, kept as they were received.
+//! Parts of messages that are hashed or signed, kept as received.
 
 use std::{fmt, ops::Deref};
 
@@ -8,14 +8,14 @@ use serde_json::{Value, value::RawValue};
 use super::Statement;
 use crate::{Digest, canonical_json};
 
-/// What this version understands of a part of a message, beside the whole of its JSON.
+/// The value that this version understands of a part of a message, and the part's whole JSON.
 ///
-/// Digests and signatures go over the JSON as it was received, in its canonical form: the fields of a newer version, which
-/// the value does not hold, count in them all the same. Written again, it is what was read.
+/// Digests and signatures cover the received JSON in its canonical form, including fields of a newer version that the
+/// value does not hold. Serialising it again yields the received JSON.
 #[derive(Clone)]
 pub struct Verbatim<T> {
     value: T,
-    /// Canonical.
+    /// Canonical JSON.
     json: Box<RawValue>,
     digest: Digest,
 }
@@ -27,31 +27,31 @@ impl<T> Verbatim<T> {
         Self { value, json: RawValue::from_string(text).expect("canonical JSON is JSON"), digest }
     }
 
-    /// Of the JSON as it was received.
+    /// Digest of the received JSON.
     pub fn digest(&self) -> Digest {
         self.digest
     }
 
-    /// What is signed where `purpose` keeps one use's signatures from being another's: it comes first, then the JSON as it was
-    /// received.
+    /// Signed message: `purpose`, then the received JSON. The purpose keeps signatures for one use from counting for
+    /// another.
     pub fn message_for(&self, purpose: &[u8]) -> Vec<u8> {
         [purpose, self.json.get().as_bytes()].concat()
     }
 
-    /// Without its JSON.
+    /// The value without its JSON.
     pub fn into_value(self) -> T {
         self.value
     }
 }
 
 impl Verbatim<Statement> {
-    /// What is signed.
+    /// The signed message.
     pub fn message(&self) -> Vec<u8> {
         self.message_for(Statement::PREFIX)
     }
 }
 
-/// What is made here is as it is written.
+/// A value that is created here serialises to its JSON.
 impl<T: Serialize> From<T> for Verbatim<T> {
     fn from(value: T) -> Self {
         let json = serde_json::to_value(&value).expect("parts of messages are plain JSON");
@@ -128,7 +128,7 @@ mod tests {
         assert_eq!(read.digest(), Digest::of_json(&json));
         assert_ne!(read.digest(), entry().digest());
         assert_ne!(read, Verbatim::from(entry()));
-        // Whatever reads it next gets all of it.
+        // The next reader receives all of it.
         assert_eq!(serde_json::to_value(&read).unwrap(), json);
         let again: Verbatim<Entry> = serde_json::from_str(&serde_json::to_string(&read).unwrap()).unwrap();
         assert_eq!(again, read);

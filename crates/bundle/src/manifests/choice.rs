@@ -2,7 +2,10 @@
 
 use std::collections::HashMap;
 
-use farwater_api::{path_pattern::PathPattern, renderer::RawOptions};
+use farwater_api::{
+    path_pattern::{PathPattern, alternatives},
+    renderer::RawOptions,
+};
 
 use super::{FolderReason, KUSTOMIZATIONS};
 use crate::{archive::Archive, closure::Lost, path::RelPath};
@@ -42,7 +45,11 @@ struct Rule {
 /// Whether a file's name is one of manifests.
 pub(super) fn is_manifest(path: &RelPath) -> bool {
     let name = path.file_name();
-    !KUSTOMIZATIONS.contains(&name) && [".yaml", ".yml", ".json"].iter().any(|suffix| name.ends_with(suffix))
+    !is_kustomization(path) && [".yaml", ".yml", ".json"].iter().any(|suffix| name.ends_with(suffix))
+}
+
+fn is_kustomization(path: &RelPath) -> bool {
+    KUSTOMIZATIONS.contains(&path.file_name())
 }
 
 impl<'a> Choice<'a> {
@@ -53,12 +60,18 @@ impl<'a> Choice<'a> {
         paths: &[&RelPath],
         options: &RawOptions,
     ) -> Result<Self, FolderReason> {
-        let parse = |texts: &[String]| -> Result<Vec<PathPattern>, FolderReason> {
-            let parse = |text: &String| {
+        // Bytes of all patterns, each that braces stand for.
+        let mut patterns = 0;
+        let mut parse = |texts: &[String]| -> Result<Vec<PathPattern>, FolderReason> {
+            let mut parsed = Vec::new();
+            for text in texts {
                 let problem = |problem| FolderReason::Pattern { pattern: text.clone(), problem };
-                PathPattern::parse(text).map_err(problem)
-            };
-            texts.iter().map(parse).collect()
+                for one in alternatives(text).map_err(problem)? {
+                    patterns += one.len();
+                    parsed.push(PathPattern::parse(&one).map_err(problem)?);
+                }
+            }
+            Ok(parsed)
         };
         let (include, exclude) = (parse(&options.include)?, parse(&options.exclude)?);
         let mut texts = Vec::new();
@@ -76,11 +89,13 @@ impl<'a> Choice<'a> {
             }
         }
 
-        let stated = options.include.iter().chain(&options.exclude).map(String::len);
-        let patterns: usize = stated.chain(texts.iter().map(|(_, text)| text.len())).sum();
+        patterns += texts.iter().map(|(_, text)| text.len()).sum::<usize>();
         let cost = |path: &&&RelPath| path.as_str().len().saturating_mul(path.names().count());
-        let compared =
-            paths.iter().filter(|path| is_manifest(path)).map(|path| cost(&path)).fold(0, usize::saturating_add);
+        let compared = paths
+            .iter()
+            .filter(|path| is_manifest(path) || is_kustomization(path))
+            .map(|path| cost(&path))
+            .fold(0, usize::saturating_add);
         if patterns.saturating_mul(compared) > MAX_WORK {
             return Err(FolderReason::TooManyPatterns);
         }
@@ -100,6 +115,22 @@ impl<'a> Choice<'a> {
             && (self.include.is_empty() || fits(&self.include))
             && !fits(&self.exclude)
             && !self.is_ignored(path, false)
+    }
+
+    /// The outermost folders below that hold a kustomization, each with the name of that file. A kustomization that is left out does not
+    /// count, and neither does one in the folder itself: its renderer was told to read it as raw manifests.
+    pub fn kustomized(&mut self, paths: &[&RelPath]) -> Vec<(RelPath, String)> {
+        let mut found: Vec<(RelPath, String)> = Vec::new();
+        let mut kustomizations: Vec<&RelPath> = paths.iter().copied().filter(|path| is_kustomization(path)).collect();
+        kustomizations.sort_by_key(|path| path.names().count());
+        for path in kustomizations {
+            let parent = path.parent().unwrap_or_default();
+            let is_known = found.iter().any(|(outer, _)| parent.is_within(outer));
+            if parent != *self.folder && !is_known && self.takes(path) {
+                found.push((parent, path.file_name().to_owned()));
+            }
+        }
+        found
     }
 
     /// As Git has it: the last line that fits counts, that of the deepest file first, and nothing brings back what lies in a folder that
@@ -237,6 +268,7 @@ mod tests {
         check(options(&["setup"], &[]), &["m/setup/crd.yaml", "m/setup/deep/b.yaml"]);
         check(options(&["setup", "/a.yaml"], &["deep"]), &["m/a.yaml", "m/setup/crd.yaml"]);
         check(options(&["*.json"], &[]), &[]);
+        check(options(&["{a.yaml,setup/d*}"], &[]), &["m/a.yaml", "m/setup/deep/b.yaml"]);
     }
 
     #[test]

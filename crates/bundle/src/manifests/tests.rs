@@ -160,12 +160,42 @@ fn sizes_bombs_and_texts_that_are_no_text_are_refused() {
 
 #[test]
 fn a_kustomization_is_no_manifest_and_a_chart_is_not_half_read() {
-    check(
-        &[("kustomization.yaml", "resources: [a.yaml]"), ("a.yaml", A), ("x/kustomization.yaml", "resources: []")],
-        &["a.yaml:1 (document 1) ConfigMap a"],
-    );
+    check(&[("kustomization.yaml", "resources: [a.yaml]"), ("a.yaml", A)], &["a.yaml:1 (document 1) ConfigMap a"]);
     let chart = read_all(&[("Chart.yaml", "name: web\n"), ("a.yaml", A)]);
     assert!(chart.errors()[0].to_string().starts_with("Chart.yaml:1 (document 1): has no kind"));
+}
+
+#[test]
+fn a_kustomization_below_is_an_error_that_says_what_to_do_and_its_folder_is_not_read() {
+    let files: &[(&str, &[u8])] = &[
+        ("a.yaml", A.as_bytes()),
+        ("web/b.yaml", B.as_bytes()),
+        ("web/base/Kustomization", b"resources: []\n"),
+        ("web/base/c.yaml", B.as_bytes()),
+        ("web/kustomization.yml", b"resources: [b.yaml]\n"),
+    ];
+    let read = |options: RawOptions| {
+        let mut collector = Collector::new("web");
+        collector.add_folder(&bundle(files), &RelPath::root(), &[], &options);
+        collector.finish()
+    };
+    let found = read(RawOptions::ALL);
+    assert_eq!(found.objects().iter().map(|found| found.object.name.as_str()).collect::<Vec<_>>(), ["a"]);
+    assert_eq!(
+        found.errors().iter().map(ToString::to_string).collect::<Vec<_>>(),
+        [
+            "web: holds a kustomization.yml, so it is not read as raw manifests. Add a renderer with the path of this folder, or leave this \
+          folder out with raw.exclude or .sourceignore; if its files are to be applied as they are, leave out kustomization.yml alone"
+        ]
+    );
+    let without = |names: &[&str]| {
+        let exclude = names.iter().map(|name| (*name).to_owned()).collect();
+        RawOptions { exclude, ..RawOptions::ALL }
+    };
+    assert!(read(without(&["web/"])).is_complete());
+    assert!(read(RawOptions { recurse: false, ..RawOptions::ALL }).is_complete());
+    let as_they_are = read(without(&["kustomization.yml", "base/"]));
+    assert!(as_they_are.is_complete() && as_they_are.objects().len() == 2, "{as_they_are:?}");
 }
 
 #[test]

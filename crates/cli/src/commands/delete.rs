@@ -230,7 +230,10 @@ async fn look(session: &Session, named: &NamedObject<'_>) -> Result<Outlook> {
         }
         "clusters" => {
             let cluster: Cluster = session.get(namespace, name).await?;
-            outlook(cluster.uid(), effects::of_cluster(name))
+            let services = services_on(session, (namespace, name)).await.map_err(|failure| failure.cause);
+            let services =
+                services.as_ref().map(|(names, of_sets)| (names.as_slice(), *of_sets)).map_err(String::as_str);
+            outlook(cluster.uid(), effects::of_cluster(name, services))
         }
         plural => {
             let object =
@@ -247,6 +250,21 @@ async fn look(session: &Session, named: &NamedObject<'_>) -> Result<Outlook> {
             }
         }
     })
+}
+
+/// The services of all namespaces on a cluster, as `NAMESPACE/NAME`, and how many of them sets have made.
+async fn services_on(session: &Session, cluster: (&str, &str)) -> Result<(Vec<String>, usize)> {
+    let (services, clusters) = tokio::join!(session.list::<ServiceDeployment>(None), session.list::<Cluster>(None));
+    let clusters = clusters?;
+    let is_there = |(namespace, name): (&str, &str)| {
+        let is_it = |one: &Cluster| one.name_any() == name && one.namespace().as_deref() == Some(namespace);
+        clusters.iter().any(is_it)
+    };
+    let services = services?.into_iter().filter(|service| effects::is_on(service, cluster, is_there));
+    let services: Vec<ServiceDeployment> = services.collect();
+    let of_sets = services.iter().filter(|service| !service.owner_references().is_empty()).count();
+    let names = services.iter().map(|one| format!("{}/{}", one.namespace().unwrap_or_default(), one.name_any()));
+    Ok((names.collect(), of_sets))
 }
 
 /// Services, and sets as `serviceset/NAME`, that name a source. A service of a set is named by its set.

@@ -5,14 +5,23 @@ use farwater_api::{
     GitRepository, ServiceDeployment, SourceKind, service_deployment::ClusterReference,
     service_sources::SourceReference,
 };
-use farwater_fleet::{conditions::holding, placement::cluster_candidates};
-use farwater_sources::{Remote, RemoteError, SecretData};
+use farwater_fleet::{
+    conditions::holding,
+    deletion::holders,
+    placement::cluster_candidates,
+    takeover::{self, CLI_MANAGER, Present, Refusal},
+    why::{Standing, explain_source},
+};
+use farwater_sources::{Address, Remote, RemoteError, SecretData};
 use http::{Method, Uri};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
 use crate::{
-    commands::wait::{self, Goal, Wanted},
+    commands::{
+        impact,
+        wait::{self, Goal, Wanted},
+    },
     connection::{ConnectArgs, Session},
     exit,
     failure::{Failure, Result},
@@ -20,6 +29,7 @@ use crate::{
     program::Program,
     scope::{is_label, is_name},
     terminal::{print, say},
+    text,
 };
 
 #[derive(Debug, clap::Args)]
@@ -52,11 +62,16 @@ pub struct DeployArgs {
     /// Does not prune objects that leave the folder.
     #[arg(long)]
     no_prune: bool,
+    /// Takes over a service of this name that deploys another repository or folder, or that another program made. Objects that the new
+    /// folder lacks are pruned as always.
+    #[arg(long)]
+    replace: bool,
     /// Returns when every object is healthy, or 6 when the time is up. What this command made is deleted again if the repository refuses to be
     /// read, or has no such branch or folder.
     #[arg(long, conflicts_with = "export")]
     wait: bool,
-    /// Checks everything with the hub and changes nothing.
+    /// Checks with the hub without changing anything, and names what it can't check. Exits with 1 if the hub knows the
+    /// repository and can't read it.
     #[arg(long, conflicts_with_all = ["export", "wait"])]
     dry_run: bool,
     /// Time limit of --wait.
@@ -98,6 +113,8 @@ struct Plan {
     source_name: String,
     source_spec: Value,
     service_spec: Value,
+    /// A GitRepository of the same repository and Secret that is there already, whatever it follows.
+    known_source: Option<String>,
 }
 
 pub async fn run(args: DeployArgs, connect: &ConnectArgs, program: Program) -> Result<u8> {
@@ -114,6 +131,7 @@ pub async fn run(args: DeployArgs, connect: &ConnectArgs, program: Program) -> R
     let mut plan = plan(&args, args.tenant.clone().unwrap_or_else(|| session.namespace.clone()))?;
     plan.settle_source_name(&session).await?;
     plan.check(&session).await?;
+    plan.check_present(&session, args.replace).await?;
     let (source, service) = plan.documents();
     // The hub checks grants and rules before anything is written.
     let documents = [("gitrepositories", &source), ("servicedeployments", &service)];
@@ -124,7 +142,7 @@ pub async fn run(args: DeployArgs, connect: &ConnectArgs, program: Program) -> R
         }
     }
     if args.dry_run {
-        return Ok(exit::YES);
+        return plan.check_source(&session).await;
     }
     let mut made = Vec::new();
     for (plural, document) in documents {
@@ -197,7 +215,7 @@ fn plan(args: &DeployArgs, tenant: String) -> Result<Plan> {
         "path": path,
         "prune": !args.no_prune,
     });
-    Ok(Plan { tenant, service_name, source_name, source_spec, service_spec })
+    Ok(Plan { tenant, service_name, source_name, source_spec, service_spec, known_source: None })
 }
 
 fn check_url(url: &str) -> Result<Uri> {
@@ -264,10 +282,11 @@ impl Plan {
             match session.read("read the Secret", &path).await {
                 Err(failure) if failure.is_missing() => {
                     let told = format!("Secret {secret} does not exist in namespace {} of the hub", self.tenant);
-                    return Err(Failure::new(exit::MISSING, told).next(format!(
-                        "kubectl create secret generic {secret} -n {} --from-literal=username=NAME --from-literal=password=PASSWORD",
+                    let create = format!(
+                        "create secret generic {secret} -n {} --from-literal=username=NAME --from-literal=password=PASSWORD",
                         self.tenant
-                    )));
+                    );
+                    return Err(Failure::new(exit::MISSING, told).next(session.kubectl(&create)));
                 }
                 Err(failure) if failure.is_denied() => {}
                 other => check_credentials(self.source_spec["url"].as_str().unwrap_or_default(), secret, &other?)?,
@@ -276,32 +295,157 @@ impl Plan {
         Ok(())
     }
 
+    /// Refuses a service of this name that is another deployment, or that is being deleted.
+    async fn check_present(&mut self, session: &Session, replace: bool) -> Result<()> {
+        let (namespace, name) = (&self.tenant, &self.service_name);
+        let found = match session.get::<ServiceDeployment>(namespace, name).await {
+            Err(failure) if failure.is_missing() || failure.is_denied() => return Ok(()),
+            found => found?,
+        };
+        let source = match session.get::<GitRepository>(namespace, &found.spec.source_ref.name).await {
+            Err(failure) if failure.is_missing() || failure.is_denied() => None,
+            source => Some(source?),
+        };
+        let url = source.as_ref().map(|source| source.spec.url.as_str());
+        let url = url.filter(|_| found.spec.source_ref.kind == SourceKind::GitRepository);
+        let stated = self.source_spec["url"].as_str().unwrap_or_default();
+        let spec = serde_json::to_value(&found.spec).unwrap_or_default();
+        let wanted = self.service_spec.as_object().into_iter().flatten();
+        let present = Present {
+            service: &found,
+            url,
+            is_same_repository: url.is_some_and(|url| is_same_repository(url, stated)),
+            path: self.service_spec["path"].as_str().unwrap_or_default(),
+            changes: wanted.clone().any(|(field, value)| spec[field] != *value),
+        };
+        let Some(refusal) = takeover::judge(&present) else { return Ok(()) };
+        let refuse = |what: String| Failure::new(exit::CONFLICT, format!("service {namespace}/{name} {what}"));
+        Err(match refusal {
+            Refusal::Deleting { held_by } => {
+                let held_by = if held_by.is_empty() {
+                    "nothing holds it any more".to_owned()
+                } else {
+                    format!("held by {held_by}")
+                };
+                refuse("is being deleted".to_owned()).evidence(held_by).next(format!(
+                    "deploy again once it is gone: {{program}} delete {name} -n {namespace} --yes --wait"
+                ))
+            }
+            Refusal::Owned { by } => refuse(format!("is made by {by}"))
+                .evidence("a change here would be changed back")
+                .next(format!("change {by}, or give another name with --name NAME")),
+            Refusal::Other(_) if replace => {
+                // What the old folder needed is of no use to the new one.
+                for field in ["chart", "sources", "renderers", "patches"] {
+                    self.service_spec[field] = Value::Null;
+                }
+                return Ok(());
+            }
+            Refusal::Other(what) => refuse(format!("exists already: {what}"))
+                .next("give another name with --name NAME, or --replace to take it over"),
+        })
+    }
+
+    /// Of a dry run: whether the repository can be read. The hub asks one that a GitRepository names, and none is made for this.
+    async fn check_source(&self, session: &Session) -> Result<u8> {
+        let url = self.source_spec["url"].as_str().unwrap_or_default();
+        let path = self.service_spec["path"].as_str().unwrap_or_default();
+        let wanted = describe_reference(&self.source_spec["ref"]);
+        let Some(known) = &self.known_source else {
+            let why = "the hub asks a repository once its GitRepository exists";
+            say(&format!("not checked: whether {url} can be read and has {wanted} and folder {path}; {why}"));
+            return Ok(exit::YES);
+        };
+        let reference = &self.source_spec["ref"];
+        match ["branch", "tag", "commit"].iter().find_map(|field| reference[*field].as_str()) {
+            // The remote is asked now.
+            Some(named) => match impact::measure(session, (&self.tenant, known), named).await {
+                Ok(impact) => say(&format!("{url} can be read and has {wanted}: {}", text::plain(&impact.revision))),
+                Err(failure) if failure.is_denied() => say(&format!("not checked: whether {url} has {wanted}")),
+                Err(failure) => {
+                    let told = failure.evidence.unwrap_or(failure.cause);
+                    say(&format!("{url} can't be deployed from: {}", text::plain(&told)));
+                    return Ok(exit::NO);
+                }
+            },
+            None if *known == self.source_name => {
+                let source: GitRepository = session.get(&self.tenant, known).await?;
+                let reference = SourceReference { kind: SourceKind::GitRepository, name: known.clone() };
+                let finding = explain_source(&source.into(), &reference, &self.tenant, jiff::Timestamp::now());
+                say(&text::plain(&finding.sentence));
+                if finding.standing == Standing::Broken {
+                    return Ok(exit::NO);
+                }
+            }
+            None => say(&format!("not checked: whether {url} has {wanted}")),
+        }
+        say(&format!("not checked: whether it has folder {path}"));
+        Ok(exit::YES)
+    }
+
     /// Services of one repository share its source; the same name for another repository or branch gets a suffix, so
     /// that a second `deploy` never moves what the first one stated for others.
     async fn settle_source_name(&mut self, session: &Session) -> Result<()> {
-        let path = collection("gitrepositories", &self.tenant);
-        let read = session.read("read the source", &format!("{path}/{}", self.source_name)).await;
-        let existing = match read {
-            Err(failure) if failure.is_missing() => return Ok(()),
-            other => other?,
-        };
         let stated = |spec: &Value| (spec["url"].clone(), spec["ref"].clone(), spec["secretRef"].clone());
-        if stated(&existing["spec"]) == stated(&self.source_spec) {
-            return Ok(());
+        let wanted = stated(&self.source_spec);
+        let hash = hex::encode(Sha256::digest(json!([wanted.0, wanted.1, wanted.2]).to_string()));
+        let suffixed = format!("{}-{}", self.source_name, &hash[..8]);
+        for name in [self.source_name.clone(), suffixed] {
+            self.service_spec["sourceRef"]["name"] = name.clone().into();
+            self.source_name.clone_from(&name);
+            let path = format!("{}/{name}", collection("gitrepositories", &self.tenant));
+            let existing = match session.read("read the source", &path).await {
+                Err(failure) if failure.is_missing() => return Ok(()),
+                other => other?,
+            };
+            let (url, reference, secret) = stated(&existing["spec"]);
+            if (&url, &secret) == (&wanted.0, &wanted.2) {
+                self.known_source = Some(name.clone());
+            }
+            if (url, reference, secret) == wanted {
+                return refuse_deleted(&existing, &format!("GitRepository {}/{name}", self.tenant));
+            }
         }
-        let (url, reference, secret) = stated(&self.source_spec);
-        let hash = hex::encode(Sha256::digest(json!([url, reference, secret]).to_string()));
-        self.source_name = format!("{}-{}", self.source_name, &hash[..8]);
-        self.service_spec["sourceRef"]["name"] = self.source_name.clone().into();
         Ok(())
     }
+}
+
+/// What is deployed now would go with it.
+fn refuse_deleted(object: &Value, named: &str) -> Result<()> {
+    if !object["metadata"]["deletionTimestamp"].is_string() {
+        return Ok(());
+    }
+    let finalizers: Vec<String> = serde_json::from_value(object["metadata"]["finalizers"].clone()).unwrap_or_default();
+    let failure =
+        Failure::new(exit::CONFLICT, format!("{named} is being deleted")).next("deploy again once it is gone");
+    Err(match holders(&finalizers) {
+        holders if holders.is_empty() => failure,
+        holders => failure.evidence(format!("held by {holders}")),
+    })
+}
+
+/// However both addresses are written.
+fn is_same_repository(a: &str, b: &str) -> bool {
+    match (Address::parse(a), Address::parse(b)) {
+        (Ok(a), Ok(b)) => a.identity() == b.identity(),
+        _ => a == b,
+    }
+}
+
+/// `branch main`
+fn describe_reference(stated: &Value) -> String {
+    let stated = stated.as_object().and_then(|fields| fields.iter().next());
+    stated.map_or_else(
+        || "a default branch".to_owned(),
+        |(field, value)| format!("{field} {}", value.as_str().unwrap_or_default()),
+    )
 }
 
 /// Whether a resource of ours is surely not there.
 async fn is_missing(session: &Session, plural: &str, namespace: &str, name: &str) -> Result<bool> {
     match session.read(&format!("read {namespace}/{name}"), &format!("{}/{name}", collection(plural, namespace))).await
     {
-        Ok(_) => Ok(false),
+        Ok(found) => refuse_deleted(&found, &format!("{} {namespace}/{name}", named(&found).0)).map(|()| false),
         Err(failure) if failure.is_missing() => Ok(true),
         Err(failure) if failure.is_denied() => Ok(false),
         Err(failure) => Err(failure),
@@ -344,7 +488,7 @@ async fn apply(session: &Session, plural: &str, document: &Value, mode: Mode) ->
     let (kind, namespace, name) = named(document);
     let path = collection(plural, namespace);
     let dry_run = if mode == Mode::DryRun { "&dryRun=All" } else { "" };
-    let flags = format!("fieldManager=farwater-cli&fieldValidation=Strict{dry_run}");
+    let flags = format!("fieldManager={CLI_MANAGER}&fieldValidation=Strict{dry_run}");
     let existing = session.read(&format!("read {kind} {namespace}/{name}"), &format!("{path}/{name}")).await;
     match existing {
         Err(failure) if failure.is_missing() => {

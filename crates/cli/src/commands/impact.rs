@@ -81,7 +81,7 @@ async fn only_source(session: &Session, namespace: &str) -> Result<String> {
     }
 }
 
-async fn measure(session: &Session, (namespace, source): (&str, &str), reference: &str) -> Result<Impact> {
+pub async fn measure(session: &Session, (namespace, source): (&str, &str), reference: &str) -> Result<Impact> {
     let attempt = format!("compare {reference} of {namespace}/{source} with what is served");
     let path = format!("/apis/{GROUP}/{VERSION}/namespaces/{namespace}/gitrepositories/{source}/impact");
     let query = ImpactQuery { reference: reference.to_owned() };

@@ -7,7 +7,7 @@ use farwater_api::{
     rollout::{Promote, RolloutOrder},
     service_set::{Member, Progress, RolloutStatus, SetPin, SetVersion},
 };
-use farwater_fleet::words::signed;
+use farwater_fleet::{summary::NO_CLUSTERS, words::signed};
 use http::Method;
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -242,6 +242,7 @@ async fn status(args: StatusArgs, session: &Session) -> Result<u8> {
         let set: ServiceSet = session.get(namespace, name).await?;
         let (policy, pin) = (set.spec.rollout.clone(), set.spec.pin.clone());
         let pinned_by = set.status.as_ref().and_then(|status| status.pinned_by.clone());
+        let no_clusters = describe_no_clusters(&set);
         let rollout = set.status.and_then(|status| status.rollout).unwrap_or_default();
         let members = members(session, (namespace, name)).await?;
         let stands =
@@ -254,7 +255,8 @@ async fn status(args: StatusArgs, session: &Session) -> Result<u8> {
             }
             Answer::Text => {
                 let pin = pin.as_ref().map(|pin| (pin, pinned_by.as_deref()));
-                let drawn = draw((namespace, name), (&policy, pin), &rollout, &members, Terminal::detect());
+                let mut drawn = draw((namespace, name), (&policy, pin), &rollout, &members, Terminal::detect());
+                drawn.extend(no_clusters.iter().map(|why| format!("{}\n", crate::text::plain(why))));
                 if drawn != last {
                     print(&drawn)?;
                     last = drawn;
@@ -262,11 +264,17 @@ async fn status(args: StatusArgs, session: &Session) -> Result<u8> {
             }
         }
         if !args.watch || stands {
-            let is_through = rollout.phase == RolloutPhase::Complete && rollout.number > 0;
+            let is_through = rollout.phase == RolloutPhase::Complete && rollout.number > 0 && no_clusters.is_none();
             return Ok(if is_through && rollout.updated == rollout.clusters() { exit::YES } else { exit::NO });
         }
         tokio::time::sleep(PAUSE).await;
     }
+}
+
+/// The hub's word on a set that selects no cluster.
+fn describe_no_clusters(set: &ServiceSet) -> Option<String> {
+    let ready = set.status.as_ref()?.conditions.iter().find(|condition| condition.type_ == "Ready")?;
+    (ready.reason == NO_CLUSTERS).then(|| ready.message.clone())
 }
 
 /// What the rollouts of a set were about, the newest first.

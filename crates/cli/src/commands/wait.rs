@@ -236,15 +236,25 @@ impl Looks {
 
     /// Prints a state that differs from the last one. None: look again after [`Self::pause`].
     pub fn note(&mut self, name: &str, state: &str, is_stuck: bool) -> Option<Over> {
-        if state != self.said {
-            say(&format!("{name}: {}", text::plain(state)));
-            state.clone_into(&mut self.said);
+        self.note_as(name, state, state, is_stuck)
+    }
+
+    /// The same where `told` counts seconds: it is printed when `state`, which doesn't, differs from the last one.
+    pub fn note_as(&mut self, name: &str, state: &str, told: &str, is_stuck: bool) -> Option<Over> {
+        if self.is_news(state) {
+            say(&format!("{name}: {}", text::plain(told)));
         }
         self.stuck = is_stuck.then(|| self.stuck.unwrap_or_else(Instant::now));
         if self.stuck.is_some_and(|since| since.elapsed() > GRACE) {
             return Some(Over::Stuck);
         }
         (Instant::now() >= self.deadline).then_some(Over::TimedOut)
+    }
+
+    fn is_news(&mut self, state: &str) -> bool {
+        let is_news = state != self.said;
+        state.clone_into(&mut self.said);
+        is_news
     }
 
     pub async fn pause(&self) {
@@ -255,6 +265,9 @@ impl Looks {
 /// Prints the cause, and the command that leads on, unless that only waits again.
 fn tell(session: &Session, name: &str, finding: &Finding) {
     say(&format!("  {name}: {}", text::plain(&finding.sentence)));
+    if let Some(first) = &finding.first {
+        say(&format!("  first: {}", text::plain(&why::command(first, session))));
+    }
     let next =
         finding.next.as_ref().filter(|next| !matches!(next, NextStep::Farwater(next) if next.starts_with("wait ")));
     if let Some(next) = next {
@@ -450,6 +463,13 @@ mod tests {
     fn a_stalled_service_is_an_honest_no() {
         let status = json!({"observedGeneration": 2, "conditions": [condition("Stalled", "True")]});
         assert_eq!(judge(&service(status), Goal::Applied, false), Progress::Refused("m".to_owned()));
+    }
+
+    #[test]
+    fn a_state_is_printed_when_it_differs_from_the_last_one() {
+        let mut looks = Looks::until(Instant::now());
+        let news = ["a", "a", "b", "a"].map(|state| looks.is_news(state));
+        assert_eq!(news, [true, false, true, true]);
     }
 
     #[test]

@@ -49,17 +49,28 @@ pub async fn run(args: WhyArgs, session: &Session) -> Result<u8> {
     Ok(if finding.standing == Standing::Healthy { exit::YES } else { exit::NO })
 }
 
+/// What was read of an object: judges it as of a moment.
+pub type Judge = Box<dyn Fn(jiff::Timestamp) -> Finding + Send>;
+
 /// An object of one of the kinds that can be explained.
 pub async fn explain_named(session: &Session, kind: &Kind, namespace: &str, name: &str) -> Result<Finding> {
-    let now = jiff::Timestamp::now();
+    let judge = look(session, kind, namespace, name).await?;
+    Ok(judge(jiff::Timestamp::now()))
+}
+
+/// Reads what the judgement needs.
+pub async fn look(session: &Session, kind: &Kind, namespace: &str, name: &str) -> Result<Judge> {
     match kind.plural.as_str() {
-        "servicedeployments" => explain(session, namespace, name).await,
-        "servicesets" => explain_set(session, namespace, name).await,
+        "servicedeployments" => look_at_service(session, namespace, name).await,
+        "servicesets" => look_at_set(session, namespace, name).await,
         "managednamespaces" => {
             session.get::<ManagedNamespace>(namespace, name).await?;
-            explain_set(session, namespace, &managed_namespace::set_name(name)).await
+            look_at_set(session, namespace, &managed_namespace::set_name(name)).await
         }
-        "clusters" => Ok(why::explain_cluster(&session.get(namespace, name).await?, now)),
+        "clusters" => {
+            let cluster: Cluster = session.get(namespace, name).await?;
+            Ok(Box::new(move |now| why::explain_cluster(&cluster, now)))
+        }
         plural => {
             let Some(kind) = SourceKind::ALL.into_iter().find(|source| source.plural() == plural) else {
                 return Err(Failure::usage(format!("a {} has no health to explain", kind.kind))
@@ -68,15 +79,16 @@ pub async fn explain_named(session: &Session, kind: &Kind, namespace: &str, name
             };
             let reference = SourceReference { kind, name: name.to_owned() };
             let source = find_source(session, namespace, &reference).await?;
-            Ok(why::explain_source(&source, &reference, namespace, now))
+            let namespace = namespace.to_owned();
+            Ok(Box::new(move |now| why::explain_source(&source, &reference, &namespace, now)))
         }
     }
 }
 
-async fn explain_set(session: &Session, namespace: &str, name: &str) -> Result<Finding> {
+async fn look_at_set(session: &Session, namespace: &str, name: &str) -> Result<Judge> {
     let set: ServiceSet = session.get(namespace, name).await?;
     let members = rollout::members(session, (namespace, name)).await?;
-    Ok(why::explain_set(&SetEvidence { set: &set, members: &members, now: jiff::Timestamp::now() }))
+    Ok(Box::new(move |now| why::explain_set(&SetEvidence { set: &set, members: &members, now })))
 }
 
 /// Why the sources of a service have nothing for it until a person changes something. None: they work, fail for a while, or nothing of them
@@ -96,8 +108,12 @@ pub async fn refused_by_source(session: &Session, namespace: &str, name: &str, n
     }))
 }
 
-/// Collects the evidence and judges it.
 pub async fn explain(session: &Session, namespace: &str, name: &str) -> Result<Finding> {
+    let judge = look_at_service(session, namespace, name).await?;
+    Ok(judge(jiff::Timestamp::now()))
+}
+
+async fn look_at_service(session: &Session, namespace: &str, name: &str) -> Result<Judge> {
     let service: ServiceDeployment = session.get(namespace, name).await?;
     let (sources, cluster, objects, turn) = tokio::join!(
         find_sources(session, namespace, &service),
@@ -108,18 +124,20 @@ pub async fn explain(session: &Session, namespace: &str, name: &str) -> Result<F
     let (sources, cluster, objects) = (sources?, lookup(cluster)?, lookup(objects)?);
     // Who may read a service need not be allowed to read its set.
     let turn = lookup(turn)?.found().flatten();
-    Ok(why::explain(&Evidence {
-        service: &service,
-        sources: &sources,
-        cluster: borrow(&cluster),
-        objects: match &objects {
-            Lookup::Found(objects) => Lookup::Found(objects.as_slice()),
-            // The service exists, so no report does not mean that it is gone.
-            Lookup::Missing => Lookup::Found(&[] as &[ObjectReport]),
-            Lookup::Unreadable => Lookup::Unreadable,
-        },
-        rollout: turn.as_ref().map(|(set, rollout, member)| Turn { set, rollout, member }),
-        now: jiff::Timestamp::now(),
+    Ok(Box::new(move |now| {
+        why::explain(&Evidence {
+            service: &service,
+            sources: &sources,
+            cluster: borrow(&cluster),
+            objects: match &objects {
+                Lookup::Found(objects) => Lookup::Found(objects.as_slice()),
+                // The service exists, so no report does not mean that it is gone.
+                Lookup::Missing => Lookup::Found(&[] as &[ObjectReport]),
+                Lookup::Unreadable => Lookup::Unreadable,
+            },
+            rollout: turn.as_ref().map(|(set, rollout, member)| Turn { set, rollout, member }),
+            now,
+        })
     }))
 }
 
@@ -210,8 +228,10 @@ fn render(finding: &Finding, session: &Session, terminal: Terminal) -> String {
     for evidence in &finding.evidence {
         lines += &format!("  {}\n", text::plain(evidence));
     }
-    if let Some(next) = &finding.next {
-        lines += &format!("next: {}\n", text::plain(&command(next, session)));
+    for (word, step) in [("first", &finding.first), ("next", &finding.next)] {
+        if let Some(step) = step {
+            lines += &format!("{word}: {}\n", text::plain(&command(step, session)));
+        }
     }
     lines
 }

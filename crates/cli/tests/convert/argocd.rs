@@ -223,9 +223,10 @@ fn options_of_kustomize_and_folders_are_ours_or_told() {
     }
     let raw = convert(&synced(&git(", directory: {recurse: true}"))).spec("ServiceDeployment");
     assert_eq!(raw["renderers"], json!([{"type": "Raw"}]));
-    let chosen = ", directory: {include: '{*.yaml,config/*}', exclude: values.yaml}";
+    let chosen = ", directory: {include: '{*.yaml,config/*}', exclude: 'values{,-dev}.yaml'}";
     let raw = convert(&synced(&git(chosen))).spec("ServiceDeployment");
-    let options = json!({"recurse": false, "include": ["*.yaml", "/config/*"], "exclude": ["/values.yaml"]});
+    let options =
+        json!({"recurse": false, "include": ["*.yaml", "/config/*"], "exclude": ["/values.yaml", "/values-dev.yaml"]});
     assert_eq!(raw["renderers"], json!([{"type": "Raw", "raw": options}]));
     assert!(convert(&synced(&git(", plugin: {name: x}"))).refusal().starts_with("spec.source.plugin"));
 }

@@ -1,6 +1,8 @@
-//! Events of a service, from its status before and after a change.
+//! Events of a service, a source or a set, from its status before and after a change.
 
-use farwater_api::{Condition, ServiceDeploymentStatus, deletion::Deletion};
+use farwater_api::{
+    Condition, RolloutPhase, ServiceDeploymentStatus, ServiceSetStatus, SourceStatus, deletion::Deletion,
+};
 
 use crate::{
     conditions::{cut, holding},
@@ -11,7 +13,7 @@ const MAX_MESSAGE_BYTES: usize = 1024;
 /// Deleted objects that are named.
 const NAMED: usize = 3;
 
-/// One Event of a service. Each reason occurs at most once for a change of the status.
+/// One Event. Each reason occurs at most once for a change of the status.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct News {
     pub is_warning: bool,
@@ -50,6 +52,52 @@ pub fn news(before: &ServiceDeploymentStatus, now: &ServiceDeploymentStatus) -> 
     let deletion = |status: &ServiceDeploymentStatus| status.last_deletion.as_ref().map(|one| (one.digest, one.time));
     if let Some(last) = now.last_deletion.as_ref().filter(|_| deletion(before) != deletion(now)) {
         all.push(News::new(false, "Pruned", &describe(last)));
+    }
+    all
+}
+
+/// Of a source: a fetch that failed or failed for another reason, its recovery, and a new revision.
+pub fn source_news(before: &SourceStatus, now: &SourceStatus) -> Vec<News> {
+    let ready = |status: &SourceStatus| status.conditions.iter().find(|one| one.type_ == "Ready").cloned();
+    let failure =
+        |status: &SourceStatus| ready(status).filter(|ready| status.stale_since.is_some() && ready.status == "False");
+    let mut all = Vec::new();
+    if let Some(revision) = now.revision.as_ref().filter(|revision| before.revision.as_ref() != Some(*revision)) {
+        all.push(News::new(false, "Fetched", &format!("serves {revision}")));
+    }
+    match (failure(before), failure(now)) {
+        (was, Some(failed)) if was.as_ref().is_none_or(|was| was.reason != failed.reason) => {
+            all.push(News::new(true, &failed.reason, &failed.message));
+        }
+        (_, None) if before.stale_since.is_some() && now.stale_since.is_none() => {
+            let told = ready(now).map(|ready| ready.message).unwrap_or_default();
+            all.push(News::new(false, "Recovered", &told));
+        }
+        _ => {}
+    }
+    all
+}
+
+/// Of a set: a rollout that started, and how it stopped or ended.
+pub fn set_news(before: &ServiceSetStatus, now: &ServiceSetStatus) -> Vec<News> {
+    let (was, now) = (before.rollout.clone().unwrap_or_default(), now.rollout.clone().unwrap_or_default());
+    let mut all = Vec::new();
+    if now.number == 0 {
+        return all;
+    }
+    if was.number != now.number {
+        let clusters = counted(usize::try_from(now.clusters()).unwrap_or_default(), "cluster");
+        all.push(News::new(false, "RolloutStarted", &format!("rollout {} of {clusters} started", now.number)));
+    }
+    if (was.number, was.phase) != (now.number, now.phase) {
+        let by = now.halted_by.as_ref().map(|by| format!("; halted by {by}")).unwrap_or_default();
+        let told = now.so_far() + &by;
+        match now.phase {
+            RolloutPhase::Halted => all.push(News::new(true, "RolloutHalted", &told)),
+            RolloutPhase::Aborted => all.push(News::new(true, "RolloutAborted", &told)),
+            RolloutPhase::Complete => all.push(News::new(false, "RolloutComplete", &told)),
+            _ => {}
+        }
     }
     all
 }

@@ -491,6 +491,73 @@ fn what_became_of_a_service_is_told_once() {
     assert_eq!(said(&held, &pruned), ["Pruned: deleted 2 objects: Deployment.apps web/old and 1 more"]);
 }
 
+fn told(all: &[News]) -> Vec<String> {
+    let sign = |news: &News| if news.is_warning { "!" } else { "" };
+    all.iter().map(|news| format!("{}{}: {}", sign(news), news.reason, news.message)).collect()
+}
+
+#[test]
+fn what_became_of_a_source_is_told_once() {
+    use serde_json::json;
+    let status = |revision: Option<&str>, failure: Option<&str>| -> farwater_api::SourceStatus {
+        let (ready, reason) = failure.map_or(("True", "Fetched"), |reason| ("False", reason));
+        let condition = json!({"type": "Ready", "status": ready, "reason": reason, "message": format!("{reason} it"),
+                               "lastTransitionTime": "2026-01-01T00:00:00Z"});
+        serde_json::from_value(json!({
+            "revision": revision, "conditions": [condition], "staleSince": failure.map(|_| "2026-01-01T00:00:00Z"),
+        }))
+        .unwrap()
+    };
+    let check = |before: &farwater_api::SourceStatus, now: &farwater_api::SourceStatus, expected: &[&str]| {
+        assert_eq!(told(&source_news(before, now)), expected);
+    };
+    let (nothing, first) = (farwater_api::SourceStatus::default(), status(Some("a"), None));
+    check(&nothing, &first, &["Fetched: serves a"]);
+    check(&first, &first, &[]);
+    check(&first, &status(Some("a"), Some("Timeout")), &["!Timeout: Timeout it"]);
+    check(&status(Some("a"), Some("Timeout")), &status(Some("a"), Some("Timeout")), &[]);
+    check(
+        &status(Some("a"), Some("Timeout")),
+        &status(Some("a"), Some("Unreachable")),
+        &["!Unreachable: Unreachable it"],
+    );
+    check(
+        &status(Some("a"), Some("Timeout")),
+        &status(Some("b"), None),
+        &["Fetched: serves b", "Recovered: Fetched it"],
+    );
+    check(&nothing, &status(None, Some("AuthenticationFailed")), &["!AuthenticationFailed: AuthenticationFailed it"]);
+}
+
+#[test]
+fn what_became_of_a_rollout_is_told_once() {
+    let status = |number: u64, phase: &str, updated: i64| -> farwater_api::ServiceSetStatus {
+        let halted_by = (phase == "Halted").then_some("team-a/east");
+        let rollout = serde_json::json!({"number": number, "phase": phase, "updated": updated, "waiting": 2 - updated, "haltedBy": halted_by});
+        serde_json::from_value(serde_json::json!({"rollout": rollout})).unwrap()
+    };
+    let check = |before: &farwater_api::ServiceSetStatus, now: &farwater_api::ServiceSetStatus, expected: &[&str]| {
+        assert_eq!(told(&set_news(before, now)), expected);
+    };
+    let nothing = farwater_api::ServiceSetStatus::default();
+    let started = status(1, "Progressing", 0);
+    check(&nothing, &nothing, &[]);
+    check(&nothing, &started, &["RolloutStarted: rollout 1 of 2 clusters started"]);
+    check(&started, &status(1, "Progressing", 1), &[]);
+    let halted = status(1, "Halted", 1);
+    check(&started, &halted, &["!RolloutHalted: rollout 1 is Halted: 1 of 2 clusters are done; halted by team-a/east"]);
+    check(&halted, &halted, &[]);
+    let complete = status(2, "Complete", 2);
+    check(
+        &halted,
+        &complete,
+        &[
+            "RolloutStarted: rollout 2 of 2 clusters started",
+            "RolloutComplete: rollout 2 is Complete: 2 of 2 clusters are done",
+        ],
+    );
+}
+
 #[test]
 fn when_it_was_applied_stays_until_something_else_is_applied() {
     let fine = || Case::new(Some(report(Outcome::Applied, vec![object("a", SyncState::Synced, Health::Current, "")])));

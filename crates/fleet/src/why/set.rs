@@ -9,9 +9,9 @@ use jiff::Timestamp;
 use super::{Finding, Link, NextStep, Standing, ago, find, judge_one_cluster, sentence};
 use crate::{
     conditions::holding,
-    freeze,
-    summary::{FROZEN, ROLLOUT_HALTED},
-    words::counted,
+    deletion, freeze,
+    summary::{FROZEN, NO_CLUSTERS, ROLLOUT_HALTED},
+    words::{counted, verb},
 };
 
 /// A set with its members.
@@ -27,6 +27,7 @@ pub fn explain_set(evidence: &SetEvidence<'_>) -> Finding {
     let mut finding = judge_deletion(evidence)
         .or_else(|| judge_spec(evidence))
         .or_else(|| judge_brake(evidence))
+        .or_else(|| judge_selection(evidence))
         .or_else(|| judge_rollout(evidence))
         .or_else(|| judge_members(evidence))
         .or_else(|| judge_condition(evidence))
@@ -58,7 +59,7 @@ pub fn explain_cluster(cluster: &Cluster, now: Timestamp) -> Finding {
 }
 
 fn in_order(sentence: String) -> Finding {
-    Finding { standing: Standing::Healthy, link: None, sentence, evidence: Vec::new(), next: None }
+    Finding { standing: Standing::Healthy, link: None, sentence, evidence: Vec::new(), first: None, next: None }
 }
 
 fn condition<'a>(evidence: &SetEvidence<'a>, type_: &str) -> Option<&'a farwater_api::Condition> {
@@ -88,7 +89,14 @@ fn judge_deletion(evidence: &SetEvidence<'_>) -> Option<Finding> {
     let (_, namespace) = names(evidence);
     let left = evidence.members.iter().filter(|member| !member.service.is_empty());
     let age = ago(since.0, evidence.now);
-    let told = format!("the set is being deleted for {age}; {} of its services are still there", left.clone().count());
+    let holders = deletion::holders(evidence.set.metadata.finalizers.as_deref().unwrap_or_default());
+    let told = match left.clone().count() {
+        0 if !holders.is_empty() => format!("the set is being deleted for {age}; it is held by {holders}"),
+        count => {
+            let are = verb(&count, "is", "are");
+            format!("the set is being deleted for {age}; {count} of its services {are} still there")
+        }
+    };
     let finding = Finding::progressing(Link::Cluster, told);
     Some(match left.clone().next() {
         Some(first) => finding.next(NextStep::Farwater(format!("why {} -n {namespace}", first.service))),
@@ -126,6 +134,14 @@ fn judge_brake(evidence: &SetEvidence<'_>) -> Option<Finding> {
     let braked = holds(evidence, "Braked")?;
     let finding = Finding::broken(Link::Prune, sentence(braked)).because(freeze::LOOK_FIRST);
     Some(finding.next(NextStep::Kubectl(freeze::release())))
+}
+
+/// A set without clusters has nothing that could be healthy.
+fn judge_selection(evidence: &SetEvidence<'_>) -> Option<Finding> {
+    let none = condition(evidence, "Ready").filter(|ready| ready.reason == NO_CLUSTERS)?;
+    let (_, namespace) = names(evidence);
+    let next = NextStep::Farwater(format!("get clusters --show-labels -n {namespace}"));
+    Some(Finding::progressing(Link::Placement, sentence(none)).next(next))
 }
 
 fn judge_rollout(evidence: &SetEvidence<'_>) -> Option<Finding> {

@@ -16,6 +16,7 @@ pub fn explain_source(source: &AnySource, reference: &SourceReference, namespace
             link: None,
             sentence: format!("{} {} serves {serves}", reference.kind, reference.name),
             evidence: Vec::new(),
+            first: None,
             next: None,
         };
         let fetched = status.last_fetch_time.as_ref();
@@ -105,23 +106,33 @@ fn remedy(
         ("AuthenticationFailed" | "HostKeyNotTrusted" | "SecretInvalid" | "SecretUnreadable", Some(secret)) => {
             finding.next(NextStep::Kubectl(format!("edit secret {secret} -n {namespace}")))
         }
-        ("AuthenticationFailed" | "HostKeyNotTrusted", None) => finding
-            .because(format!("first: kubectl {}", create("NAME")))
-            .next(patch(r#"{"spec":{"secretRef":{"name":"NAME"}}}"#)),
+        ("AuthenticationFailed" | "HostKeyNotTrusted", None) => {
+            finding.first(NextStep::Kubectl(create("NAME"))).next(patch(r#"{"spec":{"secretRef":{"name":"NAME"}}}"#))
+        }
         ("SecretNotFound", _) => {
             let missing = ready.and_then(|ready| missing_secret(&ready.message));
             finding.next(NextStep::Kubectl(create(missing.unwrap_or("NAME"))))
         }
-        ("ReferenceNotFound", _) => finding.next(patch(match kind {
-            SourceKind::OciRepository => r#"{"spec":{"ref":{"tag":"TAG"}}}"#,
-            _ => r#"{"spec":{"ref":{"branch":"BRANCH"}}}"#,
-        })),
+        ("ReferenceNotFound", _) => finding.next(correct_reference(source, reference, namespace)),
         ("RepositoryNotFound" | "HostNotFound" | "Redirected", _) => finding.next(patch(r#"{"spec":{"url":"URL"}}"#)),
         ("Unreachable" | "Timeout" | "AnswerBrokenOff" | "ServerError" | "Throttled", _) => {
             finding.next(wait(reference, namespace))
         }
         _ => finding.next(NextStep::Farwater(format!("get {} {name} -n {namespace} -o yaml", kind.plural()))),
     }
+}
+
+/// By the field that the source uses: a second one next to it would be refused.
+fn correct_reference(source: &AnySource, reference: &SourceReference, namespace: &str) -> NextStep {
+    let field = match (&source.follows, reference.kind) {
+        (Some(("pipeline", pipeline)), _) => {
+            return NextStep::Farwater(format!("pipeline status {pipeline} -n {namespace}"));
+        }
+        (Some((field, _)), _) => field,
+        (None, SourceKind::OciRepository) => "tag",
+        (None, _) => "branch",
+    };
+    patch(reference, namespace, &format!(r#"{{"spec":{{"ref":{{"{field}":"{}"}}}}}}"#, field.to_uppercase()))
 }
 
 const LOGIN: &str = "--from-literal=username=USER --from-literal=password=TOKEN";

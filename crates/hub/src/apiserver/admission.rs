@@ -1,4 +1,4 @@
-//! What must hold beyond an object's own schema before it is written, and what is merged in when it is read.
+//! Checks beyond an object's own schema before it is written, and the fields that are merged in when it is read.
 
 use std::{borrow::Cow, collections::BTreeSet};
 
@@ -28,7 +28,7 @@ use crate::{
     delivery::admission::{Inadmissible, check_dependencies, check_pin, check_service},
 };
 
-/// Refuses a write that its sender has no right to make although they may write the kind.
+/// Refuses a write for which the sender has no right, although the sender may write this kind.
 pub async fn admit(call: &Call, object: &Value, old: Option<&Value>) -> Result<(), ApiError> {
     if call.kind.group == "rbac.authorization.k8s.io" {
         return check_escalation(call, object, old).await;
@@ -54,11 +54,11 @@ pub async fn admit(call: &Call, object: &Value, old: Option<&Value>) -> Result<(
     Ok(())
 }
 
-/// Who has an object sent somewhere must be allowed to read it: a source's host and a cluster both show it to others. What
-/// was named before, and goes where it went, may stay.
+/// A user who names an object must be allowed to read it, because a source's host and a cluster both reveal it. Objects
+/// that were named before and go to the same place may stay.
 async fn check_named(call: &Call, object: &Value, old: Option<&Value>) -> Result<(), ApiError> {
-    // A service's cluster can't change; the namespace there decides who reads.
-    // Where else credentials go, and how, is said beside the address; submodules are wherever files of the source name them.
+    // A service's cluster can't change; the target namespace decides who reads the object there. These fields also say
+    // where credentials go and how. Files of the source name its submodules, which may be anywhere.
     const ROUTE: [&str; 10] = [
         "url",
         "targetNamespace",
@@ -71,15 +71,18 @@ async fn check_named(call: &Call, object: &Value, old: Option<&Value>) -> Result
         "email",
         "stages",
     ];
+
     let route = |object: &Value| ROUTE.map(|field| object["spec"][field].clone());
     let parts = |object: &Value| match managed_namespaces::is_managed(call) {
         true => managed_namespaces::set_of(object).as_ref().map(sets::variants).unwrap_or_default(),
         false if sets::is_set(call) => sets::variants(object),
         false => vec![object.clone()],
     };
+
     let (old, new) = (old.map(parts).unwrap_or_default(), parts(object));
     let is_elsewhere = !old.iter().map(route).eq(new.iter().map(route));
     let before = if is_elsewhere { BTreeSet::new() } else { old.iter().flat_map(named).collect() };
+
     let mut asked = BTreeSet::new();
     let now: BTreeSet<Named<'_>> = new.iter().flat_map(named).collect();
     for Named { kind, name, .. } in now.difference(&before) {
@@ -92,10 +95,11 @@ async fn check_named(call: &Call, object: &Value, old: Option<&Value>) -> Result
             return Err(call.forbidden(meta::text(object, "name"), &why));
         }
     }
+
     Ok(())
 }
 
-/// Whether whoever sent the request may read an object.
+/// Whether the sender of the request may read an object.
 pub async fn may_get(call: &Call, kind: NamedKind, namespace: &str, name: &str) -> Result<bool, ApiError> {
     let (group, version, resource) = kind.resource();
     let read = Attributes {
@@ -111,7 +115,7 @@ pub async fn may_get(call: &Call, kind: NamedKind, namespace: &str, name: &str) 
     Ok(decision.map_err(|error| ApiError::unavailable(error.to_string()))?.is_allowed())
 }
 
-/// Kinds that objects of ours have sent somewhere.
+/// Kinds of objects that our kinds send somewhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum NamedKind {
     Secret,
@@ -132,7 +136,7 @@ impl NamedKind {
         }
     }
 
-    /// By the word.
+    /// The kind with this word; None: there is none.
     pub fn of(word: &str) -> Option<Self> {
         [Self::Secret, Self::ConfigMap, Self::ServiceContext, Self::Cluster, Self::ServiceDeployment]
             .into_iter()
@@ -151,12 +155,12 @@ impl NamedKind {
     }
 }
 
-/// An object of the same namespace that an object of ours has sent somewhere.
+/// An object of the same namespace that an object of ours sends somewhere.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Named<'a> {
     kind: NamedKind,
     name: &'a str,
-    /// None: all of it. Who was handed one key was not handed another.
+    /// None: the whole object. A right to send one key is no right to send another.
     key: Option<&'a str>,
 }
 
@@ -164,7 +168,8 @@ fn named(object: &Value) -> BTreeSet<Named<'_>> {
     let spec = &object["spec"];
     let listed = spec["secrets"].as_array().into_iter().flatten();
     let fields = ["secretRef", "certSecretRef", "proxySecretRef"].map(|field| &spec[field]);
-    // Of a pipeline: what is pushed with, and whatever a gate asks with.
+
+    // A pipeline's Secrets: those for pushing, and those that its gates use.
     let stages = || spec["stages"].as_array().into_iter().flatten();
     let gates = stages().flat_map(|stage| stage["gates"].as_array().into_iter().flatten());
     let asking = gates.flat_map(|gate| [&gate["secretRef"], &gate["certSecretRef"]]);
@@ -173,7 +178,8 @@ fn named(object: &Value) -> BTreeSet<Named<'_>> {
     let whole = whole
         .filter_map(|reference| Some(Named { kind: NamedKind::Secret, name: reference["name"].as_str()?, key: None }));
     let mut named: BTreeSet<Named<'_>> = whole.collect();
-    // What another backend has the hub's configuration shows to whom it says.
+
+    // The hub's configuration decides who may read another backend's secrets.
     let of_hub = |reference: &&Value| reference["backend"].is_null();
     for reference in spec["secretRefs"].as_array().into_iter().flatten().filter(of_hub) {
         named.extend(name_keys(NamedKind::Secret, &reference["name"], reference));
@@ -186,10 +192,11 @@ fn named(object: &Value) -> BTreeSet<Named<'_>> {
         named.extend(name_keys(NamedKind::ConfigMap, &from["configMap"], parameter));
         named.extend(name_keys(NamedKind::ServiceContext, &from["context"], parameter));
     }
+
     named
 }
 
-/// Each key by itself; none where it is named as a whole.
+/// Each key by itself, or the whole object if no keys are named.
 fn name_keys<'a>(kind: NamedKind, name: &'a Value, reference: &'a Value) -> Vec<Named<'a>> {
     let Some(name) = name.as_str() else { return Vec::new() };
     let keys: Vec<&str> = reference["keys"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
@@ -199,12 +206,12 @@ fn name_keys<'a>(kind: NamedKind, name: &'a Value, reference: &'a Value) -> Vec<
     keys.into_iter().map(|key| Named { kind, name, key: Some(key) }).collect()
 }
 
-/// A service goes only where a grant lets its namespace place it; it never moves to another cluster.
+/// A service may only be placed where a grant of its namespace allows it, and never moves to another cluster.
 async fn check_placement(call: &Call, object: &Value, old: Option<&Value>) -> Result<(), ApiError> {
     let name = meta::text(object, "name");
     let spec: ServiceDeploymentSpec =
         serde_json::from_value(object["spec"].clone()).map_err(|error| ApiError::bad_request(error.to_string()))?;
-    // One that can't be read is checked as if it were new.
+    // An unreadable old service is checked as if the new one were created.
     let old = old.and_then(|old| serde_json::from_value::<ServiceDeployment>(old.clone()).ok());
     let checked = check_all(call, object, &spec, old.as_ref()).await;
     let invalid = |field: &str, value: &Value, why: &Inadmissible| {
@@ -229,7 +236,7 @@ fn at_path(spec: &Value, path: &str) -> Value {
     spec.pointer(&format!("/{pointer}")).cloned().unwrap_or_default()
 }
 
-/// The value that is wrong, of one test; all of them would be long.
+/// The wrong value of one test; all tests together would be too long.
 fn tests_value(spec: &Value, field: &str) -> Value {
     let of_one = field.strip_prefix('[').and_then(|rest| rest.split_once("]."));
     let found = of_one.and_then(|(index, name)| Some(spec["tests"][index.parse::<usize>().ok()?][name].clone()));
@@ -248,8 +255,8 @@ async fn check_all(
     check_pin(&hub.delivery, namespace, meta::text(object, "uid"), spec, old).await
 }
 
-/// Who says what a service runs, pins or suspends it, proposes or approves its prune, or lets a change begin in spite of windows, is
-/// recorded with it: a user can't record another user.
+/// Records the author of what a service runs, of its pin, suspension, prune approval and override, and of proposals.
+/// Users can't record other users.
 pub fn sign(call: &Call, object: &mut Value, old: Option<&Value>) {
     let (author, time) = (Value::from(author(call)), timestamp(call.now));
     if managed_namespaces::is_managed(call) {
@@ -259,6 +266,7 @@ pub fn sign(call: &Call, object: &mut Value, old: Option<&Value>) {
     if !is_service && !sets::is_set(call) {
         return;
     }
+
     let pin = |object: &Value| object["spec"].get("pin").cloned().unwrap_or(Value::Bool(false));
     sign_field(&author, object, old, PINNED_BY, pin);
     let sign_annotation = |object: &mut Value, name: &str, by: &str, at: &str| {
@@ -270,26 +278,29 @@ pub fn sign(call: &Call, object: &mut Value, old: Option<&Value>) {
     sign_annotation(object, OVERRIDE_FREEZE, OVERRIDDEN_BY, OVERRIDDEN_AT);
     sign_annotation(object, PROPOSE_OVERRIDE, OVERRIDE_PROPOSED_BY, OVERRIDE_PROPOSED_AT);
     end_proposal(object, old, OVERRIDE_FREEZE, OVERRIDE_PROPOSED_AT);
+
     if !is_service {
         return sign_field(&author, object, old, CHANGED_BY, |set| set["spec"].clone());
     }
     sign_annotation(object, APPROVE_PRUNE, APPROVED_BY, APPROVED_AT);
     sign_annotation(object, PROPOSE_PRUNE, PRUNE_PROPOSED_BY, PRUNE_PROPOSED_AT);
     end_proposal(object, old, APPROVE_PRUNE, PRUNE_PROPOSED_AT);
+
     let suspension = |object: &Value| match object["spec"]["suspend"].as_bool() {
         Some(true) => object["spec"].get("suspension").cloned().unwrap_or_default(),
-        // Unlike anything that is stated.
+        // Differs from any suspension that can be stated.
         _ => Value::Bool(false),
     };
     let version = |object: &Value| {
         let spec = &object["spec"];
         serde_json::json!([spec["sourceRef"], spec["path"], spec["pin"], spec["chart"], spec["sources"]])
     };
+
     sign_field(&author, object, old, CHANGED_BY, version);
     sign_field(&author, object, old, SUSPENDED_BY, suspension);
 }
 
-/// A proposal is valid for one spec and one approval: it ends when either changes. Without its time it is no longer valid.
+/// A proposal is valid for one spec and one approval, and ends when either changes. It is ended by removing its time.
 fn end_proposal(object: &mut Value, old: Option<&Value>, approval: &str, at: &str) {
     let Some(old) = old else { return };
     let stated = |object: &Value| object["metadata"]["annotations"][approval].clone();
@@ -303,7 +314,7 @@ fn end_proposal(object: &mut Value, old: Option<&Value>, approval: &str, at: &st
     }
 }
 
-/// The name that is recorded of the sender: a status is small, and names of users are not bounded.
+/// The name that is recorded for the sender. It is cut, because a status is small and names of users are not limited.
 pub fn author(call: &Call) -> String {
     const LONGEST: usize = 128;
     cut(&call.user.name, LONGEST)
@@ -313,7 +324,7 @@ pub fn is_service(call: &Call) -> bool {
     call.kind.group == farwater_api::GROUP && call.kind.plural == "servicedeployments"
 }
 
-/// Sets a field to `said` where what is `stated` is another thing than before, and takes it away where nothing is.
+/// Sets a field to `said` if `stated` returns something else than before. Removes the field if nothing is stated.
 fn sign_field(said: &Value, object: &mut Value, old: Option<&Value>, field: &str, stated: impl Fn(&Value) -> Value) {
     let now = stated(object);
     if old.map_or(Value::Bool(false), &stated) == now {
@@ -326,7 +337,8 @@ fn sign_field(said: &Value, object: &mut Value, old: Option<&Value>, field: &str
     }
 }
 
-/// Nobody grants what they don't hold. What garbage collection needs may change: an object that is stuck would keep its grant.
+/// Refuses to grant rights that the sender doesn't hold. Bookkeeping of the garbage collector may change: otherwise an
+/// object that is stuck would keep its grant.
 async fn check_escalation(call: &Call, object: &Value, old: Option<&Value>) -> Result<(), ApiError> {
     if old.is_some_and(|old| without_bookkeeping(old) == without_bookkeeping(object)) {
         return Ok(());
@@ -348,18 +360,18 @@ fn without_bookkeeping(object: &Value) -> Value {
     object
 }
 
-/// What is odd about an object and no reason to refuse it, for `Warning` headers.
+/// Oddities of an object that are no reason to refuse it, for `Warning` headers.
 pub async fn advise(call: &Call, object: &Value, old: Option<&Value>) -> Result<Vec<String>, ApiError> {
     let changed = old.is_none_or(|old| old["spec"] != object["spec"]);
     if !changed || call.kind.group != farwater_api::GROUP || call.kind.plural != "clustergrants" {
         return Ok(Vec::new());
     }
-    // One that can't be read is about to be refused, with better words.
+    // An unreadable grant is about to be refused with a better message.
     let Ok(grant) = serde_json::from_value::<ClusterGrantSpec>(object["spec"].clone()) else { return Ok(Vec::new()) };
     advise_on_grant(call, &grant).await
 }
 
-/// A grant may be written before what it speaks of; a name or label that is only misspelt looks the same.
+/// A grant may be written before the objects that it names. A misspelt name or label looks the same, so this warns.
 async fn advise_on_grant(call: &Call, grant: &ClusterGrantSpec) -> Result<Vec<String>, ApiError> {
     let mut warnings = Vec::new();
     for name in &grant.namespaces {
@@ -368,7 +380,7 @@ async fn advise_on_grant(call: &Call, grant: &ClusterGrantSpec) -> Result<Vec<St
             warnings.push(format!("spec.namespaces: namespace {name:?} does not exist; the grant has no effect on it"));
         }
     }
-    // The empty one means every cluster, now and later.
+    // The empty selector means every cluster, now and later.
     if grant.cluster_selector != LabelSelector::default() {
         let mut selected = false;
         let each = |cluster: farwater_store::Resource| {
@@ -391,7 +403,7 @@ fn is_cluster(kind: &ResourceKind) -> bool {
     kind.group == farwater_api::GROUP && kind.plural == "clusters"
 }
 
-/// An object as it is read: with what is kept beside it.
+/// An object as it is read, with the fields that are kept outside it.
 pub fn decorated<'a>(hub: &Hub, kind: &ResourceKind, object: &'a Value) -> Cow<'a, Value> {
     if !is_cluster(kind) {
         return views::show(kind, object);

@@ -1,4 +1,4 @@
-//! Server-side apply: a configuration of some fields is merged into an object, or makes it.
+//! Server-side apply: merges a configuration of some fields into an object, or creates it.
 
 use axum::response::Response;
 use bytes::Bytes;
@@ -32,7 +32,7 @@ pub async fn apply(call: &Call, bytes: Bytes) -> Result<Response, ApiError> {
     Err(write::modified(call))
 }
 
-/// One attempt; none if another write came first.
+/// One attempt; None: another write came first.
 async fn apply_once(
     call: &Call,
     options: &WriteOptions,
@@ -57,7 +57,7 @@ async fn apply_once(
     Ok(written.map(|object| write::answer(call, code, &object, &warnings)))
 }
 
-/// What is given twice is told last, as in Kubernetes.
+/// Duplicate keys are reported last, as in Kubernetes.
 fn judge_duplicates(config: &Body, rule: FieldValidation) -> Result<Vec<String>, ApiError> {
     let complaints = config.duplicates.iter().map(|path| format!("key {path:?} already set in map"));
     let complaints: Vec<String> = complaints.take(64).collect();
@@ -71,7 +71,7 @@ fn judge_duplicates(config: &Body, rule: FieldValidation) -> Result<Vec<String>,
     }
 }
 
-/// Makes what wasn't there, if the sender may; none if it is there now.
+/// Creates a missing object, if the sender may; None: it exists now.
 async fn create(call: &Call, mut object: Value, dry_run: bool) -> Result<Option<Value>, ApiError> {
     let uid = meta::text(&object, "uid");
     if !uid.is_empty() {

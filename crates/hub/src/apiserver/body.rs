@@ -23,7 +23,7 @@ pub enum Encoding {
 impl Encoding {
     pub const ACCEPTED: &'static str = "application/json, application/yaml, application/vnd.kubernetes.protobuf";
 
-    /// By content type; none is JSON.
+    /// By content type; an empty one means JSON.
     pub fn of(content_type: &str) -> Result<Self, ApiError> {
         match content_type {
             "" | "application/json" => Ok(Self::Json),
@@ -38,11 +38,11 @@ impl Encoding {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Body {
     pub value: Value,
-    /// Paths of fields that were given twice; the last one counted.
+    /// Paths of fields that were given more than once; the last value counted.
     pub duplicates: Vec<String>,
 }
 
-/// Why a body can't be read; `what` is for the caller's sentence.
+/// Decodes a body. The error says why it can't be read, as part of the caller's sentence.
 pub fn decode(bytes: &[u8], encoding: Encoding) -> Result<Body, String> {
     match encoding {
         Encoding::Json => {
@@ -71,7 +71,7 @@ fn yaml_options() -> serde_saphyr::Options {
     }
 }
 
-/// JSON as it was written: fields in order, the second of a name not yet lost.
+/// JSON as it was written: fields in order, including repeated ones.
 enum Node {
     Scalar(Value),
     List(Vec<Node>),
@@ -110,7 +110,8 @@ impl Node {
     }
 }
 
-/// Where a value is. It is written down for duplicates alone: a name may be as long as a body, and a body has a million values.
+/// The place of a value. Its text is only made for duplicates, because a name may be as long as a body, and a body may
+/// have a million values.
 struct Place<'a> {
     above: Option<&'a Self>,
     step: Step<'a>,

@@ -1,4 +1,4 @@
-//! `servicedeployments/NAME/bundle`: the files that a service is made of, for who renders them elsewhere.
+//! `servicedeployments/NAME/bundle`: the files that a service is made of, for rendering them elsewhere.
 
 use axum::response::Response;
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
@@ -18,7 +18,7 @@ use super::{
 };
 use crate::controllers::{chain, git, services::read_json};
 
-/// Of what is assigned to it.
+/// Answers with the bundle that is assigned to a service.
 pub async fn show(call: &Call) -> Result<Response, ApiError> {
     let service = call.load(&call.info.name).await?;
     let delivery = &call.hub.delivery;
@@ -31,6 +31,7 @@ pub async fn show(call: &Call) -> Result<Response, ApiError> {
     let Some(assigned) = assigned.transpose().map_err(store_failed)? else {
         return Err(problem("no revision is assigned to the service yet; why says what it lacks"));
     };
+
     let archive = git::load_bundle(delivery, &assigned.bundle).await.map_err(|error| {
         tracing::error!(digest = %assigned.bundle, error = %chain(&error), "show a bundle");
         ApiError::unavailable(format!("bundle {} can't be read", assigned.bundle))
@@ -41,6 +42,7 @@ pub async fn show(call: &Call) -> Result<Response, ApiError> {
             archive.len()
         )));
     }
+
     let files = LocalFiles { digest: assigned.bundle, path: assigned.path, archive: BASE64.encode(&archive) };
     let shown = json!({
         "apiVersion": our_api_version(),

@@ -50,7 +50,7 @@ impl Call {
     }
 }
 
-/// A store that can't answer is not the client's fault and never "not found".
+/// A failing store is not the client's fault and never "not found".
 pub fn store_failed(error: StoreError) -> ApiError {
     if let StoreError::TooLarge { max, .. } = error {
         let message = format!("the list is larger than {} MB; ask for it in pages, with limit and continue", max >> 20);
@@ -58,7 +58,7 @@ pub fn store_failed(error: StoreError) -> ApiError {
     }
     tracing::error!(error = &error as &dyn std::error::Error, "the store failed a request");
     match error {
-        // Not 503: clients repeat what that answers, and the write may have been made.
+        // Not 503: clients repeat such a request, and the write may have been committed.
         StoreError::Unknown { .. } => ApiError::outcome_unknown(error.to_string()),
         StoreError::Closed | StoreError::Taken { .. } => ApiError::unavailable(error.to_string()),
         error if error.retry() => ApiError::unavailable(error.to_string()),

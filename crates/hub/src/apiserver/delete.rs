@@ -18,21 +18,21 @@ use super::{
     status::ApiError,
 };
 
-/// How often a delete without preconditions is tried again after a write came in between.
+/// How often a delete without preconditions is retried after another write.
 const ATTEMPTS: usize = 20;
 
-/// Finalizers that the garbage collector takes away, once dependents no longer name their owner or are gone.
+/// Finalizers that the garbage collector removes once dependents no longer name their owner, or are gone.
 pub const ORPHAN: &str = "orphan";
 pub const FOREGROUND: &str = "foregroundDeletion";
 
-/// What becomes of an object's dependents.
+/// The effect of a delete on an object's dependents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Propagation {
     /// They are collected after it.
     Background,
-    /// They go first.
+    /// They are deleted first.
     Foreground,
-    /// They stay, without their reference to it.
+    /// They stay, without their reference to the object.
     Orphan,
 }
 
@@ -46,7 +46,7 @@ impl Propagation {
         }
     }
 
-    /// What an earlier request, or whoever made the object, asked for.
+    /// The policy of an earlier request, or of the creator of the object.
     pub fn of_finalizers(object: &Value) -> Option<Self> {
         meta::finalizers(object).into_iter().find_map(|finalizer| match finalizer {
             ORPHAN => Some(Self::Orphan),
@@ -56,7 +56,7 @@ impl Propagation {
     }
 }
 
-/// What a request says of dependents, in either of two ways.
+/// The parts of a request about dependents: it may name a policy in one of two ways.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cascade {
     pub policy: Option<Propagation>,
@@ -71,8 +71,8 @@ impl From<Propagation> for Cascade {
 }
 
 impl Cascade {
-    /// The finalizers of an object that is deleted like this: the collector's are put or taken, in the order of
-    /// Kubernetes' `deletionFinalizersForGarbageCollection`.
+    /// The finalizers of an object that is deleted like this. The collector's finalizers are added or removed, in the
+    /// order of Kubernetes' `deletionFinalizersForGarbageCollection`.
     fn finalizers(self, object: &Value, kind: &ResourceKind) -> Vec<String> {
         let had = meta::finalizers(object);
         let (orphan, foreground) = if kind.kind == "Namespace" {
@@ -100,15 +100,15 @@ impl Cascade {
     }
 }
 
-/// Whether a policy leaves `orphan` or `foregroundDeletion`.
+/// Whether a policy sets `orphan`, and whether it sets `foregroundDeletion`.
 fn own_finalizers(policy: Propagation) -> (bool, bool) {
     (policy == Propagation::Orphan, policy == Propagation::Foreground)
 }
 
-/// What a delete does to an object.
+/// The effect of a delete on an object.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Removal {
-    /// Nothing holds it.
+    /// It has no finalizers, so it is removed.
     Remove,
     /// It stays, marked, until its finalizers are gone.
     Mark(Value),
@@ -120,7 +120,7 @@ pub fn is_marked(object: &Value) -> bool {
     object["metadata"].get("deletionTimestamp").is_some()
 }
 
-/// Whether something has to happen before an object that is deleted may go.
+/// Whether an object has finalizers, so that a delete only marks it.
 pub fn is_held(object: &Value, kind: &ResourceKind) -> bool {
     let of_spec = || object["spec"]["finalizers"].as_array().is_some_and(|finalizers| !finalizers.is_empty());
     !meta::finalizers(object).is_empty() || (kind.kind == "Namespace" && of_spec())
@@ -132,11 +132,13 @@ pub fn plan_removal(object: &Value, kind: &ResourceKind, cascade: Cascade, now: 
     if namespace && is_marked(object) && is_held(&json!({"metadata": {}, "spec": object["spec"]}), kind) {
         return Removal::Wait;
     }
+
     let finalizers = cascade.finalizers(object, kind);
-    // A namespace always terminates first: its contents go with it.
+    // A namespace always terminates first, because its contents are deleted with it.
     if finalizers.is_empty() && (!namespace || is_marked(object)) {
         return Removal::Remove;
     }
+
     let mut marked = object.clone();
     let metadata = &mut marked["metadata"];
     if finalizers.is_empty() {
@@ -155,10 +157,11 @@ pub fn plan_removal(object: &Value, kind: &ResourceKind, cascade: Cascade, now: 
     } else {
         marked["status"]["phase"] = json!("Terminating");
     }
+
     if marked == *object { Removal::Wait } else { Removal::Mark(marked) }
 }
 
-/// The write that a removal is; none if there is nothing to write.
+/// The write of a removal; None: there is nothing to write.
 pub fn change_of(removal: Removal, resource: &Resource) -> Option<Change> {
     let (uid, version) = (resource.uid.clone(), resource.version);
     match removal {
@@ -168,7 +171,7 @@ pub fn change_of(removal: Removal, resource: &Resource) -> Option<Change> {
     }
 }
 
-/// The write of an object's next state: its removal, if it was only waiting for what this takes away.
+/// The write of an object's next state. It removes the object if that was only waiting for the last finalizer.
 pub fn settled(resource: &Resource, object: Value, kind: &ResourceKind) -> Change {
     let (uid, version) = (resource.uid.clone(), resource.version);
     if is_marked(&object) && !is_held(&object, kind) {
@@ -178,18 +181,18 @@ pub fn settled(resource: &Resource, object: Value, kind: &ResourceKind) -> Chang
     }
 }
 
-/// The administrators' namespace is where rights are kept: without it nobody could be let in again.
+/// The admin namespace has the rights: without it, access could not be restored.
 pub fn is_deletable(kind: &ResourceKind, name: &str) -> bool {
     kind.kind != "Namespace" || name != ADMIN_NAMESPACE
 }
 
-/// Where a delete left an object.
+/// Where a delete has left an object.
 pub enum Outcome {
     Removed(Resource),
     Held(Resource),
 }
 
-/// Deletes one object that was read before; `Conflict` if it has changed since.
+/// Deletes an object that was read before; `Conflict` if it has changed since.
 async fn remove(
     store: &Store,
     kind: &ResourceKind,
@@ -249,18 +252,19 @@ pub async fn delete(call: &Call, body: Bytes) -> Result<Response, ApiError> {
         Outcome::Removed(resource) => {
             respond::json(200, &respond::deleted(call.kind, &resource.key.name, &resource.uid))
         }
-        // Kubernetes says so to who asks in the old way only.
+        // Kubernetes answers 202 only if the deprecated field is used.
         Outcome::Held(resource) if options.cascade.orphan_dependents == Some(false) => whole(202, &resource),
         Outcome::Held(resource) => whole(200, &resource),
     })
 }
 
-/// Deletes what was read before, or what it has become since.
+/// Deletes the object that was read before, in its current state.
 async fn delete_at(call: &Call, resource: Resource, options: &DeleteOptions) -> Result<Outcome, ApiError> {
     let (key, name) = (resource.key.clone(), resource.key.name.clone());
     if !is_deletable(call.kind, &name) {
         return Err(call.forbidden(&name, "this namespace may not be deleted"));
     }
+
     let mut current = Some(resource);
     for _ in 0..ATTEMPTS {
         let resource = match current.take() {
@@ -270,6 +274,7 @@ async fn delete_at(call: &Call, resource: Resource, options: &DeleteOptions) -> 
                 found.ok_or_else(|| call.not_found(&name))?
             }
         };
+
         check_preconditions(options, &resource, call.kind)?;
         sets::check_delete(call, &resource.object).await?;
         if options.dry_run {
@@ -279,6 +284,7 @@ async fn delete_at(call: &Call, resource: Resource, options: &DeleteOptions) -> 
                 Removal::Mark(object) => Outcome::Held(Resource { object: object.into(), ..resource }),
             });
         }
+
         match remove(&call.hub.store, call.kind, resource, options.cascade, call.now).await {
             Err(WriteError::Conflict { .. }) => {}
             Err(WriteError::Missing | WriteError::Exists) => return Err(call.not_found(&name)),
@@ -286,10 +292,11 @@ async fn delete_at(call: &Call, resource: Resource, options: &DeleteOptions) -> 
             Ok(outcome) => return Ok(outcome),
         }
     }
+
     Err(ApiError::modified(&call.kind.group, &call.kind.plural, &name))
 }
 
-/// DELETE on a collection: every object that the selectors let through; the answer lists them as they were.
+/// DELETE on a collection: deletes every object that the selectors match; the answer lists them as they were.
 pub async fn delete_collection(call: &Call, body: Bytes) -> Result<Response, ApiError> {
     if !call.kind.verbs.contains(&"deletecollection") {
         return Err(ApiError::method_not_allowed());
@@ -302,7 +309,8 @@ pub async fn delete_collection(call: &Call, body: Bytes) -> Result<Response, Api
         match delete_at(call, resource.clone(), &options).await {
             Err(error) if error.code == 404 => {}
             Err(error) if error.code == 409 => {
-                // What was made again under the name meanwhile is another object; what the preconditions don't fit stays.
+                // An object that was recreated under the name is another one. An object that does not match the
+                // preconditions stays.
                 let found = call.hub.store.get(&resource.key).await.map_err(store_failed)?;
                 if found.is_some_and(|now| now.uid == uid) {
                     return Err(error);
@@ -314,7 +322,7 @@ pub async fn delete_collection(call: &Call, body: Bytes) -> Result<Response, Api
     page.answer(call)
 }
 
-/// For controllers: deletes what was read, whatever happens to it in between is for their next pass.
+/// For controllers: deletes an object that was read. If it changes in between, that is for the controller's next pass.
 pub async fn remove_quietly(
     store: &Store,
     kind: &ResourceKind,

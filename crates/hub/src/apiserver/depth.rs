@@ -1,9 +1,9 @@
-//! How deep and how large a value is, found without recursion: a value that was made from outside is measured before anything walks it.
+//! Depth and size of a value, found without recursion. A value from outside is measured before any other code walks it.
 
 use serde_json::Value;
 
-/// Levels of lists and objects that an object of the API may have. The store takes 120; field managers' sets, which repeat the object's
-/// levels below `metadata`, need some of them.
+/// Maximum levels of lists and objects in an object of the API. The store allows 120; the sets of field managers, which
+/// repeat the object's levels below `metadata`, need some of them.
 pub const MAX_DEPTH: usize = 110;
 
 /// Why something deeper is refused.
@@ -11,7 +11,7 @@ pub fn too_deep() -> String {
     format!("it is nested more than {MAX_DEPTH} levels deep")
 }
 
-/// Values that may still be looked at.
+/// Number of values that may still be visited.
 pub struct Budget(usize);
 
 impl Budget {
@@ -19,7 +19,7 @@ impl Budget {
         Self(values)
     }
 
-    /// None where there are not as many left.
+    /// None: fewer are left.
     pub fn spend(&mut self, values: usize) -> Option<()> {
         self.0 = self.0.checked_sub(values)?;
         Some(())
@@ -30,11 +30,11 @@ impl Budget {
 pub struct Measured {
     /// Levels of lists and objects; a scalar has none.
     pub depth: usize,
-    /// About as many as its JSON has.
+    /// Approximate size of its JSON, in bytes.
     pub bytes: usize,
 }
 
-/// None where it has more values than the budget.
+/// None: it has more values than the budget.
 pub fn measure(value: &Value, budget: &mut Budget) -> Option<Measured> {
     let mut measured = Measured::default();
     let mut open = vec![(value, 0)];
@@ -57,7 +57,7 @@ pub fn measure(value: &Value, budget: &mut Budget) -> Option<Measured> {
     Some(measured)
 }
 
-/// Whether it may be an object of the API.
+/// Whether it is flat enough for an object of the API.
 pub fn fits(value: &Value) -> bool {
     measure(value, &mut Budget::of(usize::MAX)).is_some_and(|measured| measured.depth <= MAX_DEPTH)
 }

@@ -1,10 +1,10 @@
-//! Discovery in both forms: aggregated (`apidiscovery.k8s.io/v2`) for who asks for it, and the old one.
+//! Discovery in both forms: aggregated (`apidiscovery.k8s.io/v2`) if the client requests it, otherwise the old one.
 
 use serde_json::{Value, json};
 
 use super::kinds::{Registry, ResourceKind};
 
-/// The content type that an aggregated answer must carry, and that must have been asked for.
+/// The content type that an aggregated answer must have, and that the client must have requested.
 pub const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
 fn without_empty(mut value: Value, fields: &[&str]) -> Value {
@@ -15,7 +15,7 @@ fn without_empty(mut value: Value, fields: &[&str]) -> Value {
 }
 
 fn aggregated_resource(kind: &ResourceKind) -> Value {
-    // Empty means that of the list; Kubernetes says it only of custom resources.
+    // Empty means the list's; Kubernetes states its own only for custom resources.
     let own = match kind.ours {
         true => json!({"group": kind.group, "version": kind.version, "kind": kind.kind}),
         false => json!({"group": "", "version": "", "kind": kind.kind}),
@@ -103,6 +103,7 @@ pub fn resources(registry: &Registry, group: &str, version: &str) -> Option<Valu
             }),
             &["shortNames", "categories"],
         ));
+
         for subresource in &kind.subresources {
             let mut entry = json!({
                 "name": format!("{}/{}", kind.plural, subresource.name), "singularName": "",
@@ -116,6 +117,7 @@ pub fn resources(registry: &Registry, group: &str, version: &str) -> Option<Valu
             list.push(entry);
         }
     }
+
     let group_version = if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") };
     (!list.is_empty()).then(
         || json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": list}),

@@ -1,4 +1,4 @@
-//! Paths that are no resources: discovery and OpenAPI.
+//! Paths that are not resources: discovery and OpenAPI.
 
 use axum::response::Response;
 use http::{HeaderMap, HeaderValue, header};
@@ -36,7 +36,7 @@ pub fn answer(info: &RequestInfo, headers: &HeaderMap) -> Result<Response, ApiEr
     found.map(|value: Value| vary(respond::json(200, &value))).ok_or_else(ApiError::no_such_path)
 }
 
-/// Discovery's form depends on the Accept header: caches in between must know.
+/// The form of discovery depends on the Accept header, which caches in between must know.
 fn vary(mut response: Response) -> Response {
     response.headers_mut().insert(header::VARY, HeaderValue::from_static("Accept"));
     response
@@ -46,7 +46,7 @@ fn host(headers: &HeaderMap) -> &str {
     headers.get(header::HOST).and_then(|h| h.to_str().ok()).unwrap_or_default()
 }
 
-/// Only who asks for v2 of the aggregated form gets it; clients of Kubernetes 1.27 to 1.29 ask for v2beta1 alone.
+/// Only clients that request v2 of the aggregated form get it; those of Kubernetes 1.27 to 1.29 request only v2beta1.
 fn wants_aggregated(headers: &HeaderMap) -> bool {
     respond::accept(headers).split(',').any(|range| {
         let parts: Vec<&str> = range.split(';').map(str::trim).collect();
@@ -71,7 +71,8 @@ fn document(found: Option<&openapi::Document>, headers: &HeaderMap) -> Result<Re
     Ok(response)
 }
 
-/// JSON for who takes JSON. kubectl asks for protobuf alone and goes on without; JSON under that name is an error to it.
+/// JSON if the client accepts JSON. kubectl requests only protobuf and continues without an answer; JSON labelled as
+/// protobuf would be an error to it.
 fn openapi_v2(headers: &HeaderMap) -> Result<Response, ApiError> {
     let accept = respond::accept(headers);
     let json = |range: &str| {

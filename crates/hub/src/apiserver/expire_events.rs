@@ -1,4 +1,4 @@
-//! Forgets events: after an hour as Kubernetes does, and the oldest of a namespace that has too many.
+//! Deletes events: after an hour, as Kubernetes does, and the oldest of a namespace that has too many.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -13,7 +13,7 @@ use super::{
 use crate::Hub;
 
 const TTL: SignedDuration = SignedDuration::from_hours(1);
-/// Most events that a namespace keeps: a chatty controller must not fill the hub.
+/// Maximum events per namespace, so that a chatty controller can't fill the hub.
 const MOST: usize = 2000;
 const EVERY: Duration = Duration::from_secs(60);
 const PAGE: usize = 500;
@@ -51,7 +51,7 @@ async fn pass(store: &Store, kind: &ResourceKind, now: Timestamp) -> Result<(), 
     Ok(())
 }
 
-/// When an event was last seen, in whichever way its writer says it.
+/// When an event was last seen, in whichever field its writer uses.
 fn last_seen(event: &Value) -> Option<Timestamp> {
     let at = |path: &str| event.pointer(path).and_then(Value::as_str).and_then(|t| t.parse::<Timestamp>().ok());
     ["/series/lastObservedTime", "/lastTimestamp", "/eventTime", "/metadata/creationTimestamp"]
@@ -60,8 +60,8 @@ fn last_seen(event: &Value) -> Option<Timestamp> {
         .max()
 }
 
-/// Of one namespace's events those that go.
-/// Of too many, warnings are kept before others, and newer ones before older ones.
+/// Returns the events of a namespace to delete. If there are too many, warnings are kept before others, and newer
+/// events before older ones.
 fn surplus<T>(events: Vec<Seen<T>>, now: Timestamp) -> Vec<T> {
     let (mut fresh, old): (Vec<_>, Vec<_>) = events.into_iter().partition(|event| now.duration_since(event.at) < TTL);
     fresh.sort_by_key(|event| std::cmp::Reverse((event.is_warning, event.at)));

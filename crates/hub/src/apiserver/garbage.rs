@@ -1,8 +1,8 @@
-//! Collects what lost its owners, and ends deletions that wait for dependents.
+//! Collects objects that have lost their owners, and finishes deletions that wait for dependents.
 //!
-//! Works on the marks that the store makes with each write (`farwater_store::garbage`), so that nothing is scanned and a
-//! kill in between loses nothing. Nothing is deleted because something couldn't be read: each decision is made twice,
-//! the second time in the transaction that carries it out, and an error leaves the mark for another pass.
+//! It works on marks that the store makes with each write (`farwater_store::garbage`), so that nothing is scanned and a
+//! crash in between loses nothing. An unreadable object deletes nothing: each decision is made twice, the second time
+//! in the transaction that carries it out, and an error leaves the mark for another pass.
 
 mod decide;
 mod events;
@@ -30,7 +30,7 @@ use super::{
 use crate::Hub;
 
 const PAGE: usize = 256;
-/// Objects that are decided upon at the same time: what they write shares commits.
+/// Objects that are decided at the same time: their writes share commits.
 const AT_ONCE: usize = 32;
 /// First and longest wait after a pass in which something failed.
 const RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(30));
@@ -57,9 +57,9 @@ pub async fn collect_garbage(hub: Arc<Hub>) {
     }
 }
 
-/// Returns once something was written that may have left a mark; false when the store is closed.
+/// Returns once a write may have left a mark. False: the store is closed.
 async fn wait_for_news(store: &Store, from: u64) -> bool {
-    // An error means that changes were missed: look again.
+    // An error means that changes were missed, so look again.
     let Ok(mut changes) = store.watch(None, from) else { return true };
     loop {
         match changes.next().await {
@@ -78,22 +78,22 @@ fn kind_of(key: &Key) -> Option<&'static ResourceKind> {
     REGISTRY.kinds.iter().find(|kind| kind.is_kept() && kind.store == key.kind)
 }
 
-/// What a mark leaves to do.
+/// The state of a mark after a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
     Done,
-    /// For dependents; the mark is made again when one of them goes.
+    /// It waits for dependents; the mark is set again when one of them is gone.
     Waits,
 }
 
 struct Collector {
     store: Store,
-    /// Marks of owners that wait, as they were looked at last.
+    /// Marks of owners that wait, as they were read last.
     waiting: HashMap<String, i64>,
 }
 
 impl Collector {
-    /// Looks at all marks; the error is the last of those that came up.
+    /// Handles all marks; the error is the last one that occurred.
     async fn pass(&mut self) -> Result<(), StoreError> {
         let (mut after, mut failure, mut waiting) = (String::new(), None, HashMap::new());
         loop {
@@ -127,7 +127,7 @@ impl Collector {
         }
         let found = self.store.get(&mark.key).await?.filter(|resource| resource.uid == mark.uid);
         let Some(resource) = found else {
-            // It is gone for good: uids are never used again.
+            // It is gone for good: uids are never reused.
             self.for_dependents(mark, |key| self.judge(key)).await?;
             return Ok(Outcome::Done);
         };
@@ -148,7 +148,7 @@ impl Collector {
         Ok(Outcome::Done)
     }
 
-    /// All of them are tried, whatever happens to one; the error is the last.
+    /// Tries all dependents even if one of them fails; the error is the last one.
     async fn for_dependents<F>(&self, owner: &GarbageMark, act: impl Fn(Key) -> F + Send) -> Result<(), StoreError>
     where
         F: Future<Output = Result<(), StoreError>> + Send,
@@ -169,7 +169,7 @@ impl Collector {
         load_dependents(&mut *self.store.tables().await?, uid, &owner.namespace, after, PAGE).await
     }
 
-    /// Does with one object what its owners say.
+    /// Does with an object what its owners require.
     async fn judge(&self, key: Key) -> Result<(), StoreError> {
         let Some(resource) = self.store.get(&key).await? else { return Ok(()) };
         let Some(leads) = leads(&resource) else { return Ok(()) };
@@ -207,19 +207,19 @@ impl Collector {
         }
     }
 
-    /// Takes the reference to this owner from one of its dependents.
+    /// Removes the reference to this owner from a dependent.
     async fn orphan(&self, key: Key, owner: &str) -> Result<(), StoreError> {
         let owners = [owner.to_owned()].into();
         self.store.transact(move |tx| Box::pin(release(tx, key, owners))).await
     }
 
-    /// Takes the collector's finalizer from an owner, unless dependents hold it.
+    /// Removes the collector's finalizer from an owner, unless dependents hold it.
     async fn finish(&self, mark: &GarbageMark, finalizer: &'static str) -> Result<Outcome, StoreError> {
         let (key, uid) = (mark.key.clone(), mark.uid.clone());
         self.store.transact(move |tx| Box::pin(finish(tx, key, uid, finalizer))).await
     }
 
-    /// A cluster-scoped object whose owner would lie in a namespace is left alone, and its people are told.
+    /// A cluster-scoped object whose owner would be in a namespace is left alone and reported.
     async fn report_misplaced(&self, resource: &Resource) -> Result<(), StoreError> {
         for reference in references(&resource.object) {
             if lead(&REGISTRY, reference, &resource.key) == Lead::NoNamespace {
@@ -230,7 +230,7 @@ impl Collector {
     }
 }
 
-/// Where all references of an object lead; none if one leads nowhere that can be looked at.
+/// The keys of all owners of an object. None: one of its references can't be looked up.
 fn leads(resource: &Resource) -> Option<Vec<Key>> {
     let leads = references(&resource.object).iter().map(|reference| match lead(&REGISTRY, reference, &resource.key) {
         Lead::To(key) => Some(key),
@@ -269,7 +269,7 @@ async fn finish(tx: &mut Tx, key: Key, uid: String, finalizer: &'static str) -> 
     Ok(Outcome::Done)
 }
 
-/// The decision once more, on what the transaction sees, and what it leads to.
+/// Makes the decision again with what the transaction reads, and carries it out.
 async fn judge_again(tx: &mut Tx, key: Key, mut dependents: Dependents) -> Result<(), StoreError> {
     let (Some(resource), Some(kind)) = (tx.get(&key).await?, kind_of(&key)) else { return Ok(()) };
     let Some(leads) = leads(&resource) else { return Ok(()) };

@@ -20,7 +20,7 @@ use crate::controllers::{
     resources::{self, Name},
 };
 
-/// `create`: answered when both revisions are compared.
+/// `create`: answered when both revisions were compared.
 pub async fn measure(call: &Call, bytes: &[u8]) -> Result<Response, ApiError> {
     if WriteOptions::parse(&call.query, "CreateOptions")?.dry_run {
         return Err(ApiError::unsupported_parameter("dryRun", "nothing is changed as it is"));
@@ -28,9 +28,11 @@ pub async fn measure(call: &Call, bytes: &[u8]) -> Result<Response, ApiError> {
     let query: Option<ImpactQuery> = read_spec(call, bytes, IMPACT_KIND)?;
     let query = query.ok_or_else(|| ApiError::bad_request("spec.ref: say which branch, tag or commit"))?;
     let named = Named::parse(&query.reference).map_err(|error| ApiError::bad_request(format!("spec.ref: {error}")))?;
+
     let repository = call.load(&call.info.name).await?;
     let parsed: GitRepository = resources::parse(&repository).map_err(store_failed)?;
     let name = Name::new(&call.info.namespace, &call.info.name);
+
     let measured = measure_impact::measure(&call.hub.delivery, &name, (&repository.uid, &parsed.spec), &named).await;
     let impact = measured.map_err(|error| match error {
         ImpactError::Store(error) => store_failed(error),
@@ -41,6 +43,7 @@ pub async fn measure(call: &Call, bytes: &[u8]) -> Result<Response, ApiError> {
         ImpactError::Source(failure) => ApiError::unavailable(failure.message),
         ImpactError::Machine(problem) => ApiError::unavailable(problem),
     })?;
+
     let shown = json!({
         "apiVersion": our_api_version(),
         "kind": IMPACT_KIND,

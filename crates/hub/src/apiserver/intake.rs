@@ -1,5 +1,5 @@
-//! From a body to an object that may be compared with what is stored: kind and version, unknown and duplicate fields,
-//! types, defaults.
+//! Turns a body into an object that can be compared with what is stored: kind and version, unknown and duplicate
+//! fields, types, defaults.
 
 use serde_json::{Value, json};
 
@@ -14,7 +14,7 @@ use super::{
     strategy, views,
 };
 
-/// An object as the kind's decoder reads it, and what was wrong without making it unreadable.
+/// An object as the kind's decoder reads it, with warnings about errors that did not make it unreadable.
 #[derive(Debug)]
 pub struct Intake {
     pub object: Value,
@@ -37,7 +37,7 @@ pub fn read(bytes: &[u8], encoding: Encoding, kind: &ResourceKind, rule: FieldVa
     Ok(stored(intake, kind, ""))
 }
 
-/// Reads what a patch made of an object. `complaints` are the patch's own: duplicate fields.
+/// Reads the object that a patch results in. `complaints`: the patch's own duplicate fields.
 pub fn read_patched(
     object: Value,
     complaints: &[String],
@@ -58,7 +58,7 @@ pub fn read_patched(
     Ok(stored(intake, kind, " after mutating admission happens"))
 }
 
-/// The object as it is stored. `when` is Kubernetes' word for where it looks for duplicate owners.
+/// The object as it is stored. `when`: Kubernetes' words for the moment at which it checks for duplicate owners.
 fn stored(mut intake: Intake, kind: &ResourceKind, when: &str) -> Intake {
     intake.object = views::store(kind, intake.object);
     strategy::normalize(&mut intake.object, kind);
@@ -73,7 +73,8 @@ fn stored(mut intake: Intake, kind: &ResourceKind, when: &str) -> Intake {
     intake
 }
 
-/// Called before anything walks the object. Parsers stop at 127 levels, but a patch may nest an object more deeply.
+/// Called before any other code walks the object. Parsers stop at 127 levels, but a patch may nest an object more
+/// deeply.
 pub fn check_depth(object: &Value, kind: &ResourceKind) -> Result<(), ApiError> {
     if depth::fits(object) {
         return Ok(());
@@ -90,7 +91,7 @@ fn judge(
 ) -> Result<Intake, ApiError> {
     match rule {
         FieldValidation::Strict if !complaints.is_empty() => {
-            // As many as anyone reads, so that the answer never grows with the body.
+            // A limit, so that the answer does not grow with the body.
             let list = complaints.iter().take(64).cloned().collect::<Vec<_>>().join(", ");
             Err(refuse(&format!("strict decoding error: {list}")))
         }
@@ -112,6 +113,7 @@ fn check_type(object: &mut Value, kind: &ResourceKind) -> Result<(), ApiError> {
     let Some(map) = object.as_object_mut() else {
         return Err(unrecognized("couldn't get version/kind; json parse error: it is not an object"));
     };
+
     let expected = kind.api_version();
     for (field, name, wanted) in [("kind", "Kind", &kind.kind), ("apiVersion", "apiVersion", &expected)] {
         match map.get(field).map(|v| v.as_str().unwrap_or_default()) {
@@ -122,6 +124,7 @@ fn check_type(object: &mut Value, kind: &ResourceKind) -> Result<(), ApiError> {
             Some(_) => {}
         }
     }
+
     let (version, name) = (map["apiVersion"].as_str().unwrap_or_default(), map["kind"].as_str().unwrap_or_default());
     if version != expected {
         return Err(ApiError::bad_request(format!(
@@ -131,6 +134,7 @@ fn check_type(object: &mut Value, kind: &ResourceKind) -> Result<(), ApiError> {
     if name != kind.kind {
         return Err(cannot_be_handled(kind, &format!("the kind in the data is {name:?}")));
     }
+
     Ok(())
 }
 
@@ -159,8 +163,9 @@ fn shape(body: Body, kind: &ResourceKind) -> Result<(Value, Vec<String>), String
     Ok((object, complaints))
 }
 
-/// Reads what an apply made of an object. Its fields and types were checked when the configuration was. A custom resource
-/// isn't decoded again, so what lost its last part stays null; a status is stored by itself and stays empty.
+/// Reads the object that an apply results in. Its fields and types were checked when the configuration was. A custom
+/// resource isn't decoded again, so an object whose last field was removed stays null; a status is stored by itself and
+/// stays empty.
 pub fn read_applied(mut object: Value, kind: &ResourceKind) -> Result<Intake, ApiError> {
     let failed = |why| ApiError::unknown(format!("failed to convert new object: {why}"));
     if kind.ours {

@@ -1,4 +1,4 @@
-//! The kinds that are served: ours from their one Rust type, the built-in ones from Kubernetes' published types.
+//! The kinds that are served: ours from their Rust types, the built-in ones from Kubernetes' published types.
 
 use std::{collections::BTreeMap, sync::LazyLock};
 
@@ -46,7 +46,7 @@ pub struct Column {
 pub struct Subresource {
     pub name: &'static str,
     pub verbs: &'static [&'static str],
-    /// group, version, kind of what is sent and answered; none: the resource's own kind.
+    /// Group, version and kind of the request and the answer. None: the resource's own kind.
     pub kind: Option<(&'static str, &'static str, &'static str)>,
 }
 
@@ -70,25 +70,25 @@ pub struct ResourceKind {
     /// The whole object's schema without references.
     pub schema: Value,
     pub schema_name: String,
-    /// Columns of our kinds; empty for built-in ones.
+    /// Columns of our kinds; empty for built-in kinds.
     pub columns: Vec<Column>,
-    /// What field selectors may name.
+    /// The fields that field selectors may name.
     pub fields: Selectable,
     /// A delete is answered with the object instead of a Status.
     pub answers_deleted: bool,
-    /// PUT makes what doesn't exist.
+    /// PUT creates a missing object.
     pub created_by_update: bool,
-    /// PUT may leave out the version that it replaces.
+    /// PUT may omit the version that it replaces.
     pub updated_blindly: bool,
-    /// For a kind that shows what another one stores.
+    /// Set for a kind that shows what another kind stores.
     pub view: Option<&'static View>,
     pub store: Kind,
-    /// Who owns which field, by subresource; the resource itself has none.
+    /// Owners of fields, by subresource; the resource itself has the empty name.
     pub managers: BTreeMap<&'static str, FieldManager>,
 }
 
 impl ResourceKind {
-    /// The group that complaints about an object's fields name.
+    /// The group that errors about an object's fields name.
     pub fn stored_group(&self) -> &str {
         self.view.map_or(&self.group, |view| view.stored_group)
     }
@@ -101,7 +101,7 @@ impl ResourceKind {
         self.subresources.iter().find(|s| s.name == name)
     }
 
-    /// Whether objects lie in the store under this kind.
+    /// Whether objects are stored under this kind.
     pub fn is_kept(&self) -> bool {
         self.stored && self.view.is_none()
     }
@@ -125,9 +125,9 @@ pub struct Registry {
 pub static REGISTRY: LazyLock<Registry> = LazyLock::new(Registry::build);
 
 const STORED_VERBS: &[&str] = &["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
-/// In the order in which Kubernetes names them of custom resources.
+/// In Kubernetes' order for custom resources.
 const CUSTOM_VERBS: &[&str] = &["delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"];
-/// All of them are never deleted at once.
+/// Without `deletecollection`.
 const NAMESPACE_VERBS: &[&str] = &["create", "delete", "get", "list", "patch", "update", "watch"];
 const META_FIELDS: &[&str] = &["metadata.name", "metadata.namespace"];
 const CLUSTER_FIELDS: &[&str] = &["metadata.name"];
@@ -173,7 +173,7 @@ impl Registry {
         self.kinds.iter().find(|k| k.stored && k.store == *kind)
     }
 
-    /// (group, version) of what is served, the core group first.
+    /// Group and version of everything served, the core group first.
     pub fn groups(&self) -> Vec<(&str, &str)> {
         let mut groups: Vec<(&str, &str)> = Vec::new();
         for kind in &self.kinds {
@@ -199,6 +199,7 @@ impl Registry {
         ] {
             drop(name);
         }
+
         let mut kinds = vec![
             built_in::<ConfigMap>(&mut schemas).short("cm").namespaced(),
             built_in::<Event>(&mut schemas)
@@ -236,21 +237,24 @@ impl Registry {
             built_in::<SelfSubjectRulesReview>(&mut schemas).virtual_kind(),
             built_in::<SelfSubjectReview>(&mut schemas).virtual_kind(),
         ];
+
         drop(schemas.subschema_for::<TokenRequest>());
         let mut definitions = schemas.take_definitions(false);
         published::complete(&mut definitions);
         for kind in &mut kinds {
             kind.schema = inline(&json!({"$ref": format!("{REFERENCE}{}", kind.schema_name)}), &definitions, 0);
         }
+
         for crd in farwater_api::custom_resource_definitions() {
             kinds.push(custom(&crd, &mut definitions));
         }
+
         published::add_lists(&kinds, &mut definitions);
         let kinds = kinds.into_iter().map(ResourceKind::with_managers);
         Self { kinds: kinds.collect(), definitions }
     }
 
-    /// The kind that is sent to a subresource such as `serviceaccounts/token`, without references.
+    /// Schema of the kind that is sent to a subresource such as `serviceaccounts/token`, without references.
     pub fn body_schema(&self, schema_name: &str) -> Value {
         inline(&json!({"$ref": format!("{REFERENCE}{schema_name}")}), &self.definitions, 0)
     }
@@ -344,7 +348,8 @@ impl ResourceKind {
     }
 }
 
-/// Replaces references by what they name. Our kinds' types don't contain themselves; the depth guards against one that does.
+/// Replaces references by their definitions. The types of our kinds don't contain themselves; the depth guards against
+/// one that does.
 fn inline(schema: &Value, definitions: &Map<String, Value>, depth: usize) -> Value {
     const DEEPEST: usize = 32;
     if depth > DEEPEST {
@@ -359,7 +364,7 @@ fn inline(schema: &Value, definitions: &Map<String, Value>, depth: usize) -> Val
             {
                 out = target;
                 if name.ends_with(".MicroTime") {
-                    // Published as any other time; read with exactly six digits behind the second.
+                    // Published like any other time; parsed with exactly six digits after the seconds.
                     out.insert("format".into(), json!(MICRO_TIME));
                 }
             }
@@ -386,6 +391,7 @@ fn custom(crd: &CustomResourceDefinition, definitions: &mut Map<String, Value>) 
     let mut schema = serde_json::to_value(&version.schema).unwrap_or_default()["openAPIV3Schema"].take();
     let reversed: Vec<&str> = spec.group.split('.').rev().collect();
     let schema_name = format!("{}.{}.{}", reversed.join("."), version.name, names.kind);
+
     let meta = json!({
         "$ref": format!("{REFERENCE}io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"),
         "description": "Standard object's metadata. More info: \
@@ -395,8 +401,10 @@ fn custom(crd: &CustomResourceDefinition, definitions: &mut Map<String, Value>) 
     for field in ["apiVersion", "kind"] {
         schema["properties"][field] = definitions["io.k8s.api.core.v1.ConfigMap"]["properties"][field].clone();
     }
+
     published::whole_numbers(&mut schema);
     definitions.insert(schema_name.clone(), schema.clone());
+
     let mut kind = ResourceKind {
         group: spec.group.clone(),
         version: version.name.clone(),
@@ -425,13 +433,16 @@ fn custom(crd: &CustomResourceDefinition, definitions: &mut Map<String, Value>) 
         store: Kind::new(&names.plural, &spec.group),
         managers: BTreeMap::new(),
     };
+
     if version.subresources.as_ref().is_some_and(|s| s.status.is_some()) {
         kind.subresources.push(STATUS);
     }
     if kind.namespaced && kind.kind != "ServiceContext" {
-        // `kubectl get all` shows what a tenant works with, and like Secrets nothing that they may not read.
+        // `kubectl get all` shows what a tenant works with and, like Kubernetes with Secrets, nothing that tenants may
+        // not read.
         kind.categories.push("all".into());
     }
+
     match kind.plural.as_str() {
         "servicedeployments" => {
             for (name, list) in [
@@ -495,6 +506,7 @@ fn custom(crd: &CustomResourceDefinition, definitions: &mut Map<String, Value>) 
         }),
         _ => {}
     }
+
     kind
 }
 

@@ -1,4 +1,4 @@
-//! Who manages which fields of an object: names of managers, and what a refused apply is answered.
+//! Ownership of an object's fields: names of managers, and the answer to a refused apply.
 
 use farwater_fieldmanager::{ApplyError, Conflict, FieldManager, Type};
 use farwater_store::Kind;
@@ -15,7 +15,7 @@ use super::{
 };
 
 impl ResourceKind {
-    /// An object of which nothing is said. Of built-in kinds it has what Go writes even when it is empty.
+    /// An empty object. For built-in kinds it has the fields that Go writes even if they are empty.
     fn blank(&self) -> Value {
         let mut object = json!({"apiVersion": self.api_version(), "kind": self.kind});
         if !self.ours {
@@ -35,7 +35,7 @@ impl ResourceKind {
         }
     }
 
-    /// Once the schema is known.
+    /// Called when the schema is known.
     pub fn with_managers(mut self) -> Self {
         let ty = Type::from_openapi(&self.schema);
         let own = self.subresources.iter().filter(|s| s.kind.is_none()).map(|s| s.name);
@@ -46,16 +46,16 @@ impl ResourceKind {
     }
 }
 
-/// The manager of what the hub writes by itself.
+/// The manager of the hub's own writes.
 const OWN_MANAGER: &str = "farwater-hub";
 
-/// Of the resource or the subresource that a request is for.
+/// The manager for the resource or subresource of a request.
 pub fn manager_of(call: &Call) -> Result<&'static FieldManager, ApiError> {
     let found = call.kind.managers.get(call.info.subresource.as_str());
     found.ok_or_else(|| ApiError::internal("a resource without field managers is written"))
 }
 
-/// Who writes: whom the request names, or the program that sends it.
+/// Name of the writer: from the request, or the program that sends it.
 fn name(call: &Call, options: &WriteOptions) -> String {
     if !options.manager.is_empty() {
         return options.manager.clone();
@@ -64,7 +64,7 @@ fn name(call: &Call, options: &WriteOptions) -> String {
     name_of_agent(agent.as_deref().unwrap_or_default())
 }
 
-/// What stands before the first slash.
+/// The part before the first slash.
 fn name_of_agent(agent: &str) -> String {
     let mut name = String::new();
     for c in agent.split('/').next().unwrap_or_default().chars().filter(|c| is_printable(*c)) {
@@ -76,13 +76,13 @@ fn name_of_agent(agent: &str) -> String {
     name
 }
 
-/// An object that is about to be written, with its managers.
+/// Returns an object that is about to be written, with its managers.
 pub fn track(call: &Call, options: &WriteOptions, live: Option<&Value>, new: Value) -> Result<Value, ApiError> {
     let manager = manager_of(call)?;
     if call.kind.view.is_none() {
         return Ok(manager.update(live, new, &name(call, options), call.now));
     }
-    // Fields are owned by the names that the client gave them.
+    // Fields are owned under the names that the client used.
     let live = live.map(|live| views::show(call.kind, live));
     let shown = views::show(call.kind, &new).into_owned();
     let mut tracked = manager.update(live.as_deref(), shown, &name(call, options), call.now);
@@ -94,7 +94,7 @@ pub fn track(call: &Call, options: &WriteOptions, live: Option<&Value>, new: Val
     Ok(new)
 }
 
-/// For the hub's own writes: an object with its managers. `subresource` is empty for the resource itself.
+/// For the hub's own writes: returns an object with its managers. `subresource`: empty for the resource itself.
 pub fn manage(kind: &Kind, subresource: &str, live: Option<&Value>, new: Value, now: Timestamp) -> Value {
     match REGISTRY.stored_as(kind).and_then(|kind| kind.managers.get(subresource)) {
         Some(manager) => manager.update(live, new, OWN_MANAGER, now),
@@ -102,7 +102,7 @@ pub fn manage(kind: &Kind, subresource: &str, live: Option<&Value>, new: Value, 
     }
 }
 
-/// A refused apply, as Kubernetes tells it.
+/// The answer to a refused apply, in Kubernetes' words.
 pub fn refusal(error: &ApplyError) -> ApiError {
     let message = error.to_string();
     match error {

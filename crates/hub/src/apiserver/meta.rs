@@ -6,11 +6,11 @@ use serde_json::{Map, Value, json};
 
 use super::status::FieldError;
 
-/// Longest sum of annotation keys and values (`TotalAnnotationSizeLimitB`).
+/// Maximum bytes of all annotation keys and values (`TotalAnnotationSizeLimitB`).
 const ANNOTATIONS_LIMIT: usize = 256 * 1024;
-/// As many as anyone needs; bounds what each delete has to look at.
+/// More than anyone needs; bounds the work of each delete.
 const FINALIZERS_LIMIT: usize = 64;
-/// As many as anyone needs; bounds what the garbage collector looks up for each object.
+/// More than anyone needs; bounds the garbage collector's lookups per object.
 const OWNERS_LIMIT: usize = 64;
 
 const SUBDOMAIN: &str = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')";
@@ -18,7 +18,7 @@ const LABEL: &str = "a lowercase RFC 1123 label must consist of lower case alpha
 pub const QUALIFIED: &str = "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')";
 const LABEL_VALUE: &str = "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')";
 
-/// What a kind's names may look like.
+/// The form of a kind's names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NameRule {
     Subdomain,
@@ -105,12 +105,12 @@ impl NameRule {
 }
 
 impl NameRule {
-    /// For what names begin with: a dash at its end won't be the name's.
+    /// Checks the prefix of generated names: a dash at its end won't be the end of the name.
     pub fn check_prefix(self, prefix: &str) -> Option<String> {
         match self {
             Self::PathSegment if matches!(prefix, "." | "..") => None,
             Self::Subdomain | Self::Label if prefix.len() > 1 && prefix.ends_with('-') => {
-                // As Go does it, with the letter before the dash.
+                // Like Go, with a letter before the dash.
                 let kept: String = prefix.chars().take(prefix.chars().count() - 2).collect();
                 self.check(&(kept + "a"))
             }
@@ -133,7 +133,7 @@ pub fn finalizers(object: &Value) -> Vec<&str> {
     object["metadata"]["finalizers"].as_array().into_iter().flatten().filter_map(Value::as_str).collect()
 }
 
-/// Keeps of a list what `keep` wants. A list that is empty then goes: Kubernetes writes none.
+/// Keeps the items of a list that `keep` accepts. An empty list is removed, because Kubernetes writes none.
 pub fn retain(parent: &mut Value, list: &str, keep: impl Fn(&Value) -> bool) {
     let Some(parent) = parent.as_object_mut() else { return };
     let Some(items) = parent.get_mut(list).and_then(Value::as_array_mut) else { return };
@@ -157,7 +157,7 @@ pub fn check_labels(labels: Option<&Map<String, Value>>, path: &str, errors: &mu
 pub fn check_annotations(annotations: Option<&Map<String, Value>>, path: &str, errors: &mut Vec<FieldError>) {
     let mut total = 0;
     for (key, value) in annotations.into_iter().flatten() {
-        // Annotation keys are looked at in lower case, for the sake of keys from Kubernetes' early days.
+        // Annotation keys are compared in lower case, because of keys from Kubernetes' early days.
         if let Some(problem) = check_qualified_name(&key.to_lowercase()) {
             errors.push(FieldError::invalid(path, &json!(key), &problem));
         }
@@ -231,7 +231,7 @@ fn check_owners(owners: Option<&Vec<Value>>, errors: &mut Vec<FieldError>) {
     }
 }
 
-/// Takes references that are there twice, and says whose.
+/// Removes duplicate references and returns their uids.
 pub fn drop_duplicate_owners(object: &mut Value) -> Vec<String> {
     let Some(owners) = object.pointer_mut("/metadata/ownerReferences").and_then(Value::as_array_mut) else {
         return Vec::new();
@@ -273,7 +273,7 @@ pub fn check_finalizer(finalizer: &Value, path: String, qualified: bool, errors:
     }
 }
 
-/// Custom resources may have any finalizer; who adds a bare name is warned.
+/// Custom resources may have any finalizer; adding one without a domain gives a warning.
 pub fn finalizer_warnings(object: &Value, old: Option<&Value>) -> Vec<String> {
     let had = old.map(finalizers).unwrap_or_default();
     let bare = finalizers(object).into_iter().filter(|f| !f.contains('/') && !had.contains(f));
@@ -287,7 +287,7 @@ pub fn finalizer_warnings(object: &Value, old: Option<&Value>) -> Vec<String> {
         .collect()
 }
 
-/// Rules that hold whenever an object is written. `qualified`: finalizers must name a domain, as in built-in kinds.
+/// Rules for every write of an object. `qualified`: finalizers must name a domain, as in built-in kinds.
 pub fn validate(object: &Value, rule: NameRule, qualified: bool) -> Vec<FieldError> {
     let mut errors = Vec::new();
     let metadata = &object["metadata"];
@@ -307,8 +307,8 @@ pub fn validate(object: &Value, rule: NameRule, qualified: bool) -> Vec<FieldErr
     errors
 }
 
-/// Rules between an object and what it replaces. Fields of the server's are carried over before this is called, so a
-/// difference means that the client set another value.
+/// Rules for replacing an object. The server's fields are carried over before this is called, so a difference means
+/// that the client set another value.
 pub fn validate_update(new: &Value, old: &Value) -> Vec<FieldError> {
     let mut errors = Vec::new();
     for field in ["uid", "deletionTimestamp", "deletionGracePeriodSeconds"] {

@@ -1,4 +1,4 @@
-//! OpenAPI documents: v3 by group and version, as kubectl reads them, and v2 for who asks for JSON.
+//! OpenAPI documents: v3 by group and version, as kubectl reads them, and v2 for clients that request JSON.
 
 mod operations;
 mod v2;
@@ -39,7 +39,7 @@ fn path_of(group: &str, version: &str) -> String {
     if group.is_empty() { format!("api/{version}") } else { format!("apis/{group}/{version}") }
 }
 
-/// `/openapi/v3`: the hash lets clients cache each document for ever.
+/// `/openapi/v3`: with the hash, clients can cache each document forever.
 pub fn index() -> Value {
     let paths: Map<String, Value> = V3
         .iter()
@@ -67,7 +67,8 @@ fn published(schema: &Value) -> Value {
     }
 }
 
-/// The kinds that each schema is of. Options of a deletion are also of the document's groups, but for those of custom resources.
+/// The kinds of each schema. Options of a deletion are also listed for the document's groups, except groups of custom
+/// resources.
 fn kinds_of_schemas(registry: &Registry, groups: &[(&str, &str)]) -> BTreeMap<String, Vec<Value>> {
     let mut kinds: BTreeMap<String, Vec<Value>> = BTreeMap::new();
     for kind in &registry.kinds {
@@ -89,7 +90,7 @@ fn kinds_of_schemas(registry: &Registry, groups: &[(&str, &str)]) -> BTreeMap<St
     kinds
 }
 
-/// The paths of some groups, and the schemas that they refer to.
+/// The paths of some groups, and the schemas that they use.
 fn contents(registry: &Registry, groups: &[(&str, &str)]) -> (Map<String, Value>, BTreeMap<String, Value>) {
     let (mut all, mut schemas) = (Map::new(), BTreeMap::new());
     for (group, version) in groups {
@@ -122,7 +123,7 @@ fn v3(registry: &Registry, group: &str, version: &str) -> Value {
         "paths": paths,
         "components": {"schemas": schemas},
     });
-    // As Kubernetes has it: not beside custom resources.
+    // Like Kubernetes, not for groups of custom resources.
     if registry.in_group(group, version).any(|kind| !kind.ours) {
         document["components"]["securitySchemes"] = token_security();
     }

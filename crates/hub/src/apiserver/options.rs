@@ -1,4 +1,4 @@
-//! The options of reads and writes: what the query and a delete's body may say, checked as kube-apiserver checks it.
+//! The options of reads and writes: what a query and a delete's body may contain, checked as kube-apiserver does.
 
 use std::sync::LazyLock;
 
@@ -22,18 +22,18 @@ pub enum FieldValidation {
     Strict,
 }
 
-/// Of create, update and patch.
+/// Options of create, update and patch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WriteOptions {
     pub dry_run: bool,
     pub validation: FieldValidation,
-    /// Who the request says that it writes for; empty if it says nothing.
+    /// Name of the field manager; empty: the request names none.
     pub manager: String,
-    /// Of an apply: take fields from their managers.
+    /// For an apply: take fields from their managers.
     pub force: bool,
 }
 
-/// Longest name of a manager (`FieldManagerMaxLength`).
+/// Maximum length of a manager's name (`FieldManagerMaxLength`).
 pub const MANAGER_LIMIT: usize = 128;
 
 fn check_dry_run<'a>(values: impl Iterator<Item = &'a str>) -> Result<bool, FieldError> {
@@ -44,7 +44,7 @@ fn check_dry_run<'a>(values: impl Iterator<Item = &'a str>) -> Result<bool, Fiel
     Ok(!values.is_empty())
 }
 
-/// As Go's `unicode.IsPrint`, but for what nobody has assigned yet.
+/// Like Go's `unicode.IsPrint`, except for unassigned characters.
 pub fn is_printable(c: char) -> bool {
     let invisible = matches!(c, '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
         | '\u{e000}'..='\u{f8ff}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}');
@@ -69,7 +69,7 @@ impl WriteOptions {
         Self::check(query, kind, force.into_iter().collect())
     }
 
-    /// Of an apply, which has to say who applies.
+    /// For an apply, which must name its manager.
     pub fn parse_apply(query: &Query) -> Result<Self, ApiError> {
         let anonymous = query.get("fieldManager").is_none_or(str::is_empty);
         let required = anonymous.then(|| FieldError::required("fieldManager", "is required for apply patch"));
@@ -106,13 +106,13 @@ pub enum VersionMatch {
     NotOlderThan,
 }
 
-/// Of list, watch and deletecollection.
+/// Options of list, watch and deletecollection.
 #[derive(Clone, Debug, Default)]
 pub struct ListOptions {
     pub filter: Filter,
     pub limit: usize,
     pub after: Option<Continue>,
-    /// Absent where the request gives none.
+    /// None: the request gives no version.
     pub version: Option<u64>,
     pub version_match: Option<VersionMatch>,
     pub bookmarks: bool,
@@ -120,10 +120,10 @@ pub struct ListOptions {
     pub timeout_seconds: Option<u64>,
 }
 
-/// Where a list goes on: behind this key, and as if all pages were of the first one's version.
+/// Where a list continues: after this key, and with the version of the first page.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Continue {
-    /// Form of the token.
+    /// Version of the token's format.
     v: u8,
     rv: u64,
     ns: String,
@@ -155,7 +155,7 @@ impl Continue {
     }
 }
 
-/// Parses a resourceVersion; empty is absent.
+/// Parses a resourceVersion; an empty one counts as absent.
 pub fn version(query: &Query) -> Result<Option<u64>, ApiError> {
     match query.get("resourceVersion") {
         None | Some("") => Ok(None),
@@ -181,7 +181,7 @@ impl ListOptions {
         };
         let options = Self {
             filter: Filter::parse(query.get("labelSelector"), query.get("fieldSelector"), kind.fields)?,
-            // A negative limit is no limit, as in Kubernetes.
+            // A negative limit means no limit, as in Kubernetes.
             limit: query.integer("limit")?.and_then(|n| usize::try_from(n).ok()).unwrap_or(0),
             after,
             version: version(query)?,
@@ -202,18 +202,21 @@ impl ListOptions {
         let known: &[&str] = if watch { &["NotOlderThan"] } else { &["Exact", "NotOlderThan", ""] };
         let older = matched == Some("NotOlderThan");
         let unknown = matched.is_some_and(|matched| !known.contains(&matched));
+
         let without_version = "resourceVersionMatch is forbidden unless resourceVersion is provided";
         let with_continue = "resourceVersionMatch is forbidden when continue is provided";
         let exact_zero = "resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"";
         let needs_match = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan";
         let without_initial = "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided";
         let of_list = "sendInitialEvents is forbidden for list";
+
         let mut causes = Vec::new();
         let mut forbid = |wrong: bool, field: &str, why: &str| {
             if wrong {
                 causes.push(FieldError::forbidden(field, why));
             }
         };
+
         let exact_at_zero = matched == Some("Exact") && self.version == Some(0);
         forbid(watch && initial && !older, MATCH, needs_match);
         forbid(watch && matched.is_some() && !initial, MATCH, without_initial);
@@ -224,9 +227,11 @@ impl ListOptions {
         if unknown {
             causes.push(FieldError::not_supported(MATCH, &json!(matched), known));
         }
+
         if !causes.is_empty() {
             return Err(ApiError::invalid_options("ListOptions", causes));
         }
+
         if !watch && self.after.is_some() && self.version.is_some_and(|v| v != 0) {
             return Err(ApiError::bad_request("specifying resource version is not allowed when using continue"));
         }
@@ -242,7 +247,7 @@ fn version_match(query: &Query) -> Option<VersionMatch> {
     }
 }
 
-/// Of delete and deletecollection.
+/// Options of delete and deletecollection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeleteOptions {
     pub dry_run: bool,
@@ -252,7 +257,7 @@ pub struct DeleteOptions {
 }
 
 impl DeleteOptions {
-    /// From the body; without one from the query.
+    /// From the body; without a body, from the query.
     pub fn parse(query: &Query, body: &[u8], encoding: Encoding) -> Result<Self, ApiError> {
         static SCHEMA: LazyLock<Value> =
             LazyLock::new(|| REGISTRY.body_schema("io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions"));
@@ -284,22 +289,26 @@ impl DeleteOptions {
             let why = "orphanDependents and deletionPropagation cannot be both set";
             causes.push(FieldError::invalid("propagationPolicy", &json!(policy), why));
         }
+
         let known = policy.map(Propagation::parse);
         if known == Some(None) {
             let supported = ["Foreground", "Background", "Orphan", "nil"];
             causes.push(FieldError::not_supported("propagationPolicy", &json!(policy), &supported));
         }
+
         let dry_runs = value["dryRun"].as_array().into_iter().flatten().map(|v| v.as_str().unwrap_or("?"));
         let dry_run = check_dry_run(dry_runs).unwrap_or_else(|cause| {
             causes.push(cause);
             true
         });
+
         if !causes.is_empty() {
             return Err(ApiError::invalid_options(KIND, causes));
         }
         if value[UNSAFE] == json!(true) {
             return Err(ApiError::unsupported_parameter(UNSAFE, "objects that can't be read are not deleted"));
         }
+
         let text = |field: &str| value["preconditions"][field].as_str().map(str::to_owned);
         let cascade = Cascade { policy: known.flatten(), orphan_dependents };
         Ok(Self { dry_run, uid: text("uid"), version: text("resourceVersion"), cascade })

@@ -1,6 +1,7 @@
-//! `servicedeployments/NAME/parameters`: what a service is handed, and where each value comes from.
+//! `servicedeployments/NAME/parameters`: a service's parameters, and where each value comes from.
 //!
-//! Secret values are in no answer, whoever asks. Others are shown to those who may read the object that they come from.
+//! Secret values are in no answer, not even to administrators. Other values are shown to senders who may read the
+//! object that they come from.
 
 use std::collections::BTreeMap;
 
@@ -37,6 +38,7 @@ pub async fn explain(call: &Call) -> Result<Response, ApiError> {
         let mut tables = call.hub.delivery.store.tables().await.map_err(store_failed)?;
         load_assignment(&mut tables, &service.uid).await.map_err(store_failed)?
     };
+
     let answer = match find_cluster(call, row.as_ref()).await? {
         Some(cluster) => {
             let typed: ServiceDeployment = resources::parse(&service).map_err(store_failed)?;
@@ -58,6 +60,7 @@ pub async fn explain(call: &Call) -> Result<Response, ApiError> {
             ..ParametersAnswer::default()
         },
     };
+
     let shown = json!({
         "apiVersion": our_api_version(),
         "kind": PARAMETERS_KIND,
@@ -75,8 +78,7 @@ async fn find_cluster(call: &Call, row: Option<&Assignment>) -> Result<Option<Cl
     ClusterFacts::load(delivery, &Name::new(&state.namespace, &state.name)).await.map_err(store_failed)
 }
 
-/// Puts what a pipeline has promoted in the place of what is stated. It is in what the service was assigned, which whoever asks may
-/// read.
+/// Replaces stated texts by promoted ones. They belong to the service's assignment, which the sender may read.
 fn tell_promoted(answer: &mut ParametersAnswer, repository: &str, texts: &BTreeMap<String, String>) {
     for (name, text) in texts {
         let name = value_name(&["configuration", name]);
@@ -96,7 +98,7 @@ fn tell_promoted(answer: &mut ParametersAnswer, repository: &str, texts: &BTreeM
     }
 }
 
-/// Takes away the values that whoever asks may not read.
+/// Removes the values that the sender may not read.
 async fn tell(call: &Call, cluster: &ClusterFacts, resolution: Resolution) -> Result<ParametersAnswer, ApiError> {
     let Resolution { bytes, mut values, problems, .. } = resolution;
     let mut readable: BTreeMap<(NamedKind, String), bool> = BTreeMap::new();

@@ -9,11 +9,12 @@ use super::{
     strategic,
 };
 
-/// Most operations of one JSON patch, as in kube-apiserver.
+/// Maximum operations of a JSON patch, as in kube-apiserver.
 const OPERATIONS_LIMIT: usize = 10_000;
-/// Most bytes that `copy` operations may add: a few dozen of them could otherwise double a document to any size.
+/// Maximum bytes that `copy` operations may add: otherwise a few dozen of them could double a document to any size.
 const COPY_LIMIT: usize = 3 * 1024 * 1024;
-/// Most values, nested ones included, that all operations of one patch read. A patch of the largest size adds about as many.
+/// Maximum values, nested ones included, that all operations of a patch may read. A patch of the largest size adds
+/// about as many.
 const WALK_LIMIT: usize = 3_000_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +31,7 @@ impl PatchType {
 
     pub const APPLY: &'static str = "application/apply-patch+yaml";
 
-    /// By content type. Strategic ones need Go's struct tags, which our kinds, like custom resources, don't have.
+    /// By content type. Strategic patches need Go's struct tags, which our kinds, like custom resources, don't have.
     pub fn of(content_type: &str, ours: bool) -> Result<Self, ApiError> {
         match content_type {
             Self::JSON => Ok(Self::Json),
@@ -74,7 +75,7 @@ impl Patch {
         }
     }
 
-    /// The object after the patch. `schema` names merge keys for strategic patches.
+    /// The object after the patch. `schema`: has the merge keys for strategic patches.
     pub fn apply(&self, object: &Value, schema: &Value) -> Result<Value, ApiError> {
         let mut patched = object.clone();
         match self {
@@ -99,7 +100,8 @@ fn apply_operations(object: &mut Value, operations: &[PatchOperation]) -> Result
             let message = format!("the JSON patch's operation {n} ({}) failed: {why}", operation.path());
             ApiError::new(422, "Invalid", message)
         };
-        // The value that the operation writes or compares. Its depth is known before anything walks it.
+
+        // The value that the operation writes or compares. Its depth is checked before any other code walks it.
         let value = match operation {
             PatchOperation::Add(add) => Some(&add.value),
             PatchOperation::Replace(replace) => Some(&replace.value),
@@ -108,10 +110,12 @@ fn apply_operations(object: &mut Value, operations: &[PatchOperation]) -> Result
             PatchOperation::Move(moved) => moved.from.resolve(object).ok(),
             PatchOperation::Remove(_) => None,
         };
+
         let too_much = || {
             let message = "the JSON patch moves, copies and compares too much";
             ApiError::new(413, "RequestEntityTooLarge", message.to_owned())
         };
+
         // Inserting into a list, or removing from it, moves all later items.
         let from = match operation {
             PatchOperation::Move(moved) => Some(&moved.from),
@@ -121,6 +125,7 @@ fn apply_operations(object: &mut Value, operations: &[PatchOperation]) -> Result
             let list = pointer.parent().and_then(|parent| parent.resolve(object).ok()).and_then(Value::as_array);
             budget.spend(list.map_or(0, Vec::len)).ok_or_else(too_much)?;
         }
+
         if let Some(value) = value {
             let measured = depth::measure(value, &mut budget).ok_or_else(too_much)?;
             if operation.path().tokens().count() + measured.depth > depth::MAX_DEPTH {
@@ -130,10 +135,12 @@ fn apply_operations(object: &mut Value, operations: &[PatchOperation]) -> Result
                 copied += measured.bytes;
             }
         }
+
         if copied > COPY_LIMIT {
             let message = format!("the patch copies more than {COPY_LIMIT} bytes");
             return Err(ApiError::new(413, "RequestEntityTooLarge", message));
         }
+
         json_patch::patch_unsafe(object, std::slice::from_ref(operation)).map_err(|e| invalid(&e.kind.to_string()))?;
     }
     Ok(())
@@ -180,7 +187,7 @@ mod tests {
         assert_eq!(error.0, 413);
     }
 
-    /// Each copy into its own depths doubles them: a few of these once overflowed the stack, which ends the process.
+    /// Each copy into its own depths doubles them. A few of these once overflowed the stack, which ends the process.
     #[test]
     fn copies_can_not_nest_a_document_without_an_end() {
         let mut nested = json!(1);

@@ -1,6 +1,6 @@
-//! `servicedeployments/NAME/plan`: asks for a plan, and says how far it is.
+//! `servicedeployments/NAME/plan`: requests a plan, and returns its progress.
 //!
-//! A request is answered at once, and looked at until it is done: it may take as long as an agent's next poll.
+//! A request is answered at once and then polled until it is done, because that may take until an agent's next poll.
 
 use axum::response::Response;
 use farwater_api::plan::{PLAN_KIND, PlanAnswer, PlanPhase, PlanQuery};
@@ -52,12 +52,12 @@ fn begun(id: String) -> PlanAnswer {
     }
 }
 
-/// `get`, with the id that `create` gave.
+/// `get`, with the id that `create` returned.
 pub async fn look(call: &Call) -> Result<Response, ApiError> {
     let id = call.query.get("id").unwrap_or_default();
     let service = call.load(&call.info.name).await?;
     let answer = plans::look(&call.hub.delivery, id, &service.uid);
-    // Of an object that is not there, not of this path.
+    // The error is about a missing object, not about this path.
     let answer = answer.ok_or_else(|| {
         ApiError::expired("there is no such request for a plan: it has ended, or the hub was restarted; ask again")
     })?;

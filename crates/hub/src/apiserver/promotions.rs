@@ -1,4 +1,4 @@
-//! `pipelines/NAME/approve`: a person's word for exactly what would be deployed.
+//! `pipelines/NAME/approve`: a person's approval of exactly what would be deployed.
 
 use axum::response::Response;
 use farwater_api::pipeline::{APPROVAL_KIND, ApprovalRequest};

@@ -1,8 +1,8 @@
-//! Kubernetes' protobuf bodies to JSON, for the kinds that typed clients send to us.
+//! Converts Kubernetes' protobuf bodies to JSON, for the kinds that typed clients send.
 //!
-//! kubectl since 1.32 and every typed client of client-go since 0.32 send built-in kinds so and don't fall back.
-//! The envelope is four bytes and a `runtime.Unknown`; what it holds is chosen by its apiVersion and kind. Go writes
-//! absent and empty alike, so empty text, zero times and empty lists are absent here.
+//! kubectl since 1.32 and every typed client of client-go since 0.32 send built-in kinds in this form and don't fall
+//! back. The envelope is four bytes and a `runtime.Unknown`; its apiVersion and kind say which message it contains. Go
+//! writes absent and empty fields alike, so empty text, zero times and empty lists are absent here.
 
 use std::collections::BTreeMap;
 
@@ -42,7 +42,7 @@ fn decode_kind(version: &str, kind: &str, raw: &[u8]) -> Result<Value, String> {
         M::decode(raw).map_err(|e| format!("protobuf parse error: {e}"))
     }
     match (version, kind) {
-        // Typed clients send delete options in the version of what they delete.
+        // Typed clients send delete options in the version of the object to delete.
         (_, "DeleteOptions") => message(raw).map(delete_options),
         ("v1", "ConfigMap") => message(raw).map(config_map),
         ("v1", "Secret") => message(raw).map(secret),
@@ -69,7 +69,7 @@ fn decode_kind(version: &str, kind: &str, raw: &[u8]) -> Result<Value, String> {
     }
 }
 
-/// An object under construction: what is empty is left out.
+/// An object under construction, without empty fields.
 #[derive(Default)]
 struct Fields(Map<String, Value>);
 
@@ -167,7 +167,7 @@ fn object_meta(m: meta::ObjectMeta) -> Value {
         .done()
 }
 
-/// The fields are JSON inside of the message; what isn't is refused when the object is read.
+/// The fields are JSON inside the message. Anything else is refused when the object is read.
 fn managed_fields(m: meta::ManagedFieldsEntry) -> Value {
     let fields = m.fields_v1.and_then(|fields| fields.raw);
     let fields = fields.map(|raw| serde_json::from_slice(&raw).unwrap_or_else(|_| json!("not JSON")));
@@ -296,7 +296,7 @@ fn new_event(e: events::Event) -> Value {
 fn lease(l: coordination::Lease) -> Value {
     let spec = l.spec.map(|s| {
         Fields::default()
-            // Pointers: absent and empty are told apart.
+            // Pointers: absent and empty are different.
             .put("holderIdentity", s.holder_identity.map(Value::from))
             .number("leaseDurationSeconds", s.lease_duration_seconds.map(i64::from))
             .micro_time("acquireTime", s.acquire_time)
@@ -386,7 +386,8 @@ fn access_review(r: authz::SelfSubjectAccessReview) -> Value {
                 .text("resource", a.resource)
                 .text("subresource", a.subresource)
                 .text("name", a.name)
-                // Selectors are left out: RBAC doesn't look at them, so the answer is that for the whole collection.
+                // Selectors are left out: RBAC doesn't evaluate them, so the answer is the one for the whole
+                // collection.
                 .done()
         });
         let path = s.non_resource_attributes;

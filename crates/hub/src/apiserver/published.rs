@@ -1,5 +1,5 @@
-//! What Kubernetes' published types lose on their way through JSON schema: how lists and objects are merged, and that
-//! `metadata` may be absent. The judge compares each of these with the real server's documents.
+//! Facts that Kubernetes' published types lose on their way through JSON schema: how lists and objects are merged, and
+//! that `metadata` may be absent. Tests compare each of these with the real server's documents.
 
 use serde_json::{Map, Value, json};
 
@@ -8,8 +8,8 @@ use super::kinds::ResourceKind;
 /// The body of any patch.
 pub const PATCH: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.Patch";
 
-/// Lists of built-in kinds that are merged item by item: definition, field, and the key of items that are objects. All other
-/// lists are one value.
+/// Lists of built-in kinds that are merged item by item: definition, field, and the key of items that are objects. All
+/// other lists are atomic.
 const MERGED: &[(&str, &str, Option<&str>)] = &[
     ("io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta", "finalizers", None),
     ("io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta", "ownerReferences", Some("uid")),
@@ -17,7 +17,7 @@ const MERGED: &[(&str, &str, Option<&str>)] = &[
     ("io.k8s.api.core.v1.NamespaceStatus", "conditions", Some("type")),
 ];
 
-/// Objects that are one value.
+/// Atomic objects.
 const ATOMIC: &[&str] = &[
     "io.k8s.api.core.v1.LocalObjectReference",
     "io.k8s.api.core.v1.ObjectReference",
@@ -27,7 +27,7 @@ const ATOMIC: &[&str] = &[
     "io.k8s.apimachinery.pkg.apis.meta.v1.OwnerReference",
 ];
 
-/// Fields that must be there, where Kubernetes publishes others than Go's types say.
+/// Required fields, where Kubernetes publishes others than Go's types imply.
 const REQUIRED: &[(&str, &[&str])] = &[
     ("io.k8s.api.authentication.v1.TokenRequest", &[]),
     ("io.k8s.api.authentication.v1.TokenRequestSpec", &[]),
@@ -47,6 +47,7 @@ pub fn complete(definitions: &mut Map<String, Value>) {
                 complete_list(name, field, schema);
             }
         }
+
         if ATOMIC.contains(&name.as_str()) {
             definition["x-kubernetes-map-type"] = json!("atomic");
         }
@@ -59,6 +60,7 @@ pub fn complete(definitions: &mut Map<String, Value>) {
             }
         }
     }
+
     for (name, required) in REQUIRED {
         let Some(definition) = definitions.get_mut(*name).and_then(Value::as_object_mut) else { continue };
         if required.is_empty() {
@@ -67,6 +69,7 @@ pub fn complete(definitions: &mut Map<String, Value>) {
             definition.insert("required".into(), json!(required));
         }
     }
+
     let phase =
         definitions.get_mut("io.k8s.api.core.v1.NamespaceStatus").and_then(|d| d.pointer_mut("/properties/phase"));
     if let Some(phase) = phase {
@@ -74,7 +77,7 @@ pub fn complete(definitions: &mut Map<String, Value>) {
     }
 }
 
-/// The types that Rust has no others for: of a patch, and the list of each kind.
+/// The types that have no Rust types: the patch, and the list of each kind.
 pub fn add_lists(kinds: &[ResourceKind], definitions: &mut Map<String, Value>) {
     definitions
         .insert(PATCH.to_owned(), json!({"type": "object", "description": "A patch, in the form of its media type."}));
@@ -96,7 +99,7 @@ pub fn add_lists(kinds: &[ResourceKind], definitions: &mut Map<String, Value>) {
     }
 }
 
-/// A CRD's limits are floats; they are published as the whole numbers that they are.
+/// Limits of a CRD are floats; they are published as whole numbers.
 pub fn whole_numbers(schema: &mut Value) {
     match schema {
         Value::Object(map) => {

@@ -16,13 +16,13 @@ use super::{
     status::ApiError,
 };
 
-/// How long a read waits for a version that is ahead of us, as in kube-apiserver's watch cache.
+/// How long a read waits for a version that is newer than ours, as in kube-apiserver's watch cache.
 const BEHIND: Duration = Duration::from_secs(3);
-/// Bytes of JSON that a list may have; kubectl and client-go ask for pages of 500 objects. Parsed, an object takes several
-/// times as much.
+/// Maximum bytes of a list's JSON; kubectl and client-go request pages of 500 objects. Parsed objects take several
+/// times as much memory.
 const MAX_PAGE: usize = 256 << 20;
 const MAX_PARSED: usize = 64 << 20;
-/// Rows read at a time where what is asked can't be decided by the store.
+/// Rows read at a time if the store can't evaluate the filter.
 const CHUNK: usize = 500;
 
 pub async fn get(call: &Call) -> Result<Response, ApiError> {
@@ -32,7 +32,7 @@ pub async fn get(call: &Call) -> Result<Response, ApiError> {
     Ok(respond::object(200, call.kind, &object, call.form, call.now))
 }
 
-/// Waits until the state is at least as new as asked.
+/// Waits until the state is at least as new as requested.
 async fn reach(call: &Call, version: Option<u64>) -> Result<(), ApiError> {
     let Some(version) = version.filter(|v| *v > call.hub.store.position()) else { return Ok(()) };
     if call.hub.store.wait_for(version, BEHIND).await {
@@ -44,9 +44,9 @@ async fn reach(call: &Call, version: Option<u64>) -> Result<(), ApiError> {
 pub async fn list(call: &Call) -> Result<Response, ApiError> {
     let options = ListOptions::parse(&call.query, call.kind, false)?;
     let after = begin(call, &options).await?;
-    // Until the answer is made: what waits is then only what has not begun.
+    // Hold the turn until the answer is complete, so that only lists that have not begun are waiting.
     let _turn = call.hub.list_turns.next(options.limit).await;
-    // Items of typed lists don't repeat what the list says, so they aren't what is stored.
+    // Items of typed lists don't repeat the list's apiVersion and kind, so they differ from what is stored.
     if call.kind.ours && passes_on(call, &options.filter) {
         let page = find_json(call, &options.filter, after, options.limit).await?;
         let meta = list_meta(&options, page.version, page.next)?;
@@ -55,7 +55,7 @@ pub async fn list(call: &Call) -> Result<Response, ApiError> {
     page_after(call, &options, after).await?.answer(call)
 }
 
-/// A page of a list, and what its `metadata` says.
+/// A page of a list, and the list's `metadata`.
 pub struct ListPage {
     pub items: Vec<Resource>,
     meta: Value,
@@ -68,7 +68,7 @@ impl ListPage {
     }
 }
 
-/// Reads what a deletecollection is about.
+/// Reads the objects that a deletecollection selects.
 pub async fn page(call: &Call, options: &ListOptions) -> Result<ListPage, ApiError> {
     let after = begin(call, options).await?;
     page_after(call, options, after).await
@@ -79,11 +79,11 @@ async fn page_after(call: &Call, options: &ListOptions, after: Option<(String, S
     Ok(ListPage { items, meta: list_meta(options, version, next)? })
 }
 
-/// Where a list goes on, once the state is as new as asked.
+/// Where a list continues, once the state is as new as requested.
 async fn begin(call: &Call, options: &ListOptions) -> Result<Option<(String, String)>, ApiError> {
     reach(call, options.version).await?;
     let after = options.after.as_ref().map(Continue::key);
-    // It would begin anywhere in this one.
+    // In this namespace, the key would be at an arbitrary position.
     let elsewhere = |(namespace, _): &(String, String)| call.kind.namespaced && *namespace != call.info.namespace;
     if !call.info.namespace.is_empty() && after.as_ref().is_some_and(elsewhere) {
         return Err(ApiError::bad_request("continue key is not valid: it is of another namespace's list"));
@@ -94,7 +94,7 @@ async fn begin(call: &Call, options: &ListOptions) -> Result<Option<(String, Str
 fn list_meta(options: &ListOptions, found: u64, next: Option<(String, String)>) -> Result<Value, ApiError> {
     let version = options.after.as_ref().map_or(found, Continue::version);
     if options.version_match == Some(VersionMatch::Exact) && options.version != Some(found) {
-        // Only the present is kept whole; Kubernetes answers so once its history is compacted.
+        // Only the present state is complete; Kubernetes answers this way once its history is compacted.
         return Err(ApiError::expired(
             "The provided resource version is no longer available; list without resourceVersionMatch=Exact",
         ));
@@ -119,12 +119,12 @@ fn query(call: &Call, filter: &Filter, after: Option<(String, String)>, limit: u
     }
 }
 
-/// Whether objects are only passed on: nobody here has to look into them.
+/// Whether objects are passed on without being parsed.
 pub fn passes_on(call: &Call, filter: &Filter) -> bool {
     call.form == Form::Plain && admission::is_read_as_stored(call.kind) && !filter.needs_object()
 }
 
-/// Up to `limit` objects (0: all) behind `after`, of a filter that needs no object.
+/// Up to `limit` objects (0: all) after `after`, for a filter that the store evaluates.
 pub async fn find_json(
     call: &Call,
     filter: &Filter,
@@ -134,7 +134,7 @@ pub async fn find_json(
     call.hub.store.list_json(&query(call, filter, after, limit, MAX_PAGE)).await.map_err(store_failed)
 }
 
-/// Up to `limit` objects (0: all) behind `after`.
+/// Up to `limit` objects (0: all) after `after`.
 pub async fn find(
     call: &Call,
     filter: &Filter,
@@ -149,11 +149,13 @@ pub async fn find(
             (_, false) => wanted,
             (_, true) => wanted.max(CHUNK),
         };
+
         let page =
             call.hub.store.list(&query(call, filter, after, at_a_time, MAX_PARSED)).await.map_err(store_failed)?;
         if found.version == 0 {
             found.version = page.version;
         }
+
         let count = page.items.len();
         for (n, resource) in page.items.into_iter().enumerate() {
             if !filter.needs_object() || filter.matches(&resource.object, &meta::labels(&resource.object)) {
@@ -165,6 +167,7 @@ pub async fn find(
                 }
             }
         }
+
         if limit == 0 || page.next.is_none() {
             return Ok(found);
         }

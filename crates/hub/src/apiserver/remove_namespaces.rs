@@ -1,7 +1,8 @@
-//! Empties namespaces that are terminating, and then removes them.
+//! Empties namespaces that are terminating, then removes them.
 //!
-//! Woken by changes of namespaces and by a timer; each pass rereads everything. Nothing can be made in a terminating
-//! namespace (`write::insert` looks in the same transaction), so a namespace that was found empty stays empty.
+//! Woken by changes of namespaces and by a timer; each pass reads everything again. Objects can't be created in a
+//! terminating namespace (`write::insert` checks that in its transaction), so a namespace that was found empty stays
+//! empty.
 
 use std::{collections::BTreeMap, future::ready, sync::Arc, time::Duration};
 
@@ -19,7 +20,7 @@ use super::{
 };
 use crate::Hub;
 
-/// Pause between looks at a namespace whose contents wait for their finalizers.
+/// Pause between passes while contents of a namespace wait for their finalizers.
 const PAUSE: Duration = Duration::from_secs(1);
 const PAGE: usize = 500;
 const CONTENT: &str = "NamespaceContentRemaining";
@@ -43,7 +44,7 @@ pub async fn remove_namespaces(hub: Arc<Hub>) {
             continue;
         }
         if let Ok(mut changes) = store.watch(Some(namespaces.clone()), from) {
-            // An error means that changes were missed: look again.
+            // An error means that changes were missed, so look again.
             if changes.next().await.is_none() {
                 return;
             }
@@ -59,7 +60,7 @@ fn namespace_kind() -> Option<&'static ResourceKind> {
     REGISTRY.find("", "v1", "namespaces")
 }
 
-/// One look at every terminating namespace; whether any is left.
+/// One pass over all terminating namespaces. Returns whether any is left.
 async fn pass(store: &Store) -> Result<bool, StoreError> {
     let Some(kind) = namespace_kind() else { return Ok(false) };
     let (mut query, mut left) = (all(kind, None), false);
@@ -77,7 +78,7 @@ async fn pass(store: &Store) -> Result<bool, StoreError> {
     }
 }
 
-/// What a namespace's contents still wait for, as Kubernetes counts it.
+/// The contents that a namespace still waits for, counted as in Kubernetes.
 #[derive(Debug, Default, PartialEq)]
 struct Remaining {
     /// By `resource.group`.
@@ -117,7 +118,7 @@ where
     }
 }
 
-/// Deletes a namespace's contents; when none are left, the namespace. True once it is gone.
+/// Deletes a namespace's contents, and then the namespace. True once it is gone.
 async fn remove_one(store: &Store, namespace: Resource) -> Result<bool, StoreError> {
     let name = namespace.key.name.clone();
     let mut remaining = Remaining::default();
@@ -139,7 +140,8 @@ async fn remove_one(store: &Store, namespace: Resource) -> Result<bool, StoreErr
     }
 }
 
-/// A namespace says what its contents wait for; once they are gone, only its own finalizers hold it.
+/// The next write of a namespace: conditions about its contents while there are any; then it is held only by its own
+/// finalizers.
 fn next_step(namespace: &Resource, remaining: &Remaining, now: Timestamp) -> Change {
     let (uid, version, kind) = (namespace.uid.clone(), namespace.version, &namespace.key.kind);
     let told = explained(&namespace.object, remaining, now);
@@ -155,7 +157,7 @@ fn next_step(namespace: &Resource, remaining: &Remaining, now: Timestamp) -> Cha
     }
 }
 
-/// Types of conditions, in their order, and what is said when they don't hold
+/// Types of conditions, in order, with the reason and message if they don't hold
 /// (`k8s.io/kubernetes/pkg/controller/namespace/deletion/status_condition_utils.go`).
 const CONDITIONS: [(&str, &str, &str); 5] = [
     ("NamespaceDeletionDiscoveryFailure", "ResourcesDiscovered", "All resources successfully discovered"),
@@ -174,7 +176,7 @@ fn listed(counts: &BTreeMap<String, usize>, word: &str) -> String {
     lines.collect::<Vec<_>>().join(", ")
 }
 
-/// The namespace with conditions that say what holds it; unchanged if they say so already.
+/// The namespace with conditions that say what holds it.
 fn explained(namespace: &Value, remaining: &Remaining, now: Timestamp) -> Value {
     let mut object = namespace.clone();
     let old = |kind: &str| namespace["status"]["conditions"].as_array()?.iter().find(|c| c["type"] == kind);

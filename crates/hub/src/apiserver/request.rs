@@ -1,5 +1,5 @@
-//! What a request asks for, parsed as kube-apiserver's `RequestInfo` parses it. Authorization and the handlers both
-//! act on this one value, so that they can't disagree about what was asked.
+//! A parsed request, like kube-apiserver's `RequestInfo`. Authorization and the handlers both use this value, so they
+//! can't disagree about what was requested.
 
 use std::num::{IntErrorKind, ParseIntError};
 
@@ -7,11 +7,11 @@ use http::{Method, Uri};
 
 use super::status::ApiError;
 
-/// The query of a request, decoded; of a repeated parameter the first counts, as in Go's `url.Values.Get`.
+/// The decoded query of a request. The first of repeated parameters counts, as in Go's `url.Values.Get`.
 #[derive(Clone, Debug, Default)]
 pub struct Query(Vec<(String, String)>);
 
-/// Go's words.
+/// In Go's words.
 pub fn why_no_number(error: &ParseIntError) -> &'static str {
     match error.kind() {
         IntErrorKind::NegOverflow | IntErrorKind::PosOverflow => "value out of range",
@@ -34,7 +34,8 @@ impl Query {
         self.0.iter().filter(move |(n, _)| n == name).map(|(_, v)| v.as_str())
     }
 
-    /// As apimachinery's conversion of query parameters: absent, empty is true for a flag, `0` and `false` are false.
+    /// Like apimachinery's conversion of query parameters: an empty value is true for a flag; an absent one, `0` and
+    /// `false` are false.
     pub fn flag(&self, name: &str) -> bool {
         self.get(name).is_some_and(|v| !matches!(v, "0" | "false"))
     }
@@ -63,7 +64,8 @@ pub struct RequestInfo {
     pub is_resource: bool,
 }
 
-/// Percent-decodes one segment. An encoded slash would make us and whatever stands before us disagree about the path.
+/// Percent-decodes one segment. An encoded slash is refused, because a proxy before the hub could read the path
+/// differently.
 fn decode_segment(segment: &str) -> Result<String, ApiError> {
     let bad = || ApiError::bad_request(format!("the path segment {segment:?} can't be decoded"));
     let mut bytes = Vec::with_capacity(segment.len());
@@ -115,6 +117,7 @@ impl RequestInfo {
             }
             _ => false,
         };
+
         if !resource_path {
             info.verb = method.as_str().to_ascii_lowercase();
             return Ok(info);
@@ -122,23 +125,26 @@ impl RequestInfo {
         if rest.iter().any(String::is_empty) {
             return Err(ApiError::no_such_path());
         }
+
         info.is_resource = true;
         info.verb = verb_of(method);
         if let ("namespaces", Some(namespace)) = (rest[0].as_str(), rest.get(1)) {
             info.namespace.clone_from(namespace);
-            // `namespaces/NAME/status` is a subresource of the namespace, anything else lies in it.
+            // `namespaces/NAME/status` is a subresource of the namespace; any other path is in the namespace.
             if rest.len() > 2 && !matches!(rest[2].as_str(), "status" | "finalize") {
                 rest = &rest[2..];
-                // Namespaces lie in no namespace: the one that is authorized would not be the one that is served.
+                // Namespaces are in no namespace: the authorized namespace would differ from the one that is served.
                 if rest[0] == "namespaces" {
                     return Err(ApiError::no_such_path());
                 }
             }
         }
+
         // `/watch/...` and `/proxy/...` prefixes were deprecated in Kubernetes 1.11 and aren't served.
         if rest.len() > 3 || matches!(rest[0].as_str(), "watch" | "proxy") {
             return Err(ApiError::no_such_path());
         }
+
         info.resource.clone_from(&rest[0]);
         info.name = rest.get(1).cloned().unwrap_or_default();
         info.subresource = rest.get(2).cloned().unwrap_or_default();
@@ -152,7 +158,7 @@ impl RequestInfo {
         }
         if self.verb == "get" {
             self.verb = if query.flag("watch") { "watch" } else { "list" }.into();
-            // So that a role limited by resourceNames can list and watch the one object that it names.
+            // A role limited by resourceNames may thus list and watch the one object that it names.
             if let Some(name) = query.get("fieldSelector").and_then(|s| s.strip_prefix("metadata.name=")) {
                 let name = name.strip_prefix('=').unwrap_or(name);
                 if !name.contains([',', '=', '!', '\\']) {
@@ -164,14 +170,15 @@ impl RequestInfo {
         }
     }
 
-    /// Whether this path can name objects of a kind. Objects of cluster-scoped kinds have no namespace in their path, except a Namespace, whose
-    /// own name is there. So the authorized namespace is the namespace of every object that the request touches.
+    /// Whether this path can name objects of a kind. Objects of cluster-scoped kinds have no namespace in their path,
+    /// except a Namespace, whose own name is there. So the authorized namespace is the namespace of every object that
+    /// the request touches.
     pub fn reaches(&self, is_namespaced: bool) -> bool {
         let is_itself = self.resource == "namespaces" && self.group.is_empty() && self.namespace == self.name;
         is_namespaced || self.namespace.is_empty() || is_itself
     }
 
-    /// True where the request is for a collection, whatever name a field selector adds.
+    /// Whether the request is for a collection, even if a field selector adds a name.
     pub fn is_collection(&self) -> bool {
         matches!(self.verb.as_str(), "list" | "watch" | "deletecollection") || self.name.is_empty()
     }
@@ -219,7 +226,8 @@ mod tests {
         assert!(parse(Method::GET, "/api/v1/namespaces/a/pods/b/proxy/c").is_err());
     }
 
-    /// Each kind × method × prefix, also doubled, foreign and encoded ones: what is served lies in the namespace that is authorized.
+    /// Each kind × method × prefix, also doubled, foreign and encoded ones: the object that is served is in the
+    /// authorized namespace.
     #[test]
     fn the_namespace_that_is_authorized_is_the_one_that_is_touched() {
         let methods = [Method::GET, Method::POST, Method::PUT, Method::PATCH, Method::DELETE];
@@ -257,7 +265,7 @@ mod tests {
                 continue;
             }
             served += 1;
-            // A key is made of the namespace, where its kind has one, and of the name.
+            // A key has the namespace, if its kind is namespaced, and the name.
             let touched = if kind.namespaced { &info.namespace } else { "" };
             let is_itself = kind.plural == "namespaces" && info.name == info.namespace && !info.is_collection();
             assert!(info.namespace == touched || is_itself, "{method} {path}: {info:?}");

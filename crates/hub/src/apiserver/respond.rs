@@ -14,12 +14,12 @@ use super::{
     table::{self, IncludeObject},
 };
 
-/// What an answer is made into, as the request's Accept header asks.
+/// The form of an answer, as the request's Accept header asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     Plain,
     Partial,
-    /// Of lists.
+    /// For lists.
     Partials,
     Table(IncludeObject),
 }
@@ -56,7 +56,7 @@ impl Form {
 }
 
 impl Form {
-    /// A list is no object, and an object no list.
+    /// Forms of lists don't fit objects, and forms of objects don't fit lists.
     pub fn fits(self, verb: &str) -> Result<(), ApiError> {
         let fits = match self {
             Self::Partial => !matches!(verb, "list" | "deletecollection"),
@@ -113,9 +113,9 @@ pub fn error(error: &ApiError) -> Response {
     response
 }
 
-/// `Warning: 299` headers, which kubectl prints. What can't stand in a header is left out.
+/// Adds `Warning: 299` headers, which kubectl prints. Characters that a header can't contain are left out.
 pub fn add_warnings(response: &mut Response, warnings: &[String]) {
-    // As many as anyone reads; a body could cause any number.
+    // A limit, because a body could cause any number.
     const MOST: usize = 32;
     for warning in warnings.iter().take(MOST) {
         let clean: String = warning.chars().filter(|c| matches!(c, ' '..='~')).take(512).collect();
@@ -126,7 +126,7 @@ pub fn add_warnings(response: &mut Response, warnings: &[String]) {
     }
 }
 
-/// One object as a list or a watch shows it.
+/// An object as a list or a watch shows it.
 pub fn shown(kind: &ResourceKind, object: &Value, form: Form, columns: bool, now: Timestamp) -> Value {
     match form {
         Form::Plain => object.clone(),
@@ -145,7 +145,7 @@ pub fn object(code: u16, kind: &ResourceKind, object: &Value, form: Form, now: T
     }
 }
 
-/// A list. Items are written as they are, without a copy in between: lists are the largest answers.
+/// Writes a list. Items are written without a copy in between, because lists are the largest answers.
 pub fn list<'a>(
     kind: &ResourceKind,
     items: impl Iterator<Item = std::borrow::Cow<'a, Value>>,
@@ -168,7 +168,7 @@ pub fn list<'a>(
         }
         let written = match form {
             Form::Partial | Form::Partials => serde_json::to_writer(&mut body, &table::partial(&item)),
-            // Items of typed lists don't repeat what the list says; those of custom resources do.
+            // Items of typed lists don't repeat the list's apiVersion and kind; items of custom resources do.
             _ if !kind.ours => serde_json::to_writer(&mut body, &Untyped(&item)),
             _ => serde_json::to_writer(&mut body, &*item),
         };
@@ -178,7 +178,7 @@ pub fn list<'a>(
     Ok(bytes(200, "application/json", body))
 }
 
-/// A list of objects as they are stored.
+/// Writes a list of objects as they are stored.
 pub fn json_list(kind: &ResourceKind, items: &[JsonResource], list_meta: &Value) -> Response {
     let mut body = list_head(&format!("{}List", kind.kind), &kind.api_version(), list_meta);
     body.reserve_exact(items.iter().map(|item| item.json.len() + 1).sum::<usize>() + 2);
@@ -207,7 +207,7 @@ impl Serialize for Untyped<'_> {
     }
 }
 
-/// The answer to a delete that is done.
+/// The answer to a completed delete.
 pub fn deleted(kind: &ResourceKind, name: &str, uid: &str) -> Value {
     let mut details = json!({"name": name, "kind": kind.plural, "uid": uid});
     if !kind.group.is_empty() {

@@ -1,4 +1,4 @@
-//! Answers about the sender: who they are, and what they may do.
+//! Answers about the sender: its identity, and its rights.
 
 use axum::response::Response;
 use bytes::Bytes;
@@ -47,7 +47,8 @@ fn user_info(call: &Call) -> Value {
     info
 }
 
-/// What a review asks about. RBAC knows no selectors, so a review with one asks about the whole collection.
+/// The attributes that a review asks about. RBAC has no selectors, so a review with one asks about the whole
+/// collection.
 fn asked(spec: &Value) -> Result<Attributes, FieldError> {
     const ONE: &str = "exactly one of nonResourceAttributes or resourceAttributes must be specified";
     let text = |part: &str, field: &str| spec[part][field].as_str().unwrap_or_default().to_owned();

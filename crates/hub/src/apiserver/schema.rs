@@ -1,4 +1,4 @@
-//! Structural schemas: what a kind's objects may hold, and the three things done with it: prune, default, validate.
+//! Structural schemas: the structure of a kind's objects, and the three operations on it: prune, default, validate.
 //!
 //! For our kinds this is apiextensions-apiserver's treatment of custom resources. Built-in kinds are treated as a
 //! decoder into Go structs treats them ([`decode`]): a wrong type is a bad request, not an invalid field.
@@ -19,7 +19,7 @@ fn properties(schema: &Value) -> Option<&serde_json::Map<String, Value>> {
     schema.get("properties").and_then(Value::as_object)
 }
 
-/// An object schema without properties takes anything.
+/// An object schema without properties accepts anything.
 fn preserves_unknown(schema: &Value) -> bool {
     schema["x-kubernetes-preserve-unknown-fields"] == json!(true)
 }
@@ -60,7 +60,7 @@ pub fn prune(value: &mut Value, schema: &Value, path: &str, unknown: &mut Vec<St
     }
 }
 
-/// Removes nulls where none is allowed: they count as absent.
+/// Removes nulls where they are not allowed: they count as absent.
 pub fn drop_nulls(value: &mut Value, schema: &Value) {
     match value {
         Value::Object(map) => {
@@ -80,7 +80,7 @@ fn is_nullable(schema: &Value) -> bool {
     schema["nullable"] == json!(true)
 }
 
-/// Fills in defaults of what is absent, and of nulls where none is allowed.
+/// Sets defaults of absent fields, and of nulls where they are not allowed.
 pub fn default(value: &mut Value, schema: &Value) {
     match value {
         Value::Object(map) => {
@@ -125,6 +125,7 @@ pub fn validate(value: &Value, schema: &Value, path: &str, errors: &mut Vec<Fiel
     if value.is_null() && schema["nullable"] == json!(true) {
         return;
     }
+
     if schema["x-kubernetes-int-or-string"] == json!(true) {
         if !value.is_string() && !has_type(value, "integer") {
             let detail = format!("{path} in body must be of type int-or-string: {:?}", type_name(value));
@@ -132,12 +133,14 @@ pub fn validate(value: &Value, schema: &Value, path: &str, errors: &mut Vec<Fiel
         }
         return;
     }
+
     let wrong_type = schema["type"].as_str().filter(|wanted| !has_type(value, wanted));
     if let Some(wanted) = wrong_type {
         let actual = type_name(value);
         let detail = format!("{path} in body must be of type {wanted}: {actual:?}");
         errors.push(FieldError::wrong_type(path, &json!(actual), &detail));
     }
+
     if let Some(allowed) = schema["enum"].as_array()
         && !allowed.contains(value)
     {
@@ -145,6 +148,7 @@ pub fn validate(value: &Value, schema: &Value, path: &str, errors: &mut Vec<Fiel
         let names: Vec<_> = names.iter().map(String::as_str).collect();
         errors.push(FieldError::not_supported(path, value, &names));
     }
+
     if wrong_type.is_some() {
         return;
     }
@@ -167,7 +171,7 @@ fn validate_string(text: &str, schema: &Value, path: &str, errors: &mut Vec<Fiel
         errors.push(FieldError::invalid(path, &value, &format!("{path} in body should be at least {min} chars long")));
     }
     if let Some(pattern) = schema["pattern"].as_str() {
-        // The registry's test compiles each pattern of our kinds; one that doesn't compile must not admit anything.
+        // A test compiles each pattern of our kinds; a pattern that doesn't compile must not admit anything.
         if !Regex::new(pattern).is_ok_and(|regex| regex.is_match(text)) {
             errors.push(FieldError::invalid(path, &value, &format!("{path} in body should match '{pattern}'")));
         }
@@ -213,9 +217,11 @@ fn validate_array(items: &[Value], schema: &Value, path: &str, errors: &mut Vec<
         let detail = format!("{path} in body should have at least {min} items");
         errors.push(FieldError::invalid(path, &json!(items.len()), &detail));
     }
+
     for (n, item) in items.iter().enumerate() {
         validate(item, &schema["items"], &format!("{path}[{n}]"), errors);
     }
+
     let keys = schema["x-kubernetes-list-map-keys"].as_array();
     let identity = |item: &Value| -> Value {
         match keys {
@@ -228,6 +234,7 @@ fn validate_array(items: &[Value], schema: &Value, path: &str, errors: &mut Vec<
             None => item.clone(),
         }
     };
+
     if matches!(schema["x-kubernetes-list-type"].as_str(), Some("map" | "set")) {
         let mut seen = BTreeSet::new();
         for (n, item) in items.iter().enumerate() {
@@ -261,9 +268,11 @@ pub fn decode(value: &mut Value, schema: &Value, place: &str) -> Result<(), Stri
     if let Value::Object(map) = value {
         map.retain(|_, value| !value.is_null());
     }
+
     if schema["x-kubernetes-int-or-string"] == json!(true) || schema.get("type").is_none() {
         return Ok(());
     }
+
     let wanted = schema["type"].as_str().unwrap_or_default();
     if !has_type(value, wanted) {
         let actual = match type_name(value) {
@@ -280,6 +289,7 @@ pub fn decode(value: &mut Value, schema: &Value, place: &str) -> Result<(), Stri
         };
         return Err(format!("json: cannot unmarshal {actual} into Go struct field {place} of type {wanted}"));
     }
+
     match value {
         Value::String(text) => match schema["format"].as_str() {
             Some("byte") => {
@@ -288,7 +298,7 @@ pub fn decode(value: &mut Value, schema: &Value, place: &str) -> Result<(), Stri
             Some(format @ ("date-time" | MICRO_TIME)) => {
                 let wrong = || format!("parsing time {text:?} in field {place}: not RFC 3339");
                 let time = text.parse::<jiff::Timestamp>().map_err(|_| wrong())?;
-                // Go's layouts: whole seconds, of which a fraction is cut; or exactly six digits.
+                // Go's layouts: whole seconds, without the fraction; or exactly six digits.
                 let micro = format == MICRO_TIME;
                 if micro && !text.split_once('.').is_some_and(|(_, rest)| has_six_digits(rest)) {
                     return Err(wrong());
@@ -320,7 +330,7 @@ pub fn decode(value: &mut Value, schema: &Value, place: &str) -> Result<(), Stri
     Ok(())
 }
 
-/// Of what follows the point behind a second.
+/// Whether the text after a second's point begins with exactly six digits.
 fn has_six_digits(text: &str) -> bool {
     text.bytes().take_while(u8::is_ascii_digit).count() == 6
 }

@@ -1,4 +1,4 @@
-//! Approvals of prunes and overrides of freezes that need two people, by a ClusterGrant or by the Namespace.
+//! Approvals of prunes and overrides of freezes that need two people, as required by a ClusterGrant or the Namespace.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ use crate::controllers::{
     services::load_grants,
 };
 
-/// Refuses an approval that lacks the proposal of another person. One that stands already is not checked again.
+/// Refuses an approval without another person's proposal. An approval that exists already is not checked again.
 pub async fn check(call: &Call, object: &Value, old: Option<&Value>) -> Result<(), ApiError> {
     if !admission::is_service(call) && !sets::is_set(call) {
         return Ok(());
@@ -31,7 +31,7 @@ pub async fn check(call: &Call, object: &Value, old: Option<&Value>) -> Result<(
         let stated = |object: &'_ Value| annotation(object, approved.annotation()).map(str::to_owned);
         let Some(text) = stated(object).filter(|text| old.and_then(stated).as_ref() != Some(text)) else { continue };
         let Some(asker) = asks_for_two(call, object, approved).await.map_err(store_failed)? else { continue };
-        // A proposal of this very write is none of another person.
+        // A proposal in this same write is not another person's.
         let proposal = old.and_then(|old| proposal(old, approved));
         let person = Person { name: &admission::author(call), namespace: meta::text(object, "namespace") };
         let checked = match old.is_some_and(|old| old["spec"] != object["spec"]) {
@@ -56,8 +56,9 @@ async fn asks_for_two(call: &Call, object: &Value, approved: Approved) -> Result
     Ok(approvals::asks_for_two(approved, (namespace, &annotations), labels.as_ref(), &grants))
 }
 
-/// Labels of the administrators' cluster that a service is on. None: each grant counts. This holds for a set, for a cluster that doesn't exist,
-/// and for a reference that may mean a tenant's own cluster, because tenants decide about its labels and existence.
+/// Labels of the administrators' cluster that a service is on. None: each grant counts. This holds for a set, for a
+/// cluster that doesn't exist, and for a reference that may mean a tenant's own cluster, because tenants decide about
+/// its labels and existence.
 async fn cluster_labels(
     store: &Store,
     namespace: &str,

@@ -9,10 +9,10 @@ use super::status::ApiError;
 
 mod labels;
 
-/// Longest selector; a longer one is a mistake or an attack.
+/// Maximum length of a selector; a longer one is a mistake or an attack.
 const LONGEST: usize = 64 * 1024;
 
-/// What a list or a watch is narrowed to. What the store can't decide is decided here.
+/// The filter of a list or a watch. The parts that the store can't evaluate are evaluated here.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
     pub labels: Selector,
@@ -35,11 +35,11 @@ pub struct FieldRequirement {
     pub value: String,
 }
 
-/// What field selectors may name.
+/// The fields that field selectors may name.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Selectable {
     pub fields: &'static [&'static str],
-    /// Kinds of Kubernetes that say nothing of selectors are spoken of in other words.
+    /// Kubernetes uses another message for kinds that declare no selectors of their own.
     pub common: bool,
 }
 
@@ -65,7 +65,7 @@ impl Filter {
         Ok(filter)
     }
 
-    /// The one name that can match, if the selector says so: a look-up instead of a scan.
+    /// The only name that can match, if the selector says so: a lookup instead of a scan.
     pub fn name(&self) -> Option<&str> {
         self.fields.iter().find(|f| f.equal && f.field == "metadata.name").map(|f| f.value.as_str())
     }
@@ -74,7 +74,7 @@ impl Filter {
         self.fields.iter().find(|f| f.equal && f.field == "metadata.namespace").map(|f| f.value.as_str())
     }
 
-    /// Whether more is asked than labels, so that the store's answer must be filtered again.
+    /// Whether the filter has more than labels, so that the store's answer must be filtered again.
     pub fn needs_object(&self) -> bool {
         !self.compared.is_empty() || !self.fields.is_empty()
     }
@@ -89,9 +89,9 @@ impl Filter {
     }
 }
 
-/// A field of an object as a field selector sees it: text, empty if absent.
+/// The text of a field for a field selector; empty if absent.
 fn field_value(object: &Value, field: &str) -> String {
-    // Events know the reporter under two names, and their newer version has names of its own for what is stored.
+    // Events have two names for the reporter, and their newer version has names of its own for stored fields.
     let regarding = field.strip_prefix("regarding.").map(|rest| format!("involvedObject.{rest}"));
     let path = match field {
         "name" => "metadata.name",
@@ -112,6 +112,7 @@ fn parse_fields(text: &str, supported: Selectable) -> Result<Vec<FieldRequiremen
     if text.len() > LONGEST {
         return Err(ApiError::bad_request("the field selector is too long"));
     }
+
     let mut requirements = Vec::new();
     for term in split_unescaped(text).into_iter().filter(|t| !t.is_empty()) {
         let invalid = || ApiError::bad_request(format!("invalid selector: '{text}'; can't understand '{term}'"));
@@ -124,8 +125,9 @@ fn parse_fields(text: &str, supported: Selectable) -> Result<Vec<FieldRequiremen
         } else {
             return Err(invalid());
         };
+
         let value = unescape(value)?;
-        // Nothing that is nothing: everything, as in Kubernetes.
+        // An empty field that equals an empty value matches everything, as in Kubernetes.
         if field.is_empty() && value.is_empty() {
             continue;
         }

@@ -1,4 +1,4 @@
-//! ServiceSets: what is checked before one is written, its members, and what it would do.
+//! ServiceSets: checks before one is written, its members, and a plan of what it would do.
 
 use std::collections::HashSet;
 
@@ -36,10 +36,10 @@ use crate::{
     delivery::admission::{Inadmissible, check_set_dependencies, check_shape},
 };
 
-/// Members in one answer, unless fewer are asked for.
+/// Members in one answer, unless the request wants fewer.
 const PAGE: u32 = 500;
 
-/// Whether an object is one that a set has made.
+/// Whether the request is for a service, which a set may own.
 fn is_service(call: &Call) -> bool {
     call.kind.group == farwater_api::GROUP && call.kind.plural == "servicedeployments"
 }
@@ -48,12 +48,12 @@ pub fn is_set(call: &Call) -> bool {
     call.kind.group == farwater_api::GROUP && call.kind.plural == "servicesets"
 }
 
-/// What of a service its set says: nobody else changes that.
+/// The fields of a service that its set owns; only the set changes them.
 fn fixed(object: &Value) -> Value {
     json!([template_of(&object["spec"]), object["metadata"]["labels"], object["metadata"]["ownerReferences"]])
 }
 
-/// Refuses to change what a set has made, or a ManagedNamespace, but for what is its users' own.
+/// Refuses changes of what a set or a ManagedNamespace owns, except of the fields that belong to users.
 pub async fn check_change(call: &Call, object: &Value, old: &Value) -> Result<(), ApiError> {
     if is_set(call)
         && let Some(why) = managed_namespaces::describe_maker(old)
@@ -67,12 +67,12 @@ pub async fn check_change(call: &Call, object: &Value, old: &Value) -> Result<()
     refuse_if_stamped(call, meta::text(old, "uid"), meta::text(old, "name"), old).await
 }
 
-/// What of a set a ManagedNamespace says.
+/// The fields of a set that a ManagedNamespace owns.
 fn of_maker(object: &Value) -> Value {
     json!([object["spec"], object["metadata"]["labels"], object["metadata"]["ownerReferences"]])
 }
 
-/// Refuses to delete what a set has made, or a ManagedNamespace.
+/// Refuses to delete what a set or a ManagedNamespace owns.
 pub async fn check_delete(call: &Call, object: &Value) -> Result<(), ApiError> {
     if is_set(call) && !object["metadata"]["deletionTimestamp"].is_string() {
         return managed_namespaces::check_delete(call, object).await;
@@ -102,19 +102,19 @@ async fn refuse_if_stamped(call: &Call, uid: &str, name: &str, object: &Value) -
     Err(call.forbidden(name, &why))
 }
 
-/// What the services of a set name, each variant of them as an object of its own.
+/// The objects of a set's services that are checked for names, one per variant.
 pub fn variants(object: &Value) -> Vec<Value> {
     let Ok(spec) = serde_json::from_value::<ServiceSetSpec>(object["spec"].clone()) else { return Vec::new() };
     let variant = |(_, template): (String, farwater_api::service_set::TemplateSpec)| {
         let mut spec = template.0;
-        // Another selector is another place that secrets go to.
+        // Another selector sends secrets to other places.
         spec.insert("clusterSelector".to_owned(), object["spec"]["clusterSelector"].clone());
         json!({"metadata": object["metadata"], "spec": spec})
     };
     Template::variants(&spec).map(variant).collect()
 }
 
-/// Rules that no schema says, of the template and of what each override makes of it.
+/// Rules that the schema does not state, for the template and each of its overrides.
 pub fn check_spec(call: &Call, object: &Value, old: Option<&Value>) -> Result<(), ApiError> {
     if old.is_some_and(|old| old["spec"] == object["spec"]) {
         return Ok(());
@@ -137,7 +137,7 @@ pub fn check_spec(call: &Call, object: &Value, old: Option<&Value>) -> Result<()
     Err(ApiError::invalid(&call.kind.group, &call.kind.kind, meta::text(object, "name"), errors))
 }
 
-/// Refuses a set whose services would wait for themselves.
+/// Refuses a set whose services would wait for one another forever.
 pub async fn check_dependencies(call: &Call, object: &Value, old: Option<&Value>) -> Result<(), ApiError> {
     if old.is_some_and(|old| old["spec"] == object["spec"]) {
         return Ok(());
@@ -154,7 +154,7 @@ pub async fn check_dependencies(call: &Call, object: &Value, old: Option<&Value>
     }
 }
 
-/// Refuses to keep a set at a version that it never had, or has no more.
+/// Refuses a pin to a version that the set never had, or no longer has.
 pub async fn check_pin(call: &Call, object: &Value, old: Option<&Value>) -> Result<(), ApiError> {
     let pin = |object: &Value| object["spec"]["pin"]["version"].as_u64();
     let Some(version) = pin(object).filter(|version| old.and_then(pin) != Some(*version)) else { return Ok(()) };
@@ -169,7 +169,7 @@ pub async fn check_pin(call: &Call, object: &Value, old: Option<&Value>) -> Resu
     Err(ApiError::invalid(&call.kind.group, &call.kind.kind, meta::text(object, "name"), vec![error]))
 }
 
-/// `versions`: what the rollouts of a set were about, the newest first.
+/// `versions`: what the rollouts of a set deployed, newest first.
 pub async fn list_versions(call: &Call) -> Result<Response, ApiError> {
     let set = call.load(&call.info.name).await?;
     let mut tables = call.hub.store.tables().await.map_err(store_failed)?;
@@ -179,9 +179,9 @@ pub async fn list_versions(call: &Call) -> Result<Response, ApiError> {
     Ok(respond::json(200, &list))
 }
 
-/// For [`strategy::validate`]: a template is checked as the services are that are made of it.
+/// For [`strategy::validate`]: a template is checked like the services that are made of it.
 pub fn validate(object: &Value, old: Option<&Value>, errors: &mut Vec<FieldError>) {
-    // What its own schema refuses can't be put together.
+    // An object that its schema refuses can't be parsed.
     if !errors.is_empty() || old.is_some_and(|old| old["spec"] == object["spec"]) {
         return;
     }
@@ -189,7 +189,7 @@ pub fn validate(object: &Value, old: Option<&Value>, errors: &mut Vec<FieldError
     let mut known = HashSet::new();
     for (at, template) in Template::variants(&spec) {
         for mut error in check_template(&template).err().unwrap_or_default() {
-            // What is wrong with the template is wrong with each variant of it.
+            // An error of the template itself would occur in every variant of it.
             if known.insert(error.to_string()) {
                 let field = error.field.strip_prefix("spec").unwrap_or(&error.field);
                 let place = format!("spec.{at}{field}");
@@ -208,8 +208,8 @@ pub fn validate(object: &Value, old: Option<&Value>, errors: &mut Vec<FieldError
     }
 }
 
-/// `members?limit=N&continue=PLACE`: the clusters of a set, in no order that means something; with `step=NAME` those of a step, by
-/// the names of their services. `members?service=NAME`: the one whose service is called so.
+/// `members?limit=N&continue=PLACE`: the members of a set, in no meaningful order. With `step=NAME`: those of a step,
+/// by the names of their services. `members?service=NAME`: the member with a service of this name.
 pub async fn list_members(call: &Call) -> Result<Response, ApiError> {
     let set = call.load(&call.info.name).await?;
     let limit = match call.query.get("limit").unwrap_or_default() {
@@ -219,12 +219,14 @@ pub async fn list_members(call: &Call) -> Result<Response, ApiError> {
             .map_err(|error| ApiError::bad_request(format!("the parameter limit is no number: {error}")))?
             .clamp(1, PAGE),
     };
+
     let selected = match call.query.get("step").unwrap_or_default() {
         "" => Selected::All,
         step => Selected::Step(find_step(&set, step)?),
     };
     let after = Place::parse(call.query.get("continue").unwrap_or_default(), selected)
         .ok_or_else(|| ApiError::bad_request("the parameter continue is none that a list of this step has given"))?;
+
     let (key, delivery) = (Name::new(&call.info.namespace, &call.info.name), &call.hub.delivery);
     let (members, next) = match call.query.get("service") {
         Some(service) => (
@@ -233,6 +235,7 @@ pub async fn list_members(call: &Call) -> Result<Response, ApiError> {
         ),
         None => plan_sets::members(delivery, (&key, &set), selected, (&after, limit)).await.map_err(store_failed)?,
     };
+
     let mut metadata = json!({"resourceVersion": set.version.to_string()});
     if let Some(next) = next {
         metadata["continue"] = next.into();
@@ -243,7 +246,7 @@ pub async fn list_members(call: &Call) -> Result<Response, ApiError> {
     ))
 }
 
-/// The number of a step that is named.
+/// Number of the step with this name.
 fn find_step(set: &Resource, name: &str) -> Result<u16, ApiError> {
     let spec: ServiceSetSpec = serde_json::from_value(set.object["spec"].clone()).map_err(ApiError::internal)?;
     let steps = spec.rollout.steps.iter().map(|step| step.name.as_str());
@@ -252,7 +255,7 @@ fn find_step(set: &Resource, name: &str) -> Result<u16, ApiError> {
     found.ok_or_else(|| ApiError::bad_request(format!("there is no step {name:?}: the set has {}", names.join(", "))))
 }
 
-/// `rollout`: how far it has come, counted.
+/// `rollout`: the rollout's members, counted.
 pub async fn survey_rollout(call: &Call) -> Result<Response, ApiError> {
     let set = call.load(&call.info.name).await?;
     let (key, delivery) = (Name::new(&call.info.namespace, &call.info.name), &call.hub.delivery);
@@ -270,7 +273,7 @@ pub async fn survey_rollout(call: &Call) -> Result<Response, ApiError> {
     ))
 }
 
-/// `get` plans the set as it is; `create` as it is sent.
+/// `get` plans the stored set; `create` plans the set that was sent.
 pub async fn plan(call: &Call, body: Option<&Bytes>) -> Result<Response, ApiError> {
     let name = &call.info.name;
     let (uid, object) = match body {
@@ -294,10 +297,12 @@ pub async fn plan(call: &Call, body: Option<&Bytes>) -> Result<Response, ApiErro
             (found.map(|found| found.uid).unwrap_or_default(), object)
         }
     };
+
     let (uid, set) = match managed_namespaces::is_managed(call) {
         true => managed_namespaces::plan_of(call, &object).await?,
         false => (uid, serde_json::from_value::<ServiceSet>(object).map_err(ApiError::internal)?),
     };
+
     let key = Name::new(&call.info.namespace, set.metadata.name.as_deref().unwrap_or(name));
     let planned = plan_sets::plan(&call.hub.delivery, &key, &uid, &set).await.map_err(store_failed)?;
     let plan: SetPlan = planned.map_err(|problems| {
@@ -306,6 +311,7 @@ pub async fn plan(call: &Call, body: Option<&Bytes>) -> Result<Response, ApiErro
             .map(|problem| FieldError::invalid_unquoted(format!("spec.{}", problem.field), &problem.why));
         ApiError::invalid(&call.kind.group, &call.kind.kind, name, wrong.collect())
     })?;
+
     let code = if body.is_some() { 201 } else { 200 };
     Ok(respond::json(
         code,

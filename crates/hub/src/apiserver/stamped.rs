@@ -1,4 +1,4 @@
-//! Services and sets that the hub makes itself: by the same rules as those that people send.
+//! Services and sets that the hub itself creates, by the same rules as those that people send.
 
 use farwater_api::{GROUP, ServiceDeploymentSpec, VERSION, service_set::TemplateSpec};
 use serde_json::{Map, Value, json};
@@ -15,11 +15,11 @@ fn kind() -> Option<&'static ResourceKind> {
     REGISTRY.find(GROUP, VERSION, "servicedeployments")
 }
 
-/// Fills in defaults. `Err` says what the API server would refuse.
+/// Sets defaults. `Err`: what the API server would refuse.
 pub fn complete(object: &mut Value) -> Result<(), Vec<FieldError>> {
     let Some(kind) = kind() else { return Ok(()) };
     let mut unknown = Vec::new();
-    // Of the metadata nothing is a person's but the labels.
+    // Users set no metadata of these services but the labels.
     schema::prune(&mut object["spec"], &kind.schema["properties"]["spec"], "spec", &mut unknown);
     schema::drop_nulls(&mut object["spec"], &kind.schema["properties"]["spec"]);
     schema::default(&mut object["spec"], &kind.schema["properties"]["spec"]);
@@ -29,14 +29,14 @@ pub fn complete(object: &mut Value) -> Result<(), Vec<FieldError>> {
     if errors.is_empty() { Ok(()) } else { Err(errors) }
 }
 
-/// Fills in the defaults of a set's spec, so that it is the same after somebody has annotated it.
+/// Sets the defaults of a set's spec, so that it stays equal after a user has annotated it.
 pub fn complete_set(spec: &mut Value) {
     if let Some(kind) = REGISTRY.find(GROUP, VERSION, "servicesets") {
         schema::default(spec, &kind.schema["properties"]["spec"]);
     }
 }
 
-/// What is wrong with a template, whatever the cluster is: fields are below its spec.
+/// Checks a template independently of the cluster. Fields of errors are below its spec.
 pub fn check_template(template: &TemplateSpec) -> Result<ServiceDeploymentSpec, Vec<FieldError>> {
     let mut object = sample(template.0.clone());
     complete(&mut object)?;
@@ -44,7 +44,7 @@ pub fn check_template(template: &TemplateSpec) -> Result<ServiceDeploymentSpec, 
     serde_json::from_value(object["spec"].take()).map_err(unreadable)
 }
 
-/// As it would be on some cluster.
+/// The template's service on an arbitrary cluster.
 fn sample(mut spec: Map<String, Value>) -> Value {
     spec.insert("clusterRef".to_owned(), json!({"name": "any"}));
     json!({
@@ -53,7 +53,7 @@ fn sample(mut spec: Map<String, Value>) -> Value {
     })
 }
 
-/// A service that is deleted: marked until its agent has confirmed; none: it is marked already.
+/// A service marked as deleted, which stays until its agent has confirmed. None: it is marked already.
 pub fn mark_deleted(object: &Value, now: jiff::Timestamp) -> Option<Value> {
     match plan_removal(object, kind()?, Cascade::default(), now) {
         Removal::Mark(marked) => Some(marked),

@@ -1,7 +1,7 @@
-//! Refusals as Kubernetes tells them: `metav1.Status` with field causes.
+//! Refusals in Kubernetes' form: `metav1.Status` with field causes.
 //!
-//! Texts and reasons follow `k8s.io/apimachinery/pkg/api/errors` and `pkg/util/validation/field`: clients match on
-//! them, and the real kube-apiserver is the judge of ours.
+//! Texts and reasons follow `k8s.io/apimachinery/pkg/api/errors` and `pkg/util/validation/field`, because clients match
+//! on them. Tests compare them with the real kube-apiserver.
 
 use std::fmt;
 
@@ -18,7 +18,7 @@ pub struct ApiError {
     pub reason: &'static str,
     pub message: String,
     pub details: Option<Box<Details>>,
-    /// What was also wrong with the request, for `Warning` headers.
+    /// Warnings about the request, for `Warning` headers.
     pub warnings: Vec<String>,
 }
 
@@ -39,7 +39,7 @@ pub struct Details {
     pub retry_after_seconds: Option<u32>,
 }
 
-/// Why one field is wrong.
+/// An error about one field.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct FieldError {
     pub reason: &'static str,
@@ -58,7 +58,7 @@ fn with_detail(head: String, detail: &str) -> String {
     if detail.is_empty() { head } else { format!("{head}: {detail}") }
 }
 
-/// A value as an error repeats it: long ones are cut, so that an answer never grows with what was sent.
+/// A value as an error repeats it. Long ones are cut, so that an answer never grows with the request.
 fn shown(value: &Value) -> String {
     cut(&value.to_string())
 }
@@ -84,12 +84,12 @@ impl FieldError {
         Self::new("FieldValueInvalid", field, with_detail(format!("Invalid value: {}", shown(value)), detail))
     }
 
-    /// A value that may be secret.
+    /// For a value that may be secret.
     pub fn invalid_unquoted(field: impl Into<String>, detail: &str) -> Self {
         Self::new("FieldValueInvalid", field, with_detail("Invalid value".into(), detail))
     }
 
-    /// A value that is written otherwise than as JSON with sorted fields.
+    /// For a value that is not shown as JSON with sorted fields.
     pub fn invalid_as(field: impl Into<String>, value: &str, detail: &str) -> Self {
         Self::new("FieldValueInvalid", field, with_detail(format!("Invalid value: {}", cut(value)), detail))
     }
@@ -151,17 +151,18 @@ impl ApiError {
         Self::new(400, "BadRequest", message)
     }
 
-    /// An error that Kubernetes has no reason for.
+    /// An error without a reason in Kubernetes.
     pub fn unknown(message: impl Into<String>) -> Self {
         Self::new(500, "", message)
     }
 
-    /// Fields that other managers own.
+    /// A conflict about fields that other managers own.
     pub fn apply_conflict(message: impl Into<String>, causes: Vec<FieldError>) -> Self {
         Self::new(409, "Conflict", message).with(Details { causes, ..Details::default() })
     }
 
-    /// A parameter that Kubernetes knows and this server doesn't honour. Ignoring it would change what was asked.
+    /// A parameter that Kubernetes has and this server doesn't support. Ignoring it would change the meaning of the
+    /// request.
     pub fn unsupported_parameter(name: &str, why: &str) -> Self {
         Self::bad_request(format!("the parameter {name:?} is not supported here: {why}"))
     }
@@ -216,7 +217,7 @@ impl ApiError {
         Self::new(422, "Invalid", message).with(Details { causes, ..details(group, kind, name) })
     }
 
-    /// Wrong options of a request: `kind` is `ListOptions`, `DeleteOptions` and the like.
+    /// Invalid options of a request. `kind`: `ListOptions`, `DeleteOptions` and the like.
     pub fn invalid_options(kind: &str, causes: Vec<FieldError>) -> Self {
         Self::invalid("meta.k8s.io", kind, "", causes)
     }
@@ -237,7 +238,7 @@ impl ApiError {
         Self::new(415, "UnsupportedMediaType", message)
     }
 
-    /// Of a patch of a built-in kind: the router of Kubernetes refuses it before anybody looks at it.
+    /// For a patch of a built-in kind: Kubernetes' router refuses it before any other check.
     pub fn wrong_media_type() -> Self {
         Self::new(415, "UnsupportedMediaType", "415: Unsupported Media Type").with(Details::default())
     }
@@ -265,7 +266,7 @@ impl ApiError {
         Self::new(500, "InternalError", format!("Internal error occurred: {message}"))
     }
 
-    /// The server doesn't know whether it did what was asked for.
+    /// It is unknown whether the write was committed.
     pub fn outcome_unknown(message: impl Into<String>) -> Self {
         Self::new(504, "Timeout", message)
     }

@@ -18,7 +18,7 @@ pub fn merge(object: &Value, patch: &Value, schema: &Value) -> Result<Value, Str
     merge_into(object.clone(), patch, schema)
 }
 
-/// The object is not copied: one item of a list may be patched again and again.
+/// Does not copy the object, because one item of a list may be patched many times.
 fn merge_into(object: Value, patch: &Value, schema: &Value) -> Result<Value, String> {
     match (object, patch) {
         (Value::Object(object), Value::Object(patch)) => merge_maps(object, patch, schema).map(Value::Object),
@@ -37,11 +37,13 @@ fn merge_maps(
         Some("delete") => return Ok(Map::new()),
         Some(other) => return Err(format!("unknown patch type: {other:?}")),
     }
+
     if let Some(keep) = patch.get(RETAIN_KEYS) {
         let keep = keep.as_array().ok_or("$retainKeys must be a list")?;
         let keep: HashSet<&str> = keep.iter().filter_map(Value::as_str).collect();
         merged.retain(|field, _| keep.contains(field.as_str()));
     }
+
     for (field, value) in patch.iter().filter(|(field, _)| !field.starts_with('$')) {
         let field_schema = property(schema, field);
         if value.is_null() {
@@ -61,11 +63,12 @@ fn merge_maps(
         };
         merged.insert(field.clone(), result);
     }
+
     apply_list_directives(&mut merged, patch, schema)?;
     Ok(merged)
 }
 
-/// `$deleteFromPrimitiveList/F` and `$setElementOrder/F` of lists that the patch doesn't otherwise name.
+/// Applies `$deleteFromPrimitiveList/F` and `$setElementOrder/F` for lists that the patch doesn't otherwise name.
 fn apply_list_directives(
     merged: &mut Map<String, Value>,
     patch: &Map<String, Value>,
@@ -126,6 +129,7 @@ fn merge_objects(old: &[Value], new: &[Value], key: &str, items: &Value) -> Resu
     if new.iter().any(|item| item[DIRECTIVE] == json!("replace")) {
         return Ok(new.iter().filter(|item| item.get(DIRECTIVE).is_none()).cloned().collect());
     }
+
     // Maps each key to the first item that has it. A deleted item leaves a gap, so that the positions stay valid.
     let mut merged: Vec<Option<Value>> = old.iter().cloned().map(Some).collect();
     let mut places = first_places(old.iter().map(|item| item.get(key)));
@@ -150,11 +154,12 @@ fn merge_objects(old: &[Value], new: &[Value], key: &str, items: &Value) -> Resu
             }
         }
     }
+
     Ok(merged.into_iter().flatten().collect())
 }
 
-/// `normalizeElementOrder`: what the client names is in its order; what only the server has is merged into that by the
-/// order on the server, and behind everything that the server doesn't know.
+/// `normalizeElementOrder`: items that the client names are in its order. Items that only the server has are merged
+/// into that by their order on the server, after everything that the server doesn't have.
 fn ordered(list: Vec<Value>, order: &[Value], server: &[Value], key: Option<&str>) -> Vec<Value> {
     let wanted = first_places(order.iter().map(|item| Some(identity(item, key))));
     let known = first_places(server.iter().map(|item| Some(identity(item, key))));
@@ -186,7 +191,7 @@ fn identity<'a>(item: &'a Value, key: Option<&str>) -> &'a Value {
     key.map_or(item, |key| &item[key])
 }
 
-/// By value, the first place that has it.
+/// The first position of each value.
 fn first_places<'a>(values: impl Iterator<Item = Option<&'a Value>>) -> HashMap<&'a Value, usize> {
     let mut places = HashMap::new();
     for (place, value) in values.enumerate() {

@@ -1,5 +1,5 @@
-//! What a kind's objects get and keep when they are written, and the rules of built-in kinds: the counterparts of
-//! `k8s.io/kubernetes/pkg/registry/*/strategy.go` and `pkg/apis/*/validation`.
+//! The fields that a kind's objects get and keep when they are written, and the rules of built-in kinds: the
+//! counterparts of `k8s.io/kubernetes/pkg/registry/*/strategy.go` and `pkg/apis/*/validation`.
 
 use farwater_api::{APPROVALS, SOURCE_CREDENTIALS, URL_PREFIX, cluster_grant::Approvals};
 use farwater_sources::UrlPrefix;
@@ -15,10 +15,10 @@ pub use defaults::{fill, normalize};
 pub use rules::rules;
 
 const RBAC: &str = "rbac.authorization.k8s.io";
-/// Largest sum of a ConfigMap's or Secret's values (`MaxSecretSize`).
+/// Maximum bytes of a ConfigMap's or Secret's values (`MaxSecretSize`).
 const DATA_LIMIT: usize = 1024 * 1024;
 
-/// Which part of an object a request may change.
+/// The part of an object that a request may change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     Main,
@@ -27,7 +27,7 @@ pub enum Part {
     Finalize,
 }
 
-/// Before an object is made: what the server owns is set, what a client may not set is dropped.
+/// Before an object is created: sets the server's fields, and drops fields that a client may not set.
 pub fn prepare_create(object: &mut Value, kind: &ResourceKind) {
     if kind.ours {
         if kind.has_status() {
@@ -49,7 +49,7 @@ pub fn prepare_create(object: &mut Value, kind: &ResourceKind) {
     }
 }
 
-/// Before an object is replaced: what this part may not change is taken from the old one.
+/// Before an object is replaced: takes the fields that this part may not change from the old one.
 pub fn prepare_update(object: &mut Value, old: &Value, kind: &ResourceKind, part: Part) {
     drop_unkept(object, kind);
     match part {
@@ -77,17 +77,17 @@ pub fn prepare_update(object: &mut Value, old: &Value, kind: &ResourceKind, part
     }
 }
 
-/// What is not kept although somebody wrote it, and so came to own it.
+/// Drops fields that are not stored, although a client wrote them and so owns them.
 fn drop_unkept(object: &mut Value, kind: &ResourceKind) {
     match kind.kind.as_str() {
-        // Known by name, and of the account's own namespace.
+        // A reference by name, in the account's own namespace.
         "ServiceAccount" => {
             let secrets = object.get_mut("secrets").and_then(Value::as_array_mut);
             for secret in secrets.into_iter().flatten().filter_map(Value::as_object_mut) {
                 secret.retain(|field, _| field == "name");
             }
         }
-        // What the feature gate CoordinatedLeaderElection, off by default, would read.
+        // Used by the feature gate CoordinatedLeaderElection, which is off by default.
         "Lease" => {
             for field in ["strategy", "preferredHolder"] {
                 set(&mut object["spec"], field, None);
@@ -116,7 +116,7 @@ fn keep(object: &mut Value, old: &Value, field: &str) {
     set(object, field, old.get(field).cloned());
 }
 
-/// Fields of the server's: absent means unchanged; the generation and the time of creation are never the client's.
+/// The server's fields: absent means unchanged; generation and creation time are never taken from the client.
 fn carry_metadata(object: &mut Value, old: &Value) {
     for field in ["uid", "deletionTimestamp", "deletionGracePeriodSeconds"] {
         if object["metadata"].get(field).is_none() {
@@ -128,7 +128,7 @@ fn carry_metadata(object: &mut Value, old: &Value) {
     }
 }
 
-/// Whether two objects differ in nothing but metadata and status.
+/// Whether two objects differ only in metadata and status.
 fn same_desire(a: &Value, b: &Value) -> bool {
     let others = |v: &Value| {
         let fields = v.as_object().into_iter().flatten();
@@ -140,14 +140,15 @@ fn same_desire(a: &Value, b: &Value) -> bool {
     others(a) == others(b)
 }
 
-/// Every rule that an object breaks; `old` is what it replaces.
+/// Returns every rule that an object breaks; `old`: the object that it replaces.
 pub fn validate(object: &Value, old: Option<&Value>, kind: &ResourceKind, part: Part) -> Vec<FieldError> {
     let mut errors = meta::validate(object, kind.names, !kind.ours);
     if let Some(old) = old {
         errors.extend(meta::validate_update(object, old));
     }
+
     if kind.ours {
-        // Metadata was decoded and has been checked by its own rules.
+        // Metadata was decoded and checked by its own rules.
         let mut body = object.clone();
         if let Some(map) = body.as_object_mut() {
             map.remove("metadata");
@@ -161,6 +162,7 @@ pub fn validate(object: &Value, old: Option<&Value>, kind: &ResourceKind, part: 
         }
         return errors;
     }
+
     match kind.kind.as_str() {
         "Namespace" => validate_namespace(object, old, part, &mut errors),
         "ConfigMap" => validate_config_map(object, old, &mut errors),
@@ -169,7 +171,7 @@ pub fn validate(object: &Value, old: Option<&Value>, kind: &ResourceKind, part: 
         "ClusterRole" => {
             validate_rules(object, false, &mut errors);
             if object["aggregationRule"].is_object() {
-                // Nobody here would fill in the rules that it selects.
+                // The hub has no controller that would fill in the selected rules.
                 errors.push(FieldError::forbidden("aggregationRule", "aggregated cluster roles are not supported"));
             }
         }
@@ -178,10 +180,11 @@ pub fn validate(object: &Value, old: Option<&Value>, kind: &ResourceKind, part: 
         "Lease" => validate_lease(object, &mut errors),
         _ => {}
     }
+
     errors
 }
 
-/// Kubernetes validates a status by itself, and its texts say so; the fields don't.
+/// Kubernetes validates a status by itself: its messages reflect that, its fields don't.
 fn relate_to_status(errors: &mut [FieldError]) {
     for error in errors {
         if let Some(short) = error.field.strip_prefix("status.") {
@@ -214,7 +217,7 @@ fn check_data_keys(object: &Value, fields: &[&str], errors: &mut Vec<FieldError>
     }
 }
 
-/// `immutable`, once true, holds the data and itself.
+/// Once `immutable` is true, the data and `immutable` itself can't change.
 fn check_immutable(object: &Value, old: &Value, fields: &[&str], errors: &mut Vec<FieldError>) {
     const WHY: &str = "field is immutable when `immutable` is set";
     if old["immutable"] != json!(true) {
@@ -239,7 +242,8 @@ fn validate_namespace(object: &Value, old: Option<&Value>, part: Part, errors: &
     {
         errors.push(FieldError::invalid(format!("metadata.annotations[{APPROVALS}]"), &stated, why));
     }
-    // Kubernetes says which one only where nothing else can be written.
+
+    // Kubernetes names the index only if nothing else can be written.
     let path =
         |n: usize| if part == Part::Finalize { format!("spec.finalizers[{n}]") } else { "spec.finalizers".into() };
     if old.is_none() || part == Part::Finalize {
@@ -247,6 +251,7 @@ fn validate_namespace(object: &Value, old: Option<&Value>, part: Part, errors: &
             meta::check_finalizer(finalizer, path(n), true, errors);
         }
     }
+
     if part == Part::Status {
         let (phase, when) = match object["metadata"].get("deletionTimestamp") {
             None => ("Active", "is empty"),
@@ -296,7 +301,8 @@ fn validate_secret(object: &Value, old: Option<&Value>, errors: &mut Vec<FieldEr
     }
 }
 
-/// A Secret that serves sources says which, or it would silently serve none. One that is stored already may stay.
+/// A Secret that serves sources must name a prefix; otherwise it would silently serve none. One that is stored already
+/// may stay.
 fn validate_prefix(object: &Value, old: Option<&Value>, errors: &mut Vec<FieldError>) {
     let prefix = |object: &Value| object["metadata"]["annotations"][URL_PREFIX].clone();
     let value = prefix(object);
@@ -506,7 +512,7 @@ mod tests {
             service(vec![rule(&long); 17]),
             &["spec.health: Too long: may not be more than 16384 bytes"],
         );
-        // What an older hub let in may stay.
+        // A spec that an older hub admitted may stay.
         let mut old = json!({"spec": rule("self.")});
         old["metadata"] = json!({"name": "a"});
         assert_eq!(validate(&old, Some(&old), kind("healthrules"), Part::Main), []);

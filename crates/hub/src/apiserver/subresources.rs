@@ -1,5 +1,5 @@
-//! Subresources that are no part of the object: tokens of service accounts, invitations of clusters, what agents
-//! report of a service's objects and hooks, and what was assigned to it before.
+//! Subresources that are no part of the object: tokens of service accounts, invitations of clusters, what agents report
+//! about a service's objects and hooks, and a service's earlier versions.
 
 use std::time::Duration;
 
@@ -58,7 +58,7 @@ pub fn our_api_version() -> String {
     format!("{}/{}", farwater_api::GROUP, farwater_api::VERSION)
 }
 
-/// The `spec` of what is sent to ask for something that isn't stored; none: it has none.
+/// The `spec` of a request that isn't stored; None: it has none.
 pub fn read_spec<T: DeserializeOwned>(call: &Call, bytes: &[u8], kind: &str) -> Result<Option<T>, ApiError> {
     let wrong = |why: String| {
         ApiError::bad_request(format!("the object provided is unrecognized (must be of type {kind}): {why}"))
@@ -90,14 +90,14 @@ async fn invite_cluster(call: &Call) -> Result<Response, ApiError> {
     Ok(respond::json(201, &answer))
 }
 
-/// The state of each object of a service, as its agent said last.
+/// The state of each object of a service, from its agent's last report.
 async fn list_objects(call: &Call) -> Result<Response, ApiError> {
     let service = call.load(&call.info.name).await?;
     let objects = load_objects(&call.hub.delivery, &service.uid).await.map_err(store_failed)?;
     Ok(answer_list("ObjectReportList", &service, &objects))
 }
 
-/// What the digest of a service's entry is made of.
+/// The inputs of the digest of a service's entry.
 async fn explain_digest(call: &Call) -> Result<Response, ApiError> {
     let service = call.load(&call.info.name).await?;
     let report = digest_report::load(&call.hub.delivery, &service).await.map_err(store_failed)?;
@@ -112,7 +112,7 @@ async fn explain_digest(call: &Call) -> Result<Response, ApiError> {
     Ok(respond::json(200, &answer))
 }
 
-/// What was assigned to a service, the newest first.
+/// The versions that were assigned to a service, newest first.
 async fn list_versions(call: &Call) -> Result<Response, ApiError> {
     let service = call.load(&call.info.name).await?;
     let entries = versions::load_entries(&call.hub.delivery, &service.uid).await.map_err(store_failed)?;
@@ -165,6 +165,7 @@ async fn create_token(call: &Call, bytes: &[u8]) -> Result<Response, ApiError> {
     let mut request = read_token_request(call, bytes)?;
     let account = call.load(&call.info.name).await?;
     let name = &call.info.name;
+
     let given = &request["metadata"]["name"];
     if given.as_str().is_some_and(|given| !given.is_empty() && given != name) {
         let why = "must match the service account name if specified";
@@ -178,8 +179,9 @@ async fn create_token(call: &Call, bytes: &[u8]) -> Result<Response, ApiError> {
         let why = "tokens are bound to their service account alone";
         return Err(invalid(name, FieldError::forbidden("spec.boundObjectRef", why)));
     }
+
     let seconds = &request["spec"]["expirationSeconds"];
-    // A negative duration is far below the least, like none at all.
+    // A negative duration counts as 0, which is far below the minimum.
     let ttl = seconds.as_i64().map(|s| Duration::from_secs(u64::try_from(s).unwrap_or(0)));
     let owner = TokenOwner { namespace: call.info.namespace.clone(), name: name.clone(), uid: account.uid.clone() };
     let issued = call.hub.access.issue_token(&owner, ttl, call.now).await.map_err(|error| match error {
@@ -189,6 +191,7 @@ async fn create_token(call: &Call, bytes: &[u8]) -> Result<Response, ApiError> {
         TokenError::Store(error) => store_failed(error),
         TokenError::Random => ApiError::internal(error),
     })?;
+
     request["apiVersion"] = json!("authentication.k8s.io/v1");
     request["kind"] = json!("TokenRequest");
     request["metadata"] = json!({
@@ -200,5 +203,6 @@ async fn create_token(call: &Call, bytes: &[u8]) -> Result<Response, ApiError> {
         request["spec"]["expirationSeconds"] = json!(seconds);
         request["status"]["expirationTimestamp"] = timestamp(expires);
     }
+
     Ok(respond::json(201, &request))
 }

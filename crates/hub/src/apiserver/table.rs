@@ -11,7 +11,7 @@ use super::{
     meta, views,
 };
 
-/// What a row's `object` holds (`includeObject`).
+/// The contents of a row's `object` (`includeObject`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IncludeObject {
     None,
@@ -19,7 +19,7 @@ pub enum IncludeObject {
     Object,
 }
 
-/// Seconds as kubectl writes ages (`k8s.io/apimachinery/pkg/util/duration.HumanDuration`).
+/// An age in kubectl's form (`k8s.io/apimachinery/pkg/util/duration.HumanDuration`).
 pub fn human_duration(seconds: i64) -> String {
     const MINUTE: i64 = 60;
     const HOUR: i64 = 60 * MINUTE;
@@ -29,7 +29,7 @@ pub fn human_duration(seconds: i64) -> String {
         if small == 0 { format!("{big}{big_unit}") } else { format!("{big}{big_unit}{small}{small_unit}") }
     };
     match seconds {
-        // A little ahead of our clock is now; far ahead is wrong.
+        // Slightly ahead of our clock counts as now; far ahead is invalid.
         ..-1 => "<invalid>".into(),
         -1..0 => "0s".into(),
         0..120 => format!("{seconds}s"),
@@ -103,7 +103,7 @@ fn time<'a>(object: &'a Value, path: &str) -> Option<&'a Value> {
     object.pointer(path).filter(|time| time.is_string())
 }
 
-/// Events say when they were seen in one of several ways, depending on their writer's age.
+/// Events say in one of several fields when they were seen, depending on their writer's age.
 fn first_seen(object: &Value, now: Timestamp) -> Value {
     age(time(object, "/firstTimestamp").or_else(|| time(object, "/eventTime")), now)
 }
@@ -243,7 +243,7 @@ pub fn row(kind: &ResourceKind, object: &Value, include: IncludeObject, now: Tim
     }
 }
 
-/// A table; without column definitions where a watch has sent them before.
+/// A table; without column definitions if a watch has sent them before.
 pub fn table(list_meta: Value, columns: Option<Value>, rows: Vec<Value>) -> Value {
     let mut table = json!({"kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": list_meta, "rows": rows});
     table["columnDefinitions"] = columns.unwrap_or(Value::Null);

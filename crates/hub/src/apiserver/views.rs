@@ -1,6 +1,6 @@
 //! Kinds that show what another kind stores: `events.k8s.io/v1` is core/v1's Event with other names for its fields.
 //!
-//! Everything inside works on the stored form. Requests are converted once they are decoded, answers when they are written.
+//! All code works on the stored form. Requests are converted after decoding, answers when they are written.
 
 use std::borrow::Cow;
 
@@ -13,9 +13,9 @@ use super::kinds::ResourceKind;
 pub struct View {
     pub stored_group: &'static str,
     stored_version: &'static str,
-    /// (stored, shown); what isn't named here has the same name in both.
+    /// (stored, shown); other fields have the same name in both.
     names: &'static [(&'static str, &'static str)],
-    /// Left out where they are empty: their stored forms are always written.
+    /// Omitted if they are empty; their stored forms are always written.
     omitted: &'static [&'static str],
 }
 

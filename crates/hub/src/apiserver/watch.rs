@@ -1,10 +1,10 @@
 //! Watch: changes as a stream of JSON lines.
 //!
-//! A watch without a version begins with the present state as ADDED events. That state is read in pages of different
-//! moments; changes that a page already showed are left out afterwards, so that no object goes back in time.
+//! A watch without a version begins with the present state as ADDED events. That state is read in pages at different
+//! moments. Changes that a page already showed are left out afterwards, so that no object goes back in time.
 //!
-//! Each page is read in a turn like any list, and the turn is given back before the page is sent: what a slow client keeps
-//! waiting is its own watch and nothing else.
+//! Each page is read in a turn like any list, and the turn is released before the page is sent, so that a slow client
+//! delays only its own watch.
 
 use std::{collections::HashMap, pin::pin, sync::Arc, time::Duration};
 
@@ -32,22 +32,24 @@ use crate::{
 
 /// How often a watch that asked for bookmarks gets one, as in kube-apiserver.
 const BOOKMARKS: Duration = Duration::from_secs(60);
-/// Events that may wait for a slow client; behind them the ring does, and a client that is slower still has to list again.
+/// Maximum number of events that wait for a slow client. Beyond that they wait in the ring, and a client that is slower
+/// still has to list again.
 const BUFFER: usize = 64;
 /// Objects read at a time for the initial state.
 const PAGE: usize = 500;
 const CATCH_UP: Duration = Duration::from_secs(5);
-/// How long a decision on the sender's token, account and rights counts. With the time that it takes to decide again, a watch ends
-/// within 5 s of the change that ends its right.
+/// How long a decision about the sender's token, account and rights counts. With the time for deciding again, a watch
+/// ends within 5 s of the change that ends its right.
 const DECIDED: Duration = Duration::from_secs(3);
-/// A watch that could not be decided upon for so long ends.
+/// A watch ends if its right could not be decided for this long.
 const UNDECIDED: Duration = Duration::from_secs(30);
 const RETRY: Duration = Duration::from_millis(500);
-/// How long a client may read nothing while there is little room for what is not read yet.
+/// How long a client may read nothing while there is little memory for unread events.
 const SHORT: Duration = Duration::from_secs(10);
-/// The same while there is.
+/// The same while there is enough memory.
 const STALLED: Duration = Duration::from_secs(300);
-/// The longest watch, whatever the client asks for; then it begins again where it was.
+/// Maximum duration of a watch in seconds, even if the client asks for more. After that the client continues where it
+/// was.
 const LONGEST: u64 = 3600;
 
 /// How a watch begins.
@@ -55,9 +57,9 @@ const LONGEST: u64 = 3600;
 enum Start {
     /// With the present state as ADDED events.
     State,
-    /// With what comes next.
+    /// With the next change.
     Now,
-    /// Behind this version.
+    /// After this version.
     Version(u64),
 }
 
@@ -71,7 +73,7 @@ fn start_of(options: &ListOptions, send_initial_given: bool) -> Start {
     }
 }
 
-/// What an event means to a watcher with this filter: its type, if it is shown at all.
+/// The type of an event for a watcher with this filter; None: it is not shown.
 fn event_type(event: &WatchEvent, filter: &Filter) -> Option<&'static str> {
     let is = match event.operation {
         Operation::Deleted => false,
@@ -79,8 +81,8 @@ fn event_type(event: &WatchEvent, filter: &Filter) -> Option<&'static str> {
     };
     let was = match event.operation {
         Operation::Created => false,
-        // The old object isn't kept, only its labels. Of the fields that can be selected only a phase ever changes;
-        // a DELETED too many is harmless, one too few is not.
+        // The old object isn't kept, only its labels. Of the selectable fields only a phase ever changes. An unneeded
+        // DELETED is harmless, a missing one is not.
         _ => {
             let lasting = filter.fields.iter().filter(|f| f.field != "status.phase").cloned().collect();
             Filter { fields: lasting, ..filter.clone() }.matches(&event.object, &event.old_labels)
@@ -98,12 +100,14 @@ pub fn watch(call: Call, turn: Turn) -> Result<Response, ApiError> {
     let options = ListOptions::parse(&call.query, call.kind, true)?;
     let given = call.query.get("sendInitialEvents").is_some();
     let start = start_of(&options, given);
-    // Only a state has to be read.
+    // Only an initial state has to be read.
     let turn = (start == Start::State).then_some(turn);
+
     let place = Arc::clone(&call.hub.watches).try_acquire_owned();
     let place = place.map_err(|_| ApiError::too_many_watches(call.hub.config.max_watches))?;
     let share = call.hub.watch_shares.take(call.user.share_name()).ok_or_else(ApiError::too_many_watches_of_user)?;
     let (sender, receiver) = mpsc::channel(BUFFER);
+
     let lasts = options.timeout_seconds.map_or_else(
         // Between half an hour and an hour, so that watches that began together don't end together.
         || Duration::from_secs(rand::rng().random_range(1800..3600)),
@@ -113,6 +117,7 @@ pub fn watch(call: Call, turn: Turn) -> Result<Response, ApiError> {
     let passes_on = read::passes_on(&call, &options.filter);
     let decided = Instant::now();
     let answers = call.hub.answers.of(&call.user);
+
     let feed = Feed {
         call: Arc::new(call),
         options,
@@ -125,6 +130,7 @@ pub fn watch(call: Call, turn: Turn) -> Result<Response, ApiError> {
         _place: (place, share),
     };
     tokio::spawn(feed.run(start, turn));
+
     let lines = stream::unfold(receiver, |mut receiver| async move {
         receiver.recv().await.map(|line: Bytes| (Ok::<_, std::convert::Infallible>(line), receiver))
     });
@@ -144,9 +150,9 @@ struct StateLine {
 
 /// Why a feed stops.
 enum Ended {
-    /// The client is gone, or its time is over.
+    /// The client is gone, or the watch's time is over.
     Silently,
-    /// The client gets the error as an event: the answer has begun.
+    /// The client gets the error as an event, because the answer has begun.
     With(ApiError),
 }
 
@@ -156,13 +162,13 @@ struct Feed {
     /// Whether events are sent as they are stored.
     passes_on: bool,
     sender: mpsc::Sender<Bytes>,
-    /// Room for unsent answers.
+    /// Memory for unread events.
     answers: UserAnswers,
     columns_sent: bool,
     deadline: Instant,
-    /// When the sender's rights were looked at.
+    /// When the sender's rights were decided last.
     decided: Instant,
-    /// One of `max-watches`, and one of its user's.
+    /// A place of `max-watches`, and one of the user's.
     _place: (OwnedSemaphorePermit, Share),
 }
 
@@ -186,10 +192,12 @@ impl Feed {
                 first
             }
         };
+
         let watch = store.watch(Some(self.call.kind.store.clone()), from);
         let mut watch = watch.map_err(|error| Ended::With(too_old(&error)))?;
+
         if let Some(last) = complete_at {
-            // Changes between the first page and the last belong to the state that the bookmark closes.
+            // Changes between the first page and the last belong to the state that the bookmark ends.
             if !store.wait_for(last, CATCH_UP).await {
                 return Err(Ended::With(ApiError::version_too_large(last, store.position())));
             }
@@ -204,6 +212,7 @@ impl Feed {
                 self.send_bookmark(watch.position(), true).await?;
             }
         }
+
         self.stream(watch, shown).await
     }
 
@@ -234,7 +243,7 @@ impl Feed {
         }
     }
 
-    /// Decides once more on the watch, if its decision counts no more. While that can't be decided, nothing is sent.
+    /// Decides the watch's right again if the last decision is too old. Until that succeeds, nothing is sent.
     async fn keep_decided(&mut self) -> Result<(), Ended> {
         let shutdown = self.call.hub.shutdown.clone();
         while self.decided.elapsed() >= DECIDED {
@@ -251,16 +260,18 @@ impl Feed {
         Ok(())
     }
 
-    /// The present state as ADDED events; returns the versions of its first and its last page. The request's own turn is for
-    /// the first.
+    /// Sends the present state as ADDED events. Returns the versions of its first and its last page. The request's own
+    /// turn is used for the first page.
     async fn send_state(&mut self, shown: &mut HashMap<Key, u64>, mut turn: Option<Turn>) -> Result<(u64, u64), Ended> {
         let (mut first, mut after) = (None, None);
         let hub = Arc::clone(&self.call.hub);
+
         if let Some(version) = self.options.version.filter(|v| *v > hub.store.position())
             && !hub.store.wait_for(version, CATCH_UP).await
         {
             return Err(Ended::With(ApiError::version_too_large(version, hub.store.position())));
         }
+
         loop {
             let turns = async {
                 let own = match turn.take() {
@@ -273,12 +284,15 @@ impl Feed {
                 turns = turns => turns,
                 () = self.sender.closed() => return Err(Ended::Silently),
             };
+
             self.keep_decided().await?;
             let page = self.state_page(after).await.map_err(Ended::With)?;
             drop(turns);
+
             let bytes = page.items.iter().map(|item| item.line.len()).sum();
             let held = self.answers.take(bytes).await;
             let Some(mut held) = held else { return Err(Ended::With(ApiError::too_many_unread())) };
+
             let start = *first.get_or_insert(page.version);
             for StateLine { key, version, line } in page.items {
                 if version > start {
@@ -287,6 +301,7 @@ impl Feed {
                 let of_line = held.split(line.len());
                 self.place(line.len(), of_line).await?.send(line);
             }
+
             match page.next {
                 Some(next) => after = Some(next),
                 None => return Ok((start, page.version)),
@@ -325,10 +340,10 @@ impl Feed {
             }
             shown.remove(&event.key);
         }
-        // A client that reads slowly keeps this one waiting for as long as it likes.
+        // A slow client may have delayed this for any time, so decide again.
         self.keep_decided().await?;
         let Some(kind) = event_type(event, &self.options.filter) else { return Ok(()) };
-        // Before the line is made: what waits for a client is one object for all.
+        // Reserve before the line is made, so that a waiting client only holds an object that all clients share.
         let place = self.place(event.json().len(), Held::default()).await?;
         place.send(match self.passes_on {
             true => line(kind, event.json().as_bytes()),
@@ -345,7 +360,7 @@ impl Feed {
     }
 
     async fn send_bookmark(&mut self, version: u64, initial_end: bool) -> Result<(), Ended> {
-        // A watch may begin ahead of the server; nobody knows yet what leads there.
+        // A watch may begin ahead of the server; the changes up to that version are unknown yet.
         if version > self.call.hub.store.position() {
             return Ok(());
         }
@@ -366,9 +381,9 @@ impl Feed {
         Ok(())
     }
 
-    /// A place for a line of so many bytes. `held`: room that it has already.
+    /// Reserves a place for a line of `bytes`. `held`: memory that it has reserved already.
     async fn place(&self, bytes: usize, mut held: Held) -> Result<Place, Ended> {
-        // One that reads nothing holds its place no longer than others, and memory only while there is enough of it.
+        // A client that reads nothing keeps its place no longer than others, and memory only while there is enough.
         let room = async {
             let slot = self.sender.clone().reserve_owned().await.ok()?;
             self.answers.grow(&mut held, bytes).await.ok().map(|()| slot)
@@ -388,7 +403,7 @@ impl Feed {
     }
 }
 
-/// Where a line is sent once it is made.
+/// A reserved place for a line.
 struct Place {
     slot: mpsc::OwnedPermit<Bytes>,
     held: Held,

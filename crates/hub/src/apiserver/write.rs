@@ -23,9 +23,9 @@ use super::{
 };
 use crate::auth::Attributes;
 
-/// How often a write that names no version is tried again after another one came first.
+/// How often a write that names no version is retried after another write came first.
 pub const ATTEMPTS: usize = 20;
-/// Names that are made up are tried again a few times; 27^5 of them collide rarely.
+/// Generated names are retried a few times; 27^5 of them rarely collide.
 const NAME_ATTEMPTS: usize = 8;
 
 pub async fn create(call: &Call, body: Bytes) -> Result<Response, ApiError> {
@@ -46,7 +46,7 @@ async fn make(call: &Call, mut object: Value, options: &WriteOptions) -> Result<
     create_object(call, object, options.dry_run).await
 }
 
-/// What a client may not choose for a new object.
+/// Fields of a new object that a client may not choose.
 pub fn drop_server_fields(object: &mut Value) {
     const FIELDS: [&str; 6] = [
         "uid",
@@ -61,7 +61,7 @@ pub fn drop_server_fields(object: &mut Value) {
     }
 }
 
-/// The answer to a write that was done.
+/// The answer to a completed write.
 pub fn answer(call: &Call, code: u16, object: &Value, warnings: &[String]) -> Response {
     let object = admission::decorated(&call.hub, call.kind, object);
     let mut response = respond::object(code, call.kind, &object, call.form, call.now);
@@ -69,7 +69,7 @@ pub fn answer(call: &Call, code: u16, object: &Value, warnings: &[String]) -> Re
     response
 }
 
-/// Makes an object whose managers are known, and that has no fields of the server's.
+/// Creates an object that has managers, and none of the server's fields.
 pub async fn create_object(call: &Call, mut object: Value, dry_run: bool) -> Result<Value, ApiError> {
     check_namespace(call, &mut object)?;
     require_namespace(call, meta::text(&object, "name")).await?;
@@ -106,7 +106,7 @@ async fn create_once(call: &Call, mut object: Value, dry_run: bool) -> Result<Va
     insert(call, key, object).await.map(|resource| (*resource.object).clone())
 }
 
-/// `base` and five characters that spell no words and aren't mistaken for others.
+/// `base` and five characters that form no words and aren't mistaken for others.
 fn generated_name(base: &str) -> String {
     const LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
     const LONGEST_BASE: usize = 58;
@@ -120,7 +120,7 @@ fn generated_name(base: &str) -> String {
 pub fn check_namespace(call: &Call, object: &mut Value) -> Result<(), ApiError> {
     let given = meta::text(object, "namespace");
     if !call.kind.namespaced {
-        // Kubernetes takes it away without a word.
+        // Kubernetes removes it silently.
         object["metadata"].as_object_mut().map(|metadata| metadata.remove("namespace"));
         return Ok(());
     }
@@ -136,7 +136,7 @@ fn namespace_key(namespace: &str) -> Key {
     Key { kind: Kind::new("namespaces", ""), namespace: String::new(), name: namespace.to_owned() }
 }
 
-/// Whether something may be made in a namespace: it exists and isn't being removed.
+/// Whether objects may be created in a namespace: it exists and isn't being removed.
 fn open_namespace(
     found: Option<&Resource>,
     group: &str,
@@ -160,7 +160,7 @@ fn open_namespace(
     Err(error)
 }
 
-/// Before anything else is checked, so that the missing namespace is what people read first.
+/// Checked first, so that a missing namespace is the first error that people read.
 async fn require_namespace(call: &Call, name: &str) -> Result<(), ApiError> {
     if !call.kind.namespaced {
         return Ok(());
@@ -170,7 +170,7 @@ async fn require_namespace(call: &Call, name: &str) -> Result<(), ApiError> {
     open_namespace(found.as_ref(), &call.kind.group, &call.kind.plural, namespace, name)
 }
 
-/// Writes a new object. In a namespace that is looked at again in the same transaction: what is emptied stays empty.
+/// Writes a new object. Its namespace is checked in the same transaction, so that an emptied namespace stays empty.
 async fn insert(call: &Call, key: Key, object: Value) -> Result<Resource, ApiError> {
     let name = key.name.clone();
     let exists = || ApiError::already_exists(&call.kind.group, &call.kind.plural, &name);
@@ -181,6 +181,7 @@ async fn insert(call: &Call, key: Key, object: Value) -> Result<Resource, ApiErr
             other => store_failed(other.into()),
         });
     }
+
     let (kind, namespace) = (call.kind, call.info.namespace.clone());
     let result = call
         .hub
@@ -194,6 +195,7 @@ async fn insert(call: &Call, key: Key, object: Value) -> Result<Resource, ApiErr
             })
         })
         .await;
+
     result.map_err(|error| match &error {
         StoreError::Refused(refused) if matches!(**refused, WriteError::Exists) => exists(),
         StoreError::Aborted(why) => match why.downcast_ref::<ApiError>() {
@@ -212,7 +214,7 @@ fn check_rules(call: &Call, object: &Value, old: Option<&Value>, part: Part) -> 
     Err(ApiError::invalid(call.kind.stored_group(), &call.kind.kind, meta::text(object, "name"), errors))
 }
 
-/// Which part of the object the request is for.
+/// The part of the object that the request is for.
 pub fn part_of(call: &Call) -> Part {
     match call.info.subresource.as_str() {
         "status" => Part::Status,
@@ -238,7 +240,7 @@ pub async fn update(call: &Call, body: Bytes) -> Result<Response, ApiError> {
     run(call, &options, false, found, |_| Ok(Intake { object: object.clone(), warnings: warnings.clone() })).await
 }
 
-/// PUT makes what doesn't exist, of the kinds that Kubernetes makes so; who may not create is refused. None if it is there now.
+/// PUT creates a missing object for the kinds that Kubernetes creates so, if the sender may. None: it exists now.
 async fn create_absent(
     call: &Call,
     object: &Value,
@@ -255,13 +257,13 @@ async fn create_absent(
     }
 }
 
-/// The right to replace or to patch is not the right to make.
+/// The right to replace or to patch is not the right to create.
 pub async fn authorize_create(call: &Call) -> Result<(), ApiError> {
     let create = Attributes { verb: "create".to_owned(), ..attributes(&call.info) };
     authorize(&call.hub, &call.user, &create).await
 }
 
-/// What is sent to replace an object has its name, and may have its namespace.
+/// An object sent as a replacement must have the same name, and may have the same namespace.
 pub fn check_identity(call: &Call, object: &Value) -> Result<(), ApiError> {
     let (name, namespace) = (meta::text(object, "name"), meta::text(object, "namespace"));
     if name.is_empty() {
@@ -301,7 +303,7 @@ pub async fn patch(call: &Call, body: Bytes) -> Result<Response, ApiError> {
     .await
 }
 
-/// Puts what `make` makes of the present object in its place. `found` is that object, where it was read already.
+/// Replaces the present object by what `make` returns for it. `found`: that object, if it was read already.
 async fn run(
     call: &Call,
     options: &WriteOptions,
@@ -325,7 +327,7 @@ async fn run(
     Err(modified(call))
 }
 
-/// What is odd about an object that is about to be written.
+/// Warnings about an object that is about to be written.
 pub async fn warn(call: &Call, object: &Value, old: Option<&Value>) -> Result<Vec<String>, ApiError> {
     if !call.kind.ours {
         return Ok(Vec::new());
@@ -335,8 +337,8 @@ pub async fn warn(call: &Call, object: &Value, old: Option<&Value>) -> Result<Ve
     Ok(warnings)
 }
 
-/// One attempt to put an object whose managers are known in the place of another; none if another write came first and this
-/// one may be tried again. A patch applies to whatever is there; an update that names a version only to that.
+/// One attempt to replace an object by one that has its managers. None: another write came first, and this one may be
+/// retried. A patch applies to any state; an update that names a version applies only to that.
 pub async fn replace(
     call: &Call,
     current: &Resource,

@@ -1,8 +1,8 @@
-//! Acting as another user, as `kubectl --as` asks for it.
+//! Acting as another user, as with `kubectl --as`.
 //!
-//! After `k8s.io/apiserver/pkg/endpoints/filters/impersonation`: each part of the wanted user (name, groups, uid, extra values) needs the
-//! verb `impersonate` on that part. Kubernetes 1.36 also knows the narrower `impersonate:user-info` and the like; a right to those
-//! grants nothing here.
+//! After `k8s.io/apiserver/pkg/endpoints/filters/impersonation`: each part of the wanted user (name, groups, uid, extra
+//! values) needs the verb `impersonate` on that part. Kubernetes 1.36 also knows the narrower `impersonate:user-info`
+//! and the like; a right to those grants nothing here.
 
 use std::collections::BTreeMap;
 
@@ -18,17 +18,17 @@ const AUTHENTICATION_GROUP: &str = "authentication.k8s.io";
 const ANONYMOUS: &str = "system:anonymous";
 const UNAUTHENTICATED_GROUP: &str = "system:unauthenticated";
 
-/// Why a request may not be sent under another name.
+/// Why a request may not be sent as another user.
 #[derive(Debug)]
 pub enum ImpersonationError {
-    /// The headers make no sense; the text says why.
+    /// The headers are invalid; the text says why.
     Headers(String),
     /// The sender lacks a right on one part of the wanted user.
     Denied(Box<Attributes>, Decision),
     Access(AccessError),
 }
 
-/// The user that the headers ask for, before anything is filled in.
+/// The user in the headers, before defaults are added.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Wanted {
     name: String,
@@ -38,7 +38,7 @@ struct Wanted {
 }
 
 impl Access {
-    /// Whom a request is to be decided for instead of its sender, if it asks for it and they may.
+    /// The user that a request acts as instead of its sender. None: it asks for no impersonation.
     pub async fn impersonate(&self, sender: &User, headers: &HeaderMap) -> Result<Option<User>, ImpersonationError> {
         let Some(wanted) = Wanted::parse(headers).map_err(ImpersonationError::Headers)? else { return Ok(None) };
         for part in wanted.parts() {
@@ -73,7 +73,7 @@ impl Wanted {
 
     fn take(&mut self, name: &HeaderName, value: String) -> Result<(), String> {
         let once = |part: &mut String, value| {
-            // Which of two a server before us looked at can't be known.
+            // A proxy before the hub may have checked the other one.
             if !part.is_empty() {
                 return Err(format!("the header {name} was sent twice"));
             }
@@ -96,7 +96,7 @@ impl Wanted {
         Ok(())
     }
 
-    /// What the sender must be allowed, part by part.
+    /// The rights that the sender needs, one per part.
     fn parts(&self) -> Vec<Attributes> {
         let part = |group: &str, resource: &str, name: &str| Attributes {
             verb: "impersonate".to_owned(),
@@ -127,7 +127,7 @@ impl Wanted {
         parts
     }
 
-    /// Namespace and name, if the name is that of a service account.
+    /// Namespace and name, if this is the name of a service account.
     fn account(&self) -> Option<(&str, &str)> {
         let (namespace, name) = self.name.strip_prefix(SERVICE_ACCOUNT_PREFIX)?.split_once(':')?;
         let is_name = |text: &str| {

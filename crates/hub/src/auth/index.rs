@@ -1,4 +1,4 @@
-//! The roles and bindings in memory, following the store's watch.
+//! The roles and bindings in memory, kept up to date by the store's watch.
 
 use std::{
     sync::{Arc, RwLock},
@@ -15,12 +15,12 @@ use super::AccessError;
 
 /// How long a request waits for the index. It is behind by microseconds unless something is wrong.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Pause before the store is read again after it failed.
+/// Pause before the store is read again after a failure.
 const PAUSE: Duration = Duration::from_millis(500);
-/// Changes that are taken in under one lock.
+/// Changes that are applied under one lock.
 const BATCH: usize = 256;
 
-/// Up to which version of the store the policy is complete; none while it isn't following.
+/// The store's version up to which the policy is complete; None: it is not following.
 type Position = Option<u64>;
 
 #[derive(Clone)]
@@ -45,13 +45,13 @@ impl Index {
         let reached = position.wait_for(|position| position.is_some_and(|position| position >= version));
         match timeout(PATIENCE, reached).await {
             Ok(Ok(_)) => Ok(()),
-            // The feed is gone, or too slow: nobody knows what the policy should say.
+            // The feed has ended or is too slow, so the policy may be incomplete.
             Ok(Err(_)) | Err(_) => Err(AccessError::Behind),
         }
     }
 
     pub(super) fn read<T>(&self, decide: impl FnOnce(&Policy) -> T) -> Result<T, AccessError> {
-        // A poisoned lock is a policy that was left half changed.
+        // A poisoned lock means that the policy was left half changed.
         let policy = self.policy.read().map_err(|_| AccessError::Behind)?;
         Ok(decide(&policy))
     }
@@ -68,7 +68,7 @@ struct Feed {
 }
 
 impl Feed {
-    /// Follows until the store is closed; a watch that ended is started again from a new list.
+    /// Follows until the store is closed. A watch that ends is started again from a new list.
     async fn run(self, mut version: u64) {
         loop {
             match self.store.watch(None, version) {
@@ -107,7 +107,7 @@ impl Feed {
         }
     }
 
-    /// The version that the policy is of; none when the store is closed.
+    /// Reads the policy again and returns its version; None: the store is closed.
     async fn reload(&self) -> Option<u64> {
         loop {
             match load_policy(&self.store).await {
@@ -132,8 +132,8 @@ fn store_kind(kind: PolicyKind) -> Kind {
     Kind::new(kind.plural(), RBAC_GROUP)
 }
 
-/// Every role and binding, and a version from which to follow. The four lists are of different moments; the first is the
-/// oldest, and changes behind it are applied again, which changes nothing.
+/// Every role and binding, and a version from which to follow. The four lists are from different moments; the version
+/// is the first one's. Changes after it that a later list already contains are applied again, which has no effect.
 async fn load_policy(store: &Store) -> Result<(Policy, u64), StoreError> {
     let mut policy = Policy::default();
     let mut version = None;
@@ -157,7 +157,7 @@ fn take_in(policy: &mut Policy, event: &WatchEvent) {
     policy.apply(kind, &event.key.namespace, &event.key.name, object);
 }
 
-/// Compares without building the name: this is asked of every change of the hub.
+/// Compares without building the name, because this is called for every change in the hub.
 fn is_kind(stored: &Kind, kind: PolicyKind) -> bool {
     let rest = stored.as_str().strip_prefix(kind.plural()).and_then(|rest| rest.strip_prefix('.'));
     rest == Some(RBAC_GROUP)

@@ -170,7 +170,7 @@ async fn service_account_tokens_end_with_time_and_with_their_account() {
 
     world.delete(account).await;
     assert!(matches!(world.user_of(&issued.token).await, Err(Unauthenticated::Unknown)));
-    // An account of the same name is another account.
+    // Another account with the same name.
     world.account("bot").await;
     assert!(matches!(world.user_of(&issued.token).await, Err(Unauthenticated::Unknown)));
 }

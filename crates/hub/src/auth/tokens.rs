@@ -1,4 +1,4 @@
-//! Bearer tokens: opaque random text of which the store keeps the sha256.
+//! Bearer tokens: opaque random text, of which the store keeps the sha256.
 
 use std::time::Duration;
 
@@ -13,17 +13,17 @@ use zeroize::Zeroizing;
 
 use super::Access;
 
-/// What every token starts with, so that scanners for leaked secrets find them.
+/// Prefix of every token, so that scanners for leaked secrets find them.
 const PREFIX: &str = "fwt_";
 const TOKEN_BYTES: usize = 32;
-/// Longest token that is hashed; ours have 47 characters.
+/// Maximum length of a token that is hashed; ours have 47 characters.
 const MAX_TOKEN: usize = 512;
-/// Kubernetes' own limit; a shorter token ends before clocks agree.
+/// Kubernetes' own limit: clocks may differ by almost as much as a shorter token would last.
 const MIN_TTL: Duration = Duration::from_secs(10 * 60);
 const MAX_TTL: Duration = Duration::from_secs(365 * 24 * 3600);
 pub(crate) const ADMINISTRATOR: &str = "farwater-admin";
 
-/// Why a request has no user.
+/// Why a request could not be authenticated.
 #[derive(Debug, Error)]
 pub enum Unauthenticated {
     #[error("no bearer token was sent")]
@@ -37,7 +37,7 @@ pub enum Unauthenticated {
     Unavailable(#[source] StoreError),
 }
 
-/// The service account that a token is made for.
+/// The service account that a token is issued for.
 #[derive(Clone, Debug)]
 pub struct TokenOwner {
     pub namespace: String,
@@ -45,7 +45,7 @@ pub struct TokenOwner {
     pub uid: String,
 }
 
-/// A new token; the only time that its text exists.
+/// A new token; its text exists only here.
 pub struct IssuedToken {
     pub token: Zeroizing<String>,
     pub expires: Option<Timestamp>,
@@ -71,7 +71,8 @@ impl Access {
         found.ok_or(Unauthenticated::Unknown)
     }
 
-    /// Makes a token that stands for a service account until it ends, or the account is deleted. One hour unless told.
+    /// Issues a token for a service account. It is valid until it expires or the account is deleted. Default lifetime:
+    /// one hour.
     pub async fn issue_token(
         &self,
         owner: &TokenOwner,
@@ -96,7 +97,7 @@ impl Access {
         self.save(user, Some(bound), Some(expires), now).await
     }
 
-    /// Makes a token of the administrator. It doesn't expire: it is the way back in.
+    /// Issues a token for the administrator. It doesn't expire, because it is the way back in.
     pub(crate) async fn issue_administrator_token(&self, now: Timestamp) -> Result<IssuedToken, TokenError> {
         let user = User {
             name: ADMINISTRATOR.to_owned(),
@@ -106,7 +107,7 @@ impl Access {
         self.save(user, None, None, now).await
     }
 
-    /// Forgets expired tokens; authentication has refused them since they ended.
+    /// Deletes expired tokens; authentication refuses them in any case.
     pub(crate) async fn expire_tokens(&self, now: Timestamp) -> Result<u64, StoreError> {
         self.store.expire_tokens(now.as_second()).await
     }
@@ -123,8 +124,8 @@ impl Access {
         Ok(Some(User { name: stored.user, uid: stored.uid, groups: stored.groups, ..User::default() }))
     }
 
-    /// Whether the very object that a token is bound to still exists; one of the same name is another. A service account
-    /// that waits for its finalizers is gone as far as its tokens go, as in Kubernetes.
+    /// Whether the object that a token is bound to still exists; another object with the same name does not count. A
+    /// service account that waits for its finalizers counts as deleted, as in Kubernetes.
     async fn is_alive(&self, bound: &BoundObject) -> Result<bool, StoreError> {
         if bound.kind != "ServiceAccount" {
             return Ok(false);
@@ -172,7 +173,7 @@ fn hash(token: &str) -> [u8; 32] {
     Sha256::digest(token.as_bytes()).into()
 }
 
-/// RFC 6750. Two headers are refused: whoever stands before us may have looked at the other one.
+/// RFC 6750. Two headers are refused, because a proxy before the hub may have checked the other one.
 fn bearer_token(headers: &HeaderMap) -> Result<&str, Unauthenticated> {
     let mut values = headers.get_all(AUTHORIZATION).iter();
     let value = values.next().ok_or(Unauthenticated::Absent)?;

@@ -29,9 +29,9 @@ pub enum KubeconfigError {
     Store(#[from] StoreError),
 }
 
-/// Writes the administrator's kubeconfig where it is missing, and brings address and authority up to date where they
-/// have changed. The token in it is kept; one that the store doesn't know is replaced. A removed file gets a new token,
-/// and the old one goes on working: it may have been moved to where it is used.
+/// Writes the administrator's kubeconfig if it is missing, and updates its address and authority if they have changed.
+/// Its token is kept; a token that the store doesn't have is replaced. A removed file gets a new token, and the old
+/// token stays valid, because the file may have been moved to where it is used.
 pub async fn ensure_admin_kubeconfig(
     data: &DataDir,
     identity: &Identity,
@@ -85,7 +85,7 @@ fn parse(text: &str) -> Result<Present, String> {
     })
 }
 
-/// All values are of our own making and need no quoting: a URL, base64 and a token.
+/// All values are made by the hub and need no quoting: a URL, base64 and a token.
 fn render(url: &str, authority: &str, token: &str) -> Zeroizing<String> {
     Zeroizing::new(format!(
         "apiVersion: v1

@@ -1,4 +1,4 @@
-//! Which database the hub uses: what `--database` and its password file say.
+//! The hub's database, from `--database` and its password file.
 
 use std::{fmt, fs, path::Path};
 
@@ -6,14 +6,14 @@ use farwater_store::{Location, PostgresUrl, UrlError};
 use thiserror::Error;
 use zeroize::Zeroizing;
 
-/// Says in a data directory which database of a server it belongs to.
+/// File in a data directory that names the database server it belongs to.
 pub(crate) const ELSEWHERE: &str = "database";
 
 /// Far longer than any password.
 const MAX_PASSWORD_BYTES: u64 = 4 << 10;
 
-/// A URL as it was given. It may hold a password, so nothing prints it, and it is read only once all options are known: an
-/// error of the command line would repeat it.
+/// A URL as it was given. It may contain a password, so it is never printed. It is parsed only after all options are
+/// known, because an error of the command line would print it.
 #[derive(Clone, Default)]
 pub struct DatabaseUrl(Zeroizing<String>);
 
@@ -77,7 +77,7 @@ pub fn locate(named: DatabaseUrl, password_file: Option<&Path>) -> Result<Locati
     Ok(Path::new(&*named.0).into())
 }
 
-/// Where the store of a hub lies, from what its options say of it.
+/// Where a hub's store is, according to its options.
 pub fn store_location(
     data_dir: &Path,
     url: Option<DatabaseUrl>,
@@ -90,8 +90,8 @@ pub fn store_location(
     }
 }
 
-/// The file in the data directory, unless this belongs to a database of a server: an empty file beside it would look like a
-/// hub that has lost everything.
+/// The file in the data directory. Fails if the directory belongs to a database server: an empty file in it would look
+/// like a hub that has lost everything.
 pub(crate) fn local_file(data_dir: &Path) -> Result<Location, DatabaseError> {
     let file = data_dir.join("hub.db");
     match fs::read_to_string(data_dir.join(ELSEWHERE)) {
@@ -125,7 +125,7 @@ pub(super) fn resolve(
     Ok(Some(url.with_password(&password)?))
 }
 
-/// The first line: editors end it with a newline.
+/// The first line, because editors end a file with a newline.
 fn read_password(path: &Path) -> Result<Zeroizing<String>, DatabaseError> {
     let shown = || path.display().to_string();
     let read = |source| DatabaseError::Read { path: shown(), source };

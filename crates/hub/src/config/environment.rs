@@ -1,7 +1,7 @@
-//! Environment variables that look like options and are none.
+//! Environment variables that look like options and are not.
 //!
-//! They are told and not refused: other programs share the prefix, and in a pod beside a Service called `farwater` Kubernetes
-//! sets some itself.
+//! They cause a warning and no error: other programs use the same prefix, and in a pod next to a Service called
+//! `farwater` Kubernetes sets some itself.
 
 use std::ffi::OsString;
 
@@ -11,7 +11,7 @@ use super::HubArgs;
 
 const PREFIX: &str = "FARWATER_";
 
-/// Read by the other programs of this repository, and by its tests, which start hubs. A trailing `_` is a prefix.
+/// Variables of this repository's other programs, and of its tests, which start hubs. A trailing `_` marks a prefix.
 const OTHERS: &[&str] = &[
     "FARWATER_BIN",
     "FARWATER_BIN_DIR",
@@ -35,7 +35,7 @@ const OTHERS: &[&str] = &[
     "FARWATER_WRITE",
 ];
 
-/// A warning that names the variables that nobody reads, and those that the hub does.
+/// A warning that names the variables that no program reads, and those that the hub reads.
 pub fn check(names: impl IntoIterator<Item = OsString>) -> Option<String> {
     let command = HubArgs::augment_args(clap::Command::new("hub"));
     let valid: Vec<&str> = command.get_arguments().filter_map(|arg| arg.get_env()?.to_str()).collect();
@@ -52,8 +52,9 @@ pub fn check(names: impl IntoIterator<Item = OsString>) -> Option<String> {
     Some(format!("unknown environment variable {}; the hub's options are {}", unknown.join(", "), valid.join(", ")))
 }
 
-/// What the kubelet sets for Services of the pod's namespace: `NAME_SERVICE_HOST`, `NAME_SERVICE_PORT[_PORTNAME]`,
-/// `NAME_PORT`, `NAME_PORT_N_TCP[_ADDR|_PORT|_PROTO]` (k8s.io/kubernetes/pkg/kubelet/envvars).
+/// Variables that the kubelet sets for Services of the pod's namespace: `NAME_SERVICE_HOST`,
+/// `NAME_SERVICE_PORT[_PORTNAME]`, `NAME_PORT`, `NAME_PORT_N_TCP[_ADDR|_PORT|_PROTO]`
+/// (k8s.io/kubernetes/pkg/kubelet/envvars).
 fn is_service_link(name: &str) -> bool {
     name.ends_with("_SERVICE_HOST")
         || name.contains("_SERVICE_PORT")

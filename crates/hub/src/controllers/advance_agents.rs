@@ -1,7 +1,7 @@
-//! advance_agents: AgentPolicies → what each cluster's agent shall be.
+//! advance_agents: AgentPolicies → the settings of each cluster's agent.
 //!
-//! What is assigned is a row per cluster; the cluster's desired state carries it. A policy that goes, or that selects a cluster no
-//! more, leaves its agent as it is.
+//! A row per cluster has the assigned settings, and the cluster's desired state carries them. If a policy is deleted or
+//! no longer selects a cluster, its agent stays as it is.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -32,9 +32,10 @@ use super::{
 };
 use crate::{apiserver::labels, delivery::Delivery};
 
-/// While agents are on their way, or are to be heard after the hub was away: how late a deadline that has passed, or a cluster that fell silent, is seen.
+/// Pause while agents are updating, or have not been heard since the hub was away. A passed deadline or a silent
+/// cluster is noticed this late.
 const BUSY: Duration = Duration::from_secs(5);
-/// Else: a wake-up that was lost is made up for, and a cluster that comes back after a long silence gets its turn.
+/// Pause otherwise: a backstop for a lost wake-up, and the turn of a cluster that is back after a long silence.
 const IDLE: Duration = Duration::from_secs(60);
 
 pub async fn run(delivery: Arc<Delivery>, shutdown: CancellationToken) {
@@ -62,25 +63,27 @@ struct Member {
     row: AgentUpdateRow,
 }
 
-/// A member by what policies select it, also where its row can't be read: that is the matter of the policy which selects it.
+/// A member with the labels that select it. Its row may be unreadable: that is reported by the policy that selects it.
 struct Candidate {
     labels: BTreeMap<String, String>,
     member: Result<Member, StoreError>,
 }
 
-/// Does what the policies ask for now; answers whether to look again soon.
+/// Does what the policies want now. Returns whether to repeat that soon.
 async fn advance(delivery: &Delivery) -> Result<bool, StoreError> {
     let mut policies = Vec::new();
     resources::list_pages::<AgentPolicy>(&delivery.store, None, |resource| policies.push(resource)).await?;
     if policies.is_empty() || !delivery.clusters.is_loaded() {
         return Ok(false);
     }
+
     policies.sort_by(|a, b| a.key.name.cmp(&b.key.name));
     let mut candidates = load_candidates(delivery).await?;
+
     let mut busy = false;
     for resource in &policies {
         let policy: AgentPolicy = resources::parse(resource)?;
-        // The first by name has taken those that several select.
+        // Of several policies that select a cluster, the first by name has taken it.
         let selector = &policy.spec.cluster_selector;
         let (own, rest): (Vec<_>, Vec<_>) =
             candidates.into_iter().partition(|candidate| selects(selector, &candidate.labels));
@@ -95,6 +98,7 @@ async fn load_candidates(delivery: &Delivery) -> Result<Vec<Candidate>, StoreErr
     let rows = load_agent_updates(&mut *delivery.store.tables().await?).await?;
     let mut rows: BTreeMap<String, AgentUpdateRow> =
         rows.into_iter().map(|row| (row.cluster_uid.clone(), row)).collect();
+
     let mut candidates = Vec::new();
     let each = |resource: Resource| {
         let Some(state) = delivery.clusters.get(&resource.uid).filter(|state| state.key_print.is_some()) else {
@@ -113,6 +117,7 @@ async fn load_candidates(delivery: &Delivery) -> Result<Vec<Candidate>, StoreErr
         let labels = labels(&resource.object);
         candidates.push(Candidate { labels, member: agent.map(|agent| Member { agent, row }) });
     };
+
     resources::list_pages::<Cluster>(&delivery.store, None, each).await?;
     Ok(candidates)
 }
@@ -136,7 +141,7 @@ pub fn read_report(cluster_uid: &str, text: &str) -> Result<Option<AgentReport>,
     read_text(cluster_uid, text)
 }
 
-/// The JSON of a row; none where the text is empty.
+/// Parses the JSON of a row. None: the text is empty.
 pub fn read_text<T: DeserializeOwned>(cluster_uid: &str, text: &str) -> Result<Option<T>, StoreError> {
     if text.is_empty() {
         return Ok(None);
@@ -166,10 +171,11 @@ async fn advance_policy(
     candidates: Vec<Candidate>,
 ) -> Result<bool, StoreError> {
     let total = candidates.len();
-    // Who comes back after the hub was away tells nobody.
+    // A cluster that is heard again after the hub was away wakes no controller.
     let is_hearing = candidates
         .iter()
         .any(|candidate| candidate.member.as_ref().is_ok_and(|member| member.agent.heard == Heard::NotYet));
+
     let members: Result<Vec<Member>, StoreError> = candidates.into_iter().map(|candidate| candidate.member).collect();
     let limit = match &policy.spec.max_unavailable {
         IntOrString::Int(number) => Limit::parse(&number.to_string()),
@@ -177,6 +183,7 @@ async fn advance_policy(
     };
     let limit = limit.ok_or_else(|| "spec.maxUnavailable must be a number above 0, or 1% to 100%".to_owned());
     let wanted = settings_of(policy).and_then(|wanted| Ok((wanted, limit?)));
+
     let (verdicts, decision) = match (members, wanted) {
         (Ok(members), Ok((wanted, limit))) => {
             let agents: Vec<ClusterAgent> = members.iter().map(|member| member.agent.clone()).collect();
@@ -184,11 +191,12 @@ async fn advance_policy(
             carry_out(delivery, &members, &decision, &wanted).await?;
             (explain(&decision, total, policy.spec.suspend), decision)
         }
-        // Admission refuses these; what an older hub let in changes nothing.
+        // Admission refuses these. What an older hub admitted changes nothing.
         (_, Err(problem)) => (Verdict::stalled("InvalidSpec", problem), Decision::default()),
-        // Who is how far can't be told, so nobody is asked for anything.
+        // The progress of these agents is unknown, so none is changed.
         (Err(damage), _) => (Verdict::stalled("RowDamaged", damage.to_string()), Decision::default()),
     };
+
     let previous = policy.status.clone().unwrap_or_default();
     let generation = policy.metadata.generation.unwrap_or(0);
     let count = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
@@ -200,6 +208,7 @@ async fn advance_policy(
         updating_clusters: count(decision.updating),
         failed_clusters: count(decision.failed),
     };
+
     let name = Name::new("", &resource.key.name);
     resources::write_status::<AgentPolicy>(&delivery.store, &name, &resource.uid, &status).await?;
     Ok(decision.updating > 0 || is_hearing)
@@ -214,6 +223,7 @@ async fn carry_out(
 ) -> Result<(), StoreError> {
     let text = serde_json::to_string(wanted).map_err(StoreError::abort)?;
     let now = Timestamp::now().as_second();
+
     let mut rows = Vec::new();
     for member in decision.assign.iter().filter_map(|index| members.get(*index)) {
         tracing::info!(cluster = member.agent.name, image = wanted.image, "agent update requested");
@@ -225,6 +235,7 @@ async fn carry_out(
             ..AgentUpdateRow::default()
         });
     }
+
     for (index, reason) in &decision.retract {
         let Some(member) = members.get(*index) else { continue };
         tracing::warn!(
@@ -241,9 +252,11 @@ async fn carry_out(
             ..member.row.clone()
         });
     }
+
     if rows.is_empty() {
         return Ok(());
     }
+
     let changed: Vec<String> = rows.iter().map(|row| row.cluster_uid.clone()).collect();
     let written = delivery.store.transact(move |tx| {
         Box::pin(async move {
@@ -256,7 +269,7 @@ async fn carry_out(
     });
     written.await?;
     delivery.dirty.notify_one();
-    // Their status says where they are.
+    // Their status shows the new settings.
     changed.iter().for_each(|uid| delivery.check_cluster(uid));
     Ok(())
 }

@@ -1,7 +1,9 @@
-//! advance_promotions: stages that are healthy and gates that hold → the commit that the next stage's repository serves.
+//! advance_promotions: stages that are healthy and gates that hold → the commit that the next stage's repository
+//! serves.
 //!
-//! What was promoted is in the pipeline's row alone, and `fetch_sources` reads it there: a repository that follows a pipeline has no other
-//! way to a commit. A decision replaces the row that it was made from, and only while the pipeline's spec is the one that it went by.
+//! Only the pipeline's row says what was promoted, and `fetch_sources` reads it there: a repository that follows a
+//! pipeline gets commits in no other way. A decision replaces exactly the row that it was made from, and only while the
+//! pipeline's spec is the one that was read.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -47,14 +49,14 @@ use crate::{apiserver::check_template, delivery::Delivery};
 
 const NOT_LOADED: Duration = Duration::from_millis(200);
 const SOON: Duration = Duration::from_millis(500);
-/// Clocks are set, and clusters are heard without a change of anything.
+/// Requeue early enough for clocks that are set and clusters that poll without any write.
 const LONGEST_REST: Duration = Duration::from_secs(60);
-/// Bytes of what a stage lacks.
+/// Maximum bytes of what a stage lacks.
 const MAX_LACK: usize = 512;
-/// Names of users and reasons are kept in a status.
+/// Maximum lengths in a status, in bytes.
 const LONGEST_NAME: usize = 128;
 const LONGEST_REASON: usize = 512;
-/// How often a word is tried against writers that were faster.
+/// How often an approval is retried when another writer was faster.
 const ATTEMPTS: usize = 8;
 
 /// A pipeline with all that its decision depends on.
@@ -64,14 +66,14 @@ pub(super) struct Examined {
     pub(super) gates: Vec<Gates>,
     seen: Vec<Seen>,
     state: State,
-    /// The row that it was read from.
+    /// The row that it was read from; None: there is none yet.
     written: Option<String>,
 }
 
-/// What was found of a stage.
+/// Observed state of a stage.
 struct Seen {
     repository_uid: Option<String>,
-    /// As far as is known: one that is gone follows nothing else.
+    /// Whether its repository follows what it should. A repository that is gone counts as following.
     follows: bool,
     serves: Option<Promotable>,
     reference: String,
@@ -81,11 +83,11 @@ struct Seen {
     failed: bool,
     content: Result<Value, String>,
     tests: Tests,
-    /// Of the first stage: what its sets and services state.
+    /// Texts that the sets and services of the first stage state.
     stated: Vec<texts::Stated>,
 }
 
-/// Why a pipeline can't go on.
+/// Why a pipeline can't be decided.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ExamineError {
     #[error(transparent)]
@@ -108,7 +110,7 @@ impl Examined {
             let told: Vec<String> = problems.iter().map(|one| format!("spec.{}: {}", one.field, one.why)).collect();
             ExamineError::Invalid(told.join("; "))
         })?;
-        // The row first: whatever is decided elsewhere meanwhile, this decision then replaces nothing.
+        // Read the row first. If another decision is saved meanwhile, this one then replaces nothing.
         let written = load_pipeline(&mut *delivery.store.tables().await?, &resource.uid).await?;
         let state = read_state(name, written.as_deref())?;
         let mut seen = Vec::new();
@@ -145,7 +147,7 @@ impl Examined {
         decide(&self.resource.uid, &self.stages(), &self.state, times)
     }
 
-    /// Replaces the row that this was read from; not where another one is there by now, or another spec.
+    /// Replaces the row that this was read from. False: the row or the spec has changed since.
     async fn save(&self, delivery: &Delivery, state: &State, told: Vec<Told>) -> Result<bool, StoreError> {
         let text = serde_json::to_string(state).map_err(StoreError::abort)?;
         if self.written.as_ref() == Some(&text) {
@@ -171,7 +173,7 @@ impl Examined {
         saved.await
     }
 
-    /// Takes a person's word for a stage's candidate; whether nothing came between.
+    /// Saves a person's approval of a stage's candidate. False: the row or the spec has changed since it was read.
     async fn note(mut self, delivery: &Delivery, stage: &str, approval: Approval) -> Result<bool, StoreError> {
         let told = Told {
             is_warning: false,
@@ -183,7 +185,7 @@ impl Examined {
         self.save(delivery, &state, vec![told]).await
     }
 
-    /// Remembers what a gate was answered; whether nothing came between.
+    /// Saves a gate's answer. False: the row or the spec has changed since it was read.
     pub(super) async fn note_answer(
         mut self,
         delivery: &Delivery,
@@ -208,7 +210,7 @@ pub(super) fn read_state(name: &Name, text: Option<&str>) -> Result<State, Store
         .map_err(|error| StoreError::Row { what: format!("state of Pipeline {name}"), problem: error.to_string() })
 }
 
-/// Why a person's word is not taken.
+/// Why an approval is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
     #[error(transparent)]
@@ -217,21 +219,22 @@ pub enum Refusal {
     Missing,
     #[error("{0}")]
     NoStage(String),
-    /// Others are.
+    /// Only other people may approve.
     #[error("{0}")]
     NotAsked(String),
     #[error("{0}")]
     Conflict(String),
 }
 
-/// Takes a person's word for exactly what waits; the commit. `groups`: those of the person.
+/// Saves a person's approval of exactly the pending candidate, and returns its commit. `by`: the person; `groups`: the
+/// person's groups.
 pub async fn approve(
     delivery: &Delivery,
     name: &Name,
     request: &ApprovalRequest,
     (by, groups): (&str, &[String]),
 ) -> Result<String, Refusal> {
-    // The pipeline's controller may write meanwhile.
+    // The pipeline's controller may write the row meanwhile.
     for _ in 0..ATTEMPTS {
         let found = resources::load::<Pipeline>(&delivery.store, name).await?.ok_or(Refusal::Missing)?;
         let examined = Examined::load(delivery, name, found).await.map_err(|error| match error {
@@ -254,7 +257,7 @@ pub async fn approve(
 }
 
 impl Examined {
-    /// The commit that it is for.
+    /// Returns the commit that the approval is for.
     fn check_word(&self, delivery: &Delivery, request: &ApprovalRequest, groups: &[String]) -> Result<String, Refusal> {
         let (stage, stages) = (&request.stage, &self.pipeline.spec.stages);
         let Some(index) = stages.iter().position(|known| known.name == *stage) else {
@@ -267,10 +270,12 @@ impl Examined {
         let Some(approving) = &self.gates[index].approval else {
             return Err(Refusal::Conflict(format!("stage {stage} has no gate that asks for approval")));
         };
+
         if !approving.groups.is_empty() && !groups.iter().any(|group| approving.groups.contains(group)) {
             let of = approving.groups.join(", ");
             return Err(Refusal::NotAsked(format!("only members of {of} approve what gets to stage {stage}")));
         }
+
         let decision = self.decide(delivery);
         let waiting = decision.candidates[index].as_ref().and_then(|one| Some((one.digest?, one.what.commit.clone())));
         match waiting {
@@ -284,7 +289,7 @@ impl Examined {
     }
 }
 
-/// What a repository is to serve by the word of a pipeline; or why there is nothing, in one sentence.
+/// Returns what a repository that follows a pipeline serves, or why there is nothing, in one sentence.
 pub async fn find_promoted(
     delivery: &Delivery,
     repository: &Name,
@@ -311,7 +316,7 @@ pub async fn find_promoted(
 }
 
 pub async fn advance_promotions(delivery: Arc<Delivery>, name: Name) -> Result<Next, StoreError> {
-    // A cluster that isn't known yet is not one that is gone.
+    // Before clusters are loaded, an unknown cluster may well exist.
     if !delivery.clusters.is_loaded() {
         return Ok(Next::After(NOT_LOADED));
     }
@@ -324,10 +329,12 @@ pub async fn advance_promotions(delivery: Arc<Delivery>, name: Name) -> Result<N
         cleaned.await?;
         return Ok(Next::OnChange);
     };
+
     delivery.pipelines.know(&name, &pipeline.spec);
     if pipeline.metadata.deletion_timestamp.is_some() {
         return Ok(Next::OnChange);
     }
+
     let is_news =
         pipeline.status.as_ref().and_then(|status| status.observed_generation) != pipeline.metadata.generation;
     let examined = match Examined::load(&delivery, &name, (resource.clone(), pipeline.clone())).await {
@@ -340,18 +347,22 @@ pub async fn advance_promotions(delivery: Arc<Delivery>, name: Name) -> Result<N
             return Ok(Next::OnChange);
         }
     };
+
     let decision = examined.decide(&delivery);
     if !examined.save(&delivery, &decision.state, examined.tell(&decision)).await? {
         return Ok(Next::After(SOON));
     }
+
     examined.hand_over(&delivery, &name, &decision, is_news);
     for question in &decision.questions {
         let stage = pipeline.spec.stages[question.stage].name.clone();
         delivery.pipelines.asking.add(AskingGate { pipeline: name.clone(), stage, gate: question.gate });
     }
+
     let stages = examined.describe(&decision);
     let verdicts = examined.judge(&decision);
     write_status(&delivery, &name, (&resource, &pipeline), (verdicts, stages)).await?;
+
     let rest = |time: i64| {
         let left = time.saturating_sub(delivery.clock.now().as_second()).max(0).unsigned_abs();
         Duration::from_secs(left).clamp(SOON, LONGEST_REST)
@@ -372,7 +383,7 @@ impl Examined {
         promoted.chain(back).collect()
     }
 
-    /// Has repositories ask again that don't serve yet what they are to.
+    /// Requeues the repositories that do not serve yet what was promoted to them.
     fn hand_over(&self, delivery: &Delivery, name: &Name, decision: &Decision, is_news: bool) {
         for (stage, seen) in self.pipeline.spec.stages.iter().zip(&self.seen).skip(1) {
             if stage.pull_request.is_some() {
@@ -385,7 +396,8 @@ impl Examined {
             let promoted = decision.state.promoted(&stage.name);
             let Some(uid) = &seen.repository_uid else { continue };
             if (promoted.is_some() && promoted != seen.serves.as_ref()) || is_news {
-                // Once: what fails is asked again in its time, however often somebody looks here.
+                // Fetch at once only for the first time. After a failure the source retries on its own schedule,
+                // however often the pipeline is reconciled.
                 if let Some(promoted) = promoted
                     && (delivery.pipelines.is_first_hurry(uid, promoted) || is_news)
                 {
@@ -436,6 +448,7 @@ impl Examined {
             let (state, told) = proposed((stage, seen))?;
             Some((told.branch, state.proposed()?.problem.as_ref()?))
         };
+
         if let Some((branch, problem)) = stages().find_map(failing) {
             let told = format!("the proposal on branch {branch}: {}", problem.message);
             return match problem.lasting {
@@ -454,9 +467,11 @@ impl Examined {
             };
             promoted.is_some() && (is_late || seen.lacks.is_some())
         };
+
         if let Some((stage, _)) = stages().find(under_way) {
             return Verdict::reconciling("Promoting", format!("stage {} gets the promoted revision", stage.name));
         }
+
         for ((stage, _), candidate) in stages().zip(&decision.candidates) {
             let gates = || candidate.iter().flat_map(|candidate| &candidate.gates);
             if let Some(held) = gates().find(|held| held.failed) {
@@ -471,6 +486,7 @@ impl Examined {
                 );
             }
         }
+
         if let Some((_, proposed)) = stages().find_map(proposed) {
             let (branch, url) = (proposed.branch, proposed.url);
             return match proposed.commit {
@@ -538,8 +554,9 @@ async fn look_at_stage(
     promotes: &[String],
 ) -> Result<Seen, StoreError> {
     let namespace = &name.namespace;
-    // What later stages state of these counts for nothing.
+    // Texts that later stages state do not count.
     let promotes = if index == 0 { promotes } else { &[] };
+
     let mut seen = Seen {
         repository_uid: None,
         follows: true,
@@ -553,6 +570,7 @@ async fn look_at_stage(
         tests: Tests::default(),
         stated: Vec::new(),
     };
+
     let source = Name::new(namespace, &stage.source_ref.name);
     let Some((resource, repository)) = resources::load::<GitRepository>(&delivery.store, &source).await? else {
         seen.content = Err(format!("GitRepository {} does not exist", source.name));
@@ -562,7 +580,8 @@ async fn look_at_stage(
     let uid = resource.uid.clone();
     seen.repository_uid = Some(uid.clone());
     let revision = async || load_revision(&mut *delivery.store.tables().await?, &uid).await;
-    // Around all else: what was found is true of what was served before and after.
+
+    // Read the served revision before and after all else, so that what is found in between is true of that revision.
     let before = revision().await?;
     let mut content = vec![json!([uid, repository.spec.url, repository.spec.recurse_submodules, repository.spec.lfs])];
     let mut problem = match &stage.pull_request {
@@ -575,6 +594,7 @@ async fn look_at_stage(
         None => check_reference(&source, repository.spec.r#ref.as_ref(), (index, &name.name)),
     };
     seen.follows = problem.is_none();
+
     for (is_set, member) in members(stage) {
         let member = Name::new(namespace, member);
         let found = match is_set {
@@ -586,16 +606,18 @@ async fn look_at_stage(
             Err(why) => problem = problem.or(Some(why)),
         }
     }
+
     let after = revision().await?;
     if before.as_ref().map(promotable) != after.as_ref().map(promotable) || after.is_none() {
         seen.lack(|| format!("GitRepository {} is on its way", source.name));
-        // Of what was served before.
+        // The failure was one of the revision served before.
         seen.failed = false;
     }
+
     seen.reference = after.as_ref().map(|revision| revision.reference.clone()).unwrap_or_default();
     seen.serves = after.as_ref().map(promotable);
     if index == 0 {
-        // What goes with its commits is what it states.
+        // The texts that the first stage states are promoted with its commits.
         let stated = std::mem::take(&mut seen.stated);
         match (texts::agree(promotes, &stated), &mut seen.serves) {
             (Ok(texts), Some(serves)) => serves.configuration = texts,
@@ -603,11 +625,13 @@ async fn look_at_stage(
             (Err(why), _) => problem = problem.or(Some(why)),
         }
     }
+
     if seen.heard == i64::MAX {
         seen.heard = 0;
     }
+
     if let Some(why) = problem {
-        // Nothing is proven by what may be at something else.
+        // A stage that may run something else proves nothing.
         seen.lacks = Some(why.clone());
         seen.content = Err(why);
     } else {
@@ -616,13 +640,13 @@ async fn look_at_stage(
     Ok(seen)
 }
 
-/// Whether it is a set, and its name.
+/// For each member: whether it is a set, and its name.
 fn members(stage: &PipelineStage) -> impl Iterator<Item = (bool, &str)> {
     let sets = stage.sets.iter().map(|set| (true, set.as_str()));
     sets.chain(stage.services.iter().map(|service| (false, service.as_str())))
 }
 
-/// As a repository serves it.
+/// The commit and the texts that a repository serves.
 fn promotable(revision: &Revision) -> Promotable {
     Promotable { commit: revision.commit.clone(), configuration: revision.taken.configuration.clone() }
 }
@@ -676,7 +700,7 @@ fn tests_of(spec: &ServiceDeploymentSpec) -> BTreeSet<String> {
     spec.tests.iter().map(|test| test.name.clone()).collect()
 }
 
-/// The repository of a stage whose promotions people merge follows what they merge.
+/// If people merge a stage's promotions, its repository must follow what they merge.
 fn check_own_reference(source: &Name, reference: Option<&GitReference>) -> Option<String> {
     let follows = reference.and_then(|reference| reference.pipeline.as_deref())?;
     Some(format!(
@@ -690,18 +714,18 @@ fn is_made_of(spec: &ServiceDeploymentSpec, repository: &str) -> bool {
     own.kind == SourceKind::GitRepository && own.name == repository
 }
 
-/// The texts that all services of a variant of a set have.
+/// The texts that all services of a set's variant share.
 fn stated_texts(set: &ServiceSet, template: &BTreeMap<String, String>) -> BTreeMap<String, String> {
     let stated = set.spec.parameters.iter().filter_map(|one| Some((one.name.clone(), one.value.clone()?)));
     template.clone().into_iter().chain(stated).collect()
 }
 
-/// Whether each service of a set may have another text.
+/// Whether a text may differ between the services of a set.
 fn is_computed(set: &ServiceSet, name: &str) -> bool {
     set.spec.parameters.iter().any(|one| one.name == name && one.value.is_none())
 }
 
-/// What of a set is deployed beside the commit; or why nothing can be promoted to it.
+/// Returns what a set deploys besides the commit, or why nothing can be promoted to it.
 async fn look_at_set(
     delivery: &Delivery,
     name: &Name,
@@ -711,7 +735,7 @@ async fn look_at_set(
     let Some((resource, set)) = resources::load::<ServiceSet>(&delivery.store, name).await? else {
         return Ok(Err(format!("ServiceSet {} does not exist", name.name)));
     };
-    // What each of its services states.
+    // Tests that every service of the set has.
     let mut tests: Option<BTreeSet<String>> = None;
     for (at, template) in Template::variants(&set.spec) {
         let Some(spec) = check_template(&template).ok().filter(|spec| is_made_of(spec, repository)) else {
@@ -730,6 +754,7 @@ async fn look_at_set(
             name.name
         )));
     }
+
     seen.tests.add(|| format!("ServiceSet {}", name.name), tests.unwrap_or_default());
     let Whole { lacks, failed, is_behind, heard } =
         rollouts::look_at_whole(delivery, name, &resource.uid, &set).await?;
@@ -737,18 +762,20 @@ async fn look_at_set(
     if is_behind {
         delivery.sets.queue.add(name.clone());
     }
+
     if let Some(lacks) = lacks {
         seen.lack(|| lacks);
     } else {
         seen.since = seen.since.max(heard.since);
         seen.heard = seen.heard.min(heard.at);
     }
+
     let spec = &resource.object["spec"];
     let fields = ["clusterSelector", "template", "parameters", "overrides"].map(|field| &spec[field]);
     Ok(Ok(json!(["ServiceSet", name.name, resource.uid, fields])))
 }
 
-/// The same of a service.
+/// The same for a service.
 async fn look_at_service(
     delivery: &Delivery,
     name: &Name,
@@ -764,6 +791,7 @@ async fn look_at_service(
             name.name
         )));
     }
+
     seen.stated.push((format!("ServiceDeployment {}", name.name), service.spec.configuration.clone()));
     seen.tests.add(|| format!("ServiceDeployment {}", name.name), tests_of(&service.spec));
     seen.note_ready(service.status.as_ref().map(|status| &status.conditions));
@@ -775,6 +803,7 @@ async fn look_at_service(
     } else if let Some(row) = load_assignment(&mut *delivery.store.tables().await?, &resource.uid).await? {
         seen.note_heard(delivery, &row.cluster_uid);
     }
+
     let mut spec = resource.object["spec"].clone();
     for field in ["suspend", "suspension", "pin"] {
         spec.as_object_mut().and_then(|spec| spec.remove(field));

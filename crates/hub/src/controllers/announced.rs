@@ -1,4 +1,5 @@
-//! What deliveries of webhooks have announced of each source. In memory: after a restart it is asked as if there were none.
+//! Announcements by deliveries of webhooks, per source. Kept in memory: after a restart, sources are fetched as if
+//! there had been no deliveries.
 
 use std::{
     collections::HashMap,
@@ -17,12 +18,12 @@ pub struct Announced(Mutex<HashMap<String, Told>>);
 
 struct Told {
     source: SourceName,
-    /// Uid of the receiver that told last.
+    /// Uid of the receiver of the last delivery.
     receiver: String,
     known: Announcements,
 }
 
-/// A source as a receiver names it.
+/// A source, and the receiver of a delivery about it.
 #[derive(Clone, Copy, Debug)]
 pub struct Telling<'a> {
     pub uid: &'a str,
@@ -35,12 +36,12 @@ impl Announced {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A delivery says that a source has moved. Returns how long to wait before it is asked.
+    /// A delivery says that a source has moved. Returns how long to wait before the source is fetched.
     pub fn announce(&self, telling: Telling<'_>) -> Duration {
         self.tell(telling, |known| known.deliver(now()))
     }
 
-    /// A delivery says what is served already.
+    /// A delivery names what is served already.
     pub fn confirm(&self, telling: Telling<'_>) {
         self.tell(telling, |known| known.confirm(now()));
     }
@@ -60,12 +61,12 @@ impl Announced {
         self.lock().get_mut(uid).map(|told| change(&mut told.known)).unwrap_or_default()
     }
 
-    /// Whether a source's check begins now because of deliveries.
+    /// Whether a fetch that begins now is due because of deliveries.
     pub fn begin(&self, uid: &str) -> bool {
         self.change(uid, |known| known.begin(now()))
     }
 
-    /// A check that was to begin did not.
+    /// The fetch that was to begin did not.
     pub fn put_back(&self, uid: &str) {
         self.change(uid, Announcements::put_back);
     }
@@ -74,12 +75,12 @@ impl Announced {
         self.change(uid, |known| known.finish(announced, found, now()));
     }
 
-    /// How long until it is asked because of a delivery.
+    /// How long until the source may be fetched because of a delivery; None: none is pending.
     pub fn wait(&self, uid: &str) -> Option<Duration> {
         self.change(uid, |known| known.wait(now()))
     }
 
-    /// How often a source is asked where its own interval is this one, and whether that is because deliveries arrive.
+    /// How often a source with this interval is fetched, and whether deliveries have lengthened that.
     pub fn stretch(&self, uid: &str, interval: Duration) -> (Duration, bool) {
         let known = self.lock();
         let Some(told) = known.get(uid) else { return (interval, false) };
@@ -95,7 +96,7 @@ impl Announced {
         self.lock().remove(uid);
     }
 
-    /// Nothing that a receiver told counts any more. Returns the sources of which it was proven.
+    /// Forgets all deliveries of a receiver. Returns the sources for which deliveries were proven.
     pub fn withdraw(&self, receiver: &str) -> Vec<(String, SourceName)> {
         let mut all = self.lock();
         let gone: Vec<String> =
@@ -105,7 +106,7 @@ impl Announced {
     }
 }
 
-/// Of the runtime's clock, which tests may stop.
+/// The runtime's clock, which tests may stop.
 fn now() -> std::time::Instant {
     Instant::now().into_std()
 }

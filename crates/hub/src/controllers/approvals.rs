@@ -1,5 +1,5 @@
-//! A person's word in an annotation: the approval of a prune, or what lets a change begin in spite of windows. It counts for a while
-//! from when it was said, and is taken off then: who needs it longer looks again.
+//! A person's decision in an annotation: the approval of a prune, or the override of change windows. It counts for a
+//! limited time and is then removed, so that a person who needs it longer has to look again.
 
 use std::time::Duration;
 
@@ -12,9 +12,9 @@ use serde_json::{Value, json};
 use super::resources::{self, APPROVED_AT, APPROVED_BY, Name, OVERRIDDEN_AT, OVERRIDDEN_BY, Stored};
 use crate::delivery::Delivery;
 
-/// Timers and the clock are two: what is due is looked at this late.
+/// Timers run on another clock than these times. A time that is due is acted on this late.
 const SOON: Duration = Duration::from_millis(50);
-/// Until a word counts whose time was only now written down.
+/// Requeue after this long if the time of a decision was only now written down.
 const WRITTEN_NOW: Duration = Duration::from_secs(600);
 
 pub struct Word {
@@ -41,13 +41,13 @@ pub const OVERRIDE: Word = Word {
     what: "a word against change windows",
 };
 
-/// What a word is worth.
+/// State of a decision on an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
     None,
-    /// It counts for this long.
+    /// It counts for this much longer.
     Open(Duration),
-    /// It was taken off.
+    /// It has expired and was removed.
     Expired,
 }
 
@@ -60,7 +60,7 @@ impl Standing {
     }
 }
 
-/// Who said what is set against windows, while that counts.
+/// An override of windows that counts now, with its author.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Said {
     pub by: String,
@@ -73,7 +73,7 @@ impl Word {
         (!text.is_empty()).then(|| text.to_owned())
     }
 
-    /// What counts now of an object. One whose time nobody has written down yet is new.
+    /// Returns what counts now on an object. A decision without a time is new and counts.
     pub fn counting(&self, object: &Value, now: Timestamp) -> Option<Said> {
         let reason = self.said(object)?;
         let at = object["status"][self.at].as_str().and_then(|text| text.parse::<Timestamp>().ok());
@@ -81,7 +81,7 @@ impl Word {
         at.is_none_or(|at| now.duration_since(at) < self.lasts).then_some(Said { by, reason })
     }
 
-    /// Takes it off when its time is over.
+    /// Removes the annotation if its time is over.
     pub async fn check<T: Stored>(
         &self,
         delivery: &Delivery,
@@ -91,10 +91,11 @@ impl Word {
         if resource.object["metadata"]["annotations"].get(self.annotation).is_none() {
             return Ok(Standing::None);
         }
+
         let now = Timestamp::now();
         let known = resource.object["status"][self.at].clone();
         let Some(said) = known.as_str().and_then(|text| text.parse::<Timestamp>().ok()) else {
-            // Of a hub that did not write that down: from now on.
+            // A hub that did not write the time down accepted it: it counts from now on.
             resources::change::<T>(&delivery.store, name, &resource.uid, "status", |object| {
                 if object["status"][self.at].is_null() {
                     object["status"][self.at] = json!(whole_seconds(now));
@@ -103,12 +104,14 @@ impl Word {
             .await?;
             return Ok(Standing::Open(WRITTEN_NOW));
         };
+
         let age = now.duration_since(said);
         if age < self.lasts {
             return Ok(Standing::Open(Duration::try_from(self.lasts - age).unwrap_or(SOON).max(SOON)));
         }
+
         resources::change::<T>(&delivery.store, name, &resource.uid, "", |object| {
-            // Somebody may have said it again meanwhile.
+            // It may have been given again since the read.
             if object["status"][self.at] != known {
                 return;
             }
@@ -128,8 +131,8 @@ impl Word {
     }
 }
 
-/// The set that a service belongs to, by its own rows: any editor can write an owner reference. `owners`: names and uids of the service's
-/// owners.
+/// Returns the set that a service belongs to, according to its own rows, because any editor can write an owner
+/// reference. `owners`: names and uids of the service's owners.
 pub async fn owning_set<'a>(
     delivery: &Delivery,
     service_uid: &str,
@@ -142,7 +145,7 @@ pub async fn owning_set<'a>(
     Ok(owners.find(|(_, uid)| *uid == member.set_uid).map(|(name, _)| (Name::new(namespace, name), member.set_uid)))
 }
 
-/// The override that counts now of a set.
+/// The override of a set that counts now.
 pub async fn override_of_set(
     delivery: &Delivery,
     name: &Name,

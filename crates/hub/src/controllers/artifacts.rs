@@ -1,4 +1,4 @@
-//! The edge to Helm repositories and registries: what they have now, and what of it is kept.
+//! The edge to Helm repositories and registries: their present charts and artifacts, and the stored copies.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -23,24 +23,24 @@ impl From<FetchError> for SourceFailure {
     }
 }
 
-/// What a source has now.
+/// The present state of a source.
 #[derive(Debug)]
 pub struct Outcome {
-    /// Reference and digest or commit; none of a registry of charts, where each chart has its own.
+    /// Reference, and digest or commit. None: it is a registry of charts, and each chart has its own.
     pub served: Option<(String, String)>,
     pub taken: Taken,
     pub origin: SourceOrigin,
-    /// Where it differs from what is served, as far as that is known: files, and folders that came or went. None: anywhere.
+    /// Files that differ from what is served, and folders that came or went. None: unknown.
     pub differs: Option<Vec<String>>,
-    /// Charts that are another version than before, or that something is wrong with.
+    /// Charts that have another version than before, or a problem.
     pub charts: Vec<ChartRow>,
-    /// Charts that nobody wants any more.
+    /// Charts that no service wants any more.
     pub unwanted: Vec<(String, String)>,
-    /// The same revision holds something else than before.
+    /// The same revision contains something else than before.
     pub changed: bool,
-    /// More conditions than `Ready`.
+    /// Conditions besides `Ready`.
     pub verdicts: Vec<Verdict>,
-    /// It went wrong on the way.
+    /// The failure that ended the fetch part of the way; None: it was completed.
     pub failure: Option<SourceFailure>,
 }
 
@@ -58,7 +58,7 @@ impl Credentials {
     }
 }
 
-/// Where what a source's resource says of its remote lies.
+/// Where a source's artifacts are on this node.
 pub fn artifacts(mirrors: &Mirrors, source_uid: &str) -> Result<Artifacts, SourceFailure> {
     let path: Result<PathBuf, _> = mirrors.path(source_uid);
     let path = path.map_err(|error| SourceFailure::passing("MirrorFailed", error.to_string()))?;
@@ -69,11 +69,11 @@ fn invalid(error: impl std::fmt::Display) -> SourceFailure {
     SourceFailure::lasting("SpecInvalid", error.to_string())
 }
 
-/// A Helm repository, and what is wanted of it.
+/// A Helm repository, and the charts that are wanted.
 pub struct Helm<'a> {
     pub uid: &'a str,
     pub spec: &'a HelmRepositorySpec,
-    /// No resource states it: a chart leads there.
+    /// No resource states it: a chart names it.
     pub is_link: bool,
     pub wanted: Vec<(String, String)>,
     pub known: Vec<ChartRow>,
@@ -81,7 +81,7 @@ pub struct Helm<'a> {
     pub timeout: Duration,
 }
 
-/// Asks a Helm repository for its index, and for each chart that somebody wants.
+/// Fetches a Helm repository's index, and each chart that a service wants.
 pub async fn fetch_charts(mirrors: &Mirrors, source: Helm<'_>, with: &Credentials) -> Result<Outcome, SourceFailure> {
     let artifacts = artifacts(mirrors, source.uid)?;
     let index = match source.spec.is_registry() {
@@ -103,6 +103,7 @@ pub async fn fetch_charts(mirrors: &Mirrors, source: Helm<'_>, with: &Credential
             Some((site, digest))
         }
     };
+
     // Artifacts that were found at the old address don't count: the new address may serve others.
     let moved = source.origin.as_ref().is_some_and(|origin| !origin.root.is_empty() && origin.root != source.spec.url);
     let mut charts = Vec::new();
@@ -119,21 +120,24 @@ pub async fn fetch_charts(mirrors: &Mirrors, source: Helm<'_>, with: &Credential
             Err(error) if is_of_chart(&error.reason) => {
                 charts.extend(missing_chart(source.uid, &wanted, known, &error))
             }
-            // Whoever does not answer now does not answer the next question either.
+            // A repository that does not answer now will not answer the next request either.
             Err(error) => {
                 failure = Some(SourceFailure::from(error));
                 break;
             }
         }
     }
+
     if moved {
         charts.extend(forgotten_charts(&source, &charts));
     }
+
     let unwanted = source
         .known
         .iter()
         .filter(|row| !source.wanted.iter().any(|(chart, wanted)| (chart, wanted) == (&row.chart, &row.wanted)));
     let unwanted: Vec<_> = unwanted.map(|row| (row.chart.clone(), row.wanted.clone())).collect();
+
     if failure.is_none() {
         let of = |row: &ChartRow| row.digest.parse::<Digest>().ok();
         let kept = source.known.iter().chain(&charts).filter_map(of).collect();
@@ -141,6 +145,7 @@ pub async fn fetch_charts(mirrors: &Mirrors, source: Helm<'_>, with: &Credential
             tracing::warn!(source = source.uid, error = %super::chain(&error), "remove files that are no longer needed");
         }
     }
+
     let digest = index.map(|(_, digest)| digest);
     let message = digest.is_none().then(|| format!("charts that are followed: {found}"));
     Ok(Outcome {
@@ -174,12 +179,14 @@ async fn find_chart(
         let digest = row.digest.parse().ok()?;
         Some(FoundChart { version: row.version.clone(), digest, entry: row.entry.clone() })
     });
+
     if let Some(site) = site {
         return helm::find_chart(mirrors.web(), site, artifacts, wanted, known.as_ref(), source.timeout).await;
     }
     let what = "fetch a chart of";
     let url = source.spec.url.clone();
     let fail = |evidence: String| FetchError { what, url: url.clone(), reason: FetchReason::Index, evidence };
+
     let place = Place::of_chart(&source.spec.url, &wanted.name).map_err(|error| fail(error.to_string()))?;
     let base = place.base(source.spec.insecure);
     let site = match source.is_link {
@@ -198,7 +205,7 @@ async fn find_chart(
     oci::find_chart(&Registry::new(site, &place), artifacts, wanted, known.as_ref(), source.timeout).await
 }
 
-/// What is wrong with one chart, and says nothing of the others.
+/// Whether an error concerns one chart and says nothing about the others.
 fn is_of_chart(reason: &FetchReason) -> bool {
     use FetchReason as Of;
     match reason {
@@ -232,7 +239,7 @@ fn moved_chart(uid: &str, wanted: &WantedChart, known: Option<&ChartRow>, found:
     })
 }
 
-/// Charts that were found at another address, and not at the present one.
+/// Charts that were found at another address, and not at the current one.
 fn forgotten_charts(source: &Helm<'_>, found: &[ChartRow]) -> Vec<ChartRow> {
     let is_found = |row: &ChartRow| found.iter().any(|new| (&new.chart, &new.wanted) == (&row.chart, &row.wanted));
     let forget = |row: &ChartRow| ChartRow {
@@ -267,11 +274,11 @@ pub struct Oci<'a> {
     pub spec: &'a OCIRepositorySpec,
     pub served: Option<&'a Revision>,
     pub timeout: Duration,
-    /// The public keys, where a signature is asked for.
+    /// Public keys; None: no signature is required.
     pub keys: Option<Keys>,
 }
 
-/// By what the artifact of a revision is found on the disk.
+/// The key under which the artifact of a revision is stored on the disk.
 pub fn artifact_key(revision: &Revision) -> Option<Digest> {
     revision.taken.artifact.or_else(|| manifest_digest(revision))
 }
@@ -280,13 +287,14 @@ fn manifest_digest(revision: &Revision) -> Option<Digest> {
     format!("sha256:{}", revision.commit).parse().ok()
 }
 
-/// Asks a registry for an artifact. What no key vouches for is not taken.
+/// Fetches an artifact from a registry. An artifact that no key verifies is refused.
 pub async fn fetch_artifact(mirrors: &Mirrors, source: Oci<'_>, with: &Credentials) -> Result<Outcome, SourceFailure> {
     let Oci { uid, spec, served, timeout, keys } = source;
     let artifacts = artifacts(mirrors, uid)?;
     let place = Place::parse_untagged(&spec.url).map_err(invalid)?;
     let follow = Follow::parse(spec.r#ref.as_ref()).map_err(invalid)?;
     let selection = Selection::from(spec.layer_selector.as_ref());
+
     let site = mirrors.web().site(&place.base(spec.insecure), with.access(&place.name())?)?;
     let registry = Registry::new(site, &place);
     let verified = keys.as_ref().map(|keys| format!("cosign {}", keys.print()));
@@ -294,6 +302,7 @@ pub async fn fetch_artifact(mirrors: &Mirrors, source: Oci<'_>, with: &Credentia
         let same_terms = keys.is_none() || served.taken.verified == verified;
         Some(Known { digest: manifest_digest(served)?, same_terms })
     });
+
     let pulled = oci::sync(&registry, &artifacts, (&follow, &selection, keys.as_ref()), known, timeout).await?;
     let digest = pulled.digest;
     let key = selection.key(&digest);
@@ -301,6 +310,7 @@ pub async fn fetch_artifact(mirrors: &Mirrors, source: Oci<'_>, with: &Credentia
     if let Err(error) = artifacts.tidy(kept).await {
         tracing::warn!(source = uid, error = %super::chain(&error), "remove files that are no longer needed");
     }
+
     Ok(Outcome {
         served: Some((pulled.reference, digest.to_hex())),
         taken: Taken { verified, artifact: (key != digest).then_some(key), ..Taken::default() },
@@ -319,7 +329,7 @@ pub async fn fetch_artifact(mirrors: &Mirrors, source: Oci<'_>, with: &Credentia
     })
 }
 
-/// Asks a web server for a file that a kustomization names: without credentials, and only at a public address.
+/// Fetches a file that a kustomization names: without credentials, and only from a public address.
 pub async fn fetch_file(
     mirrors: &Mirrors,
     uid: &str,

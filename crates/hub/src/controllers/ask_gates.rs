@@ -1,7 +1,7 @@
-//! ask_gates: gates that ask others → their answers, in the pipeline's row.
+//! ask_gates: gates that ask external systems → their answers, in the pipeline's row.
 //!
-//! Nothing is held while somebody is asked. An answer is written from a decision that asks exactly this still, in place of the row that
-//! this decision was made from: what comes late says nothing of what came meanwhile.
+//! Nothing is locked during the request. The answer is saved only if the pipeline still asks exactly this question, and
+//! replaces exactly the row that this was read from. So a late answer never overwrites newer decisions.
 
 use std::{sync::Arc, time::Duration};
 
@@ -17,9 +17,9 @@ use super::{
 };
 use crate::{delivery::Delivery, gates};
 
-/// How often an answer is tried against writers that were faster.
+/// How often an answer is saved again when another writer was faster.
 const ATTEMPTS: usize = 8;
-/// Before it is asked again what could not be written.
+/// Wait before the question is asked again if its answer could not be saved.
 const SOON: Duration = Duration::from_secs(1);
 
 pub async fn ask_gate(delivery: Arc<Delivery>, asking: AskingGate) -> Result<Next, StoreError> {
@@ -44,7 +44,7 @@ pub async fn ask_gate(delivery: Arc<Delivery>, asking: AskingGate) -> Result<Nex
     Ok(Next::After(SOON))
 }
 
-/// What a gate asks now, by all that it is asked of.
+/// Returns the question of a gate as it is now, with the pipeline's state. None: there is none.
 async fn find(delivery: &Delivery, asking: &AskingGate) -> Result<Option<(Examined, Question)>, StoreError> {
     let Some(found) = resources::load::<Pipeline>(&delivery.store, &asking.pipeline).await? else { return Ok(None) };
     if found.1.metadata.deletion_timestamp.is_some() {
@@ -53,7 +53,7 @@ async fn find(delivery: &Delivery, asking: &AskingGate) -> Result<Option<(Examin
     let examined = match Examined::load(delivery, &asking.pipeline, found).await {
         Ok(examined) => examined,
         Err(ExamineError::Store(error)) => return Err(error),
-        // Its status says so.
+        // The pipeline's status says so.
         Err(ExamineError::Invalid(_)) => return Ok(None),
     };
     let question = examined.decide(delivery).questions.into_iter().find(|question| {

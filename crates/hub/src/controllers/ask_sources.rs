@@ -1,7 +1,7 @@
-//! ask_sources: deliveries of webhooks → sources that are asked now.
+//! ask_sources: deliveries of webhooks → sources that are fetched now.
 //!
-//! A delivery is a hint. It makes the next check of a source come sooner, at most as often as is sensible, and changes nothing
-//! else: what is there, the remote says.
+//! A delivery is a hint. It makes the next fetch of a source come sooner, within limits, and changes nothing else: the
+//! remote says what it has.
 
 use std::{collections::BTreeMap, sync::Arc, time::Instant};
 
@@ -39,16 +39,19 @@ async fn act(delivery: &Delivery, receiver: &Live, hints: &[Hint]) -> Result<(),
             concerned.entry(&source.uid).or_insert_with(|| (source, Vec::new())).1.push(hint);
         }
     }
+
     for (uid, (source, hints)) in concerned {
         let served = load_revision(&mut *delivery.store.tables().await?, uid).await?;
         let is_known =
             |hint: &&Hint| served.as_ref().is_some_and(|served| hint.is_known(&served.reference, &served.commit));
         let telling = Telling { uid, source: &source.name, receiver: &receiver.uid };
         let announced = &delivery.checks.announced;
+
         if hints.iter().all(is_known) {
             announced.confirm(telling);
             continue;
         }
+
         let wait = announced.announce(telling);
         if wait.is_zero() {
             delivery.sources.add(source.name.clone());
@@ -59,12 +62,12 @@ async fn act(delivery: &Delivery, receiver: &Live, hints: &[Hint]) -> Result<(),
     Ok(())
 }
 
-/// Addresses of one repository that are told.
+/// Number of addresses of one repository that are shown.
 const TOLD: usize = 3;
 
-/// Its author sees that the host says another address than the source has.
+/// Shows a receiver's author that the host names another address than its sources have.
 fn note_foreign(delivery: &Delivery, receiver: &Live, hint: &Hint) {
-    // Hosts name a page's, a clone's and others.
+    // Hosts name several addresses: of a page, of a clone and others.
     let addresses: Vec<String> = hint.repositories.iter().take(TOLD).map(ToString::to_string).collect();
     if addresses.is_empty() {
         return;

@@ -1,7 +1,7 @@
 //! assign_revisions: services of a source that moved → assignments.
 //!
-//! One decision, `fleet::assignment::decide`, says whether a candidate becomes the assignment. What is missing or broken is
-//! a reason to keep the old one, and is told in the service's status.
+//! One decision, `fleet::assignment::decide`, says whether a candidate becomes the assignment. If something is
+//! missing or broken, the old assignment stays and the service's status says why.
 
 use std::{
     collections::BTreeMap,
@@ -68,13 +68,14 @@ use crate::{
     notify::farewell_postings,
 };
 
-/// A service that waits for others is woken by them; this is for a wake-up that was lost.
+/// Backstop for a lost wake-up: a service that waits for others is normally requeued by them.
 const RECHECK: Duration = Duration::from_secs(60);
-/// An expression may be about anything of what is waited for, also about what wakes nobody.
+/// A `readyExpr` may read any field of a dependency, also fields whose changes requeue no dependents.
 const EXPRESSION_RECHECK: Duration = Duration::from_secs(5);
-/// One whose files could not be fetched tries again.
+/// Retry of a service whose files could not be fetched.
 const FILES_RECHECK: Duration = Duration::from_secs(15);
-/// Timers and the clock of suspensions are two: what is due is looked at this late, and what is not for this long at most.
+/// Requeue timers and the ends of suspensions use different clocks. If a timer fires before the end, the service is
+/// requeued after `SOON`; a distant end is checked every `LONGEST_REST`.
 const SOON: Duration = Duration::from_millis(50);
 const LONGEST_REST: Duration = Duration::from_secs(600);
 
@@ -82,7 +83,7 @@ const LONGEST_REST: Duration = Duration::from_secs(600);
 pub enum AssignError {
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// Of this machine, not of the repository: tried again, and no word about it in the service's status.
+    /// A fault of this machine, not of the repository: retried, and not reported in the service's status.
     #[error("gather the files of {service}")]
     Bundle {
         service: Name,
@@ -95,48 +96,57 @@ pub async fn assign_revision(delivery: Arc<Delivery>, name: Name) -> Result<Next
     let begun = SystemTime::now();
     let found = resources::load::<ServiceDeployment>(&delivery.store, &name).await?;
     forget_old_rows(&delivery, &name, found.as_ref().map(|(resource, _)| resource.uid.as_str())).await?;
+
     let Some((resource, service)) = found else {
         delivery.checks.requests.forget(&name);
         return Ok(Next::OnChange);
     };
-    // What comes of this is not to wake us again; whoever changes more in the meantime does.
+    // Record this object as seen, so that our own writes do not requeue the service. Any other change still does.
     if delivery.seen.note(&resource.object["metadata"]) > News::Nothing {
-        // The write has marked the cluster, and its event will be no news.
+        // The write that brought this news has marked the cluster. `route_changes` will find nothing new in its
+        // event, so wake `compute_desired` here.
         delivery.dirty.notify_one();
     }
+
     let mut words = Vec::new();
     for word in [&APPROVAL, &OVERRIDE] {
         match word.check::<ServiceDeployment>(&delivery, &name, &resource).await? {
-            // Its annotation is off now, which is the next thing to look at.
+            // The expired annotation was removed just now; that write requeues the service.
             approvals::Standing::Expired => return Ok(Next::OnChange),
             standing => words.extend(standing.left()),
         }
     }
     let approval = words.into_iter().min();
+
     let edition = delivery.windows.edition();
     let (rows, known_paths) = {
         let mut tables = delivery.store.tables().await?;
         let rows = load_service_rows(&mut tables, &resource.uid).await?;
         (rows, paths_of_service(&mut tables, &resource.uid).await?)
     };
-    // Before the source is read: one that was asked since the origin was written has what it has now.
+    // These rows were loaded before the source, so a source fetched after the origin row was written is read with
+    // its current revision.
     let ServiceRows { assignment: row, held, member, origin: known, .. } = rows;
     let cluster = find_cluster(&delivery, &name, &service.spec.cluster_ref, row.as_ref()).await?;
     if service.metadata.deletion_timestamp.is_some() {
         let again = remove_service(&delivery, &name, &resource, service, row, cluster).await?;
         return Ok(sooner(again, approval));
     }
-    // It stays until the agent has confirmed its removal, so it is held before anything is assigned.
+
+    // Set the finalizer before anything is assigned: the resource must stay until its agent has confirmed the removal.
     resources::hold::<ServiceDeployment>(&delivery.store, &name, &resource, AGENT_FINALIZER).await?;
+
     let request = service.open_request().map(str::to_owned);
-    // Before the revision is read: it is the answer's, or newer.
+    // Check for the answer before the revision is read, so that the revision is the answer's, or newer.
     let answered = request.as_deref().is_some_and(|value| delivery.checks.requests.is_answered(&name, value));
+
     let ingredients = find_ingredients(&delivery, &name.namespace, &service.spec).await?;
     let resolved = resolve_candidate(&delivery, &name, &ingredients, (row.as_ref(), &known_paths)).await?;
     let Resolved { candidate, bundle, mut wants, paths, ask } = resolved;
-    // Of one that has none, which only a database can have that somebody else has written, nobody knows.
+    // Only a database that another program wrote has a service without paths. Any commit may concern such a service.
     let paths = paths.or_else(|| known_paths.is_empty().then(|| candidates::all_paths(&ingredients)));
     let paths = paths.filter(|paths| *paths != known_paths);
+
     let looked_at = ingredients.first().and_then(|one| one.found.as_ref()?.revision.clone());
     let is_found = candidate.is_ok();
     let source_uid = ingredients.first().and_then(Ingredient::uid).map(str::to_owned);
@@ -144,8 +154,9 @@ pub async fn assign_revision(delivery: Arc<Delivery>, name: Name) -> Result<Next
     let references = References::of(&service.spec.cluster_ref, &ingredients);
     let led_to = LedTo::of(&cluster, ingredients.iter().map(|one| one.found.as_ref()));
     let stated = Stated::of(&service);
+
     let others = ingredients.iter().skip(1).filter_map(|one| Some((one.uid()?.to_owned(), one.name(&name.namespace))));
-    // With what only its charts and kustomizations name.
+    // Includes sources that only its charts and kustomizations name.
     let linked = wants.iter().filter(|want| !want.url.is_empty()).map(|want| {
         let link = SourceName::Link { namespace: name.namespace.clone(), url: want.url.clone() };
         (want.source_uid.clone(), link)
@@ -153,15 +164,18 @@ pub async fn assign_revision(delivery: Arc<Delivery>, name: Name) -> Result<Next
     let others: Vec<(String, SourceName)> = others.chain(linked).collect();
     let source_name = SourceName::of(&name.namespace, &service.spec.source_ref);
     let is_pinned = service.spec.pin.is_some();
+
     let assigned: Option<Candidate> = match row.as_ref().and_then(|row| row.assigned.as_deref()) {
         Some(text) => Some(read_json(&resource.uid, text)?),
         None => None,
     };
-    // What its set is kept at takes the place of what its sources have.
+
+    // The version that its set is pinned at replaces the candidate of its sources.
     let kept = match member.as_ref().filter(|member| member.set_pin > 0) {
         Some(member) => Some(set_versions::find_candidate(&delivery, member, candidate.as_ref().ok()).await?),
         None => None,
     };
+
     let look = match member {
         Some(member) => {
             let (candidate, assigned) = (kept.as_ref().unwrap_or(&candidate).as_ref().ok(), assigned.as_ref());
@@ -171,27 +185,32 @@ pub async fn assign_revision(delivery: Arc<Delivery>, name: Name) -> Result<Next
         }
         None => None,
     };
+
     let pinned = versions::resolve_pin(&delivery, &resource.uid, service.spec.pin.as_ref()).await?;
     let held = HeldLook::of(&resource, &service, held)?;
+
     let found = Found {
         cluster,
         ingredients,
-        // What a rollout takes back is, as a pin is, what was assigned before.
+        // A member that is rolled back gets an earlier assignment again, as with a pin.
         pinned: pinned.or_else(|| look.as_ref()?.back().cloned().map(Ok)),
         kept,
         candidate,
-        // Behind the source: what it depends on is held against what that has now, or something newer.
+        // Load dependencies after the source: each is then compared with the source's current revision, or a newer
+        // one.
         waits: dependencies::load_waits(&delivery, &name, &service).await?,
         held: look.as_ref().is_some_and(Look::is_held),
         restated: held.restated,
     };
     let Outcome { next, closed, told } = decide_row(&delivery, &name, &resource, service, found, row.as_ref()).await?;
-    // Whatever it would run: what it runs may have to be made again.
+
+    // Keep the sources of the assigned version too, even if the candidate needs others: its bundle may have to be
+    // rebuilt.
     let assigned: Option<Candidate> =
         next.assigned.as_deref().map(|text| read_json(&next.service_uid, text)).transpose()?;
     wants.extend(assigned.iter().flat_map(candidates::wants_of));
     let again = stated.next_look(&next)?;
-    // Not with what was assigned before, because what the source has can't be, or may not.
+    // False if an earlier version stays assigned because the source's current one can't be built or may not run here.
     let is_current = is_found && next.assigned.is_some() && next.assigned == next.candidate;
     let found_by = |row: &Assignment| (row.cluster_uid.clone(), row.source_uid.clone());
     let is_new = row.as_ref().map(found_by) != Some(found_by(&next));
@@ -200,42 +219,50 @@ pub async fn assign_revision(delivery: Arc<Delivery>, name: Name) -> Result<Next
     let member = look.map(|look| look.end(&why, is_pinned, &resource.object)).transpose()?;
     let held = Some(held.end(closed.as_ref(), matches!(why, Why::Frozen(_))));
     let told = told.map(|told| (resource.clone(), told));
+
     let making = Making { bundle, wants, paths, looked_at, member, held, told };
     let Some(is_rewired) = save_row(&delivery, row, next, making, stated, begun).await? else {
         delivery.services.add(name);
         return Ok(sooner(Next::OnChange, approval));
     };
-    // Who looks again at what is held finds it by its row, and may have looked before that was written.
+
+    // `follow_windows` finds held services by their rows. It may have scanned before this row was committed, so check
+    // the window once more and requeue.
     let is_over = |closed: Closed| closed.until.is_some_and(|until| until <= delivery.windows.now());
     if edition != delivery.windows.edition() || closed.is_some_and(is_over) {
         delivery.services.add(name.clone());
     }
-    // Who wakes it finds it by its rows: what came before they were written has woken nobody.
+    // Wakers look services up by these rows. A change that arrived before the commit found no row, so compare what
+    // this reconcile read with what is there now.
     if is_denied
         || (is_rewired && is_any_there(&delivery, &resource.uid, &ask).await?)
         || ((is_new || is_rewired) && LedTo::load(&delivery, &name, &references).await? != led_to)
     {
         delivery.services.add(name.clone());
     }
-    // Now that it is written who wants it.
+
+    // Only after the commit, because a fetch looks up the users of its source by these rows.
     for (uid, source) in ask {
         delivery.checks.hurry(&uid);
         delivery.sources.add(source);
     }
+
     if let Some(known) = known.filter(|known| known.unasked && is_asked && is_current) {
         trust_source(&delivery, known).await?;
     }
+
     if let Some(value) = request {
         match source_uid {
             Some(uid) if !answered => pass_on(&delivery, &name, &value, (&uid, source_name), others),
             _ => delivery.checks.requests.assign(&name, &value),
         }
     }
+
     delivery.summaries.add(name);
     Ok(sooner(again, approval))
 }
 
-/// What is known of the newest parameters of a set's service.
+/// Returns what is known of the newest parameter document of a set's member.
 async fn find_newest(
     delivery: &Delivery,
     uid: &str,
@@ -245,13 +272,13 @@ async fn find_newest(
     if !is_handed(spec) {
         return Ok(Newest::Own);
     }
-    // Without a cluster nobody puts them together, and nothing is assigned.
+    // Without a cluster no document is put together, and nothing is assigned.
     let Ok(cluster) = cluster else { return Ok(Newest::Wrong) };
     let row = load_parameters(&mut *delivery.store.tables().await?, uid).await?;
     Newest::of(&delivery.identity, spec, &cluster.uid, row.as_ref())
 }
 
-/// What a service states, to be looked at again.
+/// The references of a service, to resolve them a second time after the save.
 struct References {
     cluster: ClusterReference,
     sources: Vec<(SourceReference, Option<ChartReference>)>,
@@ -264,14 +291,14 @@ impl References {
     }
 }
 
-/// What a service's references led to when they were looked at.
+/// The objects that a service's references resolved to.
 #[derive(PartialEq, Eq)]
 struct LedTo {
     cluster_uid: Option<String>,
     sources: Vec<Option<SeenSource>>,
 }
 
-/// By its uid, and what is served of it.
+/// Uid of a source, and the revision and the chart that it serves.
 type SeenSource = (String, Option<Revision>, Option<ChartRow>);
 
 impl LedTo {
@@ -291,7 +318,8 @@ impl LedTo {
     }
 }
 
-/// Whether somebody has brought a chart or a base of these repositories that a service needs and had not found.
+/// Whether a chart or base that the service needs and did not find has arrived since. `asked`: repositories that were
+/// missing it.
 async fn is_any_there(
     delivery: &Delivery,
     service_uid: &str,
@@ -324,11 +352,11 @@ fn sooner(next: Next, wait: Option<Duration>) -> Next {
     }
 }
 
-/// What of a spec has rows of its own, and who wrote it.
+/// The parts of a spec that have rows of their own, and the authors of the spec.
 struct Stated {
     secrets: Vec<String>,
     depends_on: Vec<String>,
-    /// Of what it depends on an expression says when it is ready.
+    /// Whether one of its dependencies has a `readyExpr`.
     waits_for_expression: bool,
     source_name: String,
     pin: Option<Pin>,
@@ -353,7 +381,7 @@ impl Stated {
         }
     }
 
-    /// As the history takes it; `rollout`: of its set.
+    /// As the history stores it. `rollout`: number of its set's rollout; 0 without a set.
     fn of_version(&self, rollout: u64) -> history::Stated<'_> {
         history::Stated {
             rollout,
@@ -364,7 +392,7 @@ impl Stated {
         }
     }
 
-    /// When time alone may change the decision.
+    /// When to requeue the service although nothing changes.
     fn next_look(&self, row: &Assignment) -> Result<Next, StoreError> {
         let decided: Decided = read_json(&row.service_uid, &row.why)?;
         let end = self.suspended_until.filter(|_| decided.suspended == Some(true));
@@ -382,7 +410,7 @@ impl Stated {
     }
 }
 
-/// What a service was made of, by its names: another one is what somebody has stated.
+/// The names of all sources of a spec, for the history. Other names mean that a person changed the spec.
 fn source_name(spec: &ServiceDeploymentSpec) -> String {
     let name = |stated: StatedSource<'_>| {
         let SourceReference { kind, name } = stated.reference;
@@ -393,7 +421,7 @@ fn source_name(spec: &ServiceDeploymentSpec) -> String {
     spec.all_sources().map(name).collect::<Vec<_>>().join(", ")
 }
 
-/// After a restore: what the source has now is what is assigned now.
+/// After a restore: records that the assignment comes from a revision fetched since then.
 async fn trust_source(delivery: &Delivery, known: ServiceOrigin) -> Result<(), StoreError> {
     let trusted = delivery.store.transact(move |tx| {
         Box::pin(async move {
@@ -409,7 +437,8 @@ async fn trust_source(delivery: &Delivery, known: ServiceOrigin) -> Result<(), S
     Ok(())
 }
 
-/// Has the sources of a service asked at once, because somebody asked that of the service. It comes back when its own one was.
+/// Requests an immediate fetch of the service's sources (`reconcile` annotation). The service is requeued when its
+/// own source answers.
 fn pass_on(
     delivery: &Delivery,
     name: &Name,
@@ -425,7 +454,7 @@ fn pass_on(
     }
 }
 
-/// Rows of services that are gone without their finalizer, or that were made again under the same name.
+/// Deletes the rows of services that are gone without their finalizer, or were recreated under the same name.
 async fn forget_old_rows(delivery: &Delivery, name: &Name, current: Option<&str>) -> Result<(), StoreError> {
     let rows = assignments_named(&mut *delivery.store.tables().await?, &name.namespace, &name.name).await?;
     let old: Vec<_> = rows.into_iter().filter(|row| Some(row.service_uid.as_str()) != current).collect();
@@ -452,7 +481,7 @@ async fn forget_old_rows(delivery: &Delivery, name: &Name, current: Option<&str>
     Ok(())
 }
 
-/// The cluster that the row names as long as it exists; else what the reference finds now.
+/// Returns the cluster that the row names while it exists; otherwise the one that the reference finds now.
 async fn find_cluster(
     delivery: &Delivery,
     name: &Name,
@@ -475,7 +504,7 @@ async fn find_cluster(
     }))
 }
 
-/// What the service would run. What the row knows already is not looked at again.
+/// Resolves what the service would run. Content that the row already names is not rebuilt.
 async fn resolve_candidate(
     delivery: &Arc<Delivery>,
     name: &Name,
@@ -495,7 +524,7 @@ async fn resolve_candidate(
         Err(ResolveError::Store(error)) => Err(error.into()),
         Err(ResolveError::Machine(error)) => Err(failed(error)),
         Err(ResolveError::Damaged { name: source, source_uid, whole, source: error }) => {
-            // Fetched anew, it is whole; what is assigned stays.
+            // The next fetch makes the source whole again. The assignment stays.
             tracing::error!(%source, error = %chain(&*error), "the cache of a source is damaged and is rebuilt");
             if whole {
                 delivery.mirrors.remove(&source_uid).await.map_err(|error| failed(error.into()))?;
@@ -511,27 +540,28 @@ fn known_candidate(row: &Assignment) -> Result<Option<Candidate>, StoreError> {
     row.candidate.as_deref().map(|text| read_json(&row.service_uid, text)).transpose()
 }
 
-/// What a service's references lead to.
+/// The objects that a service's references resolved to, and the state of its rollout.
 struct Found {
     cluster: Result<ClusterFacts, Trouble>,
     ingredients: Vec<Ingredient>,
     pinned: Option<Result<Candidate, Trouble>>,
-    /// Of the version that its set is kept at, in place of what its sources have.
+    /// Candidate of the version that its set is pinned at, instead of the one of its sources. None: the set has no
+    /// pin.
     kept: Option<Result<Candidate, Trouble>>,
     candidate: Result<Candidate, Trouble>,
     waits: Waits,
-    /// Its set's rollout has not come to it.
+    /// Its turn in the set's rollout has not come.
     held: bool,
-    /// Another spec than its own counts.
+    /// A held spec counts instead of its own.
     restated: bool,
 }
 
-/// What was decided.
+/// Result of the decision.
 struct Outcome {
     next: Assignment,
-    /// Why no change may begin.
+    /// The window that keeps changes from starting; None: they may start.
     closed: Option<Closed>,
-    /// What begins in spite of windows.
+    /// Event about a change that starts despite closed windows.
     told: Option<Told>,
 }
 
@@ -541,7 +571,7 @@ impl Outcome {
     }
 }
 
-/// Who lets a change of the service begin in spite of windows: by a word on the service, or on its set.
+/// Returns the override that lets changes of the service start despite windows: its own, or its set's.
 async fn find_override(delivery: &Delivery, resource: &Resource) -> Result<Option<Said>, StoreError> {
     let now = Timestamp::now();
     if let Some(said) = OVERRIDE.counting(&resource.object, now) {
@@ -574,6 +604,7 @@ async fn decide_row(
     let sourceless = own.is_none();
     let turn = row.map(read_turn).transpose()?.unwrap_or_default();
     let write_why = |why: Why| write_json(&Decided { why, suspended: Some(is_suspended), sourceless, turn });
+
     let mut next = Assignment {
         service_uid: resource.uid.clone(),
         namespace: name.namespace.clone(),
@@ -586,10 +617,11 @@ async fn decide_row(
         assigned: row.and_then(|row| row.assigned.clone()),
         why: write_why(Why::Current)?,
     };
-    // A source that went away is still the one whose mirror the assignment needs.
+    // The assignment still needs the mirror of a source that was deleted.
     if sourceless {
         next.source_uid = row.map_or(String::new(), |row| row.source_uid.clone());
     }
+
     if let Ok(candidate) = &candidate {
         next.candidate = Some(write_json(candidate)?);
     }
@@ -599,6 +631,7 @@ async fn decide_row(
     if let Some(cycle) = &waits.cycle {
         candidate = Err(cycle_trouble(cycle));
     }
+
     let cluster = match cluster {
         Ok(cluster) => cluster,
         Err(trouble) => {
@@ -606,16 +639,18 @@ async fn decide_row(
             return Ok(Outcome::of(next));
         }
     };
+
     let urls = SourceUrls::default().of_service(&delivery.store, &name.namespace, &service).await?;
     let mut facts = ServiceFacts::new(service, &next, urls)?;
     match &pinned {
         Some(Ok(pinned)) if !pinned.source.is_empty() => facts.source_urls = pinned.urls(),
         Some(_) => {}
-        // With what its charts depend on: that stands under the grants too.
+        // Includes what its charts depend on: grants apply to those sources too.
         None => facts.source_urls.extend(candidate.iter().flat_map(Candidate::urls)),
     }
     let ceiling = facts.check_placement(&cluster, &load_grants_for(&delivery.store, &name.namespace).await?);
     let labels = facts.service.metadata.labels.clone().unwrap_or_default();
+
     let mut closed = delivery.windows.closed(Subject {
         namespace: &name.namespace,
         name: &name.name,
@@ -624,6 +659,7 @@ async fn decide_row(
         cluster_name: &cluster.name.name,
         cluster_labels: &cluster.labels,
     });
+
     let said = if closed.is_some() { find_override(delivery, resource).await? } else { None };
     let overridden = said.and_then(|said| Some((closed.take()?, said)));
     let inputs = Inputs {
@@ -637,14 +673,16 @@ async fn decide_row(
         closed: closed.as_ref(),
         restated,
     };
+
     let decision = decide(inputs);
     let begins = matches!(decision, Decision::Assign(_)) || (restated && decision == Decision::Keep(Why::Current));
     let told = overridden.as_ref().filter(|_| begins).and_then(|(closed, said)| {
-        // Of what windows would have held.
+        // Only if a window would have held this change.
         let is_held = matches!(decide(Inputs { closed: Some(closed), ..inputs }), Decision::Keep(Why::Frozen(_)));
         let candidate = inputs.pinned.unwrap_or(inputs.candidate).ok()?;
         is_held.then(|| tell_override(candidate, closed, said))
     });
+
     match decision {
         Decision::Assign(candidate) => next.assigned = Some(write_json(&candidate)?),
         Decision::Keep(why) => next.why = write_why(why)?,
@@ -656,7 +694,7 @@ fn write_json(value: &impl serde::Serialize) -> Result<String, StoreError> {
     serde_json::to_string(value).map_err(StoreError::abort)
 }
 
-/// What is assigned now, where it has another content than before.
+/// Returns the assigned candidate if its content differs from the one assigned before.
 fn new_version(old: Option<&Assignment>, new: &Assignment) -> Result<Option<Candidate>, StoreError> {
     let assigned = |row: &Assignment| -> Result<Option<Candidate>, StoreError> {
         row.assigned.as_deref().map(|text| read_json(&row.service_uid, text)).transpose()
@@ -669,15 +707,15 @@ fn read_turn(row: &Assignment) -> Result<u64, StoreError> {
     Ok(read_json::<Decided>(&row.service_uid, &row.why)?.turn)
 }
 
-/// Counts a change of what is asked for: of the spec, of the content, or of the cluster. An approval is none: what it allows has begun by
-/// then, and would be ended by an entry that differs.
+/// Raises the turn if the spec, the content or the cluster differs. An approval does not raise it: by that time the
+/// agent has started the prune that it allows, and an entry that differs would end that prune.
 fn count_turn(
     old: &Assignment,
     new: &mut Assignment,
     member: Option<&Looked>,
     held: Option<&HeldNext>,
 ) -> Result<(), StoreError> {
-    // A spec counts when its turn has come, and not when it is written.
+    // A spec counts when its turn has come, not when it is written.
     let is_same_spec = match (member, held) {
         (Some(member), _) => !member.released,
         (None, Some(held)) if held.is_released() => false,
@@ -692,7 +730,7 @@ fn count_turn(
     Ok(())
 }
 
-/// What of an assignment an agent is told: bundle, path, origin and the texts that were promoted.
+/// The parts of an assignment that the agent gets: bundle, path, origin and the promoted texts.
 type Content = (Digest, String, Option<String>, BTreeMap<String, String>);
 
 fn assigned_content(row: &Assignment) -> Result<Option<Content>, StoreError> {
@@ -701,13 +739,12 @@ fn assigned_content(row: &Assignment) -> Result<Option<Content>, StoreError> {
     Ok(candidate.map(|candidate| (candidate.bundle, candidate.path, candidate.origin, candidate.configuration)))
 }
 
-/// Whether a cluster's desired state may differ because of a row's change. Another revision of the same content changes
-/// nothing there.
+/// Whether a row's change may change its cluster's desired state. Another revision with the same content does not.
 ///
-/// `held`: its set's rollout has not come to the spec and the content that it states, or a window holds that spec.
+/// `held`: the service's own spec and content wait for the set's rollout, or a window holds its spec.
 fn changes_entry(old: &Assignment, new: &Assignment, held: bool) -> Result<bool, StoreError> {
     let asked = |row: &Assignment| row.stamp.split(' ').skip(usize::from(held)).map(str::to_owned).collect::<Vec<_>>();
-    // Why the rollout or a window holds something newer is nothing to its agent.
+    // The agent does not need the reason why a rollout or a window holds a newer change.
     let why = |row: &Assignment| -> Result<Decided, StoreError> {
         let decided: Decided = read_json(&row.service_uid, &row.why)?;
         Ok(match decided.why {
@@ -720,25 +757,26 @@ fn changes_entry(old: &Assignment, new: &Assignment, held: bool) -> Result<bool,
     Ok(!same_row || assigned_content(old)? != assigned_content(new)?)
 }
 
-/// What was made for a service, and what it needs for that.
+/// The new content of a service, and the sources that it is built from.
 #[derive(Debug, Default)]
 struct Making {
     bundle: Option<(Bundle, Option<String>)>,
     wants: Vec<ServiceSource>,
-    /// Where they differ from before, and as far as the source is still at what was looked at.
+    /// Paths whose commits concern the service. None: as before. They count only while the source is still at
+    /// `looked_at`.
     paths: Option<Vec<ServicePath>>,
     looked_at: Option<Revision>,
-    /// Of a set.
+    /// None: the service is no member of a set.
     member: Option<Looked>,
-    /// What a window holds of it.
+    /// The spec that a window holds, if any.
     held: Option<HeldNext>,
-    /// For its Event.
+    /// The Event to write, and its subject.
     told: Option<(Resource, Told)>,
 }
 
-/// Writes the row if it differs, and marks the cluster in the same transaction; whether other sources are needed than before. None:
-/// nothing is written, because a member's turn is another one by now, and it is to be looked at again.
-/// `begun`: when the service was looked at.
+/// Writes the row if it differs, and marks the cluster in the same transaction. Returns whether the service needs other
+/// sources than before. None: nothing was written, because the member's turn has changed since it was read; the caller
+/// requeues the service. `begun`: start of this reconcile.
 async fn save_row(
     delivery: &Delivery,
     old: Option<Assignment>,
@@ -750,17 +788,20 @@ async fn save_row(
     if let Some(old) = &old {
         count_turn(old, &mut new, member.as_ref(), held.as_ref())?;
     }
+
     wants.sort();
     wants.dedup();
     let known = sources_of_service(&mut *delivery.store.tables().await?, &new.service_uid).await?;
     let is_rewired = known != wants || paths.is_some();
-    // Of which somebody may have been the last user.
+
+    // This service may have been the last user of a source.
     let leaves_source = known.iter().any(|source| !wants.contains(source))
         || old.as_ref().is_some_and(|old| old.source_uid != new.source_uid);
     let is_known = member.as_ref().is_none_or(Looked::is_known) && held.as_ref().is_none_or(HeldNext::is_known);
     if old.as_ref() == Some(&new) && !is_rewired && is_known {
         return Ok(Some(false));
     }
+
     let version = new_version(old.as_ref(), &new)?;
     let is_held = member.as_ref().is_some_and(|member| member.held) || held.as_ref().is_some_and(HeldNext::is_held);
     let is_released = version.is_some()
@@ -768,24 +809,27 @@ async fn save_row(
         || held.as_ref().is_some_and(HeldNext::is_released)
         || old.as_ref().map_or(Ok(true), |old| changes_entry(old, &new, is_held))?;
     let mark = is_released || member.as_ref().is_some_and(|member| member.is_unresolved);
-    // What a service depends on is of its spec.
+
+    // Dependencies are part of the spec, so they are saved when that changes.
     let is_restated = old.as_ref().is_none_or(|old| old.stamp != new.stamp);
-    // A spec that was edited makes it one that is to be looked at, also where that changes nothing.
+    // After an edit the set must look at its member again, also if the edit changes nothing.
     let is_news = |member: &&Looked| is_restated || !member.is_known();
     let moved = member.as_ref().filter(is_news).map(|member| member.set_uid.clone());
     let key = ServiceDeployment::key(&Name::new(&new.namespace, &new.name));
     let rollout = member.as_ref().map_or(0, |member| member.rollout);
     let name = Name::new(&new.namespace, &new.name);
+
     if is_released {
-        // Before it is written: what comes of it may be told at once.
+        // Before the commit, because agents may report on this assignment right after it.
         let (source_uid, interval) = (new.source_uid.clone(), Interval::since(begun));
         delivery.timeline.note_assignment(&new.service_uid, || Assigned { source_uid, interval });
     }
+
     let clusters = [old.map(|old| old.cluster_uid), Some(new.cluster_uid.clone())];
     let kept = version.as_ref().map(|version| version.bundle);
     let saved = delivery.store.transact(move |tx| {
         Box::pin(async move {
-            // A release that was taken back meanwhile is none.
+            // The rollout may have retracted the release after this reconcile read it. Then nothing is written.
             if let Some(member) = member.as_ref().filter(|_| is_released)
                 && !member.is_current(tx).await?
             {
@@ -829,6 +873,7 @@ async fn save_row(
             Ok(Some(freed))
         })
     });
+
     let Some(freed) = saved.await? else { return Ok(None) };
     dependencies::wake(delivery, &name.namespace, freed);
     if let Some(bundle) = kept {
@@ -847,7 +892,8 @@ async fn save_row(
     Ok(Some(is_rewired))
 }
 
-/// A source that has moved since it was looked at has touched the paths that were known then, and not these.
+/// If the source moved after it was read, that commit was compared with the old paths, not with these. Then any path
+/// counts as changed.
 async fn save_paths(
     tx: &mut Connection,
     service_uid: &str,
@@ -862,8 +908,9 @@ async fn save_paths(
     save_service_paths(tx, service_uid, &paths).await
 }
 
-/// A deleted service: listed as removed until the agent has confirmed. Where there is nobody to confirm, the resource goes; so does
-/// that of a service whose objects stay, where the agent says nothing: it is told when it is back.
+/// Handles a deleted service: it is listed as removed until the agent has confirmed. The resource is deleted at once
+/// if no agent can confirm. The same holds if the service's objects stay and its agent is silent: the agent learns of
+/// the removal when it is back.
 async fn remove_service(
     delivery: &Delivery,
     name: &Name,
@@ -872,20 +919,24 @@ async fn remove_service(
     row: Option<Assignment>,
     cluster: Result<ClusterFacts, Trouble>,
 ) -> Result<Next, StoreError> {
-    // Without a row nothing was ever assigned. A Cluster made again under the name never had this service.
+    // Without a row nothing was ever assigned. A Cluster that was recreated under the same name never had this
+    // service.
     let Some(row) = row else { return finish_removal(delivery, name, resource, Farewell::default()).await };
     let cluster = match cluster {
         Ok(cluster) if cluster.uid == row.cluster_uid && cluster.agent.is_some() => cluster,
         _ => return finish_removal(delivery, name, resource, Farewell::default()).await,
     };
+
     let urls = SourceUrls::default().of_service(&delivery.store, &name.namespace, &service).await?;
     let stated = Stated { secrets: Vec::new(), ..Stated::of(&service) };
     let mut facts = ServiceFacts::new(service, &row, urls)?;
     dependencies::find_dependents(&delivery.store, &mut facts).await?;
     let secrets = secrets::resolve(delivery, &facts).await?;
-    // A removal takes what there is, wherever it came from.
+
+    // A removal deletes what was applied, so it needs no parameters.
     let grants = load_grants_for(&delivery.store, &name.namespace).await?;
     let (entry, _) = facts.resolve_entry(&cluster, &grants, &secrets, &Given::default());
+
     let report = load_report(&mut *delivery.store.tables().await?, &resource.uid).await?;
     let said = report.as_ref().map(status::decode).transpose()?;
     let objects = said.as_ref().map(|said| said.objects.as_slice()).unwrap_or_default();
@@ -893,6 +944,7 @@ async fn remove_service(
         let farewell = Farewell { told: orphans::left_by_agent(&cluster.name.name, objects), released: None };
         return finish_removal(delivery, name, resource, farewell).await;
     }
+
     let quiet = delivery.clusters.get(&cluster.uid).map(|state| until_silent(&state, delivery.clock.read()));
     if matches!(quiet, Some(None)) && matches!(entry.action, Action::Remove { policy: DeletionPolicy::Orphan, .. }) {
         let released = Released {
@@ -906,33 +958,35 @@ async fn remove_service(
         let farewell = Farewell { told: Some(told), released: Some(released) };
         return finish_removal(delivery, name, resource, farewell).await;
     }
+
     let mut next = row.clone();
     next.stamp = stamp(&resource.object);
     next.generation = resource.object["metadata"]["generation"].as_i64().unwrap_or(0);
-    // So that the cluster is marked when the last of them has gone.
+    // The reason changes when the last dependent is gone, and that change marks the cluster.
     let why = match facts.dependents.is_empty() {
         true => Why::Current,
         false => Why::Waiting(format!("waits until {} are gone", facts.dependents.join(", "))),
     };
     next.why =
         write_json(&Decided { why, suspended: Some(facts.suspended), sourceless: false, turn: read_turn(&row)? })?;
+
     let wants = sources_of_service(&mut *delivery.store.tables().await?, &row.service_uid).await?;
     save_row(delivery, Some(row), next, Making { wants, ..Making::default() }, stated, SystemTime::now()).await?;
     delivery.summaries.add(name.clone());
-    // Then the agent counts as silent, unless it has been heard.
+    // After this wait the agent counts as silent, unless it polls before.
     let wait = quiet.map(|left| left.map_or(LONGEST_REST, |left| left + Duration::from_secs(1)));
     Ok(sooner(Next::OnChange, wait))
 }
 
-/// What is still to be done and said of a service when its resource goes.
+/// The rows and Events to write when a service's resource is deleted.
 #[derive(Debug, Default)]
 struct Farewell {
     told: Option<Told>,
-    /// Its agent does not know yet.
+    /// Set if its agent has not confirmed the removal.
     released: Option<Released>,
 }
 
-/// Lets the resource go and forgets its rows, in one transaction.
+/// Removes the finalizer and deletes the service's rows, in one transaction.
 async fn finish_removal(
     delivery: &Delivery,
     name: &Name,
@@ -945,6 +999,7 @@ async fn finish_removal(
     let change = resources::without_finalizer(resource, AGENT_FINALIZER);
     let postings = farewell_postings(&delivery.notifications, resource);
     let told = postings.clone();
+
     let finished = delivery.store.transact(move |tx| {
         Box::pin(async move {
             if let Some(row) = load_assignment(tx, &uid).await?.filter(|row| !row.cluster_uid.is_empty()) {
@@ -968,6 +1023,7 @@ async fn finish_removal(
             Ok(freed)
         })
     });
+
     dependencies::wake(delivery, &name.namespace, finished.await?);
     postings.into_iter().for_each(|posting| posting.wake(&delivery.notifications));
     dependencies::wake_dependents(delivery, name).await?;

@@ -1,4 +1,4 @@
-//! What a service would run: all that its spec names, at what is served of it now.
+//! Candidates: what a service would run, made of all sources that its spec names at their served revisions.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -32,20 +32,20 @@ use super::{
 };
 use crate::delivery::Delivery;
 
-/// How often more charts and bases are found to be needed: each round brings those that the last one's lack.
+/// Maximum rounds of adding charts and bases: each round fetches those that the previous one turned out to need.
 const MAX_ROUNDS: usize = 8;
-/// Paths that are kept of a service; one that is made of more is looked at whenever its source moves.
+/// Maximum number of paths kept per service. A service with more is requeued by every commit of its source.
 const MOST_PATHS: usize = 64;
 
-/// One of a service's sources, and what is served of it.
+/// One of a service's sources, with its served revision.
 #[derive(Clone, Debug)]
 pub struct Ingredient {
     pub reference: SourceReference,
     pub chart: Option<ChartReference>,
     pub path: String,
-    /// None of the service's own source.
+    /// None: the service's own source.
     pub mount_path: Option<String>,
-    /// Folders of it that have renderers of their own.
+    /// Folders of the source that have renderers of their own.
     pub rendered: Vec<String>,
     pub found: Option<FoundSource>,
 }
@@ -54,7 +54,7 @@ pub struct Ingredient {
 pub struct FoundSource {
     pub object: SourceObject,
     pub revision: Option<Revision>,
-    /// What is served of the chart.
+    /// The served version of the chart that the service names.
     pub chart: Option<ChartRow>,
     pub origin: Option<SourceOrigin>,
 }
@@ -64,7 +64,7 @@ impl Ingredient {
         self.found.as_ref().map(|found| found.object.uid.as_str())
     }
 
-    /// Whether its remote was asked since a restore.
+    /// Whether its remote was fetched since a restore.
     pub fn is_asked(&self) -> bool {
         self.found.as_ref().is_some_and(|found| found.origin.as_ref().is_none_or(|origin| !origin.unasked))
     }
@@ -73,7 +73,7 @@ impl Ingredient {
         SourceName::of(namespace, &self.reference)
     }
 
-    /// What is served of it, as sources write it; empty: nothing is.
+    /// The served revision, as sources write it; empty: nothing is served.
     pub fn describe_revision(&self) -> String {
         let Some(found) = &self.found else { return String::new() };
         match (&found.chart, &found.revision) {
@@ -84,7 +84,7 @@ impl Ingredient {
         }
     }
 
-    /// Texts that a pipeline has promoted with what is served of it.
+    /// Texts that a pipeline promoted together with the served revision.
     fn promoted(&self) -> BTreeMap<String, String> {
         let revision = self.found.as_ref().and_then(|found| found.revision.as_ref());
         revision.map(|revision| revision.taken.configuration.clone()).unwrap_or_default()
@@ -100,8 +100,8 @@ impl FoundSource {
         matches!(self.object.spec, SourceSpec::BuiltIn)
     }
 
-    /// Where what is served of it came from. The address that its spec has now may be another one, that was not asked yet: what a grant
-    /// forbids to fetch stays forbidden whatever is written there later.
+    /// Address that the served revision came from. The spec may name another address that was not fetched yet. So a
+    /// grant that forbids the served address still applies after such an edit.
     fn address(&self) -> &str {
         let fetched = match &self.object.spec {
             SourceSpec::Git(_) => self.revision.as_ref().and_then(|revision| revision.taken.address.as_deref()),
@@ -113,7 +113,7 @@ impl FoundSource {
         fetched.unwrap_or(&self.object.any.url)
     }
 
-    /// As it is now.
+    /// Loads a source with what is served of it now.
     pub async fn load(
         delivery: &Delivery,
         namespace: &str,
@@ -130,7 +130,8 @@ impl FoundSource {
                 Some(chart) => load_chart(&mut tables, &object.uid, (&chart.name, &chart.version)).await?,
                 None => return Ok(Some(Self { object, revision, chart: None, origin })),
             };
-            // Both are written together: where the origin is still the same, the chart is of it.
+            // A fetch writes origin and chart together. If the origin is the same after the chart was read, the chart
+            // belongs to it.
             let (again, _) = load_served(&mut tables, &object.uid).await?;
             if again == origin {
                 return Ok(Some(Self { object, revision, chart, origin }));
@@ -139,7 +140,7 @@ impl FoundSource {
     }
 }
 
-/// All that a spec names, as it is now.
+/// Loads all sources that a spec names, with what is served of them now.
 pub async fn find_ingredients(
     delivery: &Delivery,
     namespace: &str,
@@ -163,8 +164,8 @@ pub async fn find_ingredients(
     Ok(all)
 }
 
-/// Where a chart or a kustomization may lie that nothing leads to but a renderer. What is no path is told when it is admitted, and
-/// again when it is rendered.
+/// Folders that may hold a chart or a kustomization that only a renderer leads to. A path that is not valid is reported
+/// at admission and when rendering.
 fn rendered_folders(spec: &ServiceDeploymentSpec) -> Vec<String> {
     let may_need_more = |renderer: &&Renderer| {
         matches!(renderer.kind, RendererType::Auto | RendererType::Helm | RendererType::Kustomize)
@@ -177,16 +178,16 @@ fn rendered_folders(spec: &ServiceDeploymentSpec) -> Vec<String> {
     folders.iter().map(ToString::to_string).collect()
 }
 
-/// What became of a service's sources.
+/// Result of resolving a service's sources.
 pub struct Resolved {
     pub candidate: Result<Candidate, Trouble>,
-    /// New, and how it is made again where that needs more than its row.
+    /// A new bundle, and its recipe if rebuilding it needs more than its row.
     pub bundle: Option<(Bundle, Option<String>)>,
-    /// What the service needs beside its own source.
+    /// Sources that the service needs besides its own.
     pub wants: Vec<ServiceSource>,
-    /// Where a commit of its source concerns the service. None: where it did before.
+    /// Paths whose commits concern the service. None: as before.
     pub paths: Option<Vec<ServicePath>>,
-    /// Sources that are to be asked for what was never looked for.
+    /// Sources to fetch, because something in them was never looked for.
     pub ask: Vec<(String, SourceName)>,
 }
 
@@ -196,7 +197,7 @@ pub enum ResolveError {
     Store(#[from] StoreError),
     #[error(transparent)]
     Machine(Box<dyn std::error::Error + Send + Sync>),
-    /// What is kept of a source is not whole; it is to be asked again.
+    /// The stored copy of a source is incomplete; it must be fetched again.
     #[error("the cache of {name} is incomplete")]
     Damaged {
         name: SourceName,
@@ -207,18 +208,18 @@ pub enum ResolveError {
     },
 }
 
-/// Files of a source at what is served, and what they are called.
+/// Files of a source at its served revision, and their description.
 struct Taken {
     part: Part,
     files: Files,
-    /// What is wrong although something is served.
+    /// A problem that exists although something is served.
     problem: Option<String>,
 }
 
 enum Take {
     Files(Box<Taken>),
     Trouble(Trouble),
-    /// Nobody has looked for it yet.
+    /// No fetch has looked for it yet.
     Pending(String),
 }
 
@@ -279,7 +280,7 @@ impl Ingredient {
     }
 }
 
-/// `1.2.3@sha256:…`, and where it lies.
+/// Returns the version as `1.2.3@sha256:…`, and the key of the archive.
 fn take_chart(row: &ChartRow) -> Result<(String, Digest), String> {
     match row.digest.parse() {
         Ok(digest) if !row.version.is_empty() => Ok((format!("{}@{digest}", row.version), digest)),
@@ -291,21 +292,20 @@ fn reads_of(revision: &Revision) -> Reads {
     Reads { submodules: revision.taken.submodules, lfs: revision.taken.lfs }
 }
 
-/// What of a commit was read beside its own files, as a candidate remembers it.
+/// The parts of a commit that were read besides its own files, as a candidate stores it, e.g. `submodules lfs`.
 fn word_of(reads: Reads) -> String {
     let words = [(reads.submodules, "submodules"), (reads.lfs, "lfs")];
     words.into_iter().filter(|(is_read, _)| *is_read).map(|(_, word)| word).collect::<Vec<_>>().join(" ")
 }
 
-/// What a service would have run the last time.
+/// The candidate of the last reconcile.
 pub struct Known {
     pub candidate: Candidate,
-    /// Its source has nothing else of it now, whatever commit it is at.
+    /// No commit since then touched the service's paths, so its source still has the same content for it.
     pub is_untouched: bool,
 }
 
-/// Looks at what the service would run. `service` is woken when what it has to wait
-/// for is there.
+/// Resolves what the service would run. `service`: requeued when files that are missing now have been fetched.
 pub async fn resolve(
     delivery: &Arc<Delivery>,
     namespace: &str,
@@ -320,6 +320,7 @@ pub async fn resolve(
         paths: Some(all_paths(ingredients)),
         ask: Vec::new(),
     };
+
     let mut taken = Vec::new();
     let mut trouble = None;
     for ingredient in ingredients {
@@ -332,10 +333,12 @@ pub async fn resolve(
             }
         }
     }
+
     if let Some(trouble) = trouble {
         resolved.candidate = Err(trouble);
         return Ok(resolved);
     }
+
     let problem = taken.iter().find_map(|taken| taken.problem.clone());
     let rendered = ingredients.first().map(|own| own.rendered.as_slice()).unwrap_or_default();
     if let Some(known) = known.filter(|known| known.candidate.rendered == rendered)
@@ -344,15 +347,18 @@ pub async fn resolve(
         again.configuration = ingredients.first().map(Ingredient::promoted).unwrap_or_default();
         resolved.wants.extend(wants_of(&again));
         resolved.paths = None;
-        // What runs is what is served, and why that is nothing newer is said here: the source is well.
+        // The candidate is what is served. The reason why nothing newer is served is reported here, because the source
+        // itself is healthy.
         resolved.candidate = problem.map_or(Ok(again), |message| Err(Trouble::ChartMissing { message }));
         return Ok(resolved);
     }
+
     make_candidate(delivery, (namespace, service), ingredients, &taken, &mut resolved).await?;
     Ok(resolved)
 }
 
-/// What a service needs whatever its charts turn out to need. One Git repository alone is in the assignment's own row.
+/// The sources that a service needs in any case, before its charts are known. A single Git repository is left out: the
+/// assignment's own row names it.
 fn stated_wants(ingredients: &[Ingredient]) -> Vec<ServiceSource> {
     if let [one] = ingredients
         && one.is_plain_git()
@@ -363,7 +369,7 @@ fn stated_wants(ingredients: &[Ingredient]) -> Vec<ServiceSource> {
     ingredients.iter().filter_map(want).collect()
 }
 
-/// All of each of its repositories.
+/// Paths that stand for each of its Git repositories as a whole.
 pub fn all_paths(ingredients: &[Ingredient]) -> Vec<ServicePath> {
     let git = ingredients.iter().filter(|one| one.reference.kind == SourceKind::GitRepository);
     let mut paths: Vec<_> = git.filter_map(|one| Some(ServicePath::all(one.uid()?))).collect();
@@ -372,7 +378,8 @@ pub fn all_paths(ingredients: &[Ingredient]) -> Vec<ServicePath> {
     paths
 }
 
-/// What a candidate was made of: as long as one is assigned, it must be there to be made again.
+/// The sources of a candidate. They must stay available while the candidate is assigned, because its bundle may have to
+/// be rebuilt.
 pub fn wants_of(candidate: &Candidate) -> impl Iterator<Item = ServiceSource> {
     candidate.parts.iter().map(|part| {
         let url = if part.name.is_empty() { part.url.as_str() } else { "" };
@@ -385,7 +392,8 @@ fn want(source_uid: &str, chart: Option<&ChartReference>, url: &str) -> ServiceS
     ServiceSource { source_uid: source_uid.to_owned(), chart, wanted, url: url.to_owned() }
 }
 
-/// A candidate that is still made of exactly what is served now; its addresses as it was fetched from last.
+/// Returns the known candidate, with the addresses that it was fetched from last, if it is still made of exactly what
+/// is served now.
 async fn is_current(delivery: &Delivery, known: &Known, taken: &[Taken]) -> Result<Option<Candidate>, StoreError> {
     let Known { candidate: known, is_untouched } = known;
     let stated: Vec<&Part> = known.parts.iter().filter(|part| !part.dependency).collect();
@@ -393,12 +401,13 @@ async fn is_current(delivery: &Delivery, known: &Known, taken: &[Taken]) -> Resu
     let mut next = known.clone();
     next.source.clone_from(&first.part.url);
     if stated.is_empty() {
-        // One folder of a Git repository.
+        // A single folder of a Git repository.
         let is_plain = taken.len() == 1 && matches!(first.files, Files::Commit { .. });
         let is_same = (*is_untouched || known.revision == first.part.revision) && known.path == first.part.path;
         let same = is_plain && is_same && known.reads == first.part.reads;
         return Ok(same.then_some(next));
     }
+
     if stated.len() != taken.len() {
         return Ok(None);
     }
@@ -411,6 +420,7 @@ async fn is_current(delivery: &Delivery, known: &Known, taken: &[Taken]) -> Resu
             return Ok(None);
         }
     }
+
     for part in known.parts.iter().filter(|part| part.dependency) {
         let Some(chart) = &part.chart else {
             let revision = load_revision(&mut *delivery.store.tables().await?, &part.source_uid).await?;
@@ -427,6 +437,7 @@ async fn is_current(delivery: &Delivery, known: &Known, taken: &[Taken]) -> Resu
             return Ok(None);
         }
     }
+
     let mut urls = taken.iter().map(|taken| &taken.part.url);
     for part in next.parts.iter_mut().filter(|part| !part.dependency) {
         if let Some(url) = urls.next() {
@@ -436,7 +447,8 @@ async fn is_current(delivery: &Delivery, known: &Known, taken: &[Taken]) -> Resu
     Ok(Some(next))
 }
 
-/// The manifest says which artifact; what of it is read is said by the source.
+/// The revision identifies an artifact's manifest. The source's spec says which part of the artifact is read, so the
+/// keys are compared too.
 fn is_same_artifact(known: &Candidate, part: &Part, files: &Files) -> bool {
     match files {
         Files::Commit { .. } | Files::BuiltIn => true,
@@ -452,6 +464,7 @@ async fn make_candidate(
     resolved: &mut Resolved,
 ) -> Result<(), ResolveError> {
     let (Some(first), Some(own)) = (taken.first(), ingredients.first()) else { return Ok(()) };
+
     let mut plain = None;
     if let ([one], Files::Commit { commit, reads }) = (ingredients, &first.files)
         && one.is_plain_git()
@@ -469,11 +482,13 @@ async fn make_candidate(
             Err(failure) => return refuse(resolved, first, own.name(namespace), failure),
         }
     }
+
     let author = match (&plain, &first.files) {
         (Some(made), _) => made.author.clone(),
         (None, Files::Commit { commit, .. }) => git::author(delivery, &first.part.source_uid, commit).await,
         (None, Files::Artifact(_) | Files::BuiltIn) => String::new(),
     };
+
     let mut kitchen = match Kitchen::new(namespace, ingredients, taken) {
         Ok(kitchen) => kitchen,
         Err(message) => {
@@ -481,14 +496,16 @@ async fn make_candidate(
             return Ok(());
         }
     };
+
     match kitchen.cook(delivery, service, resolved).await {
         Ok(Some((PackedAway { content_id, digest, bytes }, roots))) => {
             let is_alone = kitchen.parts.len() == 1 && own.is_plain_git();
-            // What is laid in lies where the repository has nothing, or what its own folder says.
+            // Dependencies are mounted only at paths that the repository does not use or that its own folder names, so
+            // they add no roots.
             if let Some(made) = &plain {
                 resolved.paths = Some(paths_of(&first.part.source_uid, &made.roots.union(&roots).cloned().collect()));
             }
-            // A chart that lacks nothing is its folder.
+            // A chart that lacks nothing is bundled as its folder.
             if let Some(made) = plain.filter(|_| is_alone) {
                 resolved.candidate = Ok(candidate(own, first, &made.bundle, author, Vec::new(), Vec::new()));
                 resolved.bundle = Some((made.bundle, None));
@@ -506,13 +523,13 @@ async fn make_candidate(
                 (Files::Artifact(key), None) => Some(*key),
                 _ => None,
             });
-            // What a source is read with beside its own files makes no second part of it.
+            // Submodules and LFS files are no second part of a source.
             let parts = if is_alone { Vec::new() } else { kitchen.parts };
             resolved.candidate = Ok(candidate(own, first, &bundle, author, parts, keys.collect()));
             resolved.bundle = Some((bundle, Some(recipe)));
             Ok(())
         }
-        // What is missing is said already.
+        // `resolved` says what is missing.
         Ok(None) => Ok(()),
         Err(CookError::Resolve(error)) => Err(error),
         Err(CookError::Combine(CombineError::Content(message))) => {
@@ -527,7 +544,7 @@ async fn make_candidate(
     }
 }
 
-/// Of one repository.
+/// Paths of one repository.
 fn paths_of(source_uid: &str, roots: &BTreeSet<RelPath>) -> Vec<ServicePath> {
     if roots.len() > MOST_PATHS {
         return vec![ServicePath::all(source_uid)];
@@ -571,7 +588,7 @@ fn candidate(
         bundle_bytes: bundle.bytes,
         path: bundle.path.clone(),
         source: first.part.url.clone(),
-        // One repository has many charts, and none of them is another.
+        // One repository has many charts, and each chart is an origin of its own.
         origin: match &own.chart {
             Some(chart) => Some(format!("{}#{}", first.part.url.trim_end_matches('/'), chart.name)),
             None => root,
@@ -590,7 +607,7 @@ struct Kitchen {
     namespace: String,
     recipe: Recipe,
     parts: Vec<Part>,
-    /// By their uids.
+    /// Names of sources, by uid.
     names: BTreeMap<String, SourceName>,
 }
 
@@ -612,7 +629,7 @@ impl From<CombineError> for CookError {
 }
 
 impl Kitchen {
-    /// What is wrong with the paths is told to people.
+    /// Fails with a message for people if a path is not valid.
     fn new(namespace: &str, ingredients: &[Ingredient], taken: &[Taken]) -> Result<Self, String> {
         let mut pieces = Vec::new();
         let mut paths = Vec::new();
@@ -637,7 +654,8 @@ impl Kitchen {
         })
     }
 
-    /// Makes the bundle, with all charts that it turns out to need. None where some of them are not here: then `resolved` says so.
+    /// Makes the bundle, with all charts and bases that it turns out to need. None: some of them are not here yet;
+    /// `resolved` says which.
     async fn cook(
         &mut self,
         delivery: &Arc<Delivery>,
@@ -651,6 +669,7 @@ impl Kitchen {
                 known = bundle_of_content(&mut tables, &content_id).await.map_err(machine)?;
                 Ok(known.is_some())
             };
+
             match combine::make(&delivery.mirrors, &self.recipe, is_known).await? {
                 Combined::Bundle { content_id, roots, packed: Some(packed) } => {
                     let (digest, bytes) = (packed.digest, packed.bytes);
@@ -682,7 +701,7 @@ impl Kitchen {
         Err(CombineError::Content(format!("charts and bases depend on others over {MAX_ROUNDS} deep")).into())
     }
 
-    /// Lays in the charts that others depend on. False where some of them are not here.
+    /// Adds the charts that others depend on to the recipe. False: some of them are not here yet.
     async fn fetch_charts(
         &mut self,
         delivery: &Delivery,
@@ -693,10 +712,11 @@ impl Kitchen {
         for need in needs {
             let Need { named_by, missing, place } = need;
             let content = |why: String| CombineError::Content(format!("{named_by}: {why}"));
+
             let found = self.find_repository(delivery, &missing.repository).await?;
             let (source_uid, name, url) = match found {
                 Ok(found) => found,
-                // Whoever makes it now helps.
+                // Creating the missing HelmRepository requeues the service.
                 Err(why) => {
                     trouble = Some(Trouble::ChartMissing { message: content(why).to_string() });
                     continue;
@@ -706,9 +726,11 @@ impl Kitchen {
                 "" => SourceName::Link { namespace: self.namespace.clone(), url: url.clone() },
                 name => SourceName::Resource(SourceKind::HelmRepository, Name::new(&self.namespace, name)),
             };
+
             let chart = ChartReference { name: missing.name.clone(), version: missing.version.clone() };
             let link = if name.is_empty() { url.as_str() } else { "" };
             resolved.wants.push(want(&source_uid, Some(&chart), link));
+
             let wanted = (chart.name.as_str(), chart.version.as_str());
             let row = load_chart(&mut *delivery.store.tables().await?, &source_uid, wanted).await?;
             let Some(row) = row else {
@@ -718,6 +740,7 @@ impl Kitchen {
                 trouble = trouble.or(Some(Trouble::ChartPending { message }));
                 continue;
             };
+
             let (revision, key) = match take_chart(&row) {
                 Ok(taken) => taken,
                 Err(message) => {
@@ -725,20 +748,23 @@ impl Kitchen {
                     continue;
                 }
             };
+
             if missing.locked && !missing.range.parse::<Range>().is_ok_and(|range| range.contains(&row.version)) {
                 let why = format!("the lock has {}, which is not in the range {}", row.version, missing.range);
                 return Err(content(why).into());
             }
+
             let mount = match place {
                 Place::DependencyOf(folder) => {
                     let directory = format!("{}-{}", missing.name, row.version);
                     farwater_bundle::charts::place_of(folder, &directory)
                         .ok_or_else(|| content(format!("{directory:?} is no name of a folder")))?
                 }
-                // Two kustomizations may inflate the same one.
+                // Two kustomizations may inflate the same chart.
                 Place::At(place) if self.recipe.mounts.iter().any(|piece| piece.mount == *place) => continue,
                 Place::At(place) => place.clone(),
             };
+
             self.names.insert(source_uid.clone(), source);
             self.parts.push(Part {
                 kind: SourceKind::HelmRepository,
@@ -754,6 +780,7 @@ impl Kitchen {
             });
             self.recipe.mounts.push(Piece { source_uid, files: Files::Artifact(key), path: RelPath::root(), mount });
         }
+
         match trouble {
             None => Ok(true),
             Some(trouble) => {
@@ -763,7 +790,7 @@ impl Kitchen {
         }
     }
 
-    /// Lays in what kustomizations name elsewhere. False where some of them are not here.
+    /// Adds the bases that kustomizations name in other repositories. False: some of them are not here yet.
     async fn fetch_bases(
         &mut self,
         delivery: &Delivery,
@@ -773,13 +800,15 @@ impl Kitchen {
         let mut is_whole = true;
         for base in bases {
             let (mount, url) = (base.mount(), base.link());
-            // Another folder of the same.
+            // Another folder of this base added it already.
             if self.recipe.mounts.iter().any(|piece| piece.mount == mount) {
                 continue;
             }
+
             let source_uid = SourceName::link_uid(&self.namespace, &url);
             let source = SourceName::Link { namespace: self.namespace.clone(), url: url.clone() };
             resolved.wants.push(want(&source_uid, None, &url));
+
             let revision = load_revision(&mut *delivery.store.tables().await?, &source_uid).await?;
             let Some(revision) = revision else {
                 is_whole = false;
@@ -788,6 +817,7 @@ impl Kitchen {
                 resolved.ask.push((source_uid, source));
                 continue;
             };
+
             self.names.insert(source_uid.clone(), source);
             self.parts.push(Part {
                 kind: SourceKind::GitRepository,
@@ -801,6 +831,7 @@ impl Kitchen {
                 mount_path: mount.to_string(),
                 dependency: true,
             });
+
             let files = match base.is_file {
                 true => Files::Artifact(artifacts::artifact_key(&revision).ok_or_else(|| machine("no digest"))?),
                 false => Files::Commit { commit: revision.commit, reads: Reads::default() },
@@ -810,7 +841,8 @@ impl Kitchen {
         Ok(is_whole)
     }
 
-    /// Uid, name and address of a repository: one that a resource states, with its credentials, or the address alone.
+    /// Returns uid, name and address of a repository. A resource that states it comes first, because of its
+    /// credentials; otherwise the name is empty.
     async fn find_repository(
         &self,
         delivery: &Delivery,
@@ -828,7 +860,7 @@ impl Kitchen {
     }
 }
 
-/// What was not found yet, and why not if that is known.
+/// Says what is not here yet, and the reason if it is known.
 fn say_pending(delivery: &Delivery, source_uid: &str, what: &str) -> String {
     match delivery.checks.problem(source_uid) {
         Some(problem) => format!("{what} can't be had: {problem}"),

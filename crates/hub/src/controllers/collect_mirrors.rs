@@ -1,5 +1,5 @@
-//! collect_mirrors: mirrors of sources that are gone and that no service needs any more are removed, and bundles that a
-//! desired state or a service's history names are kept.
+//! collect_mirrors: removes mirrors of sources that are gone and that no service needs, and pins the bundles that a
+//! desired state or a service's history names.
 
 use std::{
     collections::HashSet,
@@ -16,9 +16,9 @@ use tokio_util::sync::CancellationToken;
 use super::{chain, sources};
 use crate::delivery::Delivery;
 
-/// What was pinned and is not needed any more is let go this late.
+/// Bundles that are no longer needed are unpinned this late.
 const IDLE: Duration = Duration::from_secs(1800);
-/// So many times as long as it took it rests: the whole fleet's bundles are read each time.
+/// It rests this many times as long as it took, because it reads the bundles of the whole fleet each time.
 const REST: u32 = 20;
 const LONGEST_REST: Duration = Duration::from_secs(60);
 
@@ -47,7 +47,8 @@ pub async fn collect_mirrors(delivery: &Delivery) -> Result<(), StoreError> {
         Ok::<_, StoreError>(kept)
     };
     delivery.mirrors.cache().pin_all(kept).await?;
-    // On the disk first: a source that is made in between has its resource by the time that resources are listed.
+
+    // List the disk first: a source that is created in between then has its resource when resources are listed.
     let mut candidates: HashSet<String> = delivery.mirrors.list().await.into_iter().collect();
     let revisions = load_revisions(&mut *delivery.store.tables().await?).await?;
     candidates.extend(revisions.into_iter().map(|revision| revision.source_uid));
@@ -55,6 +56,7 @@ pub async fn collect_mirrors(delivery: &Delivery) -> Result<(), StoreError> {
         candidates.remove(&resource.uid);
     })
     .await?;
+
     for uid in candidates {
         if is_source_used(&mut *delivery.store.tables().await?, &uid).await? {
             continue;

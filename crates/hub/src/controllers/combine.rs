@@ -1,5 +1,6 @@
-//! The files of a service that is made of more than one folder: sources mounted in one another, charts with what they depend on,
-//! and kustomizations with their remote bases. Nothing is written but the bundle; what it is made of is read where it lies.
+//! The files of a service that is made of more than one folder: sources mounted into one another, charts with their
+//! dependencies, and kustomizations with their remote bases. Only the bundle is written; its parts are read where they
+//! are.
 
 use std::{
     collections::BTreeSet,
@@ -23,21 +24,22 @@ use super::{
     git::{BundleFailure, Mirrors, parse_commit},
 };
 
-/// Charts that are looked at for one bundle: those of a service, and local ones that they depend on.
+/// Maximum number of charts in one bundle: those of a service, and local ones that they depend on.
 const MAX_CHARTS: usize = 64;
-/// Remote bases of one service: each repository is a mirror.
+/// Maximum number of remote bases of one service: each repository is a mirror.
 const MAX_BASES: usize = 16;
-/// Bytes of the charts and artifacts of one bundle that are held in memory while it is made, in bundles of the largest size.
+/// Maximum bytes of charts and artifacts that are held in memory while a bundle is made, as a multiple of the largest
+/// bundle.
 const MAX_OPENED: u64 = 2;
 
-/// How a bundle is made, and made again.
+/// How a bundle is made and rebuilt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Recipe {
-    /// The service's own source, whose files lie as they are.
+    /// The service's own source, whose files keep their places.
     pub first: Piece,
-    /// In the order in which they are laid in.
+    /// In the order in which they are mounted.
     pub mounts: Vec<Piece>,
-    /// The folders that are needed, with all that they lead to.
+    /// The folders that are needed, with everything that they lead to.
     pub paths: Vec<RelPath>,
 }
 
@@ -49,7 +51,7 @@ pub struct Piece {
     /// Folder of the source.
     #[serde(default)]
     pub path: RelPath,
-    /// Where it is laid in.
+    /// Where it is mounted.
     #[serde(default)]
     pub mount: RelPath,
 }
@@ -57,15 +59,15 @@ pub struct Piece {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Files {
-    /// Of a mirror.
+    /// In a mirror.
     Commit {
         commit: String,
         #[serde(default, skip_serializing_if = "Reads::is_plain")]
         reads: Reads,
     },
-    /// Of an archive on the disk.
+    /// In an archive on the disk.
     Artifact(Digest),
-    /// The hub's own.
+    /// Built into the hub.
     BuiltIn,
 }
 
@@ -81,9 +83,9 @@ pub struct Need {
 /// Where a chart is looked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// In `charts/` of the chart in this folder, under whatever name.
+    /// In `charts/` of the chart in this folder, under any name.
     DependencyOf(RelPath),
-    /// There.
+    /// In this folder.
     At(RelPath),
 }
 
@@ -94,7 +96,7 @@ impl Need {
         Self { named_by, missing, place: Place::DependencyOf(folder.clone()) }
     }
 
-    /// One that a kustomization inflates.
+    /// A chart that a kustomization inflates.
     fn inflated(chart: &InflatedChart) -> Self {
         let InflatedChart { file, name, repository, version, place } = chart;
         let version = if version.is_empty() { "*".to_owned() } else { version.clone() };
@@ -109,7 +111,7 @@ impl Need {
     }
 }
 
-/// What has to come from elsewhere.
+/// The charts and bases to fetch from elsewhere.
 #[derive(Debug, Default)]
 pub struct Lacks {
     pub charts: Vec<Need>,
@@ -125,19 +127,19 @@ pub struct Absent {
 
 #[derive(Debug, thiserror::Error)]
 pub enum CombineError {
-    /// Of the sources, told to people as it is.
+    /// A fault of the sources, shown to people as it is.
     #[error("{0}")]
     Content(String),
-    /// What was kept of a source is not there, or broken; fetched again it is whole.
+    /// The stored copy of a source is missing or damaged. It is whole again after the next fetch.
     #[error("the cache of source {source_uid} is incomplete")]
     Damaged {
         source_uid: String,
-        /// All of it is to be made anew.
+        /// Whether all of the copy has to be recreated.
         whole: bool,
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// Of this machine.
+    /// A fault of this machine.
     #[error(transparent)]
     Machine(Box<dyn std::error::Error + Send + Sync>),
 }
@@ -176,7 +178,7 @@ impl From<GraftError> for CombineError {
     }
 }
 
-/// What a recipe makes.
+/// Result of a recipe.
 pub enum Combined {
     /// These have to be found first.
     Lacks(Lacks),
@@ -184,14 +186,14 @@ pub enum Combined {
     Waits(Digest, Vec<Absent>),
     Bundle {
         content_id: Digest,
-        /// Where the files in their places must differ for the bundle to differ.
+        /// The paths at which the assembled files must differ for the bundle to differ.
         roots: BTreeSet<RelPath>,
-        /// None where its content is known already.
+        /// None: a bundle with this content exists already.
         packed: Option<PackedBundle>,
     },
 }
 
-/// Makes a bundle. `is_known`: whether a content was packed before.
+/// Makes a bundle. `is_known`: whether this content was packed before.
 pub async fn make(
     mirrors: &Mirrors,
     recipe: &Recipe,
@@ -205,13 +207,15 @@ pub async fn make(
         Gathered::Lacks(lacks) => return Ok(Combined::Lacks(lacks)),
         Gathered::Whole { content_id, roots, absent } => (content_id, roots, absent),
     };
+
     if is_known(content_id).await? {
         return Ok(Combined::Bundle { content_id, roots, packed: None });
     }
     if !absent.is_empty() {
         return Ok(Combined::Waits(content_id, absent));
     }
-    // Opened anew: objects of a mirror are of one thread.
+
+    // Open it again: the objects of a mirror belong to one thread.
     let shelf = Shelf::of(mirrors, recipe)?;
     match blocking(move || shelf.pack(&limits)).await? {
         Again::Packed(packed) => Ok(Combined::Bundle { content_id, roots, packed: Some(packed) }),
@@ -219,14 +223,14 @@ pub async fn make(
     }
 }
 
-/// What a recipe makes that has made a bundle before.
+/// Result of a recipe that has made a bundle before.
 pub enum Again {
     Packed(PackedBundle),
     /// These have to be fetched first.
     Waits(Vec<Absent>),
 }
 
-/// Makes a bundle that was made before.
+/// Rebuilds a bundle.
 pub async fn pack_again(mirrors: &Mirrors, recipe: &str) -> Result<Again, BundleFailure> {
     let recipe: Recipe = serde_json::from_str(recipe).map_err(|error| BundleFailure::Machine(error.into()))?;
     let limits = mirrors.limits();
@@ -246,10 +250,10 @@ async fn blocking<T: Send + 'static>(
     }
 }
 
-/// A recipe, and where what it names lies on this node.
+/// A recipe, and where its sources are on this node.
 struct Shelf {
     recipe: Recipe,
-    /// Of the first piece, then of the mounts.
+    /// Folder of the first piece, then of the mounts.
     places: Vec<PathBuf>,
 }
 
@@ -262,7 +266,7 @@ enum Gathered {
 struct Assembled {
     overlay: Overlay,
     root: ObjectId,
-    /// Those whose pointers are followed, with their sources' uids.
+    /// Snapshots whose pointers to large files are followed, with their sources' uids.
     snapshots: Vec<(String, Rc<Snapshot>)>,
 }
 
@@ -273,7 +277,7 @@ impl Shelf {
         Ok(Self { recipe: recipe.clone(), places: places.map_err(|error| CombineError::Machine(error.into()))? })
     }
 
-    /// The tree of a piece's source, added to the overlay; its root. `left`: bytes that may be opened yet.
+    /// Adds the tree of a piece's source to the overlay and returns its root. `left`: bytes that may still be opened.
     fn open(
         overlay: &mut Overlay,
         snapshots: &mut Vec<(String, Rc<Snapshot>)>,
@@ -325,7 +329,7 @@ impl Shelf {
         }
     }
 
-    /// Objects that are missing are a mirror's: an archive was read as a whole.
+    /// Only a mirror can lack objects, because an archive is read as a whole.
     fn blame(&self, error: Box<ClosureError>) -> CombineError {
         if !matches!(error.reason, ClosureReason::Tree(TreeError::Missing(_) | TreeError::Unreadable { .. })) {
             return CombineError::Content(chain(&*error));
@@ -377,7 +381,7 @@ impl Shelf {
         }
     }
 
-    /// Lays local charts where those that depend on them look for them.
+    /// Mounts local charts where the charts that depend on them look for them.
     fn complete(&self, assembled: Assembled, limits: &Limits) -> Result<Completed, CombineError> {
         let Assembled { mut overlay, mut root, snapshots } = assembled;
         loop {
@@ -386,12 +390,14 @@ impl Shelf {
             if closure.charts.len() + closure.inflated.len() > MAX_CHARTS {
                 return Err(CombineError::Content(format!("over {MAX_CHARTS} charts hang together")));
             }
+
             let laid_in = self.recipe.mounts.iter().filter(|piece| is_base(piece)).count();
             let missing: BTreeSet<RelPath> = closure.bases.iter().map(Base::mount).collect();
             if laid_in + missing.len() > MAX_BASES {
                 let message = format!("kustomizations name over {MAX_BASES} remote bases");
                 return Err(CombineError::Content(message));
             }
+
             let (mut needs, mut local) = (Vec::new(), Vec::new());
             for folder in &closure.charts {
                 for missing in charts::missing_dependencies(&overlay, &root, folder, limits)? {
@@ -402,10 +408,12 @@ impl Shelf {
                 }
             }
             needs.extend(closure.inflated.iter().map(Need::inflated));
-            // First what comes from elsewhere: a local chart is laid in with all that it needs itself.
+
+            // First what has to be fetched: a local chart is mounted with everything that it needs itself.
             if !needs.is_empty() || !closure.bases.is_empty() {
                 return Ok(Completed::Lacks(Lacks { charts: needs, bases: closure.bases }));
             }
+
             if local.is_empty() {
                 let absent = follow_pointers(&mut closure, &snapshots, limits)?;
                 return Ok(Completed::Whole { overlay, closure, absent });
@@ -425,7 +433,7 @@ enum Completed {
     Whole { overlay: Overlay, closure: Closure, absent: Vec<Absent> },
 }
 
-/// Has pointers to large files read as what they stand for. With any, it is another content than without.
+/// Replaces pointers to large files by the files. Content with such files gets another id than content without.
 fn follow_pointers(
     closure: &mut Closure,
     snapshots: &[(String, Rc<Snapshot>)],
@@ -444,7 +452,7 @@ fn follow_pointers(
     Ok(absent)
 }
 
-/// Lays in the local charts that need nothing more themselves. Of charts that need one another there are none.
+/// Mounts the local charts that need nothing more themselves. If there is none, charts depend on one another.
 fn lay_in_local(
     overlay: &mut Overlay,
     root: &ObjectId,
@@ -453,6 +461,7 @@ fn lay_in_local(
     let unfinished: BTreeSet<&RelPath> = local.iter().map(|(folder, ..)| folder).collect();
     let mut next = *root;
     let mut laid_in = false;
+
     for (folder, name, path) in local {
         let content = |why: String| CombineError::Content(format!("{folder}/Chart.yaml: dependency {name}: {why}"));
         let from = folder.join_clean(path).map_err(|error| content(error.to_string()))?;
@@ -465,6 +474,7 @@ fn lay_in_local(
         next = overlay.graft(&next, &place, &found)?;
         laid_in = true;
     }
+
     match laid_in {
         true => Ok(next),
         false => {

@@ -1,7 +1,7 @@
 //! compute_desired: dirty clusters → signed desired states.
 //!
-//! Computed when something changes, never when somebody asks. A state is published under a new generation only if its tag
-//! differs, so that recomputing is free of consequences.
+//! A state is computed when something changes, never per request. It is published under a new generation only if its
+//! tag differs, so that recomputing it has no effect.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -52,24 +52,26 @@ use crate::{
     secret_backends::SecretBackends,
 };
 
-/// Clusters per round: bounds the transaction that publishes them.
+/// Clusters per round, to bound the transaction that publishes them.
 const BATCH: u32 = 200;
-/// How long a cluster rests after it was computed. The first change is computed at once; of those that follow, as many as come in
-/// this time are computed together, because each time all services of the cluster are read.
+/// How long a cluster rests after it was computed. Its first change is computed at once. All changes that arrive during
+/// the rest are computed together, because each computation reads all services of the cluster.
 const GATHER: Duration = Duration::from_millis(100);
-/// So many times as long as that took does it rest, if this is more, up to [`LONGEST`]: while services come by the hundred, reading
-/// all of a cluster's for each few of them would be most of the work.
+/// A cluster rests this many times as long as its computation took, if that is longer than [`GATHER`], up to
+/// [`LONGEST`]. While services arrive by the hundred, reading all of a cluster's services for each few of them would
+/// otherwise be most of the work.
 const REST: u32 = 4;
 const LONGEST: Duration = Duration::from_secs(1);
-/// Least pause between two rounds. It is as long as the first of them took, up to [`GATHER`]: many clusters whose changes come one
-/// after the other are published some at a time. After a round in which a source's services were not all assigned yet it begins
-/// with this and doubles while that is so.
+/// Least pause between two rounds. The pause is as long as the last round took, up to [`GATHER`], so that clusters that
+/// change one after the other are published in batches. After a round that left clusters for later, the pause begins
+/// with this and doubles with each such round.
 const PAUSE: Duration = Duration::from_millis(5);
-/// Services that are read, and held, at a time.
+/// Services that are read and held in memory at a time.
 const READ_AT_ONCE: usize = 500;
-/// How long after a fetch the services of a source are published together: bundles of a large one take their time.
+/// How long after a fetch, in seconds, the services of a source are published together: large bundles take time to
+/// build.
 const HALFWAY_SECONDS: i64 = 5;
-/// A mark whose wake-up was lost is seen this late.
+/// Backstop for a lost wake-up: marks are checked this often.
 const IDLE: Duration = Duration::from_secs(5);
 
 pub async fn run(delivery: Arc<Delivery>, shutdown: CancellationToken) {
@@ -77,13 +79,14 @@ pub async fn run(delivery: Arc<Delivery>, shutdown: CancellationToken) {
     loop {
         let begun = Instant::now();
         resting.wake(begun);
-        // Before that, a cluster that isn't known may well exist, and its mark must stay.
+        // Before clusters are loaded, an unknown cluster may well exist, so its mark must stay.
         let computed = if delivery.clusters.is_loaded() {
             compute_batch(&delivery, &mut resting).await
         } else {
             Ok(Round::default())
         };
-        // How long nothing is done, and whether a new mark ends that.
+
+        // How long to wait, and whether a new mark ends the wait.
         let (longest, is_woken) = match computed {
             Ok(Round { done: 0, held, .. }) => {
                 let end = resting.first_end().filter(|_| held);
@@ -95,6 +98,7 @@ pub async fn run(delivery: Arc<Delivery>, shutdown: CancellationToken) {
                 (IDLE, false)
             }
         };
+
         let wait = async {
             tokio::select! { () = delivery.dirty.notified(), if is_woken => {} () = tokio::time::sleep(longest) => {} }
         };
@@ -109,7 +113,7 @@ pub async fn run(delivery: Arc<Delivery>, shutdown: CancellationToken) {
 struct Resting(HashMap<String, Instant>);
 
 impl Resting {
-    /// After computing it took so long.
+    /// `took`: how long the computation took.
     fn begin(&mut self, cluster_uid: String, took: Duration) {
         self.0.insert(cluster_uid, Instant::now() + (took * REST).clamp(GATHER, LONGEST));
     }
@@ -123,18 +127,20 @@ impl Resting {
     }
 }
 
-/// What became of some dirty clusters.
+/// Result of a round.
 #[derive(Clone, Copy, Debug, Default)]
 struct Round {
     done: usize,
-    /// Of them: that come again, because a source of theirs has moved and not all of its services are assigned.
+    /// Clusters of `done` that are left for a later round: a source of theirs has moved, and not all of its services
+    /// are assigned.
     later: usize,
-    /// Others are marked and rest.
+    /// Other clusters are marked, but rest.
     held: bool,
 }
 
 impl Round {
-    /// Until the next one, after this took so long. `almost`: how long it is if the next one leaves something too.
+    /// Pause before the next round. `took`: how long this round took; `almost`: the pause if this round left clusters
+    /// for later.
     fn pause(self, took: Duration, almost: &mut Duration) -> Duration {
         if self.later > 0 {
             let next = (*almost * 2).min(GATHER);
@@ -156,11 +162,13 @@ async fn compute_batch(delivery: &Delivery, resting: &mut Resting) -> Result<Rou
     if marks.is_empty() {
         return Ok(round);
     }
+
     let begun = SystemTime::now();
     let grants = load_grants(&delivery.store).await?;
     let health = select_health_rules::load(&delivery.store).await?.map(Verbatim::from);
     let (mut published, mut times) = (Vec::new(), Vec::new());
     let mut inputs = InputCache::default();
+
     for mark in marks {
         let started = Instant::now();
         match compute_cluster(delivery, &mark, &grants, health.as_ref(), &mut inputs).await {
@@ -169,19 +177,21 @@ async fn compute_batch(delivery: &Delivery, resting: &mut Resting) -> Result<Rou
                 times.push((mark.cluster_uid.clone(), started.elapsed()));
                 published.push(Done { mark, next: next.map(|next| *next), fresh, changes });
             }
-            // It keeps its mark, and comes again in the next round.
+            // The cluster keeps its mark for the next round.
             Ok(Computed::Later) => {
                 round.done += 1;
                 round.later += 1;
             }
-            // One that can't be computed keeps its mark and what it serves, and doesn't hold up the others.
+            // A cluster that can't be computed keeps its mark and its current state, and does not hold up the others.
             Err(error) => {
                 tracing::error!(cluster = mark.cluster_uid, error = %chain(&error), "compute a desired state")
             }
         }
     }
+
     let publishing = Instant::now();
     publish(delivery, published, begun).await?;
+
     let each = publishing.elapsed() / u32::try_from(times.len()).unwrap_or(u32::MAX).max(1);
     for (cluster_uid, took) in times {
         resting.begin(cluster_uid, took + each);
@@ -192,7 +202,7 @@ async fn compute_batch(delivery: &Delivery, resting: &mut Resting) -> Result<Rou
 /// A cluster's next state.
 struct Next {
     row: Desired,
-    /// For its trace; empty where nobody takes that.
+    /// Its new entries, for traces; empty if traces are off.
     news: Vec<NewEntry>,
 }
 
@@ -211,20 +221,20 @@ impl Computed {
     const NOTHING: Self = Self::Now { next: None, fresh: Vec::new(), changes: Vec::new() };
 }
 
-/// What is written of one cluster.
+/// The rows to save for one cluster.
 struct Done {
     mark: DirtyMark,
     next: Option<Next>,
-    /// Parameters of its services that were resolved anew.
+    /// Parameters of its services that were resolved in this round.
     fresh: Vec<Fresh>,
     changes: Vec<MemberChange>,
 }
 
-/// What the entry of a set's member is made of now.
+/// New content of a set member's entry.
 struct MemberChange {
     set_uid: String,
     service_uid: String,
-    /// As its row has it.
+    /// As the member's row stores it.
     published: String,
 }
 
@@ -240,23 +250,28 @@ async fn compute_cluster(
     let Some(cluster) = ClusterFacts::load(delivery, &name).await?.filter(|c| c.uid == mark.cluster_uid) else {
         return Ok(Computed::NOTHING);
     };
+
     let known = load_cluster_rows(&mut *delivery.store.tables().await?, &cluster.uid).await?;
     if is_halfway(delivery, &known.assignments, &known.touched).await? {
         return Ok(Computed::Later);
     }
+
     let handing = delivery.windows.handing(&cluster);
     let (mut entries, fresh, changes, windows) =
         resolve_entries(delivery, &cluster, &known, grants, (inputs, handing)).await?;
+
     let ClusterRows { released, desired, update, .. } = known;
     entries.extend(released.iter().map(|row| Verbatim::from(released_entry(row, cluster.suspended))));
     entries.sort_by(|a, b| a.service.uid.cmp(&b.service.uid));
     let agent = update.map(|row| advance_agents::read_text(&row.cluster_uid, &row.settings)).transpose()?.flatten();
+
     let next = next_desired(delivery, &cluster, Content { entries, agent, health: health.cloned(), windows }, desired)?;
     Ok(Computed::Now { next: next.map(Box::new), fresh, changes })
 }
 
-/// Whether a commit has reached some services that it concerns and not others: what one of them gives up another one may take over,
-/// so they are published together. What can't be assigned is not waited for, and nothing for long.
+/// Whether a commit has reached some of the services that it concerns and not all. They are published together, because
+/// one service may take over what another gives up. Services that can't be assigned are not waited for, and no service
+/// for longer than [`HALFWAY_SECONDS`].
 async fn is_halfway(delivery: &Delivery, rows: &[Assignment], touched: &HashSet<String>) -> Result<bool, StoreError> {
     let mut by_source: HashMap<&str, Vec<&Assignment>> = HashMap::new();
     for row in rows.iter().filter(|row| !row.source_uid.is_empty()) {
@@ -274,7 +289,7 @@ async fn is_halfway(delivery: &Delivery, rows: &[Assignment], touched: &HashSet<
     Ok(false)
 }
 
-/// Whether some services are at a revision of their source, and others that it concerns are not.
+/// Whether some services are at a revision of their source while others that it concerns are not.
 fn is_split(rows: &[&Assignment], touched: &HashSet<String>, revision: &str) -> Result<bool, StoreError> {
     let (mut here, mut waits) = (false, false);
     for row in rows {
@@ -291,10 +306,10 @@ fn is_split(rows: &[&Assignment], touched: &HashSet<String>, revision: &str) -> 
     Ok(here && waits)
 }
 
-/// Entries, parameters that were resolved anew, what is new of members, and windows.
+/// Entries, parameters that were resolved in this round, changes of members, and windows.
 type Resolved = (Vec<Verbatim<Entry>>, Vec<Fresh>, Vec<MemberChange>, Option<Verbatim<Windows>>);
 
-/// With the parameters that were resolved anew for them.
+/// Resolves the entries of a cluster's services, and the parameters that they need.
 async fn resolve_entries(
     delivery: &Delivery,
     cluster: &ClusterFacts,
@@ -313,7 +328,7 @@ async fn resolve_entries(
             let specs = (rows.members.get(uid), rows.held.get(uid));
             let known = (row, rows.origins.get(uid), rows.parameters.get(uid), specs);
             let found = services.remove(&key).filter(|found| found.uid == *uid);
-            // A row whose service is gone or was made again is cleared by assign_revisions.
+            // `assign_revisions` deletes the rows of a service that is gone or was recreated.
             let Some(found) = found else { continue };
             let Some(Service { found, newer }) = load_newer(delivery, row, found).await? else { continue };
             let (row, origin, parameters, (member, held)) = match newer.as_deref() {
@@ -323,9 +338,10 @@ async fn resolve_entries(
                     (row, rows.origin.as_ref(), rows.parameters.as_ref(), specs)
                 }
             };
+
             let service = resources::take(found)?;
             let facts = facts_of(delivery, row, service, (origin, (member, held)), &mut urls).await?;
-            // One that was read once more may have ended behind what was read for others.
+            // A service that was read a second time may have been deleted after these were loaded for another service.
             if facts.deleting() && (last_word.is_none() || newer.is_some()) {
                 last_word = Some(LastWord::load(delivery, cluster).await?);
             }
@@ -333,10 +349,12 @@ async fn resolve_entries(
                 Some(last) => (&last.cluster, last.grants.as_slice()),
                 None => (cluster, grants),
             };
+
             let secrets = secrets::resolve(delivery, &facts).await?;
             let (given, resolved) = give(delivery, &facts, cluster, parameters, inputs).await?;
             fresh.extend(resolved);
             let entry = Verbatim::from(facts.resolve_entry(cluster, grants, &secrets, &given).0);
+
             changes.extend(member.map(|member| note_member(member, &facts, &entry)).transpose()?.flatten());
             handing.add(delivery, &facts, entry.digest()).await?;
             entries.push(entry);
@@ -345,14 +363,14 @@ async fn resolve_entries(
     Ok((entries, fresh, changes, handing.end().map(Verbatim::from)))
 }
 
-/// A service, and the rows that go with it where those that were read before may not.
+/// A service, and its rows if those that were read before may not match it.
 struct Service {
     found: Resource,
     newer: Option<Box<(Assignment, ServiceRows)>>,
 }
 
-/// The spec that counts and what is assigned are decided upon behind the service, and written with it or behind it: so are they read.
-/// None: it is none of the cluster's any more.
+/// The spec that counts and the assignment are decided after a service is written, and saved with it or later. So the
+/// rows are read after the service. None: the service no longer belongs to the cluster.
 async fn load_newer(delivery: &Delivery, row: &Assignment, found: Resource) -> Result<Option<Service>, StoreError> {
     let mut found = found;
     let generation = |found: &Resource| found.object["metadata"]["generation"].as_i64().unwrap_or(0);
@@ -367,14 +385,14 @@ async fn load_newer(delivery: &Delivery, row: &Assignment, found: Resource) -> R
         if known <= generation(&found) {
             return Ok(Some(Service { found, newer: Some(Box::new((assignment, rows))) }));
         }
-        // It was written once more: what they say may be of that.
+        // The service was written once more, and the rows may belong to that.
         let again = delivery.store.get(&key_of(row)).await?.filter(|found| found.uid == row.service_uid);
         let Some(again) = again else { return Ok(None) };
         found = again;
     }
 }
 
-/// By what removals are decided, which are never taken back: it is read behind the services' ends.
+/// The inputs of removals. A removal is never taken back, so they are read after the deletion of its service.
 struct LastWord {
     grants: Vec<NamedGrant>,
     cluster: ClusterFacts,
@@ -387,7 +405,7 @@ impl LastWord {
     }
 }
 
-/// Where a member's entry is another one than before.
+/// Returns the change of a member whose entry differs from before.
 fn note_member(
     member: &MemberRollout,
     facts: &ServiceFacts,
@@ -411,7 +429,7 @@ fn key_of(row: &Assignment) -> Key {
     ServiceDeployment::key(&Name::new(&row.namespace, &row.name))
 }
 
-/// What decides about the entry of a row's service; none where that is gone or was made again.
+/// Loads what decides about the entry of a row's service. None: the service is gone or was recreated.
 pub async fn load_facts(
     delivery: &Delivery,
     row: &Assignment,
@@ -427,12 +445,12 @@ pub async fn load_facts(
     facts_of(delivery, row, service, (origin, (member.as_ref(), held.as_ref())), urls).await.map(Some)
 }
 
-/// None: it is gone, or was made again.
+/// None: the service is gone or was recreated.
 fn take_service(row: &Assignment, found: Option<Resource>) -> Result<Option<ServiceDeployment>, StoreError> {
     found.filter(|resource| resource.uid == row.service_uid).map(resources::take).transpose()
 }
 
-/// What is known of a service, with the spec that counts.
+/// The inputs of a service's entry, with the spec that counts.
 pub async fn facts_of(
     delivery: &Delivery,
     row: &Assignment,
@@ -474,6 +492,7 @@ fn next_desired(
         windows: content.windows.as_ref().map(Verbatim::digest),
         key_id: identity.key_id().to_owned(),
     };
+
     let entries = &content.entries;
     let bytes = desired::measure(&content);
     if bytes > MAX_DESIRED_BYTES - desired::STATEMENT_BYTES {
@@ -484,6 +503,7 @@ fn next_desired(
         );
         return Err(StoreError::Row { what: format!("desired state of cluster {}", cluster.name), problem });
     }
+
     let news = match traces::is_on() {
         true => {
             let previous = current.as_ref().map(desired::read_content).transpose()?;
@@ -491,6 +511,7 @@ fn next_desired(
         }
         false => Vec::new(),
     };
+
     let signature = BASE64.encode(identity.sign(&statement.message()));
     let row = Desired {
         cluster_uid: cluster.uid.clone(),
@@ -505,8 +526,8 @@ fn next_desired(
     Ok(Some(Next { row, news }))
 }
 
-/// Writes what came of services' parameters. Where an object that was read for one is another by now, which no index knew of, it is
-/// resolved once more.
+/// Saves resolved parameters. An input may have changed after it was read, when no index named its users yet. Its
+/// services are then marked to be resolved once more.
 async fn save_fresh(tx: &mut Tx, backends: &SecretBackends, fresh: Vec<(String, Fresh)>) -> Result<(), StoreError> {
     let read: HashSet<&Key> = fresh.iter().flat_map(|(_, fresh)| &fresh.inputs).map(|input| &input.key).collect();
     let read: Vec<Key> = read.into_iter().cloned().collect();
@@ -522,6 +543,7 @@ async fn save_fresh(tx: &mut Tx, backends: &SecretBackends, fresh: Vec<(String, 
         documents.extend(fresh.document());
         resolved.push(fresh.resolved);
     }
+
     save_parameters(tx, &resolved).await?;
     for document in documents {
         document.save(tx).await?;
@@ -532,7 +554,7 @@ async fn save_fresh(tx: &mut Tx, backends: &SecretBackends, fresh: Vec<(String, 
     Ok(())
 }
 
-/// Writes what changed and takes the marks away, in one transaction; then tells the polls.
+/// Saves what changed and clears the marks, in one transaction; then wakes the polls.
 async fn publish(delivery: &Delivery, published: Vec<Done>, begun: SystemTime) -> Result<(), StoreError> {
     let names = |holds: fn(&Fresh) -> bool| -> Vec<Name> {
         let fresh = published.iter().flat_map(|done| &done.fresh).filter(|fresh| holds(fresh));
@@ -545,7 +567,7 @@ async fn publish(delivery: &Delivery, published: Vec<Done>, begun: SystemTime) -
             let (mut changed, mut resolved, mut moved) = (Vec::new(), Vec::new(), HashSet::new());
             let now = Timestamp::now().as_second();
             for Done { mark, next, fresh, changes } in published {
-                // An epoch that was raised meanwhile makes this state unsigned history; the cluster is dirty again.
+                // If the epoch was raised meanwhile, this state must not be published. The cluster is marked again.
                 let raised = match &next {
                     Some(Next { row, .. }) => {
                         load_desired(tx, &row.cluster_uid).await?.is_some_and(|now| now.epoch > row.epoch)
@@ -563,16 +585,20 @@ async fn publish(delivery: &Delivery, published: Vec<Done>, begun: SystemTime) -
                 clear_mark(tx, &mark).await?;
                 resolved.extend(fresh.into_iter().map(|fresh| (mark.cluster_uid.clone(), fresh)));
             }
+
             save_fresh(tx, &backends, resolved).await?;
             Ok((changed, moved))
         })
     });
+
     let (changed, moved) = changed.await?;
     moved.iter().for_each(|set_uid| delivery.sets.note_member(set_uid));
-    // What they would run may be another change, which waits for its turn; while they were not resolved it was not known.
+    // Their candidates may now be other changes, which wait for their turn. That was unknown until the parameters were
+    // resolved.
     of_rollouts.into_iter().for_each(|name| delivery.services.add(name));
-    // Their conditions may say something else.
+    // Their conditions may change.
     news.into_iter().for_each(|name| delivery.summaries.add(name));
+
     let interval = Interval::since(begun);
     for Next { row, news } in changed {
         delivery.counters.published.inc();

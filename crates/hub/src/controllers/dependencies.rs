@@ -1,4 +1,5 @@
-//! Services that depend on one another: what a newer version waits for, what a removal waits for, and whom to wake.
+//! Dependencies between services: what a newer version waits for, what a removal waits for, and which services to
+//! requeue.
 
 use std::collections::BTreeMap;
 
@@ -28,10 +29,11 @@ use super::{
 };
 use crate::delivery::Delivery;
 
-/// Services that are followed from one to the next. A namespace in which more hang together has no order that anybody knows.
+/// Maximum number of services followed from one to the next. If a service depends on more, directly or through others,
+/// its order is unknown.
 const MOST: usize = 1000;
 
-/// What keeps a newer version of a service from being delivered.
+/// Why a newer version of a service is not delivered yet.
 #[derive(Debug, Default)]
 pub struct Waits {
     pub reasons: Vec<String>,
@@ -62,17 +64,17 @@ pub async fn load_waits(delivery: &Delivery, name: &Name, service: &ServiceDeplo
     Ok(waits)
 }
 
-/// What a service depends on, by names in the graph.
+/// The dependencies of a service, by their names in the graph.
 pub fn names(spec: &ServiceDeploymentSpec) -> Vec<String> {
     spec.depends_on.iter().map(|reference| resolve(reference, &spec.cluster_ref.name)).collect()
 }
 
-/// What the services of a set depend on, in any variant of its template.
+/// The dependencies of a set's services, in any variant of its template.
 pub fn names_of_set(spec: &ServiceSetSpec) -> Vec<String> {
     let mut names = Vec::new();
     for (_, template) in Template::variants(spec) {
         let stated = template.0.get("dependsOn").cloned().unwrap_or_default();
-        // What can't be read is refused by its schema.
+        // The schema refuses a template that can't be read.
         let references: Vec<DependencyReference> = serde_json::from_value(stated).unwrap_or_default();
         names.extend(references.iter().map(resolve_of_set));
     }
@@ -101,7 +103,7 @@ async fn judge_set(delivery: &Delivery, name: &Name) -> Result<Option<String>, S
     Ok(dependencies::judge_set(SetDependency { name: &name.name, set: Some(&set), is_looked_at, unhealthy }))
 }
 
-/// Counted once for all that wait for it.
+/// Counted once for all services that wait for the set.
 async fn look_at_heard(delivery: &Delivery, name: &Name, resource: &Resource) -> Result<rollouts::Heard, StoreError> {
     if let Some(known) = delivery.sets.heard(name, resource.version) {
         return Ok(known);
@@ -111,13 +113,14 @@ async fn look_at_heard(delivery: &Delivery, name: &Name, resource: &Resource) ->
     Ok(heard)
 }
 
-/// What a service lacks to be healthy at what its sources have now, in one sentence.
+/// The reason why a service is not healthy at the revision that its sources have now, in one sentence. None: it is.
 pub async fn judge(delivery: &Delivery, name: &Name) -> Result<Option<String>, StoreError> {
     let Some((resource, _)) = resources::load::<ServiceDeployment>(&delivery.store, name).await? else {
         return Ok(dependencies::judge(Dependency { name: &name.name, service: None, decided: None }));
     };
-    // First what touches it, then its row, then its status, because each is written with or behind the one before. An older row beside
-    // newer paths would pass for one that no commit has touched since, in the moment in which it is looked at.
+
+    // Read first what touches the service, then its row, then its status: each is written together with the one before,
+    // or later. An older row beside newer paths would look as if no commit had touched it since.
     let (row, newest) = {
         let mut tables = delivery.store.tables().await?;
         let is_untouched = is_untouched(&paths_of_service(&mut tables, &resource.uid).await?);
@@ -128,14 +131,17 @@ pub async fn judge(delivery: &Delivery, name: &Name) -> Result<Option<String>, S
         };
         (row, newest)
     };
+
     let found = resources::load::<ServiceDeployment>(&delivery.store, name).await?;
     let service = found.map(|(_, service)| service);
+
     let read = |text: &Option<String>| -> Result<Option<Candidate>, StoreError> {
         text.as_deref().map(|text| read_json(&resource.uid, text)).transpose()
     };
     let Some(row) = row else {
         return Ok(dependencies::judge(Dependency { name: &name.name, service: service.as_ref(), decided: None }));
     };
+
     let (candidate, assigned) = (read(&row.candidate)?, read(&row.assigned)?);
     let why = read_json::<Decided>(&row.service_uid, &row.why)?.why;
     let decided = dependencies::Decided {
@@ -145,10 +151,12 @@ pub async fn judge(delivery: &Delivery, name: &Name) -> Result<Option<String>, S
         why: &why,
         newest: newest.as_deref(),
     };
+
     Ok(dependencies::judge(Dependency { name: &name.name, service: service.as_ref(), decided: Some(decided) }))
 }
 
-/// The revision that a service's sources have now: of several, one that it was not looked at with, if there is one.
+/// The revision that a service's sources have now. If there are several sources, it is one that differs from the
+/// candidate's, if any does.
 async fn find_newest(
     tables: &mut Connection,
     row: &Assignment,
@@ -156,7 +164,8 @@ async fn find_newest(
 ) -> Result<Option<String>, StoreError> {
     let candidate: Option<Candidate> =
         row.candidate.as_deref().map(|text| read_json(&row.service_uid, text)).transpose()?;
-    // What a pipeline promotes with the same commit is no other revision by name.
+
+    // A pipeline may promote other texts with the same commit, and the revision's name does not show that.
     let served = load_revision(tables, &row.source_uid).await?;
     if let (Some(served), Some(candidate)) = (&served, &candidate)
         && served.taken.configuration != candidate.configuration
@@ -164,9 +173,11 @@ async fn find_newest(
         let revision = git::format_revision(&served.reference, &served.commit);
         return Ok(Some(format!("{revision} with other texts")));
     }
+
     let Some(candidate) = candidate.filter(|candidate| is_untouched || !candidate.parts.is_empty()) else {
         return Ok(served.map(|served| git::format_revision(&served.reference, &served.commit)));
     };
+
     for part in &candidate.parts {
         if is_untouched && part.source_uid == row.source_uid {
             continue;
@@ -188,7 +199,8 @@ async fn find_newest(
     Ok(Some(candidate.revision))
 }
 
-/// What each service that is reached from one depends on; `names` is what that one itself does. None if there are too many.
+/// Returns what each service reachable from `from` depends on; `names`: the dependencies of `from` itself. None: there
+/// are too many.
 pub async fn load_graph(
     store: &Store,
     from: &Name,
@@ -219,7 +231,8 @@ pub async fn load_graph(
     Ok(Some(graph))
 }
 
-/// Who is to go before a service that is deleted with its objects. Who waits for itself waits for nobody.
+/// Finds the services that must be removed before a service that is deleted with its objects. A service in a cycle
+/// waits for none.
 pub async fn find_dependents(store: &Store, facts: &mut ServiceFacts) -> Result<(), StoreError> {
     if !facts.deleting() || facts.service.spec.deletion_policy != DeletionPolicy::Delete {
         return Ok(());
@@ -235,7 +248,7 @@ pub async fn find_dependents(store: &Store, facts: &mut ServiceFacts) -> Result<
     Ok(())
 }
 
-/// What of a status others go by: where it changes, they are looked at.
+/// The part of a service's status that other services depend on. If it changes, they are requeued.
 pub fn standing(status: &ServiceDeploymentStatus) -> impl PartialEq + use<'_> {
     let ready = status.conditions.iter().find(|condition| condition.type_ == "Ready");
     let counts = status.objects.map(|objects| objects.healthy == objects.total);
@@ -249,7 +262,7 @@ pub fn standing(status: &ServiceDeploymentStatus) -> impl PartialEq + use<'_> {
     )
 }
 
-/// What of a set others go by: where it changes, they are looked at.
+/// The part of a set's status that services depend on. If it changes, they are requeued.
 pub fn standing_of_set(status: &ServiceSetStatus) -> impl PartialEq + use<'_> {
     let stalled = status.conditions.iter().find(|condition| condition.type_ == "Stalled");
     let rollout = status.rollout.as_ref();
@@ -263,7 +276,7 @@ pub fn standing_of_set(status: &ServiceSetStatus) -> impl PartialEq + use<'_> {
     )
 }
 
-/// Has the services looked at that depend on a whole set.
+/// Requeues the services that depend on a whole set.
 pub async fn wake_dependents_of_set(delivery: &Delivery, name: &Name) -> Result<(), StoreError> {
     let key = set_key(&name.name);
     let names = dependents_of(&mut *delivery.store.tables().await?, &name.namespace, &key).await?;
@@ -271,7 +284,7 @@ pub async fn wake_dependents_of_set(delivery: &Delivery, name: &Name) -> Result<
     Ok(())
 }
 
-/// Has the services looked at that depend on one.
+/// Requeues the services that depend on this one.
 pub async fn wake_dependents(delivery: &Delivery, name: &Name) -> Result<(), StoreError> {
     let names = dependents_of(&mut *delivery.store.tables().await?, &name.namespace, &name.name).await?;
     wake(delivery, &name.namespace, names);

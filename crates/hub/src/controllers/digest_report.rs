@@ -1,4 +1,4 @@
-//! What the digest of a service's entry is made of, as it would be computed now.
+//! The inputs of the digest of a service's entry, computed now.
 
 use farwater_api::digest_report::DigestReport;
 use farwater_fleet::digest_inputs::explain_digest;
@@ -18,7 +18,7 @@ use crate::delivery::{
     secrets,
 };
 
-/// None where the service is in no cluster yet.
+/// None: the service is in no cluster yet.
 pub async fn load(delivery: &Delivery, service: &Resource) -> Result<Option<DigestReport>, StoreError> {
     let (row, origin, given) = {
         let mut tables = delivery.store.tables().await?;

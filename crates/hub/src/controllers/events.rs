@@ -1,10 +1,13 @@
-//! Events: what controllers tell people about an object of the hub, also one that is gone by then.
+//! Events: what controllers tell people about an object of the hub, even one that has been deleted since.
 
 use std::borrow::Cow;
 
 use farwater_api::ADMIN_NAMESPACE;
-use farwater_fleet::conditions::{cut, whole_seconds};
-use farwater_store::{Change, Key, Kind, Resource, StoreError, Tx, Write, WriteError};
+use farwater_fleet::{
+    conditions::{cut, whole_seconds},
+    summary::News,
+};
+use farwater_store::{Change, Key, Kind, Resource, Store, StoreError, Tx, Write, WriteError};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -12,21 +15,21 @@ use super::resources;
 use crate::apiserver::manage;
 
 const REPORTER: &str = "farwater-hub";
-/// As the API server has it for events of the older form.
+/// The API server's limit for events of the older form.
 const MAX_MESSAGE_BYTES: usize = 4096;
-/// Of any name in Kubernetes.
+/// Kubernetes' limit for names.
 const MAX_NAME: usize = 253;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Told {
-    /// Somebody should look.
+    /// A person should look at it.
     pub is_warning: bool,
     /// CamelCase, for programs.
     pub reason: Cow<'static, str>,
     pub message: String,
 }
 
-/// Writes an Event beside the object that it is about, unless its namespace is being removed: nothing is made there any more.
+/// Writes an Event beside its object, unless the namespace is being removed, where nothing can be created.
 pub async fn tell(tx: &mut Tx, about: &Resource, told: &Told) -> Result<(), StoreError> {
     let Some(namespace) = place_of(tx, about).await? else { return Ok(()) };
     let now = Timestamp::now();
@@ -38,8 +41,8 @@ pub async fn tell(tx: &mut Tx, about: &Resource, told: &Told) -> Result<(), Stor
     }
 }
 
-/// The same for what happens to an object again and again: it has one Event for each reason, which counts, so that their number is limited
-/// whatever happens.
+/// The same for what happens to an object repeatedly: it has one Event per reason, with a count, so that their number
+/// is limited.
 pub async fn tell_again(tx: &mut Tx, about: &Resource, told: &Told) -> Result<(), StoreError> {
     let Some(namespace) = place_of(tx, about).await? else { return Ok(()) };
     let now = Timestamp::now();
@@ -66,7 +69,24 @@ pub async fn tell_again(tx: &mut Tx, about: &Resource, told: &Told) -> Result<()
     }
 }
 
-/// The namespace of an object's Events; none: it is being removed.
+/// Raises all Events of one change of a status.
+pub async fn raise(store: &Store, about: &Resource, all: Vec<News>) -> Result<(), StoreError> {
+    if all.is_empty() {
+        return Ok(());
+    }
+    let about = about.clone();
+    let raised = store.transact(move |tx| {
+        Box::pin(async move {
+            for News { is_warning, reason, message } in all {
+                tell_again(tx, &about, &Told { is_warning, reason: reason.into(), message }).await?;
+            }
+            Ok(())
+        })
+    });
+    raised.await
+}
+
+/// The namespace of an object's Events. None: it is being removed.
 async fn place_of<'a>(tx: &mut Tx, about: &'a Resource) -> Result<Option<&'a str>, StoreError> {
     let namespace: &str = if about.key.namespace.is_empty() { ADMIN_NAMESPACE } else { &about.key.namespace };
     let found = tx.get(&resources::namespace_key(namespace)).await?;
@@ -74,7 +94,7 @@ async fn place_of<'a>(tx: &mut Tx, about: &'a Resource) -> Result<Option<&'a str
     Ok((!is_removed).then_some(namespace))
 }
 
-/// The name is the object's, with the suffix. One that would be too long has the object's uid in place of its end.
+/// The object's name with the suffix. If that would be too long, the end of the name is replaced by the object's uid.
 fn key_of(about: &Resource, namespace: &str, suffix: &str) -> Key {
     let (name, uid) = (&about.key.name, &about.uid);
     let room = MAX_NAME.saturating_sub(suffix.len() + 1);

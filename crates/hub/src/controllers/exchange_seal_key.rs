@@ -1,7 +1,7 @@
-//! exchange_seal_key: a wish for another seal key → another one, and behind it all that was sealed before is sealed anew.
+//! exchange_seal_key: a request for a new seal key → the new key; after that, everything sealed before is sealed again.
 //!
-//! Nothing stops meanwhile. Whatever is killed goes on at the next start: which key counts the database says, and what is
-//! left to be sealed anew is found there.
+//! Nothing is suspended meanwhile. A killed exchange continues at the next start: the database says which key counts,
+//! and which rows are left to seal.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -12,13 +12,13 @@ use crate::{
     identity::{IdentityError, finish_seal_key, is_seal_key_wanted, stage_seal_key},
 };
 
-/// How soon a wish is seen. It is a file: looking costs nothing.
+/// How soon a request is noticed. It is a file, so looking costs nothing.
 const LOOK: Duration = Duration::from_secs(5);
-/// After each step, of 100 rows: 2,000 rows a second, and writers have most of the time.
+/// Pause after each step of 100 rows: 2,000 rows a second, which leaves most of the time to other writers.
 const PAUSE: Duration = Duration::from_millis(50);
 
 pub async fn run(store: Store, directory: PathBuf) {
-    // What an earlier start has left to do.
+    // An earlier process may have left rows to seal.
     let mut is_open = true;
     loop {
         match exchange(&store, &directory).await {
@@ -44,7 +44,7 @@ async fn exchange(store: &Store, directory: &std::path::Path) -> Result<bool, Id
     Ok(true)
 }
 
-/// `true`: nothing is sealed with keys of before any more.
+/// `true`: nothing is sealed with an earlier key any more.
 async fn reseal(store: &Store) -> bool {
     match store.data_keys().await {
         Ok(keys) if keys.len() <= 1 => return true,

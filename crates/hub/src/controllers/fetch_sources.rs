@@ -1,7 +1,7 @@
 //! fetch_sources: remotes → revisions that are served.
 //!
-//! A remote that can't be asked, refuses us or lacks what is followed changes nothing but the source's conditions: what was
-//! fetched last stays in use, also after a restart, because revision and mirror are on the disk.
+//! If a remote can't be reached, refuses the hub or lacks what the source follows, only the source's conditions change.
+//! The revision that was fetched last stays in use, also after a restart, because revision and mirror are on the disk.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -51,22 +51,22 @@ use super::{
 use crate::delivery::{Delivery, FetchResult};
 
 const DEFAULT_INTERVAL: Duration = Duration::from_secs(120);
-/// The reason of a failure of which nobody knows more than that no given key has signed.
+/// Reason of a failure if no more is known than that none of the given keys has signed the revision.
 pub const UNVERIFIED: &str = "VerificationFailed";
 /// First wait after a failure; doubles up to the interval.
 const MIN_RETRY: Duration = Duration::from_secs(2);
 
-/// When each source was asked last. Lost at a restart, which only means asking earlier.
+/// When each source was fetched last. Lost at a restart, which only means an earlier fetch.
 #[derive(Default)]
 pub struct Checks {
     last: Mutex<HashMap<String, Check>>,
     urgent: Mutex<HashSet<String>>,
-    /// Why what no resource states can't be asked: it has no status that says so.
+    /// By uid: why a source that no resource states can't be fetched. It has no status of its own.
     problems: Mutex<HashMap<String, String>>,
-    /// Of services.
+    /// Requests of services to fetch at once.
     pub requests: Requests,
     pub turns: Turns,
-    /// By webhooks.
+    /// Deliveries of webhooks.
     pub announced: Announced,
 }
 
@@ -88,12 +88,12 @@ impl Checks {
         self.announced.forget(uid);
     }
 
-    /// Why a repository that a chart or a kustomization names can't be asked.
+    /// Why a repository that a chart or a kustomization names can't be fetched; None: no problem is known.
     pub fn problem(&self, uid: &str) -> Option<String> {
         self.problems.lock().unwrap_or_else(PoisonError::into_inner).get(uid).cloned()
     }
 
-    /// True if nothing was wrong before.
+    /// Returns true if no problem was known before.
     fn note_problem(&self, uid: &str, problem: String) -> bool {
         self.problems.lock().unwrap_or_else(PoisonError::into_inner).insert(uid.to_owned(), problem).is_none()
     }
@@ -102,7 +102,7 @@ impl Checks {
         self.problems.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
     }
 
-    /// Has a source asked at once, whatever is known of it.
+    /// Makes the next reconcile of a source fetch it, even if it is not due.
     pub fn hurry(&self, uid: &str) {
         self.urgent.lock().unwrap_or_else(PoisonError::into_inner).insert(uid.to_owned());
     }
@@ -112,8 +112,8 @@ impl Checks {
     }
 }
 
-/// How long until the next of the moments at which this source is asked. They lie an interval apart, at an offset of the
-/// source's own, so that a thousand sources made together are not asked together.
+/// Time until the source is due next. Due times are an interval apart, at an offset of the source's own, so that a
+/// thousand sources created together are not fetched together.
 fn until_next(uid: &str, interval: Duration, now: Timestamp) -> Duration {
     let mut hasher = DefaultHasher::new();
     uid.hash(&mut hasher);
@@ -130,11 +130,11 @@ struct Source {
     generation: i64,
     requested: Option<String>,
     interval: Duration,
-    /// What was known of its repository.
+    /// The origin of its repository before this fetch; None: it was never fetched.
     origin: Option<SourceOrigin>,
-    /// Somebody wants a chart that was never looked for.
+    /// A service needs a chart that was never looked for.
     wants_more: bool,
-    /// What a pipeline has promoted to it, or why there is none; none: it follows no pipeline.
+    /// The commit that a pipeline has promoted to it, or why there is none. None: it follows no pipeline.
     promoted: Option<Result<Promotable, String>>,
 }
 
@@ -143,12 +143,12 @@ impl Source {
         self.object.any.status.clone()
     }
 
-    /// Whether something of it is served: of charts, each is.
+    /// Whether something of it is served. A Helm repository always counts as served: its charts are served one by one.
     fn is_served(&self) -> bool {
         self.object.any.status.revision.is_some() || matches!(self.object.spec, SourceSpec::Helm(_))
     }
 
-    /// Whether signatures are demanded, and what is served has none that counted.
+    /// Whether signatures are required, and the served revision was never verified.
     fn is_doubtful(&self, served: Option<&Revision>) -> bool {
         self.is_signed() && served.is_some_and(|served| served.taken.verified.is_none())
     }
@@ -161,12 +161,12 @@ impl Source {
         }
     }
 
-    /// What the database says of it was restored, and may be older than what agents have seen.
+    /// Whether its rows come from a restored backup, so that agents may have seen something newer.
     fn is_unasked(&self) -> bool {
         self.origin.as_ref().is_some_and(|origin| origin.unasked)
     }
 
-    /// What a check teaches about webhooks: nothing, where it was the first at what is followed now.
+    /// The result of a fetch as evidence about webhooks. The first fetch after a change of the spec is no evidence.
     fn found(&self, served: Option<&Revision>, result: FetchResult) -> Found {
         match result {
             FetchResult::Failed => Found::Failed,
@@ -178,7 +178,8 @@ impl Source {
         }
     }
 
-    /// What of a request is news: one that the status acknowledges already was handled before a restart.
+    /// Whether it has to be fetched now. A request that the status acknowledges was handled before a restart and is no
+    /// reason.
     fn is_due(&self, check: Option<&Check>) -> bool {
         let status = self.status();
         match check {
@@ -188,7 +189,8 @@ impl Source {
                     || check.next <= tokio::time::Instant::now()
             }
             None => {
-                // After a restart what was asked lately waits for its turn, so that not all are asked at once.
+                // After a restart, a source that was fetched lately waits until it is due, so that not all are fetched
+                // at once.
                 let settled = status.observed_generation == Some(self.generation)
                     && status.stale_since.is_none()
                     && self.is_served()
@@ -206,11 +208,13 @@ pub async fn fetch_source(delivery: Arc<Delivery>, name: SourceName) -> Result<N
         answer_requests(&delivery, &object.uid);
         return Ok(Next::OnChange);
     }
+
     let (served, origin, charts) = {
         let mut tables = delivery.store.tables().await?;
         let served = load_revision(&mut tables, &object.uid).await?;
         (served, load_source_origin(&mut tables, &object.uid).await?, Charts::load(&mut tables, &object).await?)
     };
+
     let source = Source {
         uid: object.uid.clone(),
         origin,
@@ -221,6 +225,7 @@ pub async fn fetch_source(delivery: Arc<Delivery>, name: SourceName) -> Result<N
         promoted: find_promoted(&delivery, &object).await?,
         object,
     };
+
     if source.object.any.suspend {
         delivery.checks.forget(&source.uid);
         let served = withdraw_unverified(&delivery, &source, served).await?;
@@ -228,6 +233,7 @@ pub async fn fetch_source(delivery: Arc<Delivery>, name: SourceName) -> Result<N
         answer_requests(&delivery, &source.uid);
         return Ok(Next::OnChange);
     }
+
     if let Some(Err(why)) = &source.promoted {
         delivery.checks.forget(&source.uid);
         let served = withdraw_unverified(&delivery, &source, served).await?;
@@ -235,10 +241,11 @@ pub async fn fetch_source(delivery: Arc<Delivery>, name: SourceName) -> Result<N
         answer_requests(&delivery, &source.uid);
         return Ok(Next::OnChange);
     }
+
     let check = delivery.checks.last().get(&source.uid).cloned();
     let announced = &delivery.checks.announced;
     if check.as_ref().is_some_and(|check| check.generation != source.generation) {
-        // What was proven was so of another repository or reference.
+        // Webhooks were proven for another repository or reference.
         announced.forget(&source.uid);
     }
     let urgent = delivery.checks.take_urgent(&source.uid);
@@ -246,6 +253,7 @@ pub async fn fetch_source(delivery: Arc<Delivery>, name: SourceName) -> Result<N
     if !urgent && !is_announced && !source.is_due(check.as_ref()) {
         return Ok(wait_for_turn(&delivery, &source, check));
     }
+
     let turn = match delivery.checks.turns.enter(&source.object.any.url, Asks::Repository) {
         Ok(turn) => turn,
         Err(wait) => {
@@ -258,32 +266,38 @@ pub async fn fetch_source(delivery: Arc<Delivery>, name: SourceName) -> Result<N
             return Ok(Next::After(wait));
         }
     };
+
     if source.status().observed_generation != Some(source.generation) {
         write_reconciling(&delivery, &source, served.as_ref()).await?;
     }
+
     delivery.checks.requests.ask(&source.uid);
     let begun = SystemTime::now();
     let fetched = ask_remote(&delivery, &source, served.as_ref(), charts, turn).await;
     let interval = Interval::since(begun);
+
     let result = judge(served.as_ref(), &fetched);
     delivery.counters.count_fetch(result, interval.ended.duration_since(begun).unwrap_or_default());
     if let (FetchResult::Moved, Ok(Outcome { served: Some((reference, commit)), .. })) = (result, &fetched) {
         let revision = git::format_revision(reference, commit);
         delivery.timeline.note_fetch(&source.uid, || Fetched { source: name.to_string(), revision, interval });
     }
+
     announced.finish(&source.uid, is_announced, source.found(served.as_ref(), result));
     let wait = finish_check(&delivery, &source, check, result == FetchResult::Failed);
+
     if !record(&delivery, &source, served, fetched).await? {
-        // It was changed meanwhile, which has it looked at again.
+        // The source was changed meanwhile. That change requeues it.
         return Ok(Next::OnChange);
     }
+
     for service in delivery.checks.requests.answer(&source.uid) {
         delivery.services.add(service);
     }
     Ok(Next::After(wait))
 }
 
-/// A source that is not asked any more has given its last answer.
+/// Answers all requests of a source that is not fetched any more.
 fn answer_requests(delivery: &Delivery, uid: &str) {
     delivery.checks.requests.ask(uid);
     for service in delivery.checks.requests.answer(uid) {
@@ -304,13 +318,13 @@ fn wait_for_turn(delivery: &Delivery, source: &Source, check: Option<Check>) -> 
     Next::After(sooner(delivery, source, wait))
 }
 
-/// Its own moments lie further apart while webhooks announce what is pushed.
+/// Due times are further apart while webhooks announce pushes.
 fn until_turn(delivery: &Delivery, source: &Source) -> Duration {
     let (interval, _) = delivery.checks.announced.stretch(&source.uid, source.interval);
     until_next(&source.uid, interval, Timestamp::now())
 }
 
-/// Until its turn, or until it may be asked because of a delivery.
+/// Until the source is due, or until a webhook's delivery lets it be fetched, whichever comes first.
 fn sooner(delivery: &Delivery, source: &Source, turn: Duration) -> Duration {
     delivery.checks.announced.wait(&source.uid).map_or(turn, |wait| turn.min(wait))
 }
@@ -332,7 +346,7 @@ fn finish_check(delivery: &Delivery, source: &Source, old: Option<Check>, failed
     sooner(delivery, source, wait)
 }
 
-/// What of a repository of charts is wanted, and what was found.
+/// Charts of a repository that services want, and those that were found.
 #[derive(Default)]
 struct Charts {
     wanted: Vec<(String, String)>,
@@ -369,7 +383,7 @@ async fn ask_remote(
     let asked = match &source.object.spec {
         SourceSpec::Git(spec) => {
             let reference = match (&source.object.name, &source.promoted) {
-                // Nothing else, whatever is on the branch by now.
+                // Only the promoted commit, not the branch's current one.
                 (_, Some(Ok(promoted))) => {
                     let commit = Some(promoted.commit.clone());
                     Reference::parse(Some(&GitReference { commit, ..GitReference::default() }))
@@ -386,7 +400,7 @@ async fn ask_remote(
             if let Some(Ok(promoted)) = &source.promoted {
                 outcome.taken.configuration.clone_from(&promoted.configuration);
             }
-            // Who needs what only a kustomization names has no paths of it.
+            // A service that needs a base of a kustomization has no paths in that repository.
             if !source.object.is_link() {
                 outcome.differs = find_changes(delivery, served, known.as_ref(), &outcome).await;
             }
@@ -413,6 +427,7 @@ async fn ask_remote(
             artifacts::fetch_artifact(&delivery.mirrors, oci, &with).await
         }
     };
+
     let failure = match &asked {
         Ok(outcome) => outcome.failure.as_ref(),
         Err(failure) => Some(failure),
@@ -421,7 +436,7 @@ async fn ask_remote(
     asked
 }
 
-/// Where a commit differs from the one that is served, as far as that is all that differs.
+/// Paths in which a commit differs from the served one. None: unknown, or more than files differs.
 async fn find_changes(
     delivery: &Delivery,
     served: Option<&Revision>,
@@ -429,7 +444,7 @@ async fn find_changes(
     outcome: &Outcome,
 ) -> Option<Vec<String>> {
     let (served, (reference, commit)) = (served?, outcome.served.as_ref()?);
-    // Of what lies elsewhere a commit's own files say nothing.
+    // A commit's own files do not show what differs in submodules and LFS files.
     let is_plain = |taken: &Taken| !taken.submodules && !taken.lfs;
     let is_plain = is_plain(&served.taken) && is_plain(&outcome.taken);
     let is_plain = is_plain && served.taken.configuration == outcome.taken.configuration;
@@ -477,7 +492,7 @@ async fn load_keys(delivery: &Delivery, namespace: &str, verify: &Verification) 
     Keys::read(&data).map_err(|error| SourceFailure::lasting("SecretInvalid", error.to_string()))
 }
 
-/// Looks at another revision of a source than the one that is followed. Its host is asked as often as ever at the same time.
+/// Finds another revision of a source than the one that it follows, within the limits on requests to its host.
 pub async fn find_revision(
     delivery: &Delivery,
     name: &Name,
@@ -490,7 +505,8 @@ pub async fn find_revision(
     git::find(delivery, source_uid, spec, (&way, turn), (named, known.map_err(store_failed)?)).await
 }
 
-/// What is served was never verified, and is to be now: until that has been done nothing is served to whoever has nothing yet.
+/// Withdraws a revision that was never verified if signatures are required now. Services that have nothing assigned get
+/// nothing until a revision is verified.
 async fn withdraw_unverified(
     delivery: &Delivery,
     source: &Source,
@@ -522,7 +538,7 @@ fn is_moved(served: Option<&Revision>, outcome: &Outcome) -> bool {
     outcome.served.as_ref().is_some_and(|(reference, commit)| {
         served.is_none_or(|old| {
             let (was, now) = (&old.taken, &outcome.taken);
-            // By which keys it was verified is nothing to services.
+            // Services do not depend on which keys have verified a revision.
             old.commit != *commit
                 || old.reference != *reference
                 || (was.submodules, was.lfs, was.artifact) != (now.submodules, now.lfs, now.artifact)
@@ -531,8 +547,8 @@ fn is_moved(served: Option<&Revision>, outcome: &Outcome) -> bool {
     })
 }
 
-/// Saves what moved, says how it went, and wakes the services that it concerns. False where the source is to be another one by now: who
-/// has suspended it wants nothing of what was asked for before.
+/// Saves what moved, writes the status, and requeues the services concerned. False: the source was changed since it was
+/// read (e.g. suspended), so nothing of this fetch is saved.
 async fn record(
     delivery: &Delivery,
     source: &Source,
@@ -540,6 +556,7 @@ async fn record(
     fetched: Result<Outcome, SourceFailure>,
 ) -> Result<bool, StoreError> {
     let now = Timestamp::now();
+
     let outcome = match fetched {
         Ok(outcome) => outcome,
         Err(failure) => {
@@ -547,12 +564,15 @@ async fn record(
             return write_failure(delivery, source, served.as_ref(), failure, now).await.map(|()| true);
         }
     };
+
     let (moved, asked_again) = (is_moved(served.as_ref(), &outcome), source.is_unasked() && !outcome.origin.unasked);
     let (changed, verdicts, failure) = (outcome.changed, outcome.verdicts.clone(), outcome.failure.clone());
     let charts = outcome.charts.clone();
+
     let Some((revision, concerned)) = save_outcome(delivery, source, served, outcome, now).await? else {
         return Ok(false);
     };
+
     for row in &charts {
         let services =
             services_of_chart(&mut *delivery.store.tables().await?, &source.uid, (&row.chart, &row.wanted)).await?;
@@ -560,15 +580,18 @@ async fn record(
             delivery.services.add(Name { namespace, name });
         }
     }
+
     match failure {
         Some(failure) => write_failure(delivery, source, revision.as_ref(), failure, now).await?,
         None => write_ready(delivery, source, revision.as_ref(), verdicts, moved, now).await?,
     }
-    // An index that moved concerns nobody by itself; its charts do.
+
+    // A new index concerns no service by itself; its charts do.
     let concerns_all = moved && concerned.is_none() && !matches!(source.object.spec, SourceSpec::Helm(_));
     if concerns_all || changed || asked_again {
         wake_services(delivery, &source.uid).await?;
     }
+
     for (namespace, name) in concerned.into_iter().flatten() {
         delivery.services.add(Name { namespace, name });
     }
@@ -613,10 +636,10 @@ async fn write_ready(
     Ok(())
 }
 
-/// What is served, and the services that it concerns, where those are not all.
+/// The served revision, and the services that a move concerns; None: all services of the source.
 type Saved = (Option<Revision>, Option<Vec<(String, String)>>);
 
-/// Saves what differs from what is known, in one transaction; none where the source was changed meanwhile.
+/// Saves what differs from what is known, in one transaction. None: the source was changed since it was read.
 async fn save_outcome(
     delivery: &Delivery,
     source: &Source,
@@ -627,7 +650,7 @@ async fn save_outcome(
     let moved = is_moved(served.as_ref(), &outcome);
     let Outcome { served: found, taken, origin, differs, charts, unwanted, .. } = outcome;
     let origin = (source.origin.as_ref() != Some(&origin)).then_some(origin);
-    // The same revision may have been verified by other keys, which is written down and no news.
+    // Other keys may have verified the same revision: that is saved, and moves nothing.
     let is_written = !moved && served.as_ref().is_none_or(|served| served.taken == taken);
     let fetched = served.as_ref().filter(|_| !moved).map_or(now.as_second(), |served| served.fetched);
     let revision = match found {
@@ -639,9 +662,11 @@ async fn save_outcome(
     if is_written && origin.is_none() && charts.is_empty() && unwanted.is_empty() {
         return Ok(Some((revision, None)));
     }
+
     let differs = if moved { differs } else { Some(Vec::new()) };
     let (row, uid) = (revision.clone().filter(|_| !is_written), source.uid.clone());
     let (key, generation) = (source.object.name.key(), source.object.metadata.generation);
+
     let saved = delivery.store.transact(move |tx| {
         Box::pin(async move {
             if let Some(key) = &key
@@ -678,7 +703,7 @@ impl Source {
         conditions::resolve(&self.status().conditions, verdicts, self.generation, now)
     }
 
-    /// What is said of signatures, where some are demanded.
+    /// Condition about signatures; None: no signatures are required.
     fn verified(&self, served: Option<&Revision>, failure: Option<&SourceFailure>) -> Option<Verdict> {
         const KIND: &str = "SourceVerified";
         if !self.is_signed() {
@@ -697,7 +722,7 @@ impl Source {
         })
     }
 
-    /// The status of a source whose request was handled, but for its conditions.
+    /// Status of a source whose request was handled, without its conditions.
     fn settled_status(&self, served: Option<&Revision>) -> SourceStatus {
         let time = served.and_then(|revision| Timestamp::from_second(revision.fetched).ok()).map(Time);
         SourceStatus {
@@ -733,6 +758,7 @@ async fn write_failure(
         (None, _) if source.is_signed() => "nothing that was verified is there to serve".to_owned(),
         (None, _) => "nothing was fetched yet".to_owned(),
     };
+
     let message = format!("{}; {kept}", failure.message);
     let mut verdicts = if failure.lasting {
         Verdict::stalled(failure.reason, message)
@@ -740,15 +766,18 @@ async fn write_failure(
         vec![Verdict::new("Ready", Some(false), failure.reason, message)]
     };
     verdicts.extend(source.verified(served, Some(&failure)));
+
     let status = SourceStatus {
         conditions: source.conditions(verdicts, now),
         stale_since: Some(since),
         ..source.settled_status(served)
     };
+
     let name = &source.object.name;
     tracing::warn!(source = %name, reason = failure.reason, error = failure.message, "a source can't be asked");
     if source.object.is_link() {
-        // Once: who is told asks again, and is told by whoever looks at it then.
+        // Requeue only once per problem: a requeued service requests this fetch again, and then reads the problem
+        // itself.
         if delivery.checks.note_problem(&source.uid, failure.message) {
             wake_services(delivery, &source.uid).await?;
         }
@@ -769,13 +798,13 @@ async fn write_reconciling(delivery: &Delivery, source: &Source, served: Option<
     sources::write_status(&delivery.store, &source.object, &status).await
 }
 
-/// Of one that follows a pipeline.
+/// The commit that a pipeline has promoted to a source that follows one. None: it follows no pipeline.
 async fn find_promoted(
     delivery: &Delivery,
     object: &SourceObject,
 ) -> Result<Option<Result<Promotable, String>>, StoreError> {
     let (SourceSpec::Git(spec), SourceName::Resource(_, name)) = (&object.spec, &object.name) else { return Ok(None) };
-    // Beside another field it is no reference, and told as any that is none.
+    // A pipeline beside another field is no valid reference, and is reported as such.
     match Reference::parse(spec.r#ref.as_ref()) {
         Err(ReferenceError::Pipeline(pipeline)) => {
             advance_promotions::find_promoted(delivery, name, &pipeline).await.map(Some)

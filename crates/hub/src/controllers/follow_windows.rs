@@ -1,7 +1,7 @@
-//! follow_windows: ChangeWindows → whether a change may begin now, and who is looked at again when that changes.
+//! follow_windows: ChangeWindows → whether a change may start now, and which services are requeued when that changes.
 //!
-//! What a window says is a function of the time, asked for with each decision: a clock that jumps is another time. Kept is which services
-//! are held, and only they are looked at when a window opens.
+//! Windows are evaluated with each decision, as a function of the time, so a clock that jumps is only another time. The
+//! rows of held services are kept, and only those services are requeued when a window opens.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -38,14 +38,14 @@ use super::{
 };
 use crate::delivery::{Delivery, clusters::ClusterState};
 
-/// So late is seen that the clock was set, where there are windows. Nothing is read for it.
+/// If there are windows, a clock that was set is noticed this late. Nothing is read for that.
 const LONGEST_REST: Duration = Duration::from_secs(2);
 const NOTHING_TO_FOLLOW: Duration = Duration::from_secs(600);
-/// Timers and the clock are two.
+/// Timers run on another clock than windows.
 const SOON: Duration = Duration::from_millis(50);
 const RETRY: Duration = Duration::from_secs(5);
 
-/// A window, as it was read and as it is written.
+/// A window, as it is stated and as it is parsed.
 #[derive(Clone)]
 struct Known {
     namespace: String,
@@ -54,12 +54,12 @@ struct Known {
     window: Window,
 }
 
-/// What all windows say, in memory.
+/// All windows, in memory.
 pub struct Windows {
     all: Mutex<Arc<[Known]>>,
-    /// Counts what was read.
+    /// Counts the reads.
     edition: AtomicU64,
-    /// One was written or is gone, and nobody was looked at for that yet.
+    /// A window was written or deleted, and no service was requeued for that yet.
     edited: AtomicBool,
     woken: Notify,
     clock: Box<dyn Fn() -> Timestamp + Send + Sync>,
@@ -90,19 +90,19 @@ impl Windows {
         Arc::clone(&self.all.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Gives those of before.
+    /// Replaces all windows and returns the earlier ones.
     fn set(&self, windows: Vec<Known>) -> Arc<[Known]> {
         let before = std::mem::replace(&mut *self.all.lock().unwrap_or_else(PoisonError::into_inner), windows.into());
         self.edition.fetch_add(1, Ordering::AcqRel);
         before
     }
 
-    /// For the agent of a cluster.
+    /// The windows for the agent of a cluster.
     pub fn handing(&self, cluster: &ClusterFacts) -> Handing {
         let (all, now) = (self.all(), self.now());
         let concerns = |known: &&Known| {
             let is_over = known.window.at(now) == Standing { in_force: false, until: None };
-            // One that allows and is over still says that changes have their times.
+            // A window of type Allow that is over still keeps changes from starting at other times.
             !(is_over && known.spec.r#type == WindowType::Deny)
                 && selects(&known.spec.cluster_selector, &cluster.labels)
                 && (known.spec.clusters.is_empty() || known.spec.clusters.contains(&cluster.name.name))
@@ -111,37 +111,38 @@ impl Windows {
         Handing { windows, cluster: cluster.clone(), overrides: BTreeMap::new(), count: 0, sets: HashMap::new() }
     }
 
-    /// What is decided by one edition is decided again by the next.
+    /// A decision made under one edition is made again under the next.
     pub fn edition(&self) -> u64 {
         self.edition.load(Ordering::Acquire)
     }
 
-    /// Why no change of this may begin now.
+    /// The window that keeps changes of `subject` from starting now; None: they may start.
     pub fn closed(&self, subject: Subject<'_>) -> Option<Closed> {
         let all = self.all();
         let windows = all.iter().map(|known| &known.window);
         decide(windows.filter(|window| window.concerns(subject)), self.now()).closed()
     }
 
-    /// The clock may have been set.
+    /// Evaluates all windows again: the clock may have been set.
     pub fn look_again(&self) {
         self.woken.notify_one();
     }
 }
 
-/// Windows on their way to one agent: which of its cluster's services each concerns.
+/// Windows for one agent, with the services of its cluster that each one concerns.
 pub struct Handing {
     windows: Vec<(Known, Vec<String>)>,
     cluster: ClusterFacts,
     overrides: BTreeMap<String, Digest>,
     count: usize,
-    /// By namespace and name.
+    /// Overrides of sets.
     sets: HashMap<Name, Option<Said>>,
 }
 
 impl Handing {
     pub async fn add(&mut self, delivery: &Delivery, facts: &ServiceFacts, entry: Digest) -> Result<(), StoreError> {
         self.count += 1;
+
         if self.windows.is_empty() {
             return Ok(());
         }
@@ -155,6 +156,7 @@ impl Handing {
             cluster_name: &self.cluster.name.name,
             cluster_labels: &self.cluster.labels,
         };
+
         let mut is_concerned = false;
         for (known, uids) in &mut self.windows {
             if known.window.concerns(subject) {
@@ -162,6 +164,7 @@ impl Handing {
                 uids.push(facts.uid.clone());
             }
         }
+
         if is_concerned && self.is_overridden(delivery, facts).await? {
             self.overrides.insert(facts.uid.clone(), entry);
         }
@@ -180,6 +183,7 @@ impl Handing {
         let Some(owners) = &metadata.owner_references else { return Ok(false) };
         let owners = owners.iter().map(|owner| (owner.name.as_str(), owner.uid.as_str()));
         let found = owning_set(delivery, &facts.uid, &facts.name.namespace, owners).await?;
+
         let Some((set, uid)) = found else { return Ok(false) };
         if let Some(known) = self.sets.get(&set) {
             return Ok(known.is_some());
@@ -190,7 +194,7 @@ impl Handing {
         Ok(is_said)
     }
 
-    /// None: nothing concerns anybody.
+    /// None: no window concerns a service of this cluster.
     pub fn end(self) -> Option<HandedWindows> {
         let count = self.count;
         let mut windows: Vec<HandedWindow> = self
@@ -203,6 +207,7 @@ impl Handing {
                 HandedWindow::of(&known.namespace, &known.name, &known.spec, some)
             })
             .collect();
+
         windows.sort_by(|a, b| {
             let place = |window: &HandedWindow| {
                 (window.r#type == WindowType::Allow.to_string(), window.namespace.clone(), window.name.clone())
@@ -214,17 +219,18 @@ impl Handing {
     }
 }
 
-/// Before anything is decided.
+/// Called before anything is decided.
 pub async fn load(delivery: &Delivery) -> Result<(), StoreError> {
     read(delivery).await.map(drop)
 }
 
-/// Gives those that are others now, as they were and as they are.
+/// Reads all windows. Returns those that differ, both as they were and as they are.
 async fn read(delivery: &Delivery) -> Result<Vec<Known>, StoreError> {
     let now: Vec<Known> = list(delivery).await?.into_iter().map(Listed::known).collect();
     let before = delivery.windows.set(now.clone());
     delivery.windows.edited.store(true, Ordering::Release);
     delivery.windows.look_again();
+
     let is_in = |all: &[Known], one: &Known| {
         all.iter().any(|known| (&known.namespace, &known.name, &known.spec) == (&one.namespace, &one.name, &one.spec))
     };
@@ -233,7 +239,7 @@ async fn read(delivery: &Delivery) -> Result<Vec<Known>, StoreError> {
     Ok(gone.chain(come).collect())
 }
 
-/// One was written, or is gone: agents that it concerns are handed others.
+/// A window was written or deleted: marks the clusters that it concerns, because their agents need the new windows.
 pub async fn follow(delivery: &Delivery) -> Result<(), StoreError> {
     let mut clusters = BTreeSet::new();
     for known in read(delivery).await? {
@@ -251,6 +257,7 @@ pub async fn follow(delivery: &Delivery) -> Result<(), StoreError> {
         let all = delivery.clusters.all();
         clusters.extend(all.iter().filter(|state| concerns(state)).map(|state| state.uid.to_string()));
     }
+
     if clusters.is_empty() {
         return Ok(());
     }
@@ -271,7 +278,7 @@ struct Listed {
     resource: Resource,
     typed: ChangeWindow,
     window: Window,
-    /// Why it can't be read.
+    /// Why its spec can't be parsed; None: it can.
     problem: Option<String>,
 }
 
@@ -290,7 +297,7 @@ async fn list(delivery: &Delivery) -> Result<Vec<Listed>, StoreError> {
         let (namespace, name) = (&resource.key.namespace, &resource.key.name);
         let (window, problem) = match Window::read(namespace, name, &typed.spec) {
             Ok(window) => (window, None),
-            // Admission refuses these; another hub has let it in.
+            // Admission refuses these; another version of the hub accepted it.
             Err(problems) => {
                 let told: Vec<String> = problems.iter().map(ToString::to_string).collect();
                 (Window::unreadable(namespace, name, &typed.spec, &problems), Some(told.join("; ")))
@@ -301,7 +308,7 @@ async fn list(delivery: &Delivery) -> Result<Vec<Listed>, StoreError> {
     rows.into_iter().map(read).collect()
 }
 
-/// Wakes with the next change of what windows say, and no sooner.
+/// Wakes with the next change of what windows say, and at least every [`LONGEST_REST`] to notice a clock that was set.
 pub async fn run(delivery: Arc<Delivery>, shutdown: CancellationToken) {
     let mut known = HashMap::new();
     loop {
@@ -321,7 +328,7 @@ pub async fn run(delivery: Arc<Delivery>, shutdown: CancellationToken) {
     }
 }
 
-/// `known`: which windows were in force when somebody was last looked at. Answers how long nothing is to be done.
+/// `known`: which windows were in force when services were last requeued. Returns how long there is nothing to do.
 async fn advance(delivery: &Delivery, known: &mut HashMap<String, bool>) -> Result<Duration, StoreError> {
     let windows = &delivery.windows;
     let edited = windows.edited.swap(false, Ordering::AcqRel);
@@ -333,6 +340,7 @@ async fn advance(delivery: &Delivery, known: &mut HashMap<String, bool>) -> Resu
         .filter(|(name, standing)| known.get(name) != Some(&standing.in_force))
         .map(|(name, _)| name.as_str())
         .collect();
+
     if edited || !turned.is_empty() {
         let done = async {
             wake(delivery, edited, &turned, now).await?;
@@ -344,23 +352,26 @@ async fn advance(delivery: &Delivery, known: &mut HashMap<String, bool>) -> Resu
         }
         *known = standings.iter().map(|(name, standing)| (name.clone(), standing.in_force)).collect();
     }
+
     if standings.is_empty() {
-        // The first one that is made wakes it.
+        // The first window that is created wakes this controller.
         return Ok(NOTHING_TO_FOLLOW);
     }
+
     let next = standings.iter().filter_map(|(_, standing)| standing.until).min();
     let rest = next.map(|next| Duration::try_from(next.duration_since(now)).unwrap_or(SOON));
     Ok(rest.map_or(LONGEST_REST, |rest| rest.clamp(SOON, LONGEST_REST)))
 }
 
-/// Has those looked at that are held and may not be any more, and what sets hold.
+/// Requeues held services that may start their changes now, and all sets.
 async fn wake(delivery: &Delivery, edited: bool, turned: &[&str], now: Timestamp) -> Result<(), StoreError> {
     let names = {
         let mut tables = delivery.store.tables().await?;
         if edited {
             held_services(&mut tables).await?
         } else {
-            // Also what another window would have opened, had the clock not been set.
+            // Include services whose hold should have ended by now: after the clock was set, their window may look
+            // unchanged.
             let mut names = held_until(&mut tables, now.as_second()).await?;
             for window in turned {
                 names.extend(held_by(&mut tables, window).await?);
@@ -375,7 +386,7 @@ async fn wake(delivery: &Delivery, edited: bool, turned: &[&str], now: Timestamp
     Ok(())
 }
 
-/// Says of each window how it is, where that isn't said yet.
+/// Writes the status of each window, if it differs.
 async fn tell(delivery: &Delivery, now: Timestamp) -> Result<(), StoreError> {
     for Listed { resource, typed, window, problem } in list(delivery).await? {
         let standing = window.at(now);

@@ -1,8 +1,9 @@
-//! freeze_prunes: services that are newly held, in all of the fleet → no deletion anywhere until somebody has looked.
+//! freeze_prunes: services that are newly held, in the whole fleet → no deletion anywhere until an administrator has
+//! looked.
 //!
-//! One service whose prune is held is its owner's affair. Many at once have one cause, and what that does to services whose guards
-//! let it pass nobody knows. The state is an annotation of the administrators' Namespace: it outlives restarts, is seen by who may see
-//! it, and who takes it off lets deletions go on.
+//! One held prune is a matter of its service's owner. Many at once have one cause, which may also delete in services
+//! whose guards let it pass. The state is an annotation of the admin Namespace: it outlives restarts, everyone with
+//! access to that Namespace sees it, and removing it lets deletions continue.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -30,7 +31,7 @@ use super::{
 };
 use crate::{apiserver::manage, delivery::Delivery};
 
-/// Why nothing is deleted in the whole fleet, as the Namespace said it last.
+/// Why nothing is deleted in the whole fleet, from the last read of the Namespace; None: deletions are allowed.
 #[derive(Debug, Default)]
 pub struct Freeze(Mutex<Option<Arc<str>>>);
 
@@ -49,18 +50,19 @@ fn read(namespace: &Value) -> Option<Arc<str>> {
     Some(explain(annotation).into())
 }
 
-/// Why nothing may be deleted, as it is written at this moment; none: everything may.
+/// Reads why nothing may be deleted; None: deletions are allowed.
 pub async fn find(store: &Store) -> Result<Option<Arc<str>>, StoreError> {
     Ok(store.get(&resources::admin_namespace()).await?.and_then(|namespace| read(&namespace.object)))
 }
 
-/// Before anything is decided.
+/// Called before anything is decided.
 pub async fn load(delivery: &Delivery) -> Result<(), StoreError> {
     delivery.freeze.set(find(&delivery.store).await?);
     Ok(())
 }
 
-/// The Namespace has changed, or is gone: what agents are told may be another thing now, and what they have said is held against that.
+/// The Namespace has changed or is gone: marks all clusters, because their entries may change, and requeues all
+/// summaries, because they compare reports with entries.
 pub async fn follow(delivery: &Delivery, namespace: Option<&Value>) -> Result<(), StoreError> {
     delivery.freeze.set(namespace.and_then(read));
     delivery.sets.look_at_all();
@@ -69,25 +71,26 @@ pub async fn follow(delivery: &Delivery, namespace: Option<&Value>) -> Result<()
     resources::each_name::<ServiceDeployment>(&delivery.store, |name| delivery.summaries.add(name)).await
 }
 
-/// What is known of a service whose agent has reported on its present entry.
+/// State of a service whose agent has reported on its present entry.
 #[derive(Clone, Copy, Debug)]
 pub struct Standing<'a> {
     pub service_uid: &'a str,
     pub report: &'a ServiceReport,
-    /// Whether its status said so before.
+    /// Whether its status said before that its prune is held.
     pub was_held: bool,
-    /// Whether the hub itself has it held, for a reason that is known already.
+    /// Whether the hub itself holds it, for a reason that is known.
     pub by_hub: bool,
 }
 
-/// Notes whether a service's prune is held, and stops all deletions where too many came to be held of late.
+/// Saves whether a service's prune is held, and stops all deletions if too many became held lately.
 pub async fn note_report(delivery: &Delivery, standing: Standing<'_>) -> Result<(), StoreError> {
     let Standing { report, was_held, by_hub, .. } = standing;
     let is_held = report.held_prune.as_ref().is_some_and(|held| !held.until_applied);
-    // An attempt that is not over says nothing of what is not held.
+    // An unfinished attempt does not show that nothing is held.
     if !is_held && (report.held_prune.is_some() || report.outcome != Outcome::Applied) {
         return Ok(());
     }
+
     let uid = standing.service_uid.to_owned();
     let known = load_prune_hold(&mut *delivery.store.tables().await?, &uid).await?;
     match (is_held, known) {
@@ -116,7 +119,7 @@ pub async fn note_report(delivery: &Delivery, standing: Standing<'_>) -> Result<
     }
 }
 
-/// Says why, if it did.
+/// Returns why it froze all deletions; None: it did not.
 async fn freeze_if_needed(tx: &mut Tx, now: Timestamp) -> Result<Option<String>, StoreError> {
     let held = count_prune_holds(tx, now.as_second() - WINDOW.as_secs()).await?;
     if held <= FEW_HELD {
@@ -130,38 +133,41 @@ async fn freeze_if_needed(tx: &mut Tx, now: Timestamp) -> Result<Option<String>,
     if !freeze(tx, &why, now).await? {
         return Ok(None);
     }
-    // Those that led to this don't lead to it again when it is ended.
+    // The services that led to this freeze must not lead to the next one.
     settle_prune_holds(tx).await?;
     Ok(Some(why))
 }
 
-/// Whether anything may be deleted, as it is written at this moment.
+/// Whether all deletions are frozen, read in this transaction.
 pub async fn is_frozen(tx: &mut Tx) -> Result<bool, StoreError> {
     let namespace = tx.get(&resources::admin_namespace()).await?;
     Ok(namespace.is_some_and(|namespace| read(&namespace.object).is_some()))
 }
 
-/// Bytes of all reasons together.
+/// Maximum bytes of all reasons together.
 const MAX_REASONS: usize = 4096;
 
-/// Stops all deletions, for one more reason where there are others: who ends it has to have looked at each. False where there is no
-/// Namespace that could say so.
+/// Stops all deletions. A new reason is added to those that are there, because the person who ends the freeze must have
+/// looked at each. False: there is no Namespace to write it to.
 pub async fn freeze(tx: &mut Tx, why: &str, now: Timestamp) -> Result<bool, StoreError> {
     let key = resources::admin_namespace();
     let Some(namespace) = tx.get(&key).await? else {
         tracing::warn!("{why}, and there is no Namespace to say that nothing is to be deleted");
         return Ok(false);
     };
+
     let reasons = match namespace.object["metadata"]["annotations"][FREEZE_PRUNES].as_str() {
         None | Some("") => why.to_owned(),
-        // The newest is the one that nobody has seen yet.
+        // The newest reason first: it has not been read yet.
         Some(known) => cut(&format!("{why}; and before: {known}"), MAX_REASONS),
     };
+
     let mut object: Value = (*namespace.object).clone();
     object["metadata"]["annotations"][FREEZE_PRUNES] = reasons.into();
     let object = manage(&key.kind, "", Some(&namespace.object), object, now);
     let change = Change::Replace { uid: namespace.uid.clone(), version: namespace.version, object };
     tx.write(Write { key, change }).await?;
+
     let message = format!("all deletions of the fleet are stopped: {why}. To resume them: kubectl {}", release());
     events::tell(tx, &namespace, &Told { is_warning: true, reason: "PrunesFrozen".into(), message }).await?;
     Ok(true)

@@ -1,4 +1,4 @@
-//! The edge to `farwater_sources`: mirrors by source, bundles by content, and failures as conditions tell them.
+//! The edge to `farwater_sources`: mirrors by source, bundles by content, and failures as conditions state them.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -35,27 +35,27 @@ use super::{
 };
 use crate::delivery::Delivery;
 
-/// Services whose files are gathered at the same time: packing an archive keeps a core busy.
+/// Maximum number of services whose files are gathered at the same time: packing an archive keeps a core busy.
 const PACKED_AT_ONCE: usize = 4;
-/// Git repositories that are asked at the same time: each is a child process and a connection.
+/// Maximum number of Git repositories that are fetched at the same time: each is a child process and a connection.
 const GIT_AT_ONCE: usize = 16;
 
-/// Paths in which a commit differs from the one before; with more, every service of the source is looked at.
+/// Maximum number of paths in which two commits may differ. With more, every service of the source is requeued.
 const MOST_CHANGES: usize = 1000;
 
-/// Bundles on this node that nothing names any more may take this much: rollbacks and other clusters find them.
+/// Maximum bytes of bundles on this node that no row names any more: rollbacks and other clusters may need them.
 const CACHE_BYTES: u64 = 4 << 30;
 const MIRRORS: &str = "mirrors";
-/// Where the git program runs.
+/// Home folder of the git program.
 const GIT_HOME: &str = "git-home";
 const BUNDLES: &str = "cache/bundles";
 
-/// What an administrator has decided about sources.
+/// An administrator's settings for sources.
 #[derive(Clone, Debug, Default)]
 pub struct SourceSettings {
-    /// Which networks links may lead to beside public ones.
+    /// Networks that links may lead to besides public ones.
     pub links: Links,
-    /// Programs that say credentials.
+    /// Programs that return credentials.
     pub programs: Vec<ProgramRule>,
 }
 
@@ -66,7 +66,7 @@ pub struct Mirrors {
     pub programs: Vec<ProgramRule>,
     cache: BundleCache,
     limits: Limits,
-    /// One archive of a digest is made at a time, however many agents ask for it.
+    /// One archive of a digest is made at a time, however many agents request it.
     making: Mutex<HashMap<Digest, Weak<tokio::sync::Mutex<()>>>>,
     /// Places for services whose files are gathered; never closed.
     packing: Semaphore,
@@ -116,13 +116,13 @@ impl Mirrors {
         self.fetching.acquire().await.ok()
     }
 
-    /// Uids are made by the hub, but come from rows: none may name another folder.
+    /// Uids are made by the hub but read from rows, so make sure that none names another folder.
     pub(super) fn path(&self, uid: &str) -> io::Result<PathBuf> {
         let safe = !uid.is_empty() && uid.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
         if safe { Ok(self.directory.join(uid)) } else { Err(io::Error::other("a source's uid is no UUID")) }
     }
 
-    /// The sources that have a mirror.
+    /// Uids of the sources that have a mirror.
     pub async fn list(&self) -> Vec<String> {
         let mut uids = Vec::new();
         let Ok(mut entries) = tokio::fs::read_dir(&self.directory).await else { return uids };
@@ -151,7 +151,7 @@ impl Mirrors {
     }
 }
 
-/// What a remote is at.
+/// The state of a remote.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fetch {
     /// The branch or tag; empty for a commit.
@@ -161,8 +161,8 @@ pub struct Fetch {
     pub taken: Taken,
 }
 
-/// What is known of the repository that a source is, once it is at a commit: the same one as long as its history has a beginning in
-/// common with what was known before.
+/// Returns the origin of a repository that is at `commit`. It is the known origin if the two histories share a
+/// beginning.
 async fn find_origin(
     delivery: &Delivery,
     source_uid: &str,
@@ -188,7 +188,7 @@ async fn find_origin(
     }
 }
 
-/// Where two commits of a mirror differ. `None`: in more than [`MOST_CHANGES`] places, or nobody can tell.
+/// Paths in which two commits of a mirror differ. `None`: more than [`MOST_CHANGES`], or unknown.
 pub async fn find_changes(mirrors: &Mirrors, source_uid: &str, before: &str, after: &str) -> Option<Vec<String>> {
     let found = async {
         let (before, after) = (parse_commit(before)?, parse_commit(after)?);
@@ -197,7 +197,7 @@ pub async fn find_changes(mirrors: &Mirrors, source_uid: &str, before: &str, aft
     };
     match found.await {
         Ok(changed) => Some(changed?.into_iter().map(|path| path.as_str().to_owned()).collect()),
-        // Of a mirror that was made anew, for example.
+        // E.g. because the mirror was recreated.
         Err(error) => {
             tracing::info!(source_uid, %error, "what two commits differ in is not known; all services are looked at");
             None
@@ -205,13 +205,13 @@ pub async fn find_changes(mirrors: &Mirrors, source_uid: &str, before: &str, aft
     }
 }
 
-/// Why a source can't be brought up to date.
+/// Why a source can't be fetched.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SourceFailure {
-    /// Of the condition.
+    /// Reason of the condition.
     pub reason: &'static str,
     pub message: String,
-    /// Whether somebody has to change something.
+    /// Whether a person has to change something.
     pub lasting: bool,
 }
 
@@ -247,7 +247,8 @@ pub fn mirror_path(mirrors: &Mirrors, source_uid: &str) -> Result<PathBuf, Sourc
     mirrors.path(source_uid).map_err(|error| SourceFailure::passing("MirrorFailed", error.to_string()))
 }
 
-/// Asks the remote; fetches into the mirror if what is followed moved. The host's turn ends with that: submodules have their own.
+/// Asks the remote, and fetches into the mirror if the followed reference has moved. The host's turn ends with that,
+/// because submodules have turns of their own.
 pub async fn fetch(
     delivery: &Delivery,
     source_uid: &str,
@@ -288,14 +289,14 @@ pub async fn find(
     turn.end(found.as_ref().err().map(|error| error.reason.code()));
     let revision = found.map_err(|error| {
         let evidence = if error.evidence.is_empty() { String::new() } else { format!(": {}", error.evidence) };
-        // What to correct is what was asked for, not the source.
+        // The requested name has to be corrected, not the source.
         let message = format!("{} {}: {}{evidence}", error.what, error.url, error.reason);
         SourceFailure { message, ..SourceFailure::from(error) }
     })?;
     complete(delivery, source_uid, spec, way, revision, known).await
 }
 
-/// What a revision needs before it may be served: signatures first, then what belongs to it.
+/// Completes a revision before it may be served: verifies it, then fetches its submodules.
 async fn complete(
     delivery: &Delivery,
     source_uid: &str,
@@ -309,7 +310,7 @@ async fn complete(
         fetch_submodules(delivery, source_uid, way, &spec.url, revision.commit).await?;
     }
     let commit = revision.commit.to_string();
-    // Which repository this is decides about deletions: what can't be told is not served.
+    // The origin decides about deletions, so a revision of unknown origin is not served.
     let origin = find_origin(delivery, source_uid, known, &commit)
         .await
         .map_err(|error| SourceFailure::passing("MirrorFailed", format!("read the history of {commit}: {error}")))?;
@@ -320,11 +321,11 @@ async fn complete(
 
 #[derive(Debug)]
 pub enum BundleFailure {
-    /// Of the repository, told to people as it is: file, line and reason.
+    /// A fault of the repository, shown to people as it is: file, line and reason.
     Content(String),
-    /// The mirror lacks objects; made anew, it has them.
+    /// The mirror lacks objects; a recreated mirror has them.
     Damaged(Box<dyn std::error::Error + Send + Sync>),
-    /// Of this machine.
+    /// A fault of this machine.
     Machine(Box<dyn std::error::Error + Send + Sync>),
 }
 
@@ -360,17 +361,17 @@ impl From<CacheError> for BundleFailure {
     }
 }
 
-/// A bundle, and who wrote the commit that it is of.
+/// A bundle, and the author of its commit.
 pub struct Made {
     pub bundle: Bundle,
     pub author: String,
-    /// Where a commit must differ for the bundle to differ.
+    /// The paths at which a commit must differ for the bundle to differ.
     pub roots: BTreeSet<RelPath>,
     /// It holds charts, or kustomizations with charts or remote bases, which may need more than what is in it.
     pub may_need_more: bool,
 }
 
-/// A bundle that was packed, or had been before.
+/// A bundle that was packed just now or before.
 #[derive(Clone, Copy, Debug)]
 pub struct PackedAway {
     pub content_id: Digest,
@@ -378,7 +379,7 @@ pub struct PackedAway {
     pub bytes: u64,
 }
 
-/// Who wrote a commit; empty where nobody can say.
+/// The author of a commit; empty: unknown.
 pub async fn author(delivery: &Delivery, source_uid: &str, commit: &str) -> String {
     let (Ok(id), Ok(mirror)) = (parse_commit(commit), open_mirror(&delivery.mirrors, source_uid).await) else {
         return String::new();
@@ -386,7 +387,8 @@ pub async fn author(delivery: &Delivery, source_uid: &str, commit: &str) -> Stri
     mirror.author(id).await.unwrap_or_default()
 }
 
-/// The bundle of a folder at a commit. Content that was seen before has its digest in a row, and no archive is made.
+/// Makes the bundle of a folder at a commit. If the content was packed before, its row has the digest and no archive is
+/// made.
 pub async fn make_bundle(
     delivery: &Delivery,
     source_uid: &str,
@@ -396,27 +398,31 @@ pub async fn make_bundle(
     let folder = RelPath::parse_folder(path).map_err(|error| BundleFailure::Content(format!("spec.path: {error}")))?;
     let id = parse_commit(commit)?;
     let mirrors = &delivery.mirrors;
+
     let _place = mirrors.packing.acquire().await;
     let mirror = open_mirror(mirrors, source_uid).await?;
     let mut closure = mirror.closure(id, folder.clone(), mirrors.limits).await?;
     let author = mirror.author(id).await?;
+
     let roots = std::mem::take(&mut closure.roots);
     let may_need_more = !is_whole(&closure);
     let made = |content_id, digest, bytes| {
         let (source_uid, commit, path) = (source_uid.to_owned(), commit.to_owned(), folder.as_str().to_owned());
         Made { bundle: Bundle { content_id, digest, bytes, source_uid, commit, path }, author, roots, may_need_more }
     };
+
     let content_id = closure.content_id;
     if let Some(row) = bundle_of_content(&mut *delivery.store.tables().await?, &content_id).await? {
         return Ok(made(content_id, row.digest, row.bytes));
     }
+
     let packed = mirror.pack(closure, mirrors.limits).await?;
     let PackedBundle { digest, bytes, compressed } = packed;
     mirrors.cache.put(&digest, compressed).await?;
     Ok(made(content_id, digest, bytes))
 }
 
-/// What a folder is made of at a commit; nothing is packed. None: charts or bases in it may need more than that.
+/// Content id of a folder at a commit; nothing is packed. None: charts or bases in it may need more than the folder.
 pub async fn content_of(
     mirrors: &Mirrors,
     mirror: &Mirror,
@@ -429,7 +435,7 @@ pub async fn content_of(
     Ok(is_whole(&closure).then_some(closure.content_id))
 }
 
-/// Whether nothing in it names what lies elsewhere.
+/// Whether it names nothing of other repositories.
 fn is_whole(closure: &Closure) -> bool {
     closure.charts.is_empty() && closure.bases.is_empty() && closure.inflated.is_empty()
 }
@@ -456,16 +462,18 @@ pub enum LoadError {
     Lost(String),
 }
 
-/// A compressed bundle, verified; made again from its mirror if the cache lost it.
+/// Returns a compressed bundle, verified. It is rebuilt from its mirror if the cache has lost it.
 pub async fn load_bundle(delivery: &Arc<Delivery>, digest: &Digest) -> Result<Vec<u8>, LoadError> {
     if let Some(bytes) = read_cache(&delivery.mirrors, digest).await? {
         return Ok(bytes);
     }
+
     let lock = delivery.mirrors.lock(digest);
     let _one_at_a_time = lock.lock().await;
     if let Some(bytes) = read_cache(&delivery.mirrors, digest).await? {
         return Ok(bytes);
     }
+
     let mut problem = "none has it".to_owned();
     let rows = bundle_of_digest(&mut *delivery.store.tables().await?, digest).await?;
     for row in rows {
@@ -478,7 +486,7 @@ pub async fn load_bundle(delivery: &Arc<Delivery>, digest: &Digest) -> Result<Ve
                 delivery.mirrors.cache.put(digest, packed.compressed.clone()).await?;
                 return Ok(packed.compressed);
             }
-            // Who asks again when they are here gets it.
+            // The caller retries once the files have been fetched.
             Ok(Again::Waits(absent)) => {
                 return Err(LoadError::Lost(want_again(delivery, row.content_id, absent).await?));
             }
@@ -487,11 +495,12 @@ pub async fn load_bundle(delivery: &Arc<Delivery>, digest: &Digest) -> Result<Ve
             Err(BundleFailure::Damaged(error) | BundleFailure::Machine(error)) => problem = chain(&*error),
         }
     }
+
     look_again(delivery, digest).await?;
     Err(LoadError::Lost(problem))
 }
 
-/// Has large files fetched that this node has lost; says so.
+/// Requests the large files that this node has lost, and returns a message about that.
 async fn want_again(delivery: &Arc<Delivery>, content: Digest, absent: Vec<Absent>) -> Result<String, StoreError> {
     let mut message = "a source of its large files is gone".to_owned();
     for Absent { source_uid, files } in absent {
@@ -509,8 +518,8 @@ async fn want_again(delivery: &Arc<Delivery>, content: Digest, absent: Vec<Absen
     Ok(message)
 }
 
-/// The commit that a bundle was made of may be gone, while what its source has now makes the same one: has the services looked at that
-/// run it.
+/// The commit that a bundle was made of may be gone, while the source's current commit makes the same bundle. So
+/// requeue the services that run it.
 async fn look_again(delivery: &Delivery, digest: &Digest) -> Result<(), StoreError> {
     let (text, mut found) = (digest.to_string(), Vec::new());
     {
@@ -530,7 +539,7 @@ async fn look_again(delivery: &Delivery, digest: &Digest) -> Result<(), StoreErr
     Ok(())
 }
 
-/// A damaged file was set aside by the cache: to a reader it is one that isn't there.
+/// The cache sets a damaged file aside, so it counts as missing here.
 async fn read_cache(mirrors: &Mirrors, digest: &Digest) -> Result<Option<Vec<u8>>, CacheError> {
     match mirrors.cache.get(digest).await {
         Err(error @ CacheError::Corrupt { .. }) => {

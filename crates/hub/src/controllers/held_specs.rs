@@ -1,5 +1,5 @@
-//! Which spec of a service counts. A newer one counts when it was decided upon: of a set's member when the rollout comes to it, of any
-//! other when no change window holds it.
+//! Which spec of a service counts. A newer spec counts once it is released: for a set's member when the rollout comes
+//! to it, for any other service when no change window holds it.
 
 use farwater_api::{ServiceDeployment, ServiceDeploymentSpec};
 use farwater_fleet::windows::Closed;
@@ -11,13 +11,13 @@ use farwater_store::{
 use super::rollouts;
 use crate::delivery::Delivery;
 
-/// A service with the spec that counts now.
+/// Returns a service with the spec that counts now.
 pub fn effective(
     mut service: ServiceDeployment,
     member: Option<&MemberRollout>,
     held: Option<&HeldService>,
 ) -> Result<ServiceDeployment, StoreError> {
-    // How it goes is what it says itself.
+    // A deletion goes by the service's own spec.
     if service.metadata.deletion_timestamp.is_some() {
         return Ok(service);
     }
@@ -30,7 +30,7 @@ pub fn effective(
     Ok(service)
 }
 
-/// The same, of what is kept of its uid.
+/// The same, with the rows of its uid.
 pub async fn load_effective(
     delivery: &Delivery,
     uid: &str,
@@ -53,7 +53,8 @@ fn read(held: &HeldService) -> Result<Option<ServiceDeploymentSpec>, StoreError>
     })
 }
 
-/// What stops or narrows never waits, and neither does what says how the service goes.
+/// Combines a held spec with those fields of the service's own that count at once: all that stops or narrows, and all
+/// that says how the service is deleted.
 pub(super) fn counting(own: &ServiceDeploymentSpec, held: ServiceDeploymentSpec) -> ServiceDeploymentSpec {
     ServiceDeploymentSpec {
         suspend: own.suspend,
@@ -66,19 +67,19 @@ pub(super) fn counting(own: &ServiceDeploymentSpec, held: ServiceDeploymentSpec)
     }
 }
 
-/// A look at a service of no set.
+/// Observed state of a service that belongs to no set.
 #[derive(Debug)]
 pub struct HeldLook {
     known: Option<HeldService>,
-    /// What was looked at.
+    /// The service as it was read.
     uid: String,
     generation: Option<i64>,
     spec: String,
-    /// Another spec than the service's own counts.
+    /// A held spec counts instead of the service's own.
     pub restated: bool,
 }
 
-/// What comes of it.
+/// The row to save after the decision.
 #[derive(Debug)]
 pub struct HeldNext {
     look: HeldLook,
@@ -107,7 +108,7 @@ impl HeldLook {
         self.known.as_ref().is_some_and(|known| !known.spec.is_empty())
     }
 
-    /// `closed`: why no change of it may begin; `waits`: something newer does.
+    /// `closed`: the window that keeps its changes from starting; `waits`: a newer version waits for that.
     pub fn end(self, closed: Option<&Closed>, waits: bool) -> HeldNext {
         let row = closed.filter(|_| waits || self.restated).map(|closed| HeldService {
             service_uid: self.uid.clone(),
@@ -124,28 +125,30 @@ impl HeldNext {
         self.look.known == self.row
     }
 
-    /// The spec that counts is another one from now on.
+    /// Another spec counts from now on.
     pub fn is_released(&self) -> bool {
         self.look.restated && !self.is_held()
     }
 
-    /// The spec that counts is not the service's own.
+    /// A held spec counts instead of the service's own.
     pub fn is_held(&self) -> bool {
         self.row.as_ref().is_some_and(|row| !row.spec.is_empty())
     }
 
-    /// Whether the same spec counts as before, whatever was written in a closed window.
+    /// Whether the same spec counts as before, even if another one was written while a window was closed.
     pub fn keeps_spec(&self) -> bool {
         self.is_held() || (self.is_closed && self.look.had_spec())
     }
 
-    /// `key`: of the service.
+    /// `key`: key of the service.
     pub async fn save(self, tx: &mut Tx, key: &Key) -> Result<(), StoreError> {
         let Self { look, row, is_closed: _ } = self;
         let found = load_held(tx, &look.uid).await?;
         let spec = |row: &Option<HeldService>| row.as_ref().map(|row| row.spec.clone()).unwrap_or_default();
         let (was, is) = (spec(&look.known), spec(&found));
-        // One that was written since waits for a look of its own; until then counts what has counted, or what was looked at.
+
+        // A spec that was written since the read is decided by the next reconcile. Until then the spec that counted
+        // still counts, or the one that was read.
         let newer = if is != was {
             Some(is).filter(|is| !is.is_empty())
         } else if !was.is_empty() && spec(&row).is_empty() {
@@ -155,10 +158,12 @@ impl HeldNext {
         } else {
             None
         };
+
         let next = match newer {
             Some(spec) => Some(HeldService { service_uid: look.uid.clone(), spec, ..row.unwrap_or_default() }),
             None => row,
         };
+
         match next {
             Some(next) if found.as_ref() != Some(&next) => save_held(tx, &next).await,
             None if found.is_some() => delete_held(tx, &look.uid).await,

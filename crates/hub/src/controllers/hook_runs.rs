@@ -1,4 +1,4 @@
-//! Hooks and tests of the versions of a service: noted when their agent tells of them, and read again with what they left behind.
+//! Hooks and tests of a service's versions: saved when its agent reports them, and read with their logs and results.
 
 use std::collections::HashSet;
 
@@ -14,7 +14,7 @@ use farwater_store::{
 use crate::delivery::Delivery;
 
 const ZSTD_LEVEL: i32 = 3;
-/// Largest row: a log and a JUnit file, each character of them escaped.
+/// Maximum size of a row: a log and a JUnit file, each of their characters escaped.
 const MAX_BYTES: usize = 2 << 20;
 
 fn read(row: &HookRow) -> Result<HookReport, StoreError> {
@@ -38,8 +38,8 @@ fn name(hook: &HookReport) -> String {
     format!("{} {}", hook.phase, hook.object)
 }
 
-/// Keeps what is reported of a version's hooks. An agent that was restarted tells how they ended and no more what they left
-/// behind: that stays. What it tells of no more was a test that the service has no more.
+/// Saves what is reported about a version's hooks. A restarted agent reports how they ended, but not their logs and
+/// results: those stay. A hook that is no longer reported was a test that the service no longer has.
 pub async fn note_hooks(
     delivery: &Delivery,
     service_uid: &str,
@@ -49,6 +49,7 @@ pub async fn note_hooks(
     if hooks.is_empty() {
         return Ok(());
     }
+
     let known = load_hooks_of_version(&mut *delivery.store.tables().await?, service_uid, number).await?;
     let mut news = Vec::new();
     for hook in hooks {
@@ -62,11 +63,13 @@ pub async fn note_hooks(
             news.push(row(service_uid, number, &hook)?);
         }
     }
+
     let named: HashSet<String> = hooks.iter().map(name).collect();
     let gone: Vec<HookRow> = known.into_iter().filter(|row| !named.contains(&row.hook)).collect();
     if news.is_empty() && gone.is_empty() {
         return Ok(());
     }
+
     let saved = delivery.store.transact(move |tx| {
         Box::pin(async move {
             for row in &gone {
@@ -81,8 +84,8 @@ pub async fn note_hooks(
     saved.await
 }
 
-/// Answer of `GET servicedeployments/NAME/hooks`: those of the newest version first, without what they left behind; with `run`
-/// that one, with all of it.
+/// Answer of `GET servicedeployments/NAME/hooks`: hooks of the newest version first, without logs and results. With
+/// `run`: that hook, with both.
 pub async fn load_runs(
     delivery: &Delivery,
     service_uid: &str,

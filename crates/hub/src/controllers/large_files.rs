@@ -1,4 +1,5 @@
-//! Large files that bundles need, fetched beside the controllers: a service waits for them, and holds up no other.
+//! Large files that bundles need are fetched apart from the controllers: a service waits for its own files and delays
+//! no other.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -19,21 +20,21 @@ use super::{
 };
 use crate::delivery::Delivery;
 
-/// Of all sources together: more than one host has, so that none takes all.
+/// Maximum fetches of all sources together. A host has fewer, so that none takes all of them.
 const AT_ONCE: usize = 16;
-/// After a failure nobody asks again before this has passed.
+/// After a failure, no fetch is tried again for this long.
 const REST: Duration = Duration::from_secs(10);
-/// Failures that are remembered; more are forgotten together.
+/// Maximum number of remembered failures; beyond it, all are forgotten.
 const MAX_KEPT: usize = 10_000;
 
-/// What is being fetched, and what could not be, by source and content.
+/// Running and failed fetches, by source and content.
 pub struct LargeFetches {
     state: Mutex<HashMap<(String, Digest), Fetch>>,
     places: Semaphore,
 }
 
 enum Fetch {
-    /// These services wait for it.
+    /// With the services that wait for it.
     Running(BTreeSet<Name>),
     Failed {
         message: String,
@@ -53,7 +54,7 @@ impl LargeFetches {
     }
 }
 
-/// What is to be fetched for a bundle, of which source.
+/// Large files to fetch for a bundle.
 pub struct Wanted<'a> {
     pub source: &'a SourceName,
     pub source_uid: String,
@@ -62,12 +63,13 @@ pub struct Wanted<'a> {
     pub files: Vec<(String, Vec<LargeFile>)>,
 }
 
-/// Has large files fetched, unless that is under way or has just failed, and says what a service waits for. It is looked at
-/// again when they are there, or when it is known that they can't be had now.
+/// Fetches large files, unless that is under way or has just failed. Returns the message of a service that waits for
+/// them. The service is requeued when the files are there, or when the fetch has failed.
 pub fn want(delivery: &Arc<Delivery>, wanted: Wanted<'_>, service: Option<&Name>) -> String {
     let key = (wanted.source_uid, wanted.content);
     let (count, bytes) = wanted.files.iter().flat_map(|(_, files)| files).fold((0, 0), |(n, b), f| (n + 1, b + f.size));
     let message = format!("fetching {count} large files of {bytes} bytes together");
+
     let fetches = &delivery.large_fetches;
     {
         let mut state = fetches.state();
@@ -84,6 +86,7 @@ pub fn want(delivery: &Arc<Delivery>, wanted: Wanted<'_>, service: Option<&Name>
         }
         state.insert(key.clone(), Fetch::Running(service.cloned().into_iter().collect()));
     }
+
     let (delivery, source) = (Arc::clone(delivery), wanted.source.clone());
     let files = wanted.files;
     tokio::spawn(async move {
@@ -103,6 +106,7 @@ pub fn want(delivery: &Arc<Delivery>, wanted: Wanted<'_>, service: Option<&Name>
             waiting.into_iter().for_each(|service| delivery.services.add(service));
         }
     });
+
     message
 }
 

@@ -1,6 +1,8 @@
-//! make_sets: ManagedNamespaces → the ServiceSets that bring them to their clusters, and what these say → their status.
+//! make_sets: ManagedNamespaces → the ServiceSets that bring them to their clusters, and the status of these → their
+//! own status.
 //!
-//! A set that is made of one goes by its owner reference: the garbage collector deletes it, and the set lets its services go.
+//! Such a set is deleted through its owner reference: the garbage collector deletes the set, and the set deletes its
+//! services.
 
 use std::sync::Arc;
 
@@ -30,9 +32,11 @@ pub async fn make_set(delivery: Arc<Delivery>, name: Name) -> Result<Next, Store
     if namespace.metadata.deletion_timestamp.is_some() {
         return Ok(Next::OnChange);
     }
+
     let (set, spec) = plan_set(&name.name, &namespace.spec);
     let key = ServiceSet::key(&Name::new(&name.namespace, &set));
     let found = store.get(&key).await?;
+
     let stands = match &found {
         Some(found) if maker_of(&found.object["spec"]) != Some(&name.name) => Err(Verdict::stalled(
             "NameTaken",
@@ -48,11 +52,13 @@ pub async fn make_set(delivery: Arc<Delivery>, name: Name) -> Result<Next, Store
         Ok(stands) => stands,
         Err(verdicts) => return write_status(&delivery, &name, (&resource, &namespace), Err(verdicts)).await,
     };
+
     let mut spec = serde_json::to_value(&spec).map_err(StoreError::abort)?;
     complete_set(&mut spec);
+
     match (plan_write(&resource, &set, spec, stands), stands) {
         (Some(change), _) => match store.write(Write { key, change }).await {
-            // Its change, or that of whoever was faster, is the next thing to look at.
+            // This change, or that of the faster writer, requeues the namespace.
             Ok(_) | Err(WriteError::Conflict { .. } | WriteError::Missing | WriteError::Exists) => Ok(Next::OnChange),
             Err(WriteError::Store(error)) => Err(error),
         },
@@ -64,7 +70,7 @@ pub async fn make_set(delivery: Arc<Delivery>, name: Name) -> Result<Next, Store
     }
 }
 
-/// What its set lacks; none: nothing.
+/// The write that the set needs; None: none.
 fn plan_write(resource: &Resource, set: &str, spec: Value, found: Option<&Resource>) -> Option<Change> {
     let now = Timestamp::now();
     let kind = ServiceSet::kind();
@@ -79,24 +85,27 @@ fn plan_write(resource: &Resource, set: &str, spec: Value, found: Option<&Resour
             },
         }),
     };
+
     object["metadata"]["ownerReferences"] = json!([{
         "apiVersion": format!("{GROUP}/{VERSION}"), "kind": "ManagedNamespace", "name": resource.key.name,
         "uid": resource.uid, "controller": true, "blockOwnerDeletion": true,
     }]);
-    // Notifications select sets by them.
+    // Notifications select sets by labels.
     match metadata.get("labels") {
         Some(labels) => object["metadata"]["labels"] = labels.clone(),
         None => drop(object["metadata"].as_object_mut().and_then(|metadata| metadata.remove("labels"))),
     }
+
     let is_new_spec = object["spec"] != spec;
     object["spec"] = spec;
     let Some(found) = found else {
-        // Who has stated the namespace has stated its set.
+        // The author of the namespace is the author of its set.
         if author.is_string() {
             object["status"]["changedBy"] = author.clone();
         }
         return Some(Change::Create(manage(&kind, "", None, object, now)));
     };
+
     if object == *found.object {
         return None;
     }
@@ -107,11 +116,12 @@ fn plan_write(resource: &Resource, set: &str, spec: Value, found: Option<&Resour
             object["status"]["changedBy"] = author.clone();
         }
     }
+
     let object = manage(&kind, "", Some(&found.object), object, now);
     Some(Change::Replace { uid: found.uid.clone(), version: found.version, object })
 }
 
-/// `said`: by its set, as it says it; or why there is none.
+/// `said`: the set that was made, or the conditions that say why there is none.
 async fn write_status(
     delivery: &Delivery,
     name: &Name,

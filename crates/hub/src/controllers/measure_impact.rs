@@ -1,7 +1,8 @@
-//! measure_impact: another revision of a repository → whose files it would change.
+//! measure_impact: another revision of a repository → the services whose files it would change.
 //!
-//! Which services it may concern is known by the paths that they are made of; what they are made of at both revisions is compared by
-//! content id, once for all services with the same files. Nothing is rendered, packed or written, and no agent is asked.
+//! Services that it may concern are found by the paths that they are made of. Their files at both revisions are
+//! compared by content id, once for all services with the same files. Nothing is rendered, packed or written, and no
+//! agent is asked.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -39,16 +40,17 @@ use super::{
 };
 use crate::delivery::Delivery;
 
-/// For what is told by paths alone after that: somebody waits for the answer.
+/// Time limit for comparing contents, because a person waits for the answer. After that, services are reported by their
+/// paths alone.
 const COMPARED_FOR: Duration = Duration::from_secs(10);
-/// The step of a rollout that canaries are of.
+/// The step of a rollout that has the canaries.
 const CANARIES: i64 = 0;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ImpactError {
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The revision can't be had.
+    /// The revision can't be fetched.
     #[error("{}", .0.message)]
     Source(SourceFailure),
     #[error("{0}")]
@@ -64,24 +66,24 @@ impl From<ResolveError> for ImpactError {
     }
 }
 
-/// What a service is made of at one of the two revisions.
+/// Content id of a service at one of the two revisions.
 type Content = Result<Digest, Problem>;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Problem {
-    /// Its files can't be gathered there.
+    /// Its files can't be gathered at that revision.
     Fails(String),
-    /// Nobody can tell without fetching something.
+    /// It can't be known without fetching something.
     Unknown,
 }
 
-/// What becomes of services that are made of the same.
+/// Effect on services that are made of the same files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Verdict {
     Same,
     Changes,
     Fails(String),
-    /// Its paths differ, and that was all that was looked at.
+    /// Its paths differ; its content was not compared.
     Uncompared,
 }
 
@@ -93,7 +95,7 @@ struct Comparison<'a> {
     mirror: Mirror,
     /// None: nothing is served.
     base: Option<Side>,
-    /// The base is what is served: what services would run of it is known.
+    /// Whether the base is the served revision, for which the services' candidates are known.
     is_served: bool,
     other: Side,
     began: Instant,
@@ -127,7 +129,7 @@ impl Side {
     }
 }
 
-/// Looks at what a branch, tag or commit would change if it were followed, or merged into what is.
+/// Measures what a branch, tag or commit would change if it were followed, or merged into what is served.
 pub async fn measure(
     delivery: &Arc<Delivery>,
     name: &Name,
@@ -142,6 +144,7 @@ pub async fn measure(
         }
         None => None,
     };
+
     let (services, rows, sets) = {
         let mut tables = delivery.store.tables().await?;
         let all = services_concerned(&mut tables, source_uid, None).await?;
@@ -154,6 +157,7 @@ pub async fn measure(
         let sets: HashMap<_, _> = sets.map(|(service, set, step)| (service, (set, step == CANARIES))).collect();
         (all.len(), rows, sets)
     };
+
     let mut impact = Impact {
         revision: comparison.other.name(),
         base: comparison.base.as_ref().map(Side::name).unwrap_or_default(),
@@ -161,12 +165,13 @@ pub async fn measure(
         services: services as u64,
         ..Impact::default()
     };
+
     let groups = comparison.judge(rows, &sets, &mut impact).await?;
     list(delivery, groups, &mut impact).await?;
     Ok(impact)
 }
 
-/// A service, as far as it matters here.
+/// A service, as far as its impact needs.
 struct Concerned {
     row: Assignment,
     candidate: Option<Candidate>,
@@ -180,12 +185,12 @@ impl Concerned {
         let read = |text: &Option<String>| text.as_deref().map(|text| read_json::<Candidate>(uid, text)).transpose();
         let (candidate, assigned) = (read(&row.candidate)?, read(&row.assigned)?);
         let Decided { why, .. } = read_json(uid, &row.why)?;
-        // What is not behind and has another thing assigned is pinned to it.
+        // A service that is current and has something else assigned than its candidate is pinned.
         let is_pinned = why == Why::Current && assigned.is_some() && assigned != candidate;
         Ok(Self { candidate, stands: why == Why::Suspended || is_pinned, row })
     }
 
-    /// Services with the same one are made of the same files, at any revision.
+    /// Services of one shape are made of the same files, at any revision.
     fn shape(&self) -> String {
         let Some(candidate) = &self.candidate else { return self.row.service_uid.clone() };
         let stated: Vec<_> = candidate.parts.iter().filter(|part| !part.dependency).map(shape_of_part).collect();
@@ -203,7 +208,7 @@ fn shape_of_part(part: &Part) -> serde_json::Value {
     json!([part.source_uid, part.chart, part.path, part.mount_path, part.reads])
 }
 
-/// Those that fare alike: first by what becomes of them, then by set and files.
+/// Services that are affected alike, by effect, set and files.
 type Groups = BTreeMap<(ImpactEffect, String, String), Group>;
 
 #[derive(Default)]
@@ -213,7 +218,7 @@ struct Group {
     services: Vec<Affected>,
 }
 
-/// By its name.
+/// Sorted by name.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Affected {
     name: String,
@@ -245,21 +250,24 @@ impl Comparison<'_> {
         let fetch = find_revision(delivery, name, (source_uid, spec), named).await.map_err(ImpactError::Source)?;
         let other = parse_commit(&fetch.commit).map_err(machine)?;
         let mirror = open_mirror(&delivery.mirrors, source_uid).await.map_err(machine)?;
+
         let served = load_revision(&mut *delivery.store.tables().await?, source_uid).await?;
         let (mut base, mut is_served) = (None, false);
         if let Some(served) = served {
             let commit = parse_commit(&served.commit).map_err(machine)?;
-            // What was merged meanwhile is no change of this one.
+            // Compare with the merge base: what was merged into the served branch since then is no change of this
+            // revision.
             let common = mirror.merge_base(commit, other).await.unwrap_or(commit);
             is_served = common == commit;
             base = Some(Side::new(source_uid, (&served.reference, common), &served.taken, None));
         }
+
         let other = Side::new(source_uid, (&fetch.reference, other), &fetch.taken, Some(fetch.origin));
         let namespace = &name.namespace;
         Ok(Comparison { delivery, namespace, source_uid, mirror, base, is_served, other, began: Instant::now() })
     }
 
-    /// Puts those that something becomes of into groups, and counts them.
+    /// Groups and counts the services that are affected.
     async fn judge(
         &self,
         rows: Vec<Assignment>,
@@ -280,6 +288,7 @@ impl Comparison<'_> {
                     verdict
                 }
             };
+
             let (effect, message) = match verdict {
                 Verdict::Same => continue,
                 _ if concerned.stands => (ImpactEffect::Stands, String::new()),
@@ -290,17 +299,20 @@ impl Comparison<'_> {
                     (ImpactEffect::Changes, String::new())
                 }
             };
+
             let path = concerned.path().to_owned();
             let Assignment { service_uid, namespace, name, cluster_uid, .. } = concerned.row;
             if !cluster_uid.is_empty() {
                 clusters.entry(effect).or_default().insert(cluster_uid.clone());
             }
+
             count(impact, effect).services += 1;
             let (set, is_canary) = sets.get(&service_uid).cloned().unwrap_or_default();
             let group =
                 groups.entry((effect, set, shape)).or_insert_with(|| Group { path, message, ..Group::default() });
             group.services.push(Affected { name, namespace, cluster_uid, is_canary });
         }
+
         for (effect, clusters) in clusters {
             count(impact, effect).clusters = clusters.len() as u64;
         }
@@ -334,7 +346,7 @@ impl Comparison<'_> {
         {
             match git::content_of(&self.delivery.mirrors, &self.mirror, side.commit, &candidate.path).await {
                 Ok(Some(content)) => return Ok(Ok(content)),
-                // Its charts have to be found first.
+                // Charts in that folder have to be found first.
                 Ok(None) => {}
                 Err(BundleFailure::Content(message)) => return Ok(Err(Problem::Fails(message))),
                 Err(error) => return Err(ImpactError::Machine(error.to_string())),
@@ -343,12 +355,13 @@ impl Comparison<'_> {
         self.resolve(concerned, side).await
     }
 
-    /// As the service's candidate is made, with this revision for what is served of the repository.
+    /// Resolves the content as a candidate is resolved, with this revision instead of the served one.
     async fn resolve(&self, concerned: &Concerned, side: &Side) -> Result<Content, ImpactError> {
         let name = Name::new(self.namespace, &concerned.row.name);
         let Some((_, service)) = resources::load::<ServiceDeployment>(&self.delivery.store, &name).await? else {
             return Ok(Err(Problem::Unknown));
         };
+
         let mut ingredients = find_ingredients(self.delivery, self.namespace, &service.spec).await?;
         for found in ingredients.iter_mut().filter_map(|ingredient| ingredient.found.as_mut()) {
             if found.object.uid == self.source_uid {
@@ -356,6 +369,7 @@ impl Comparison<'_> {
                 found.origin = side.origin.clone().or_else(|| found.origin.take());
             }
         }
+
         let resolved = candidates::resolve(self.delivery, self.namespace, None, &ingredients, None).await?;
         Ok(match resolved.candidate {
             Ok(candidate) => Ok(candidate.content_id),
@@ -373,13 +387,15 @@ fn count(impact: &mut Impact, effect: ImpactEffect) -> &mut ImpactCounts {
     }
 }
 
-/// The largest first.
+/// Lists the groups by effect, the largest first.
 async fn list(delivery: &Delivery, groups: Groups, impact: &mut Impact) -> Result<(), StoreError> {
     let mut groups: Vec<_> = groups.into_iter().collect();
     groups.sort_by_key(|((effect, ..), group)| (*effect, std::cmp::Reverse(group.services.len())));
     impact.left_out = groups.len().saturating_sub(MAX_IMPACT_GROUPS) as u64;
     groups.truncate(MAX_IMPACT_GROUPS);
-    // Also just after a start: one that has not joined could not say anything.
+
+    // Also right after a start, only clusters that were heard lately count: a cluster without an agent could not show
+    // anything.
     let clock = Clock { started: 0, ..delivery.clock.read() };
     for ((effect, set_uid, _), mut group) in groups {
         group.services.sort_unstable();
@@ -393,6 +409,7 @@ async fn list(delivery: &Delivery, groups: Groups, impact: &mut Impact) -> Resul
             (false, Some(first)) => set_of(delivery, &Name::new(&first.namespace, &first.name)).await?,
             _ => None,
         };
+
         impact.groups.push(ImpactGroup {
             set,
             effect,

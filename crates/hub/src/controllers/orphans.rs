@@ -1,16 +1,17 @@
-//! Orphans: what a service that is removed leaves in its cluster. Its report goes with it, so people are told once, by an Event.
+//! Orphans: the objects that a removed service leaves in its cluster. Its report is deleted with it, so an Event tells
+//! people once.
 
 use farwater_api::objects::{ObjectRef, ObjectReport, SyncState};
 
 use super::events::Told;
 
 const REASON: &str = "Orphaned";
-/// Names in one message; the rest is counted.
+/// Maximum names in one message; the rest is counted.
 const NAMED: usize = 50;
-/// Of the names: an Event's message has room for them, and for the sentence around them.
+/// Maximum bytes of the names: an Event's message has room for them and for the sentence around them.
 const NAMED_BYTES: usize = 3584;
 
-/// The agent has confirmed the removal and names what it left.
+/// For a removal that the agent has confirmed: names what it left.
 pub fn left_by_agent(cluster: &str, objects: &[ObjectReport]) -> Option<Told> {
     let objects = there(objects);
     if objects.is_empty() {
@@ -20,7 +21,7 @@ pub fn left_by_agent(cluster: &str, objects: &[ObjectReport]) -> Option<Told> {
     Some(Told { is_warning: false, reason: REASON.into(), message })
 }
 
-/// The hub did not wait for an agent that says nothing.
+/// For a removal that did not wait for its silent agent.
 pub fn left_by_hub(cluster: &str, objects: &[ObjectReport]) -> Told {
     let why = format!("the agent of cluster {cluster} is silent and lets go of the objects when it is back");
     let message = match there(objects).as_slice() {
@@ -30,7 +31,7 @@ pub fn left_by_hub(cluster: &str, objects: &[ObjectReport]) -> Told {
     Told { is_warning: true, reason: REASON.into(), message }
 }
 
-/// What was not applied is not there, or not the service's.
+/// Objects that were not applied are not in the cluster, or are not the service's.
 fn there(objects: &[ObjectReport]) -> Vec<&ObjectRef> {
     let is_there = |one: &&ObjectReport| !matches!(one.sync, SyncState::Refused | SyncState::Waiting);
     objects.iter().filter(is_there).map(|one| &one.object).collect()
@@ -91,7 +92,7 @@ mod tests {
         assert_eq!(said(2), "2 objects stay in cluster east without a service: ConfigMap web/m0, ConfigMap web/m1");
         assert!(said(50).ends_with("ConfigMap web/m49"), "{}", said(50));
         assert!(said(60).starts_with("60 objects stay") && said(60).ends_with("ConfigMap web/m49 and 10 more"));
-        // Names may be long, and an Event's message may not.
+        // Names may be long, but an Event's message may not.
         let long = left_by_hub("east", &objects(50, &"x".repeat(200))).message;
         assert!(long.len() < 4096 && long.ends_with(" more"), "{}", long.len());
     }

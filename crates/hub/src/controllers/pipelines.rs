@@ -1,4 +1,4 @@
-//! Pipelines, and what their stages are made of: whose change has which pipeline looked at.
+//! Pipelines and the parts of their stages: which change requeues which pipeline.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -10,7 +10,7 @@ use farwater_fleet::promotion::Promotable;
 
 use super::{queue::WorkQueue, resources::Name};
 
-/// What a stage has.
+/// A part of a stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Part {
     Repository,
@@ -18,7 +18,7 @@ pub enum Part {
     Service,
 }
 
-/// A gate that asks others.
+/// A gate that asks an external system.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AskingGate {
     pub pipeline: Name,
@@ -29,12 +29,12 @@ pub struct AskingGate {
 #[derive(Default)]
 pub struct Pipelines {
     pub queue: Arc<WorkQueue<Name>>,
-    /// Those that are to ask now.
+    /// Gates that have to ask now.
     pub asking: Arc<WorkQueue<AskingGate>>,
-    /// Those with something that is pushed for people to merge.
+    /// Pipelines with something to push for people to merge.
     pub proposals: Arc<WorkQueue<Name>>,
     known: RwLock<HashMap<Name, BTreeSet<(Part, String)>>>,
-    /// By a repository's uid: for what it was last told to hurry.
+    /// By a repository's uid: the commit and texts for which it was last fetched at once.
     hurried: Mutex<HashMap<String, Promotable>>,
 }
 
@@ -54,21 +54,21 @@ impl Pipelines {
         self.known.write().unwrap_or_else(PoisonError::into_inner).remove(name);
     }
 
-    /// Whether a repository was not told yet to hurry for exactly this.
+    /// Whether the repository was not yet fetched at once for exactly this.
     pub fn is_first_hurry(&self, uid: &str, promoted: &Promotable) -> bool {
         let mut hurried = self.hurried.lock().unwrap_or_else(PoisonError::into_inner);
         hurried.insert(uid.to_owned(), promoted.clone()).as_ref() != Some(promoted)
     }
 
-    /// A repository that is gone is never told again.
+    /// The repository is gone.
     pub fn forget_hurry(&self, uid: &str) {
         self.hurried.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
     }
 
-    /// Something of what a stage may be made of has changed, its status too.
+    /// A part of a stage has changed, or its status: requeues the pipelines that have it.
     pub fn note(&self, part: Part, changed: &Name) {
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
-        // In most fleets there are few or none.
+        // Most fleets have few pipelines, or none.
         for (name, parts) in known.iter().filter(|(name, _)| name.namespace == changed.namespace) {
             if parts.contains(&(part, changed.name.clone())) {
                 self.queue.add(name.clone());

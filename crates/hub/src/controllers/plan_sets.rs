@@ -1,4 +1,4 @@
-//! What a ServiceSet would make of its clusters, without making it.
+//! Plans of ServiceSets: the services that a set would create, change and delete, without doing so.
 
 use std::collections::HashMap;
 
@@ -23,7 +23,7 @@ use super::{
 };
 use crate::delivery::Delivery;
 
-/// `set_uid`: of the set that is there; empty: none is.
+/// `set_uid`: uid of the existing set; empty: there is none.
 pub async fn plan(
     delivery: &Delivery,
     name: &Name,
@@ -39,10 +39,12 @@ pub async fn plan(
         Ok(template) => template,
         Err(problems) => return Ok(Err(problems)),
     };
+
     let grants = load_grants_for(&delivery.store, &name.namespace).await?;
     let rows = members_of_set(&mut *delivery.store.tables().await?, set_uid).await?;
     let mut rows: HashMap<String, SetMember> = rows.into_iter().map(|row| (row.cluster_uid.clone(), row)).collect();
     let mut stamper = Stamper { delivery, name, set_uid, set, template, grants, urls: SourceUrls::default() };
+
     let mut plan = SetPlan::default();
     let mut pages = ClusterPages::of(&name.namespace);
     while let Some(clusters) = pages.next(&delivery.store).await? {
@@ -55,12 +57,14 @@ pub async fn plan(
             }
         }
     }
+
     let losing = rows.values().filter(|row| !row.has_left() && row.has_service());
     plan.dropped = losing.filter_map(|row| cluster_name(delivery, &row.cluster_uid)).collect();
     let counts = &mut plan.counts;
     counts.dropped = plan.dropped.len();
     let kept = counts.added + counts.changed + counts.unchanged + counts.errors;
     plan.brake = find_brake(counts.dropped, i64::try_from(kept).unwrap_or(i64::MAX));
+
     for names in [&mut plan.added, &mut plan.dropped] {
         names.sort_unstable();
         names.truncate(MAX_PLANNED);
@@ -69,6 +73,7 @@ pub async fn plan(
     plan.errors.sort_unstable_by(|a, b| a.cluster.cmp(&b.cluster));
     plan.changed.truncate(MAX_PLANNED);
     plan.errors.truncate(MAX_PLANNED);
+
     Ok(Ok(plan))
 }
 
@@ -91,25 +96,25 @@ fn note(plan: &mut SetPlan, cluster: String, step: Step) {
     }
 }
 
-/// Which members are asked for.
+/// The members to return.
 #[derive(Clone, Copy, Debug)]
 pub enum Selected {
-    /// In no order that means something, also those that leave.
+    /// In no meaningful order, including those that leave.
     All,
-    /// Of one step, by the names of their services.
+    /// The members of one step, by the names of their services.
     Step(u16),
 }
 
-/// A place behind which the next members come.
+/// A position in the list of members; the next page begins after it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Place {
-    /// Only where members have an order.
+    /// Empty unless members are sorted by it.
     service_name: String,
     cluster_uid: String,
 }
 
 impl Place {
-    /// None: nobody has given this one.
+    /// None: it was not returned by an earlier call.
     pub fn parse(text: &str, selected: Selected) -> Option<Self> {
         let (service_name, cluster_uid) = match selected {
             Selected::All => ("", text),
@@ -127,7 +132,8 @@ impl Place {
     }
 }
 
-/// Some members of a set behind a place that an earlier call gave, and the place for the next call; none: these were the last.
+/// Returns some members after a position that an earlier call returned, and the position for the next call. None: these
+/// were the last.
 pub async fn members(
     delivery: &Delivery,
     (name, resource): (&Name, &Resource),
@@ -149,7 +155,7 @@ pub async fn members(
     Ok((tell(delivery, (name, resource), rows).await?, next))
 }
 
-/// The member whose service is called so.
+/// The member with a service of this name.
 pub async fn member(
     delivery: &Delivery,
     (name, resource): (&Name, &Resource),
@@ -159,7 +165,7 @@ pub async fn member(
     Ok(tell(delivery, (name, resource), row.into_iter().collect()).await?.pop())
 }
 
-/// How far the rollout of a set has come: reads all of its members.
+/// Counts the rollout of a set; reads all of its members.
 pub async fn survey(delivery: &Delivery, (name, resource): (&Name, &Resource)) -> Result<RolloutSurvey, StoreError> {
     let set: ServiceSet = resources::parse(resource)?;
     let Count { survey, open, waits_for } = rollouts::count(delivery, name, (resource, &set)).await?;
@@ -171,7 +177,7 @@ pub async fn survey(delivery: &Delivery, (name, resource): (&Name, &Resource)) -
     let told: HashMap<String, Member> = uids.into_iter().zip(tell(delivery, (name, resource), rows).await?).collect();
     Ok(RolloutSurvey {
         waits_for: waits_for.and_then(|uid| told.get(&uid).cloned()),
-        // One that has got through since it was counted is told as it is.
+        // A member that has finished since it was counted is shown as it is now.
         open: open.iter().filter_map(|uid| told.get(uid).cloned()).collect(),
         ..survey
     })
@@ -182,7 +188,7 @@ async fn tell(
     (name, resource): (&Name, &Resource),
     mut rows: Vec<SetMember>,
 ) -> Result<Vec<Member>, StoreError> {
-    // What has left and has nothing any more is only counted.
+    // A member that has left and has no service is only counted.
     rows.retain(|row| !row.has_left() || row.has_service());
     if rows.is_empty() {
         return Ok(Vec::new());

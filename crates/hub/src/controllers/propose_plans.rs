@@ -1,7 +1,7 @@
-//! propose_plans: what somebody wants to see planned → the entry that an agent would be given.
+//! propose_plans: a request for a plan → the entry that the agent would get.
 //!
-//! The entry is made as [`compute_desired`](super::compute_desired) makes it; another revision or somebody's files take the place of
-//! what is assigned, and nothing else does. Nothing is written.
+//! The entry is made as [`compute_desired`](super::compute_desired) makes it, except that another revision or local
+//! files replace what is assigned. Nothing is written.
 
 use std::sync::Arc;
 
@@ -41,22 +41,22 @@ pub enum ProposeError {
     Store(#[from] StoreError),
     #[error(transparent)]
     Ask(#[from] AskError),
-    /// Of what is asked for.
+    /// A fault of the request.
     #[error("{0}")]
     Invalid(String),
-    /// Of the service, as it is now.
+    /// A fault of the service's present state.
     #[error("{0}")]
     NotYet(String),
 }
 
-/// What takes the place of what is assigned.
+/// The replacement for the assignment.
 enum Instead {
     Nothing,
     Revision(Named),
     Files { local: LocalFiles, archive: Vec<u8> },
 }
 
-/// Begins a request for a plan of a service, and gives its id.
+/// Begins a request for a plan of a service, and returns its id.
 pub async fn propose(delivery: &Arc<Delivery>, service: &Resource, query: PlanQuery) -> Result<String, ProposeError> {
     let instead = read_query(query)?;
     let row = load_assignment(&mut *delivery.store.tables().await?, &service.uid).await?;
@@ -110,6 +110,7 @@ async fn prepare(
     };
     let facts = load_facts(&delivery, &row, origin.as_ref(), &mut SourceUrls::default()).await.map_err(failed)?;
     let mut facts = facts.ok_or_else(gone)?;
+
     let (revision, archive) = match instead {
         Instead::Nothing => {
             (facts.assigned.as_ref().map(|assigned| assigned.revision.clone()).unwrap_or_default(), None)
@@ -120,7 +121,7 @@ async fn prepare(
             (take_place(&mut facts, candidate), None)
         }
         Instead::Files { local, archive } => {
-            // Of the same repository as what is assigned, as far as anybody can tell.
+            // Assume the repository of what is assigned.
             let known = facts.candidate.as_ref().or(facts.assigned.as_ref());
             let of_known = known.map(|known| (known.origin.clone(), known.configuration.clone()));
             let (origin, configuration) = of_known.unwrap_or_default();
@@ -128,6 +129,7 @@ async fn prepare(
             (take_place(&mut facts, Candidate { origin, configuration, ..candidate }), Some(archive.into()))
         }
     };
+
     let secrets = secrets::resolve(&delivery, &facts).await.map_err(failed)?;
     let given = {
         let mut tables = delivery.store.tables().await.map_err(failed)?;
@@ -135,11 +137,12 @@ async fn prepare(
     };
     let given = give(&delivery, &facts, &cluster, given.as_ref(), &mut InputCache::default()).await.map_err(failed)?;
     let grants = load_grants_for(&delivery.store, &facts.name.namespace).await.map_err(failed)?;
+
     let (entry, _) = facts.resolve_entry(&cluster, &grants, &secrets, &given.0);
     Ok(Proposed { entry: Verbatim::from(entry), revision, archive })
 }
 
-/// What holds back what is assigned says nothing of what takes its place.
+/// The reason that holds the assignment says nothing about what replaces it.
 fn take_place(facts: &mut ServiceFacts, candidate: Candidate) -> String {
     let revision = candidate.revision.clone();
     (facts.assigned, facts.why, facts.suspended) = (Some(candidate), Why::Current, false);
@@ -165,6 +168,7 @@ async fn find_candidate(
             SourceKind::GitRepository
         )));
     };
+
     let fetched = find_revision(delivery, &source, (&found.object.uid, spec), named).await;
     let fetch = fetched.map_err(|failure| {
         let problem = match failure.reason {
@@ -174,16 +178,18 @@ async fn find_candidate(
         };
         (problem, failure.message)
     })?;
+
     let configuration = found.revision.take().map(|served| served.taken.configuration).unwrap_or_default();
     found.revision = Some(Revision {
         source_uid: found.object.uid.clone(),
         reference: fetch.reference,
         commit: fetch.commit,
         fetched: 0,
-        // Another commit has no texts of its own: those of now stay.
+        // Another commit has no texts of its own: the present ones stay.
         taken: Taken { configuration, ..fetch.taken },
     });
     found.origin = Some(fetch.origin);
+
     let resolved = candidates::resolve(delivery, &name.namespace, None, &ingredients, None).await;
     let resolved = resolved.map_err(|error| unavailable(chain(&error)))?;
     resolved.candidate.map_err(|trouble| match trouble {
@@ -195,7 +201,7 @@ async fn find_candidate(
     })
 }
 
-/// An archive that an agent would take, as it was sent: one that it would not take is refused here, and says why.
+/// Returns an archive as it was sent if an agent would accept it; otherwise the reason.
 async fn open_files(local: LocalFiles, archive: Vec<u8>) -> Result<(Candidate, Vec<u8>), (PlanProblem, String)> {
     let LocalFiles { digest, path, .. } = local;
     let opened = tokio::task::spawn_blocking(move || {
@@ -204,12 +210,14 @@ async fn open_files(local: LocalFiles, archive: Vec<u8>) -> Result<(Candidate, V
         let length = bytes.len() as u64;
         Archive::read(bytes, &limits).map(|_| (length, archive))
     });
+
     let opened = opened.await.map_err(|error| (PlanProblem::Unavailable, error.to_string()))?;
     let (bundle_bytes, archive) =
         opened.map_err(|error| (PlanProblem::Refused, format!("local.archive: {}", chain(&error))))?;
+
     let candidate = Candidate {
         revision: "local files".to_owned(),
-        // Nothing is looked up by it.
+        // This id is used for no lookup.
         content_id: digest,
         bundle: digest,
         bundle_bytes,

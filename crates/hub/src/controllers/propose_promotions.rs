@@ -1,7 +1,8 @@
 //! propose_promotions: what was promoted to a stage with a pull request → a commit on a branch, for people to merge.
 //!
-//! Apart from `advance_promotions`, since it waits for Git hosts. What it knows is in the pipeline's row: a commit is noted there before
-//! it is pushed, so that a hub that is killed in between goes on, and takes no branch for somebody else's that is its own.
+//! This is apart from `advance_promotions`, because it waits for Git hosts. Its state is in the pipeline's row: a
+//! commit is noted there before it is pushed. So a hub that is killed in between continues, and does not take its own
+//! branch for another's.
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
@@ -36,19 +37,20 @@ use super::{
 };
 use crate::delivery::Delivery;
 
-/// Bytes of what is wrong.
+/// Maximum bytes of a problem.
 const MAX_PROBLEM: usize = 512;
-/// Before it is tried again where somebody has to change something: a Secret, the branch, the file.
+/// Wait before a retry if a person has to change something: a Secret, the branch, the file.
 const RETRY_LASTING: Duration = Duration::from_secs(60);
 const RETRY: Duration = Duration::from_secs(15);
-/// How long a host's turn is waited for.
+/// Maximum wait for a host's turn.
 const TURN: Duration = Duration::from_secs(10);
-/// How often the row is tried against writers that were faster.
+/// How often the row is written again when another writer was faster.
 const ATTEMPTS: usize = 8;
-/// Reasons whose words say what to change. Of others the first words are kept: a host's differ each time, and each would be news.
+/// Reasons whose messages say what to change. For other reasons the first message is kept: a host's messages differ
+/// each time, and each would be news.
 const TOLD_ANEW: [&str; 3] = ["SpecInvalid", "FileInvalid", "BranchTaken"];
 
-/// A stage that something is proposed for.
+/// A stage with a pull request, and the promotion to propose.
 struct Task<'a> {
     delivery: &'a Delivery,
     name: &'a Name,
@@ -66,14 +68,16 @@ pub async fn propose_promotions(delivery: Arc<Delivery>, name: Name) -> Result<N
     if pipeline.metadata.deletion_timestamp.is_some() {
         return Ok(Next::OnChange);
     }
+
     let written = load_pipeline(&mut *delivery.store.tables().await?, &resource.uid).await?;
     let state = read_state(&name, written.as_deref())?;
+
     let mut wait: Option<Duration> = None;
     for (index, stage) in pipeline.spec.stages.iter().enumerate().skip(1) {
         let Some(pull) = &stage.pull_request else { continue };
         let Some(known) = state.stages.get(&stage.name) else { continue };
         let Some(promoted) = &known.promoted else { continue };
-        // Whoever has stated another name is told by `advance_promotions`.
+        // `advance_promotions` reports a branch name that is not valid.
         let Some(branch) = branch_of(&name.name, stage, pull) else { continue };
         let (resource, pipeline) = (&resource, &pipeline);
         let task = Task { delivery: &delivery, name: &name, resource, pipeline, index, pull, branch };
@@ -89,7 +93,7 @@ impl Task<'_> {
         &self.pipeline.spec.stages[self.index]
     }
 
-    /// When to come again, where that is by time.
+    /// When to requeue, if that depends on time.
     async fn advance(&self, promoted: &Promoted, known: &StageState) -> Result<Option<Duration>, StoreError> {
         let place = (self.pull.url.as_str(), self.branch.as_str());
         let mut proposal = Proposal::of(promoted, known.proposal.as_ref(), place);
@@ -116,15 +120,17 @@ impl Task<'_> {
         }
     }
 
-    /// Pushes what is not pushed, and notes what is merged.
+    /// Pushes what was not pushed, and notes what was merged.
     async fn propose(&self, proposal: &mut Proposal) -> Result<(), SourceFailure> {
         let (uid, spec) = self.load_repository(&self.pull.source_ref.name).await?;
         let base = self.find_base(&uid, &spec).await?;
         let value = self.find_value(proposal, (&uid, &spec)).await?;
         let (path, field) = parse_place(&self.pull.path, &self.pull.field)?;
+
         let mirror = self.open_mirror(&uid).await?;
         let says = mirror.field_at(base, path.clone(), field.clone()).await;
         let says = says.map_err(|error| of_file(&spec.url, &error))?;
+
         if says.text == value.text {
             (proposal.phase, proposal.problem) = (Phase::Merged, None);
             return self.note(proposal, None).await.map(drop).map_err(store_failed);
@@ -133,6 +139,7 @@ impl Task<'_> {
             proposal.problem = None;
             return self.note(proposal, None).await.map(drop).map_err(store_failed);
         }
+
         let message = format!(
             "Promote {} to {}\n\nSets {field} of {path} to {}.\nOf commit {}, by Pipeline {}/{}.",
             self.name.name,
@@ -142,6 +149,7 @@ impl Task<'_> {
             self.name.namespace,
             self.name.name
         );
+
         let edit = Edit { path, field, value, message, time: proposal.at };
         let made = mirror.commit_edit(base, edit).await.map_err(|error| of_file(&spec.url, &error))?;
         let Some(made) = made else { return Ok(()) };
@@ -160,15 +168,18 @@ impl Task<'_> {
         let remote = way.own(delivery).await?;
         let path: PathBuf = git::mirror_path(&delivery.mirrors, uid)?;
         let (git, branch) = (&delivery.mirrors.git, &self.branch);
+
         let turn = delivery.checks.turns.wait_to_enter(url, Asks::Repository, TURN).await?;
         let _place = delivery.mirrors.git_place().await;
         let asked = git.ask_branch(&remote, branch, way.timeout).await;
         let (turn, is_at) = self.answer(turn, asked)?;
+
         let text = made.to_string();
         let is_merged = match is_at {
             Some(is_at) => mirror.merge_base(is_at, base).await == Some(is_at),
             None => false,
         };
+
         match proposal.judge(&text, is_at.map(|id| id.to_string()).as_deref(), is_merged) {
             Way::Taken => {
                 let at = is_at.map(|id| id.short()).unwrap_or_default();
@@ -181,7 +192,7 @@ impl Task<'_> {
             Way::Free => {
                 proposal.note_made(&text);
                 if !self.note(proposal, None).await.map_err(store_failed)? {
-                    // Something else was promoted meanwhile.
+                    // Another commit was promoted meanwhile.
                     return Ok(());
                 }
                 let push = Push { branch, commit: made, from: is_at };
@@ -189,6 +200,7 @@ impl Task<'_> {
                 self.answer(turn, pushed)?;
             }
         }
+
         (proposal.phase, proposal.problem) = (Phase::Pushed, None);
         let (stage, at) = (&self.stage().name, made.short());
         let message = format!("stage {stage}: branch {branch} of {url} is at {at}, to be merged");
@@ -196,7 +208,7 @@ impl Task<'_> {
         self.note(proposal, Some(told)).await.map(drop).map_err(store_failed)
     }
 
-    /// What a host has answered; a turn ends with what went wrong.
+    /// Returns a host's answer. An error ends the turn, with its reason.
     fn answer<'t, T>(&self, turn: Turn<'t>, answer: Result<T, GitError>) -> Result<(Turn<'t>, T), SourceFailure> {
         match answer {
             Ok(answer) => Ok((turn, answer)),
@@ -215,20 +227,23 @@ impl Task<'_> {
         Ok((resource.uid, repository.spec))
     }
 
-    /// The commit that people would merge into.
+    /// Head of the branch that people merge into.
+
     async fn find_base(&self, uid: &str, spec: &GitRepositorySpec) -> Result<ObjectId, SourceFailure> {
         let name = &self.pull.source_ref.name;
         if spec.url != self.pull.url {
             let why = format!("pullRequest.url is not the url of GitRepository {name}: state the same");
             return Err(SourceFailure::lasting("SpecInvalid", why));
         }
+
         let revision = self.load_served(uid).await?;
         let not_ready = |branch: &str| {
             SourceFailure::passing("SourceNotReady", format!("GitRepository {name} serves nothing of {branch} yet"))
         };
+
         let branch = match Reference::parse(spec.r#ref.as_ref()) {
             Ok(Reference::Branch(branch)) => branch,
-            // The one that was followed last.
+            // The branch that was followed last.
             Ok(Reference::Default) => match &revision {
                 Some(revision) => revision.reference.clone(),
                 None => return Err(not_ready("its default branch")),
@@ -238,10 +253,12 @@ impl Task<'_> {
                 return Err(SourceFailure::lasting("SpecInvalid", why));
             }
         };
+
         if branch == self.branch.as_str() {
             let why = format!("GitRepository {name} follows {branch}, which is the branch that the edit is pushed to");
             return Err(SourceFailure::lasting("SpecInvalid", why));
         }
+
         let served = revision.filter(|revision| revision.reference == branch);
         let base = served.and_then(|revision| revision.commit.parse::<ObjectId>().ok());
         base.ok_or_else(|| not_ready(&format!("branch {branch}")))
@@ -252,7 +269,8 @@ impl Task<'_> {
         load_revision(&mut tables, uid).await.map_err(store_failed)
     }
 
-    /// The reference that a repository follows. The default branch is named as the branch that it was at the last fetch.
+    /// The reference that a repository follows. If it follows the default branch: the branch that was the default at
+    /// the last fetch.
     async fn find_followed(&self, uid: &str, spec: &GitRepositorySpec) -> Result<Option<Reference>, SourceFailure> {
         Ok(match Reference::parse(spec.r#ref.as_ref()) {
             Ok(Reference::Default) => {
@@ -262,7 +280,7 @@ impl Task<'_> {
         })
     }
 
-    /// What the field is to say.
+    /// The value that the field is to have.
     async fn find_value(
         &self,
         proposal: &Proposal,
@@ -280,6 +298,7 @@ impl Task<'_> {
             }
             return Ok(FieldValue { text: proposal.commit.clone(), is_string: true });
         };
+
         let (uid, before) = self.load_repository(&stages[self.index - 1].source_ref.name).await?;
         let (path, field) = parse_place(&from.path, &from.field)?;
         let commit = proposal.commit.parse::<ObjectId>();
@@ -293,7 +312,7 @@ impl Task<'_> {
         opened.map_err(|error| SourceFailure::passing("MirrorFailed", error.to_string()))
     }
 
-    /// What to correct is the pull request's Secret, not the source's.
+    /// The Secret to correct is the pull request's, not the source's.
     fn of_git(&self, error: &GitError) -> SourceFailure {
         let evidence = if error.evidence.is_empty() { String::new() } else { format!(" ({})", error.evidence) };
         let remedy = match error.reason {
@@ -311,7 +330,7 @@ impl Task<'_> {
         SourceFailure { reason: error.reason.code(), message, lasting: error.retry() == Retry::AfterChange }
     }
 
-    /// Writes what became of a promotion; not where another one has taken its place.
+    /// Saves what became of a promotion. False: another promotion has taken its place.
     async fn note(&self, proposal: &Proposal, told: Option<Told>) -> Result<bool, StoreError> {
         let store = &self.delivery.store;
         for _ in 0..ATTEMPTS {
@@ -321,9 +340,11 @@ impl Task<'_> {
             if !stage.promoted.as_ref().is_some_and(|promoted| proposal.is_of(promoted)) {
                 return Ok(false);
             }
+
             if stage.proposal.as_ref() == Some(proposal) {
                 return Ok(true);
             }
+
             stage.proposal = Some(proposal.clone());
             let text = serde_json::to_string(&state).map_err(StoreError::abort)?;
             let (resource, told) = (self.resource.clone(), told.clone());
@@ -338,11 +359,13 @@ impl Task<'_> {
                     Ok(true)
                 })
             });
+
             if saved.await? {
                 self.delivery.pipelines.queue.add(self.name.clone());
                 return Ok(true);
             }
         }
+
         let problem = "it keeps changing".to_owned();
         Err(StoreError::Row { what: format!("state of Pipeline {}", self.name), problem })
     }
@@ -356,7 +379,7 @@ fn parse_place(path: &str, field: &str) -> Result<(RelPath, FieldPath), SourceFa
     Ok((path, field))
 }
 
-/// What is wrong with a file of a repository.
+/// A failure of a file of a repository, or of its mirror.
 fn of_file(url: &str, error: &FileError) -> SourceFailure {
     let message = format!("{url}: {}", chain(error));
     match error.is_of_mirror() {
@@ -365,13 +388,13 @@ fn of_file(url: &str, error: &FileError) -> SourceFailure {
     }
 }
 
-/// Whether something is left to do of what was promoted to a stage.
+/// Whether the promotion to a stage is not merged yet.
 pub fn is_open(stage: &PipelineStage, state: &StageState) -> bool {
     let is_merged = || state.proposed().is_some_and(|proposal| proposal.phase == Phase::Merged);
     stage.pull_request.is_some() && state.promoted.is_some() && !is_merged()
 }
 
-/// What people are to merge, until the stage's source shows it.
+/// The promotion that people have to merge, until the stage's source shows it. None: there is none.
 pub fn describe(
     pipeline: &str,
     stage: &PipelineStage,
@@ -379,7 +402,7 @@ pub fn describe(
     serves: Option<&str>,
 ) -> Option<PullRequestStatus> {
     let (pull, promoted) = (stage.pull_request.as_ref()?, state.promoted.as_ref()?);
-    // Of the commit's own id nothing is left to merge where it is served already.
+    // Without `from` the edit is the commit's own id, so nothing is left to merge if that commit is served.
     let is_served = pull.from.is_none() && serves == Some(promoted.what.commit.as_str());
     if !is_open(stage, state) || is_served {
         return None;
@@ -398,7 +421,7 @@ pub fn describe(
     })
 }
 
-/// None: it is not a name that Git takes.
+/// The branch to push to; None: its name is not one that Git accepts.
 pub fn branch_of(pipeline: &str, stage: &PipelineStage, pull: &PullRequest) -> Option<PushedBranch> {
     let default = || format!("{pipeline}/{}", stage.name);
     PushedBranch::new(&pull.branch.clone().unwrap_or_else(default)).ok()

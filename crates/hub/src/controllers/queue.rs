@@ -14,11 +14,12 @@ use tokio_util::sync::CancellationToken;
 
 /// First wait after a failure; doubles up to [`MAX_RETRY`].
 const MIN_RETRY: Duration = Duration::from_millis(100);
-/// A key that goes on failing is tried about once a minute: often enough to recover by itself, rare enough to read the log.
+/// A key that keeps failing is retried about once a minute: often enough to recover by itself, rare enough to read the
+/// log.
 const MAX_RETRY: Duration = Duration::from_secs(60);
 
-/// A key is in the queue at most once, and never worked on twice at the same time: added while it is worked on, it comes
-/// again afterwards.
+/// A key is in the queue at most once and is never reconciled twice at the same time. A key that is added while it is
+/// reconciled is queued again afterwards.
 pub struct WorkQueue<K> {
     state: Mutex<State<K>>,
     wake: Notify,
@@ -35,18 +36,18 @@ struct State<K> {
     failed: u64,
 }
 
-/// Of a queue, since the start.
+/// Counters of a queue, since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Keys that are to be worked on as soon as a worker is free.
+    /// Keys that wait for a free worker.
     pub ready: usize,
-    /// How often a key was worked on.
+    /// Reconciles, failed ones included.
     pub done: u64,
-    /// How often without success.
+    /// Reconciles that failed.
     pub failed: u64,
 }
 
-/// When a key comes again by itself.
+/// When a key is requeued without being added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     OnChange,
@@ -83,14 +84,14 @@ impl<K: Clone + Ord + Hash> WorkQueue<K> {
         }
     }
 
-    /// What nobody has finished: keys that are queued, worked on, or due later.
+    /// Unfinished keys: queued, being reconciled, or due later.
     pub fn waiting(&self) -> Vec<K> {
         let state = self.state();
         let keys: HashSet<&K> = state.queued.iter().chain(&state.running).chain(state.due.keys()).collect();
         keys.into_iter().cloned().collect()
     }
 
-    /// Whether there is nothing to do now, nor will be for that long unless something changes.
+    /// Whether there is nothing to do now, and nothing will be due within `wait`.
     pub fn is_idle_for(&self, wait: Duration) -> bool {
         let state = self.state();
         let is_later = state.later.first().is_none_or(|(due, _)| *due > Instant::now() + wait);
@@ -102,7 +103,7 @@ impl<K: Clone + Ord + Hash> WorkQueue<K> {
         Counts { ready: state.ready.len(), done: state.done, failed: state.failed }
     }
 
-    /// Of several times the earliest counts.
+    /// If several times are given for a key, the earliest one counts.
     pub fn add_after(&self, key: K, wait: Duration) {
         let at = Instant::now() + wait;
         let mut state = self.state();
@@ -119,7 +120,7 @@ impl<K: Clone + Ord + Hash> WorkQueue<K> {
         self.wake.notify_one();
     }
 
-    /// The next key. Whoever takes it calls [`Self::finish`].
+    /// Takes the next key. The caller must call [`Self::finish`].
     async fn take(&self) -> K {
         loop {
             let woken = self.wake.notified();
@@ -182,8 +183,8 @@ impl<K: Clone + Ord + Hash> State<K> {
     }
 }
 
-/// Works on a queue with a bound on what runs at once, until told to stop. A failure is logged and tried again, later each
-/// time.
+/// Reconciles the keys of a queue, at most `concurrency` at a time, until shutdown. A failure is logged and retried,
+/// later each time.
 pub async fn work<K, E, F, R>(
     name: &'static str,
     queue: Arc<WorkQueue<K>>,

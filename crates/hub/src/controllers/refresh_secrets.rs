@@ -1,7 +1,7 @@
-//! refresh_secrets: what other backends than the hub have by now → the services that are handed a key that has changed.
+//! refresh_secrets: secrets of other backends than the hub → the services that use a key that has changed.
 //!
-//! Which of their secrets are in use the index of parameters says, so that a restarted hub goes on reading them. What was read is
-//! kept in the transaction that marks the services: a hub that is killed before it reads and marks again.
+//! The index of parameters says which secrets are in use, so a restarted hub continues to read them. Values are saved
+//! in the transaction that marks the services: a hub that is killed before that reads and marks again.
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
@@ -19,7 +19,7 @@ use super::{chain, resources::Name};
 use crate::{delivery::Delivery, external_secrets::ExternalSecrets, secret_backends::reference};
 
 const RETRY: Duration = Duration::from_secs(1);
-/// In one transaction, for which others wait.
+/// Secrets per transaction, because other writers wait for it.
 const AT_ONCE: usize = 50;
 
 pub async fn run(delivery: Arc<Delivery>, shutdown: CancellationToken) {
@@ -29,8 +29,8 @@ pub async fn run(delivery: Arc<Delivery>, shutdown: CancellationToken) {
     shutdown.run_until_cancelled(work).await;
 }
 
-/// The configuration may be another than at the last start: has the services looked at whose secrets it does not allow, and those
-/// that it may not have allowed.
+/// The configuration may have changed since the last start. Marks the services whose secrets it does not allow, and
+/// those whose secrets it may not have allowed before.
 async fn tell_refused(delivery: &Delivery) {
     while let Err(error) = mark_refused(delivery).await {
         tracing::warn!(error = %chain(&error), "find which secrets of backends are allowed now");
@@ -75,6 +75,7 @@ async fn follow(delivery: &Delivery, secrets: &ExternalSecrets) {
                 tracing::warn!(error = %chain(&error), "find which secrets of backends are in use");
             }
         }
+
         waiting.extend(secrets.take_changed());
         while !waiting.is_empty() {
             let some: Vec<Changed> = waiting.iter().take(AT_ONCE).cloned().collect();
@@ -87,6 +88,7 @@ async fn follow(delivery: &Delivery, secrets: &ExternalSecrets) {
                 }
             }
         }
+
         tokio::select! {
             // The sender lives as long as `secrets`.
             _ = changes.changed() => {}
@@ -95,13 +97,13 @@ async fn follow(delivery: &Delivery, secrets: &ExternalSecrets) {
     }
 }
 
-/// Has what is in use read again and again, and forgets the rest.
+/// Keeps reading the secrets that are in use, and forgets the rest.
 async fn keep_used(delivery: &Delivery, secrets: &ExternalSecrets) -> Result<(), StoreError> {
     let all = secrets_of_backends(&mut *delivery.store.tables().await?).await?;
     let mut used = HashSet::with_capacity(all.len());
     for (kind, namespace, name) in all {
         let Some((backend, reference)) = named(&kind, &namespace, &name) else { continue };
-        // Why one is not read, its services say.
+        // If a secret is not read, its services report the reason.
         let _ = secrets.get(&backend, &reference).await;
         used.insert(reference.id(&backend));
     }
@@ -122,7 +124,7 @@ async fn keep_used(delivery: &Delivery, secrets: &ExternalSecrets) -> Result<(),
     remove.await
 }
 
-/// Keeps what was read, and has the services looked at that are handed it.
+/// Saves what was read, and marks the services that use it.
 async fn tell(delivery: &Delivery, changed: Vec<Changed>) -> Result<(), StoreError> {
     let told = delivery.store.transact(move |tx| {
         Box::pin(async move {
@@ -141,19 +143,19 @@ async fn tell(delivery: &Delivery, changed: Vec<Changed>) -> Result<(), StoreErr
             Ok(told)
         })
     });
-    // That the values are old, or are old no more, is a condition of theirs.
+    // Conditions of these services say whether their values are stale.
     told.await?.into_iter().for_each(|(namespace, name)| delivery.summaries.add(Name { namespace, name }));
     delivery.dirty.notify_one();
     Ok(())
 }
 
-/// The backend and the secret whose keys are noted under these.
+/// The backend and the secret of an index entry.
 fn named(kind: &str, namespace: &str, name: &str) -> Option<(String, Reference)> {
     let SecretName { backend, name } = SecretName::of_index(kind, name)?;
     Some((backend?, reference(namespace, &name)))
 }
 
-/// What the keys of a secret are noted under.
+/// The index entry of a secret's keys.
 fn place<'a>(backend: &str, reference: &'a Reference) -> (String, &'a str, &'a str) {
     let secret = SecretName { backend: Some(backend.to_owned()), name: reference.path.clone() };
     (secret.index_kind(), &reference.namespace, &reference.path)

@@ -1,12 +1,13 @@
-//! Requests of services to have their sources asked at once: from the annotation to its acknowledgement.
+//! Requests of services to fetch their sources at once: from the annotation to its acknowledgement.
 //!
 //! ```text
-//!  assign_revisions: wanted ─► fetch_sources: asking ─► answered ─► assign_revisions: assigned ─► summarize_reports: acknowledged
+//!  assign_revisions: wanted ─► fetch_sources: asking ─► answered ─► assign_revisions: assigned
+//!                                                              ─► summarize_reports: acknowledged
 //! ```
 //!
-//! So an acknowledged request means that what the source had then is what the status speaks of, or that it could not be asked, which
-//! its own status tells. Kept in memory: after a restart
-//! a request that was not acknowledged is made again.
+//! An acknowledged request therefore means one of two things. Either the status reflects what the source had then, or
+//! the source could not be fetched, as its own status says. Requests are kept in memory: after a restart, a request
+//! that was not acknowledged is made again.
 
 use std::{
     collections::HashMap,
@@ -39,7 +40,7 @@ impl Requests {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// True if the request is new, so that its source has to be asked.
+    /// Returns true if the request is new, so that its source has to be fetched.
     pub fn want(&self, service: &Name, value: &str, source_uid: &str) -> bool {
         let mut requests = self.lock();
         if requests.get(service).is_some_and(|known| known.value == value && known.source_uid == source_uid) {
@@ -50,7 +51,7 @@ impl Requests {
         true
     }
 
-    /// A source is about to be asked. Requests that come later are not answered by this.
+    /// The source is about to be fetched. This does not answer requests that come later.
     pub fn ask(&self, source_uid: &str) {
         for request in self.lock().values_mut() {
             if request.source_uid == source_uid && request.stage == Stage::Wanted {
@@ -59,7 +60,7 @@ impl Requests {
         }
     }
 
-    /// A source was asked, and what it has is saved. Returns the services that wait for that.
+    /// The source was fetched and saved. Returns the services that wait for it.
     pub fn answer(&self, source_uid: &str) -> Vec<Name> {
         let mut services = Vec::new();
         for (service, request) in self.lock().iter_mut() {
@@ -75,7 +76,7 @@ impl Requests {
         self.reached(service, value, Stage::Answered)
     }
 
-    /// What the source had is assigned, or it was decided not to.
+    /// The service was reconciled with what its source had then.
     pub fn assign(&self, service: &Name, value: &str) {
         let request = Request { value: value.to_owned(), source_uid: String::new(), stage: Stage::Assigned };
         self.lock().insert(service.clone(), request);
@@ -89,12 +90,12 @@ impl Requests {
         self.lock().get(service).is_some_and(|request| request.value == value && request.stage >= stage)
     }
 
-    /// Those whose request is not acknowledged.
+    /// Services whose requests are not acknowledged yet.
     pub fn services(&self) -> Vec<Name> {
         self.lock().keys().cloned().collect()
     }
 
-    /// The status says it, or the service is gone.
+    /// Called when the status acknowledges the request, or the service is gone.
     pub fn forget(&self, service: &Name) {
         self.lock().remove(service);
     }
@@ -109,7 +110,7 @@ mod tests {
         let (requests, web) = (Requests::default(), Name::new("a", "web"));
         assert!(requests.want(&web, "1", "infra"));
         assert!(!requests.want(&web, "1", "infra"));
-        // What was asked before the request is no answer to it.
+        // A fetch that began before the request does not answer it.
         assert_eq!(requests.answer("infra"), []);
         requests.ask("infra");
         requests.ask("other");

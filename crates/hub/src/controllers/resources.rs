@@ -37,7 +37,7 @@ impl fmt::Display for Name {
     }
 }
 
-/// A kind of ours.
+/// A kind of Farwater's own.
 pub trait Stored: DeserializeOwned {
     fn kind() -> Kind;
 
@@ -76,9 +76,9 @@ stored!(
     ServiceSet
 );
 
-/// How often a change is tried against writers that were faster.
+/// How often a change is retried when another writer was faster.
 const ATTEMPTS: usize = 8;
-/// Rows per page of a list: bounds what a controller holds.
+/// Rows per page of a list, to bound a controller's memory.
 const PAGE: usize = 500;
 
 pub async fn load<T: Stored>(store: &Store, name: &Name) -> Result<Option<(Resource, T)>, StoreError> {
@@ -106,7 +106,7 @@ pub fn namespace_key(name: &str) -> Key {
     Key { kind: namespaces(), namespace: String::new(), name: name.to_owned() }
 }
 
-/// The administrators'.
+/// The administrators' namespace.
 pub fn admin_namespace() -> Key {
     namespace_key(ADMIN_NAMESPACE)
 }
@@ -115,12 +115,13 @@ pub async fn load_secret(store: &Store, name: &Name) -> Result<Option<Resource>,
     store.get(&Key { kind: secrets(), namespace: name.namespace.clone(), name: name.name.clone() }).await
 }
 
-/// The API server validated the object when it was written; that it can't be read is damage, not input.
+/// The API server validated the object when it was written, so an unreadable one means a damaged database.
 pub fn parse<T: Stored>(resource: &Resource) -> Result<T, StoreError> {
     T::deserialize(resource.object.as_ref()).map_err(|error| unreadable(&resource.key, &error))
 }
 
-/// The same without what only the API server needs, of an object that nobody else holds: nothing of it is copied.
+/// Parses a resource without `managedFields`, which only the API server needs. If this is the only reference to the
+/// object, nothing is copied.
 pub fn take<T: Stored>(resource: Resource) -> Result<T, StoreError> {
     let Resource { key, object, .. } = resource;
     let mut object = Arc::unwrap_or_clone(object);
@@ -155,7 +156,7 @@ pub async fn list_pages<T: Stored>(
 
 /// The name of every resource of a kind.
 pub async fn each_name<T: Stored>(store: &Store, mut each: impl FnMut(Name)) -> Result<(), StoreError> {
-    /// A name is small, and thousands of pages take time.
+    /// Names are small, and thousands of pages take time.
     const NAMES: usize = 10_000;
     let mut after = None;
     loop {
@@ -169,8 +170,8 @@ pub async fn each_name<T: Stored>(store: &Store, mut each: impl FnMut(Name)) -> 
     }
 }
 
-/// Changes one resource or, where one is named, its subresource, unless it is gone or was made again. What `change` leaves
-/// equal is not written.
+/// Changes one resource, or its subresource if one is named, unless it is gone or was recreated. An object that
+/// `change` leaves equal is not written.
 pub async fn change<T: Stored>(
     store: &Store,
     name: &Name,
@@ -198,8 +199,9 @@ pub async fn change<T: Stored>(
     Err(refused.map_or(StoreError::Closed, StoreError::from))
 }
 
-/// What the API server says in a status, in the write that it speaks of: who said what is to run, who pinned and who suspended a
-/// service, who approved a prune, and who let changes begin in spite of windows, and when; and who proposed the last two, and when.
+/// Fields of a status that the API server writes, together with the write that they describe. They name the people who
+/// changed, pinned or suspended it, approved its prune or overrode its windows, with the times; and those who proposed
+/// the last two, with the times.
 pub const AUTHORS: [&str; 11] = [
     CHANGED_BY,
     PINNED_BY,
@@ -225,7 +227,7 @@ pub const PRUNE_PROPOSED_AT: &str = "pruneProposedAt";
 pub const OVERRIDE_PROPOSED_BY: &str = "overrideProposedBy";
 pub const OVERRIDE_PROPOSED_AT: &str = "overrideProposedAt";
 
-/// Sets the status, but for what the API server says there. One that is equal to the stored one is not written.
+/// Writes the status except for [`AUTHORS`]. An equal status is not written.
 pub async fn write_status<T: Stored>(
     store: &Store,
     name: &Name,
@@ -248,14 +250,15 @@ pub async fn write_status<T: Stored>(
     .await
 }
 
-/// Whether a resource is the one that was read, and nobody asks for something else of it since. Within a transaction: what can't be
-/// taken back is decided by nothing older.
+/// Whether a resource still has the uid and the generation that were read. Check this within the transaction, so that
+/// nothing irreversible is decided from a stale read.
 pub async fn is_current(tx: &mut Tx, key: &Key, (uid, generation): (&str, Option<i64>)) -> Result<bool, StoreError> {
     let now = tx.get(key).await?.filter(|now| now.uid == uid);
     Ok(now.is_some_and(|now| now.object["metadata"]["generation"].as_i64() == generation))
 }
 
-/// The write that takes a finalizer off a resource, which is its end where nothing else holds it; none if it has none such.
+/// The write that removes a finalizer, or deletes the resource if that was the last one. None: the resource lacks this
+/// finalizer.
 pub fn without_finalizer(resource: &Resource, finalizer: &str) -> Option<Change> {
     let mut object: Value = (*resource.object).clone();
     let finalizers = object["metadata"]["finalizers"].as_array_mut()?;
@@ -272,7 +275,7 @@ pub fn without_finalizer(resource: &Resource, finalizer: &str) -> Option<Change>
     }
 }
 
-/// Whether a service stays until its agent has confirmed its removal.
+/// Whether a service has the finalizer that keeps it until its agent has confirmed its removal.
 pub fn is_held(metadata: &Value) -> bool {
     has_finalizer(metadata, AGENT_FINALIZER)
 }
@@ -281,7 +284,7 @@ fn has_finalizer(metadata: &Value, finalizer: &str) -> bool {
     metadata["finalizers"].as_array().is_some_and(|all| all.iter().any(|other| other == finalizer))
 }
 
-/// A resource with this finalizer stays, from here on, until that is taken off. One that is deleted already gets none.
+/// Adds a finalizer, unless the resource has it or is being deleted.
 pub async fn hold<T: Stored>(
     store: &Store,
     name: &Name,

@@ -1,7 +1,8 @@
-//! What is left to do when the hub is stopped, so that the next start goes on there and doesn't look at everything again.
+//! The work that is left when the hub stops, so that the next start continues there and does not reconcile everything
+//! again.
 //!
-//! Only an orderly stop leaves it, and it is taken once: after a crash, and where another program or other keys decide,
-//! everything is looked at.
+//! Only an orderly stop saves it, and it is used once. After a crash, and if another program or other keys decide now,
+//! everything is reconciled.
 
 use std::sync::atomic::Ordering;
 
@@ -11,9 +12,9 @@ use serde::{Deserialize, Serialize};
 use super::resources::Name;
 use crate::{delivery::Delivery, identity::Identity};
 
-/// The meta entry that it lies in.
+/// The meta entry that has it.
 const ENTRY: &str = "resume";
-/// Keys that are kept. With more than that it is no loss to begin anew.
+/// Maximum number of keys. With more, starting over costs no more.
 const MOST: usize = 10_000;
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -23,16 +24,16 @@ pub struct Resume {
     pub routed: u64,
     pub services: Vec<Name>,
     pub summaries: Vec<Name>,
-    /// ServiceSets.
+    /// Names of ServiceSets.
     #[serde(default)]
     pub sets: Vec<Name>,
 }
 
-/// Whose decisions are stored: what others would decide is not known.
+/// The program and keys whose decisions are stored; others may decide differently.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Decider {
     version: String,
-    /// Of the program's file: length, and nanoseconds since 1970 at its last change.
+    /// Length of the program's file, and its last change in nanoseconds since 1970.
     file: (u64, u128),
     key: String,
 }
@@ -46,7 +47,7 @@ impl Decider {
     }
 }
 
-/// What the last hub left, if that is usable; nobody finds it again. Call it before there is anything new to do.
+/// Takes what the last hub left, if it is usable; it can be taken once. Call this before there is anything new to do.
 pub async fn take(store: &Store, identity: &Identity) -> Result<Option<Resume>, StoreError> {
     let left = store.transact(|tx| Box::pin(async move { tx.take_meta(ENTRY).await })).await?;
     let Some(text) = left else { return Ok(None) };
@@ -64,12 +65,12 @@ pub async fn take(store: &Store, identity: &Identity) -> Result<Option<Resume>, 
     }
 }
 
-/// Call it once nothing works on the queues any more and no request adds to them.
+/// Call this when all workers have ended and no request adds to the queues any more.
 pub async fn leave(delivery: &Delivery) -> Result<(), StoreError> {
     let routed = delivery.routed.load(Ordering::Acquire);
     let (mut services, summaries) = (delivery.services.waiting(), delivery.summaries.waiting());
     let sets = delivery.sets.queue.waiting();
-    // Known in memory only: the service asks again.
+    // Requests are known in memory only, so the service has to make them again.
     services.extend(delivery.checks.requests.services());
     let decider = Decider::own(&delivery.identity).map_err(StoreError::abort)?;
     if routed == 0 || services.len() + summaries.len() + sets.len() > MOST {

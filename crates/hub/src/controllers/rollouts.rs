@@ -1,7 +1,8 @@
 //! Rollouts of ServiceSets: which member's newer content and spec count, and when.
 //!
-//! A service of a set states what it shall be at once, and is it when its turn has come. Until then its entry is made of what was
-//! assigned before, with the spec that went with it. One decision, `fleet::rollout::decide`, says whose turn it is.
+//! A member's service states its new spec at once, but that spec counts only when the member's turn has come. Until
+//! then its entry is made of the earlier assignment and the spec that belongs to it. One decision,
+//! `fleet::rollout::decide`, says whose turn it is.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -59,15 +60,15 @@ use crate::{
     notify::{Commit, MemberNews, Postings, RolloutChange},
 };
 
-/// What is written of the rollout of a set.
+/// Stored state of a set's rollout.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Written {
     state: State,
     outlook: Outlook,
-    /// What others were told.
+    /// Counts that were notified last.
     counts: Counts,
-    /// Of the policy by which members rest.
+    /// Digest of the policy by which members rest.
     policy: Option<Digest>,
 }
 
@@ -82,7 +83,7 @@ fn read_some<T: DeserializeOwned>(row: &MemberRollout, what: &str, text: &str) -
     if text.is_empty() { Ok(None) } else { read(row, what, text).map(Some) }
 }
 
-/// A service that stays, with the spec that counts now.
+/// Returns a service that is not being deleted, with the spec that counts now.
 pub fn effective(mut service: ServiceDeployment, row: Option<&MemberRollout>) -> Result<ServiceDeployment, StoreError> {
     let Some(row) = row.filter(|row| !row.held_spec.is_empty()) else { return Ok(service) };
     let spec: ServiceDeploymentSpec = read(row, "held spec", &row.held_spec)?;
@@ -94,7 +95,7 @@ pub fn effective(mut service: ServiceDeployment, row: Option<&MemberRollout>) ->
     Ok(service)
 }
 
-/// The spec before `new`, as it is to be kept while that waits for its turn; empty: nothing has to be kept.
+/// Returns the spec to keep while `new` waits for its turn; empty: nothing has to be kept.
 pub fn spec_to_hold(row: &MemberRollout, old: &Value, new: &Value) -> Result<String, StoreError> {
     let track: Track = read(row, "track", &row.track)?;
     if track.released.is_none() {
@@ -104,7 +105,8 @@ pub fn spec_to_hold(row: &MemberRollout, old: &Value, new: &Value) -> Result<Str
     Ok(if template_digest(&counts) == template_digest(new) { String::new() } else { counts.to_string() })
 }
 
-/// `parameters`: MAC of the document, which is part of it as far as others have a say in that.
+/// `parameters`: MAC of the parameter document. It is part of the change only if the parameters don't come from the
+/// spec alone.
 fn change(
     spec: &ServiceDeploymentSpec,
     candidate: &Candidate,
@@ -116,7 +118,7 @@ fn change(
     Ok(ChangeId::of(&Content { template, bundle: *bundle, path, origin: origin.as_deref(), parameters, configuration }))
 }
 
-/// What an entry is made of, where it is one to apply.
+/// Describes what an entry to apply was made of, as a member's row stores it.
 pub fn published(
     spec: &ServiceDeploymentSpec,
     assigned: &Candidate,
@@ -127,12 +129,12 @@ pub fn published(
     serde_json::to_string(&published).map_err(StoreError::abort)
 }
 
-/// Documents of a member's parameters, by their MACs.
+/// MACs of a member's parameter documents.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Documents {
-    /// None: it has none that others have a say in, or its newest counts.
+    /// The document that counts. None: the newest one counts, or the spec alone has all parameters.
     counts: Option<Digest>,
-    /// Of the changes that it was released for, and may go back to.
+    /// Documents of the changes that the member was released for and may be rolled back to.
     of_changes: BTreeMap<ChangeId, Digest>,
 }
 
@@ -153,12 +155,12 @@ impl Documents {
     }
 }
 
-/// MAC of the document that counts for a member; none: its newest does.
+/// Returns the MAC of the document that counts for a member; None: the newest one counts.
 pub fn counting_document(row: &MemberRollout) -> Result<Option<Digest>, StoreError> {
     Ok(Documents::of(row)?.counts)
 }
 
-/// What the sources of a service have.
+/// Fingerprint of what the sources of a service have.
 fn fingerprint(ingredients: &[Ingredient]) -> String {
     let one = |ingredient: &Ingredient| {
         let found = ingredient.found.as_ref()?;
@@ -180,10 +182,10 @@ fn fingerprint(ingredients: &[Ingredient]) -> String {
     Digest::of_json(&json!(all)).to_hex()
 }
 
-/// A look at a member's service.
+/// Observed state of a member's service in its rollout.
 pub struct Look {
     row: MemberRollout,
-    /// The rollout that has let what is assigned be assigned.
+    /// Number of the rollout that released the current assignment.
     rollout: u64,
     wanted: Option<ChangeId>,
     track: Track,
@@ -193,24 +195,24 @@ pub struct Look {
     back: Option<Back>,
 }
 
-/// What a member goes back to.
+/// An earlier state that a member is rolled back to.
 struct Back {
     candidate: Candidate,
-    /// Of that time; empty: its own.
+    /// The spec of that state; empty: the service's own.
     spec: String,
-    /// MAC of its parameters then.
+    /// MAC of its parameters in that state.
     document: Option<Digest>,
 }
 
-/// What of a service a look is about.
+/// Inputs of [`Look::of`].
 pub struct Looking<'a> {
-    /// The service's own.
+    /// The service's own spec.
     pub spec: &'a ServiceDeploymentSpec,
-    /// What its sources have for it, if they have, or had in the version that its set is kept at.
+    /// The candidate of its sources, or of the version that its set is pinned at. None: there is none.
     pub candidate: Option<&'a Candidate>,
     pub assigned: Option<&'a Candidate>,
     pub ingredients: &'a [Ingredient],
-    /// Of its own spec.
+    /// Newest parameters of its own spec.
     pub newest: Newest,
 }
 
@@ -234,7 +236,7 @@ impl Look {
         Ok(Self { wanted, looked_at, back, rollout: track.number, track, row, newest, documents })
     }
 
-    /// What was assigned before and is to be again.
+    /// The earlier assignment that the member is rolled back to; None: no rollback.
     pub fn back(&self) -> Option<&Candidate> {
         self.back.as_ref().map(|back| &back.candidate)
     }
@@ -244,40 +246,44 @@ impl Look {
         self.wanted.is_none() || self.wanted != self.track.released
     }
 
-    /// Whether the held spec differs from `own`. They are equal if the service was written after it was read and before its row was: then the
-    /// row holds the very spec that was read.
+    /// Whether the held spec differs from `own`. They are equal in one case: the set wrote the service after this
+    /// reconcile read it and before it read the member's row. Then the row holds the very spec that was read.
     fn holds_other(&self, own: &Value) -> Result<bool, StoreError> {
         let held: Option<Value> = read_some(&self.row, "held spec", &self.row.held_spec)?;
         Ok(held.is_some_and(|held| template_digest(&held) != template_digest(own)))
     }
 
-    /// What comes of it, after what was decided. `object`: the service that was looked at.
+    /// Returns what to save, given the decision `why`. `object`: the service as it was read.
     pub fn end(self, why: &Why, pinned: bool, object: &Value) -> Result<Looked, StoreError> {
         let held = self.is_held();
         let is_settled = *why == Why::Current && !pinned;
         let generation = object["metadata"]["generation"].as_i64().unwrap_or_default();
         let row = &self.row;
         let release = match &self.back {
-            // What is taken back is not gone back to.
+            // The spec that is rolled back is not kept as one to go back to.
             Some(back) if is_settled && row.held_spec != back.spec => Some(Specs::Back(back.spec.clone())),
             None if is_settled && !held && self.holds_other(&object["spec"])? => {
                 Some(Specs::Own { generation, spec: object["spec"].to_string() })
             }
             _ => None,
         };
+
         let documents = self.next_documents(is_settled);
-        // Where none was named its newest has counted: the same, or it is of what is assigned with it.
+        // If no document was named, the newest one counted. The document named now is then the same, or it comes with
+        // what is assigned.
         let is_handed_anew = self.documents.counts.is_some_and(|counts| documents.counts != Some(counts));
+
         let before = self.row.held_spec.clone();
         let (set_uid, service_uid, track) = (row.set_uid.clone(), row.service_uid.clone(), row.track.clone());
         let (rollout, is_unresolved) = (self.rollout, self.newest == Newest::Unresolved);
         let macs = (!row.documents.is_empty() || self.newest != Newest::Own).then(|| documents.macs());
+
         let next = self.next(why, pinned, &documents)?;
         let released = release.is_some() || is_handed_anew;
         Ok(Looked { set_uid, service_uid, held, rollout, next, before, release, released, is_unresolved, macs, track })
     }
 
-    /// Which document counts from now on, and which are to be kept.
+    /// The document that counts from now on, and those to keep.
     fn next_documents(&self, is_settled: bool) -> Documents {
         let Track { released, good, back, .. } = self.track;
         let mut next = self.documents.clone();
@@ -294,14 +300,14 @@ impl Look {
         next
     }
 
-    /// The row as it is to be written; none: it says so already.
+    /// The row to write; None: it is unchanged.
     fn next(self, why: &Why, pinned: bool, documents: &Documents) -> Result<Option<MemberRollout>, StoreError> {
         let stands = match why {
             Why::Suspended => Some(Stands::Suspended),
             _ if pinned => Some(Stands::Pinned),
             Why::NotGranted(message) => Some(Stands::Denied(message.clone())),
             Why::Waiting(message) => Some(Stands::Waiting(message.clone())),
-            // Windows are asked anew with each look at the set.
+            // Windows are checked again in each reconcile of the set.
             Why::Current | Why::Rollout | Why::Frozen(_) | Why::Trouble(_) => None,
         };
         let stands = stands.map(|stands| serde_json::to_string(&stands)).transpose().map_err(StoreError::abort)?;
@@ -318,35 +324,35 @@ impl Look {
     }
 }
 
-/// What came of a look at a member's service.
+/// Result of a reconcile of a member's service.
 #[derive(Debug)]
 pub struct Looked {
     pub set_uid: String,
     service_uid: String,
     pub held: bool,
-    /// The rollout that has let what is assigned be assigned.
+    /// Number of the rollout that released the current assignment.
     pub rollout: u64,
     next: Option<MemberRollout>,
-    /// The spec that counted, where that was not the service's own.
+    /// The spec that counted; empty: the service's own.
     before: String,
-    /// Another spec counts from now on.
+    /// Set if another spec counts from now on.
     release: Option<Specs>,
-    /// Another spec counts from now on, or other parameters.
+    /// Whether another spec or other parameters count from now on.
     pub released: bool,
-    /// Its newest parameters are to be put together.
+    /// Whether its newest parameters have to be resolved.
     pub is_unresolved: bool,
-    /// Of documents that are to be kept; none: it has none that others have a say in.
+    /// MACs of the documents to keep. None: the member has no documents.
     macs: Option<BTreeSet<String>>,
-    /// What it was released for.
+    /// The member's track as it was read.
     track: String,
 }
 
-/// Which spec counts.
+/// The spec that counts from now on.
 #[derive(Debug)]
 pub enum Specs {
-    /// The service's, as it was looked at.
+    /// The service's own, as it was read.
     Own { generation: i64, spec: String },
-    /// One of before; empty: the service's own.
+    /// An earlier one; empty: the service's own.
     Back(String),
 }
 
@@ -355,18 +361,18 @@ impl Looked {
         self.next.is_none() && self.release.is_none() && !self.is_unresolved
     }
 
-    /// Whether it is released for the same still.
+    /// Whether its track is unchanged, so that it is still released for the same change.
     pub async fn is_current(&self, tx: &mut Tx) -> Result<bool, StoreError> {
         Ok(track_of_service(tx, &self.service_uid).await?.as_ref() == Some(&self.track))
     }
 
-    /// `key`: of the service.
+    /// `key`: key of the service.
     pub async fn save(self, tx: &mut Tx, key: &Key) -> Result<(), StoreError> {
         if let Some(next) = &self.next {
             save_look(tx, next).await?;
         }
         if let Some(mut macs) = self.macs {
-            // By now there may be a newer one.
+            // A newer document may have been saved since this reconcile read it: keep that one too.
             let newest = load_parameters(tx, &self.service_uid).await?;
             macs.extend(newest.map(|row| row.mac).filter(|mac| !mac.is_empty()));
             retain_documents(tx, &self.service_uid, &macs).await?;
@@ -375,7 +381,8 @@ impl Looked {
             None => Ok(()),
             Some(Specs::Back(spec)) => hold_spec(tx, &self.service_uid, &spec).await,
             Some(Specs::Own { generation, spec }) => {
-                // One that was written since waits for a turn of its own.
+                // A spec that was written since the read waits for a turn of its own. Until then the one that was read
+                // counts.
                 let now = tx.get(key).await?.filter(|now| now.uid == self.service_uid);
                 let is_newest = now.is_none_or(|now| now.object["metadata"]["generation"] == generation);
                 let held = if is_newest { "" } else { &*spec };
@@ -385,7 +392,8 @@ impl Looked {
     }
 }
 
-/// What a member goes back to, by its history, where it has something else; none: it has it, or nobody knows it any more.
+/// Finds the earlier state that a member is rolled back to, in its history. None: it has that state, or the history no
+/// longer does.
 async fn find_back(
     delivery: &Delivery,
     (row, documents): (&MemberRollout, &Documents),
@@ -397,6 +405,7 @@ async fn find_back(
     if change(held.as_ref().unwrap_or(own), assigned, documents.counts)? == released {
         return Ok(None);
     }
+
     let document = documents.of_changes.get(&released).copied();
     let back: Option<ServiceDeploymentSpec> = read_some(row, "spec to go back to", &row.back_spec)?;
     let specs = [(Some(own), ""), (held.as_ref(), &row.held_spec), (back.as_ref(), &row.back_spec)];
@@ -414,8 +423,8 @@ async fn find_back(
     Ok(None)
 }
 
-/// What an agent has said of its entry, as it is to be written; none: it is no news. `now`: seconds since 1970, by the clock that
-/// soaks go by.
+/// Returns the evidence to save for an agent's report; None: the report is no news. `now`: seconds since 1970, by the
+/// clock that measures soaks.
 pub fn note_report(
     row: &MemberRollout,
     report: &farwater_api::objects::ServiceReport,
@@ -430,25 +439,25 @@ pub fn note_report(
     known.map(|known| serde_json::to_string(&known)).transpose().map_err(StoreError::abort)
 }
 
-/// How far a rollout has come.
+/// Progress of a rollout after one decision.
 pub struct Advance {
     pub status: RolloutStatus,
     pub counts: Counts,
-    /// Number of the version.
+    /// Number of the last good version.
     pub last_good: Option<u64>,
-    /// Seconds since 1970.
+    /// When to decide again, in seconds since 1970.
     pub next_look: Option<i64>,
-    /// How many wait until changes may begin, and why the first does.
+    /// Number of members that wait for a change window, and the window of the first.
     pub frozen: Option<(usize, Closed)>,
 }
 
-/// What change windows say of the members of a set.
+/// The change windows for the members of a set.
 struct Gate {
-    /// Of the set.
+    /// Namespace of the set.
     namespace: String,
-    /// Of each service.
+    /// Labels of each of its services.
     labels: BTreeMap<String, String>,
-    /// Somebody's word that changes begin in spite of them.
+    /// The override that lets changes start despite windows; None: there is none.
     overridden: Option<Said>,
 }
 
@@ -463,7 +472,7 @@ impl Gate {
         if self.overridden.is_some() { None } else { self.stated(delivery, row) }
     }
 
-    /// Whatever anybody says against it.
+    /// The closed window of a member, even if it is overridden.
     fn stated(&self, delivery: &Delivery, row: &MemberRollout) -> Option<Closed> {
         let state = delivery.clusters.get(&row.cluster_uid)?;
         delivery.windows.closed(Subject {
@@ -477,19 +486,19 @@ impl Gate {
     }
 }
 
-/// What a decision is made of.
+/// Inputs of a decision.
 struct Sight {
     rows: Vec<RollingMember>,
-    /// How many members there are beside them.
+    /// Number of resting members; they are counted, not read.
     resting: Resting,
-    /// Of the policy.
+    /// Digest of the policy.
     basis: Digest,
     target: Target,
     written: Option<String>,
     before: Written,
 }
 
-/// Of what rests, by what is written of it.
+/// Decodes the column `rests`; None: the member does not rest.
 fn rest_of(code: i64) -> Option<Rest> {
     match code {
         1 => Some(Rest::Done),
@@ -507,7 +516,7 @@ fn code_of(rest: Option<Rest>) -> i64 {
 }
 
 impl Sight {
-    /// Reads members that don't rest, and all where that may be too few.
+    /// Reads the members that don't rest, or all members if the others may not be enough for a decision.
     async fn load(
         delivery: &Delivery,
         name: &Name,
@@ -515,7 +524,7 @@ impl Sight {
         policy: &Policy,
         scope: &Scope,
     ) -> Result<Self, StoreError> {
-        // Another hub may find others at rest.
+        // Another version of the hub may let other members rest; raise this number when the rules change.
         const EDITION: u32 = 1;
         let basis = Digest::of_json(&json!([EDITION, set.spec.rollout]));
         if let Scope::Some(clusters) = scope
@@ -537,7 +546,7 @@ impl Sight {
         Self::of(delivery, name, (resource, set), (rows, Vec::new()), basis).await
     }
 
-    /// The target is found behind the members: what they have was there before.
+    /// The target is loaded after the members, so that the sources already had what the members have.
     async fn of(
         delivery: &Delivery,
         name: &Name,
@@ -558,9 +567,11 @@ impl Sight {
     }
 }
 
-/// Lets go on whose turn it is. None where nothing is decided: the policy can't be read, because an older hub wrote it, or a newer one;
-/// or somebody has changed the set meanwhile, which has it looked at again. `scope`: the clusters of which something may be new that is
-/// not written of their members.
+/// Decides whose turn it is, and saves that. `scope`: clusters that may have changed without a write to their members'
+/// rows.
+///
+/// None: nothing was decided. Either the policy can't be read, because an older or newer hub wrote it, or the set was
+/// changed since it was read, which requeues it.
 pub async fn advance(
     delivery: &Delivery,
     name: &Name,
@@ -573,46 +584,52 @@ pub async fn advance(
     let clock = delivery.clock.read();
     let gate = Gate::of(name, resource, set);
     let members = Members::read(delivery, &policy, (rows, resting), &target.sources, (clock, &gate))?;
+
     let of_set = members.of_set();
     let decision = decide(&policy, &before.state, target.digest, (&of_set, resting), clock);
     let of = (name, resource.uid.as_str(), set);
     let begins_by_it = |index: &usize| gate.stated(delivery, &rows[*index].row).is_some();
     let overridden = gate.overridden.as_ref().filter(|_| decision.released.iter().any(begins_by_it));
     let words = (target.revision.as_str(), overridden);
+
     let note = set_versions::note(delivery, of, (&before.state, &decision), words).await?;
     let news = News { policy: &policy, before: &before.state, decision: &decision, members: &of_set, clock };
     let postings = news.find(delivery, name, resource, target);
+
     let generation = set.metadata.generation;
     let is_saved =
         save(delivery, (resource, generation), (&sight, &members.steps), &decision, (note, postings)).await?;
     if !is_saved {
         return Ok(None);
     }
+
     delivery.sets.note_read(name);
     if before.state.target != decision.state.target {
-        // Of a commit that concerns none of its members the set's status says nothing.
+        // A commit that concerns no member leaves the set's status as it is, so wake pipelines and dependents here.
         delivery.pipelines.note(Part::Set, name);
         dependencies::wake_dependents_of_set(delivery, name).await?;
     }
-    // They were looked at for another version than the set is kept at now.
+
+    // These members were resolved for another version than the one the set is pinned at now.
     for outdated in rows.iter().filter(|member| !member.row.is_of_pin()) {
         delivery.services.add(Name::new(&name.namespace, &outdated.row.service_name));
     }
     for index in decision.released.iter().chain(&decision.retracted) {
         delivery.services.add(Name::new(&name.namespace, &rows[*index].row.service_name));
     }
+
     let last_good = decision.state.last_good.map(|good| good.number);
     let frozen = members.frozen();
     let (counts, next_look) = (decision.counts, decision.next_look);
     Ok(Some(Advance { status: tell(&decision), counts, last_good, next_look, frozen }))
 }
 
-/// What is known of a set's rollout beside its members, to tell of these.
+/// The state of a set's rollout apart from its members; the basis of reports about them.
 struct Ground {
     policy: Policy,
     written: Written,
     sources: Vec<String>,
-    /// Revision of the version that the set is kept at; none: it follows its sources, or the version is not known.
+    /// Revision of the version that the set is pinned at. None: it has no pin, or the version is unknown.
     kept: Option<String>,
     clock: Clock,
     gate: Gate,
@@ -640,11 +657,11 @@ impl Ground {
         Ok(Some(Self { policy, written, sources, kept, clock, gate }))
     }
 
-    /// Of the steps that they were placed in.
+    /// Reads members with the steps that their rows name.
     fn members<'r>(&self, delivery: &Delivery, rows: &'r [RollingMember]) -> Result<Members<'r>, StoreError> {
         let all = (rows, &Resting::default());
         let mut members = Members::read(delivery, &self.policy, all, &self.sources, (self.clock, &self.gate))?;
-        // Who is new, or was placed by another policy, is of the rest until the next decision.
+        // A member that is new or was placed by another policy counts as one of the rest until the next decision.
         let rest = u16::try_from(self.policy.steps.len() + 1).unwrap_or(u16::MAX);
         let steps = rows.iter().map(|member| u16::try_from(member.row.step).unwrap_or(rest).min(rest));
         members.steps = steps.collect();
@@ -652,13 +669,13 @@ impl Ground {
     }
 }
 
-/// Where a member is on its way.
+/// A member's progress, as it is reported.
 #[derive(Debug, Default)]
 pub struct Told {
     pub step: String,
     pub standing: String,
     pub progress: Progress,
-    /// Seconds since 1970.
+    /// Start of this state, in seconds since 1970; None: unknown.
     pub since: Option<i64>,
     pub versions: Versions,
 }
@@ -666,22 +683,24 @@ pub struct Told {
 /// Revisions of a member.
 #[derive(Debug, Default)]
 pub struct Versions {
-    /// What is assigned to it; empty: nothing.
+    /// The assigned revision; empty: none is assigned.
     pub revision: String,
-    /// The version that it should get: the newest of its sources, or the one that its set is kept at. Empty: the same as `revision`, or none.
+    /// The version that it should get: the newest of its sources, or the one that its set is pinned at. Empty: the same
+    /// as `revision`, or none.
     pub wanted: String,
     author: String,
 }
 
 impl Versions {
-    /// `kept`: revision of the version that the set is kept at. Which one that was for a member is known once it has it.
+    /// `kept`: revision of the version that the set is pinned at. A member's own revision of that version is known once
+    /// it is assigned.
     fn read(
         member: &Member<'_>,
         row: &MemberRollout,
         versions: &MemberVersions,
         kept: Option<&str>,
     ) -> Result<Self, StoreError> {
-        /// The rest of a candidate concerns nobody here, and of a large set there is much of it.
+        /// Other fields of a candidate are not needed here, and a large set has many candidates.
         #[derive(Default, Deserialize)]
         struct Named {
             revision: String,
@@ -704,7 +723,7 @@ impl Versions {
     }
 }
 
-/// Where the members on some clusters are on their way, by the cluster.
+/// Returns the progress of the members on some clusters, by the cluster's uid.
 pub async fn tell_members(
     delivery: &Delivery,
     name: &Name,
@@ -713,6 +732,7 @@ pub async fn tell_members(
 ) -> Result<BTreeMap<String, Told>, StoreError> {
     let Some(ground) = Ground::load(delivery, name, (resource, set)).await? else { return Ok(BTreeMap::new()) };
     let (rows, versions) = told_members(&mut *delivery.store.tables().await?, &resource.uid, cluster_uids).await?;
+
     let Ground { policy, written, kept, clock, .. } = &ground;
     let members = ground.members(delivery, &rows)?;
     let mut told = BTreeMap::new();
@@ -734,13 +754,13 @@ const COUNTED_AT_ONCE: u32 = 500;
 pub struct Count {
     /// Without members by name.
     pub survey: RolloutSurvey,
-    /// Clusters of those that are not done, the worst first.
+    /// Uids of clusters that are not done, the worst first.
     pub open: Vec<String>,
-    /// The cluster that the next step waits for.
+    /// Uid of the cluster that the next step waits for; None: it waits for none.
     pub waits_for: Option<String>,
 }
 
-/// A member between two pages.
+/// A counted member, kept from one page to the next.
 struct Seen {
     cluster_uid: String,
     name: String,
@@ -750,7 +770,7 @@ struct Seen {
     versions: Versions,
 }
 
-/// Reads all of them, some at a time.
+/// Counts all members, page by page.
 pub async fn count(
     delivery: &Delivery,
     name: &Name,
@@ -780,6 +800,7 @@ pub async fn count(
             break;
         }
     }
+
     let counted: Vec<Counted<'_>> = seen
         .iter()
         .map(|Seen { name, step, progress, released, versions, .. }| Counted {
@@ -792,10 +813,12 @@ pub async fn count(
             author: &versions.author,
         })
         .collect();
+
     let survey = RolloutSurvey {
         counted_at: Some(whole_seconds(Timestamp::now())),
         ..survey(policy, &written.outlook, &counted)
     };
+
     let waits_for = written.outlook.waits_for.as_ref();
     let waits_for = waits_for.and_then(|waited| seen.iter().find(|member| member.name == *waited));
     let waits_for = waits_for.map(|member| member.cluster_uid.clone());
@@ -803,7 +826,7 @@ pub async fn count(
     Ok(Count { survey, open: open.collect(), waits_for })
 }
 
-/// A set as its pin has it, or what is wrong with that; and what was decided about it last, as it is written.
+/// Returns the set with its pinned version (or what is wrong with the pin), and the decision that was saved last.
 async fn load_decided(
     delivery: &Delivery,
     set_uid: &str,
@@ -814,7 +837,7 @@ async fn load_decided(
     Ok((kept, load_rollout(&mut tables, set_uid).await?))
 }
 
-/// Whether a set's rollout was decided with what its sources have now, and its status tells of that.
+/// Whether a set's rollout was decided for what its sources have now, and its status shows that decision.
 pub async fn is_looked_at(
     delivery: &Delivery,
     name: &Name,
@@ -829,33 +852,35 @@ pub async fn is_looked_at(
     Ok(state.target == Some(target.digest) && told == state.number)
 }
 
-/// How a whole set is at what its sources have now.
+/// Whether a whole set is healthy at what its sources have now.
 #[derive(Debug, Default)]
 pub struct Whole {
-    /// Why not all of it is healthy at that; none: it is.
+    /// Why it is not; None: it is.
     pub lacks: Option<String>,
-    /// It has stopped there.
+
+    /// Its rollout has halted or is rolling back.
     pub failed: bool,
-    /// The set is to be looked at: by a commit that concerns none of its members nobody else does it.
+    /// The set must be requeued: a commit that concerns none of its members requeues it in no other way.
     pub is_behind: bool,
     pub heard: Heard,
 }
 
-/// How those members of a set are that are heard. Who is silent is passed over, as rollouts do.
+/// Health of the members whose clusters are heard. Silent clusters are passed over, as in rollouts.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Heard {
-    /// With those that are silent.
+    /// Number of members, silent ones included.
     all: usize,
     heard: usize,
     healthy: usize,
-    /// Seconds since 1970: when the last of them got healthy.
+    /// When the last of them became healthy, in seconds since 1970.
     pub since: i64,
-    /// When the first of them was heard last; 0: one was not since the hub began.
+    /// When the cluster that was heard least recently was heard, in seconds since 1970; 0: one was not heard since the
+    /// hub started.
     pub at: i64,
 }
 
 impl Heard {
-    /// What they lack, as it is said of the set.
+    /// The reason why not all members that are heard are healthy, as a phrase about the set; None: they are.
     pub fn lacks(&self) -> Option<String> {
         match self {
             Self { all: 0, .. } => None,
@@ -871,6 +896,7 @@ impl Heard {
 pub async fn look_at_heard(delivery: &Delivery, set_uid: &str) -> Result<Heard, StoreError> {
     let rows = rolling_members(&mut *delivery.store.tables().await?, set_uid).await?;
     let Clock { now, started } = delivery.clock.read();
+
     let mut found = Heard { all: rows.len(), at: i64::MAX, ..Heard::default() };
     for RollingMember { row, .. } in &rows {
         let state = delivery.clusters.get(&row.cluster_uid);
@@ -885,7 +911,7 @@ pub async fn look_at_heard(delivery: &Delivery, set_uid: &str) -> Result<Heard, 
     Ok(found)
 }
 
-/// By the decision that is written, and not by the status alone: that may still tell of what was before. `set`: read before the call.
+/// Judges by the saved decision, not by the status alone, which may be older. `set`: read before the call.
 pub async fn look_at_whole(
     delivery: &Delivery,
     name: &Name,
@@ -900,11 +926,13 @@ pub async fn look_at_whole(
     if let Some(pin) = &set.spec.pin {
         return lacks(format!("is kept at its version {}", pin.version));
     }
+
     let status = set.status.clone().unwrap_or_default();
     let written = load_rollout(&mut *delivery.store.tables().await?, set_uid).await?;
     let state = written.map(|text| read_written(name, &text)).transpose()?.unwrap_or_default().state;
     let target = Target::find(delivery, name, set).await?.digest;
     let rollout = status.rollout.unwrap_or_default();
+
     let is_known = state.target == Some(target)
         && rollout.number == state.number
         && status.observed_generation == set.metadata.generation;
@@ -913,6 +941,7 @@ pub async fn look_at_whole(
         let what = "was not looked at since it or its source changed".to_owned();
         return Ok(Whole { is_behind, ..lacks(what)? });
     }
+
     if state.open {
         let failed = matches!(rollout.phase, RolloutPhase::Halted | RolloutPhase::RollingBack);
         let what = format!("is not through with rollout {}: it is {}", rollout.number, rollout.phase);
@@ -921,13 +950,15 @@ pub async fn look_at_whole(
     if state.last_good.is_none_or(|good| good.target != target) || rollout.updated == 0 {
         return lacks("has no cluster that is done".to_owned());
     }
-    // Passed over are clusters that are away, and no others.
+
+    // Only silent clusters are passed over.
     if rollout.waiting + rollout.progressing + rollout.failed > 0 {
         return lacks("has clusters that are suspended or held".to_owned());
     }
     if let Some(stalled) = holding(&status.conditions, "Stalled") {
         return lacks(format!("is not ready: {}", stalled.message));
     }
+
     let heard = look_at_heard(delivery, set_uid).await?;
     match heard.lacks() {
         Some(what) => lacks(what),
@@ -940,15 +971,15 @@ fn read_written(name: &Name, text: &str) -> Result<Written, StoreError> {
         .map_err(|error| StoreError::Row { what: format!("rollout of ServiceSet {name}"), problem: error.to_string() })
 }
 
-/// What a set asks of all its members.
+/// The target of all members of a set.
 struct Target {
-    /// What the sources of its services have, in each variant.
+    /// Fingerprints of its services' sources, one per variant.
     sources: Vec<String>,
-    /// Of all that its members share.
+    /// Digest of all that its members share.
     digest: Digest,
-    /// Of the template's own source; empty: it has none yet.
+    /// Revision of the template's own source; empty: it has none yet.
     revision: String,
-    /// Of the first that is a Git repository; none of a set that is kept at a version.
+    /// Commit of the first source that is a Git repository. None: there is none, or the set is pinned.
     commit: Option<Commit>,
 }
 
@@ -966,11 +997,13 @@ impl Target {
             }
             specs.push(spec);
         }
+
         let handed = load_versions(delivery, &name.namespace, &specs).await?;
         let handed: Vec<_> =
             handed.iter().map(|input| json!([input.key.kind.as_str(), input.key.name, input.version])).collect();
+
         let spec = &set.spec;
-        // What a version is kept at does not change with what its sources have, and is nothing of theirs.
+        // A pinned version does not change with its sources, so they are no part of the digest.
         let content = match &spec.pin {
             Some(pin) => {
                 let uid = set.metadata.uid.as_deref().unwrap_or_default();
@@ -980,6 +1013,7 @@ impl Target {
             }
             None => json!(sources),
         };
+
         let digest = Digest::of_json(&json!([spec.template, spec.parameters, spec.overrides, content, handed]));
         Ok(Self { sources, digest, revision: revision.unwrap_or_default(), commit })
     }
@@ -1004,7 +1038,7 @@ fn commit_of(ingredient: &Ingredient) -> Option<Commit> {
     })
 }
 
-/// What of a decision others are told.
+/// The parts of a decision that notifications report.
 struct News<'a> {
     policy: &'a Policy,
     before: &'a State,
@@ -1017,16 +1051,18 @@ impl News<'_> {
     fn find(&self, delivery: &Delivery, name: &Name, resource: &Resource, target: &Target) -> Postings {
         let commit = target.commit.as_ref();
         let notifications = &delivery.notifications;
-        // One that is over has been told of.
+        // The end of this rollout was notified already.
         let moves = self.before.open || self.decision.state.open;
         if !moves || !notifications.is_anybody_told(&name.namespace) {
             return Postings::default();
         }
+
         let targets =
             notifications.targets(&name.namespace, (EventKind::ServiceSet, &name.name), &labels(&resource.object));
         if targets.is_empty() {
             return Postings::default();
         }
+
         let Decision { state, outlook, .. } = self.decision;
         let halted_by = outlook.halted_by.clone();
         let failed = halted_by.as_ref().and_then(|name| self.members.iter().position(|member| member.name == name));
@@ -1042,9 +1078,11 @@ impl News<'_> {
             revision: commit.map_or_else(|| target.revision.clone(), describe_commit),
             summary: String::new(),
         };
+
         let options =
             |target: &crate::notify::Target| target.spec.commit_status.as_ref().is_some_and(|of| of.per_cluster);
         let members = if targets.iter().any(options) { self.find_members() } else { Vec::new() };
+
         let change = RolloutChange {
             set_uid: &resource.uid,
             news,
@@ -1055,7 +1093,7 @@ impl News<'_> {
         Postings::of_rollout(&targets, &change)
     }
 
-    /// Members of which something else is known now.
+    /// Members whose state has changed.
     fn find_members(&self) -> Vec<MemberNews> {
         let changed = self.decision.tracks.iter();
         let one = |(index, track): &(usize, Track)| {
@@ -1067,7 +1105,7 @@ impl News<'_> {
         changed.filter_map(one).collect()
     }
 
-    /// Where a member is after the decision.
+    /// Standing of a member after the decision.
     fn standing(&self, index: usize) -> Standing {
         let Decision { tracks, state, outlook, .. } = self.decision;
         let track = tracks.iter().find(|(other, _)| *other == index).map(|(_, track)| *track);
@@ -1077,7 +1115,7 @@ impl News<'_> {
     }
 }
 
-/// Members, and what they borrow.
+/// Members, with the values that [`Member`] borrows.
 struct Members<'r> {
     rows: &'r [RollingMember],
     names: Vec<String>,
@@ -1111,6 +1149,7 @@ impl<'r> Members<'r> {
             evidence: Vec::with_capacity(rows.len()),
             stands: Vec::with_capacity(rows.len()),
         };
+
         let mut labels: Vec<Arc<BTreeMap<String, String>>> = Vec::with_capacity(rows.len());
         for RollingMember { row, seen, touched, handed_anew, .. } in rows {
             let state = delivery.clusters.get(&row.cluster_uid);
@@ -1130,7 +1169,7 @@ impl<'r> Members<'r> {
                 },
             });
             all.tracks.push(read(row, "track", &row.track)?);
-            // What was found out for another spec, or for what its sources or its parameters were before, says nothing.
+            // A result for another spec, or for older sources or parameters, does not count.
             let is_behind = seen.is_none_or(|seen| seen < row.generation)
                 || (*touched && !sources.contains(&row.looked_at))
                 || *handed_anew
@@ -1149,24 +1188,26 @@ impl<'r> Members<'r> {
                 stands => stands,
             });
         }
+
         let clusters: Vec<Cluster<'_>> = rows
             .iter()
             .enumerate()
             .map(|(index, member)| Cluster {
                 name: &all.names[index],
                 labels: &labels[index],
-                // One that has nothing yet is as good as any.
+                // A cluster that has nothing yet ranks with the healthy ones.
                 is_healthy: member.row.ready == 1 || all.tracks[index].released.is_none(),
                 reach: all.reaches[index],
                 is_canary: member.row.step == 0,
                 has_begun: all.wanted[index].is_some() && all.tracks[index].released == all.wanted[index],
             })
             .collect();
+
         all.steps = place(policy, &clusters, resting);
         Ok(all)
     }
 
-    /// Those that would begin something.
+    /// Counts the members that a closed window keeps from starting, with the window of the first.
     fn frozen(&self) -> Option<(usize, Closed)> {
         let waiting = self.stands.iter().enumerate().filter_map(|(index, stands)| match stands {
             Some(Stands::Window(closed)) => {
@@ -1197,12 +1238,12 @@ impl<'r> Members<'r> {
     }
 }
 
-/// What is written of a member.
+/// Changes to a member's row.
 struct MemberChange {
     service_uid: String,
-    /// With its step.
+    /// Track and step.
     track: Option<(String, i64)>,
-    /// As long as it is as it was read.
+    /// Code of `rests`, and the member's count of changes: saved only while that count is the same.
     rests: Option<(i64, i64)>,
 }
 
@@ -1217,7 +1258,7 @@ fn find_changes(rows: &[RollingMember], steps: &[u16], decision: &Decision) -> R
             None => (step != row.step).then(|| (row.track.clone(), step)),
         };
         let rests = code_of(decision.rests[index]);
-        // A new track wakes it.
+        // A new track wakes a resting member.
         let rested = if track.is_some() { 0 } else { member.rests };
         let rests = (rests != rested).then_some((rests, member.changes));
         if track.is_some() || rests.is_some() {
@@ -1227,8 +1268,8 @@ fn find_changes(rows: &[RollingMember], steps: &[u16], decision: &Decision) -> R
     Ok(changes)
 }
 
-/// In one transaction, or nobody knows whose turn was whose. False where the set is another one by now: who has paused it wants nothing
-/// decided by what it was before.
+/// Saves all in one transaction, so that the rollout's state and its members' tracks always match. False: the set was
+/// changed since it was read (e.g. paused), so nothing decided from the old one is saved.
 async fn save(
     delivery: &Delivery,
     (resource, generation): (&Resource, Option<i64>),
@@ -1243,6 +1284,7 @@ async fn save(
     if changes.is_empty() && sight.written.as_ref() == Some(&next) && note.is_none() {
         return Ok(true);
     }
+
     let (key, set_uid, told) = (resource.key.clone(), resource.uid.clone(), postings.clone());
     let saved = delivery.store.transact(move |tx| {
         Box::pin(async move {
@@ -1265,6 +1307,7 @@ async fn save(
             Ok(true)
         })
     });
+
     let is_saved = saved.await?;
     if is_saved {
         postings.wake(&delivery.notifications);

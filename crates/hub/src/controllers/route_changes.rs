@@ -1,7 +1,7 @@
 //! route_changes: what was written → the work queues.
 //!
-//! The only place that knows which controller depends on which kind. Keys are passed on, never objects: whoever works on a key
-//! reads again.
+//! Maps each kind to the controllers that depend on it. Keys are queued, never objects: a controller reads the object
+//! again. Changes of rows have no events, so controllers requeue one another for those.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -59,8 +59,8 @@ enum RouteError {
     Watch(#[from] WatchError),
 }
 
-/// Goes on where the last hub stopped, or loads what is there; then follows changes, until told to stop. Falling behind means
-/// loading again.
+/// Continues where the last process stopped, or loads everything; then follows changes until shutdown. If it falls too
+/// far behind, it loads everything again.
 pub async fn run(delivery: Arc<Delivery>, mut left: Option<Resume>, shutdown: CancellationToken) {
     loop {
         match shutdown.run_until_cancelled(follow(&delivery, left.take())).await {
@@ -89,7 +89,7 @@ async fn follow(delivery: &Delivery, left: Option<Resume>) -> Result<(), RouteEr
         }
         None => {
             let from = delivery.store.position();
-            // All services are looked at behind it.
+            // All services are queued below, so every change of a cluster up to now counts as handled.
             load_memory(delivery, u64::MAX).await?;
             queue_services(delivery).await?;
             learn_sets(delivery).await?;
@@ -97,9 +97,11 @@ async fn follow(delivery: &Delivery, left: Option<Resume>) -> Result<(), RouteEr
             delivery.store.watch(None, from)?
         }
     };
+
     delivery.dirty.notify_one();
     delivery.collect.notify_one();
     delivery.routed.store(watch.position(), Ordering::Release);
+
     while let Some(event) = watch.next().await {
         let event = event?;
         route(delivery, &event).await?;
@@ -108,8 +110,8 @@ async fn follow(delivery: &Delivery, left: Option<Resume>) -> Result<(), RouteEr
     Ok(())
 }
 
-/// What is in memory only: clusters, and when sources are asked next. What was changed up to the version `acted_upon` is no
-/// news any more.
+/// Loads what is kept in memory only, e.g. clusters, and queues the sources. `acted_upon`: changes up to this version
+/// were handled before, so they are no news.
 async fn load_memory(delivery: &Delivery, acted_upon: u64) -> Result<(), StoreError> {
     freeze_prunes::load(delivery).await?;
     follow_windows::load(delivery).await?;
@@ -118,7 +120,7 @@ async fn load_memory(delivery: &Delivery, acted_upon: u64) -> Result<(), StoreEr
     load_clusters(delivery, acted_upon).await?;
     delivery.clusters.set_loaded();
     serve_receivers::load(delivery).await?;
-    // There are few, and what one of them lacks is found by a look at its set.
+    // There are few, and only a reconcile of their set shows what they lack.
     resources::each_name::<ManagedNamespace>(&delivery.store, |name| delivery.namespaces.add(name)).await?;
     resources::each_name::<Pipeline>(&delivery.store, |name| delivery.pipelines.queue.add(name)).await?;
     sources::each_name(&delivery.store, |name| delivery.sources.add(name)).await?;
@@ -127,18 +129,19 @@ async fn load_memory(delivery: &Delivery, acted_upon: u64) -> Result<(), StoreEr
     Ok(())
 }
 
-/// Has every service and every cluster's desired state looked at.
+/// Queues every service and marks every cluster.
 async fn queue_services(delivery: &Delivery) -> Result<(), StoreError> {
     let store = &delivery.store;
     resources::each_name::<ServiceDeployment>(store, |name| delivery.services.add(name)).await?;
-    // Rows of services that went while nobody was looking. No others: one that was looked at by now would be looked at again.
+    // Also the rows of services that were deleted while no hub was running. No other rows: a service that was
+    // reconciled since it was queued would be reconciled again.
     for (namespace, name) in services_gone(&mut *store.tables().await?, &ServiceDeployment::kind()).await? {
         delivery.services.add(Name { namespace, name });
     }
     store.transact(|tx| Box::pin(async move { mark_all(tx).await })).await
 }
 
-/// Which clusters each set selects.
+/// Learns which clusters each set selects.
 async fn learn_sets(delivery: &Delivery) -> Result<(), StoreError> {
     let mut found = Vec::new();
     resources::list_pages::<ServiceSet>(&delivery.store, None, |resource| found.push(resource)).await?;
@@ -150,7 +153,7 @@ async fn learn_sets(delivery: &Delivery) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Fills the replica's memory. What is known of clusters without a resource is forgotten.
+/// Fills the replica's memory, and forgets what it knows of clusters without a resource.
 async fn load_clusters(delivery: &Delivery, acted_upon: u64) -> Result<(), StoreError> {
     let mut rows = Vec::new();
     resources::list_pages::<Cluster>(&delivery.store, None, |resource| rows.push(resource)).await?;
@@ -160,6 +163,7 @@ async fn load_clusters(delivery: &Delivery, acted_upon: u64) -> Result<(), Store
         let (heads, heartbeats) = (load_desired_heads(&mut tables).await?, load_heartbeats(&mut tables).await?);
         (agents, keys, heads, heartbeats, load_quarantines(&mut tables).await?)
     };
+
     let mut states: HashMap<String, ClusterState> = HashMap::new();
     for resource in &rows {
         states.insert(resource.uid.clone(), cluster_state(&resource.object));
@@ -167,6 +171,7 @@ async fn load_clusters(delivery: &Delivery, acted_upon: u64) -> Result<(), Store
             delivery.seen.note(&resource.object["metadata"]);
         }
     }
+
     let mut orphans: HashSet<String> = delivery.clusters.all().iter().map(|state| state.uid.to_string()).collect();
     for agent in agents {
         match states.get_mut(&agent.cluster_uid) {
@@ -189,8 +194,9 @@ async fn load_clusters(delivery: &Delivery, acted_upon: u64) -> Result<(), Store
         }
     }
     orphans.retain(|uid| !states.contains_key(uid));
+
     for (uid, state) in states {
-        // What is in memory already is never older than what was read.
+        // The state in memory is never older than the rows that were read.
         if delivery.clusters.get(&uid).is_some() {
             delivery.clusters.change(&uid, |known| {
                 (known.poll_interval, known.labels) = (state.poll_interval, state.labels);
@@ -200,6 +206,7 @@ async fn load_clusters(delivery: &Delivery, acted_upon: u64) -> Result<(), Store
         }
         delivery.check_cluster(&uid);
     }
+
     for row in quarantines {
         if let Some(state) = delivery.clusters.get(&row.cluster_uid) {
             state.set_quarantined(true);
@@ -242,8 +249,9 @@ async fn route(delivery: &Delivery, event: &WatchEvent) -> Result<(), StoreError
     ];
     let source = sources::kind_of(kind);
     let name = Name::new(&event.key.namespace, &event.key.name);
+
     if *kind == kinds.agent_policy {
-        // Its status is the controller's own work, and acting twice changes nothing.
+        // Its status, which its controller writes, is no news. Reconciling twice changes nothing.
         if news(delivery, event) > News::Nothing {
             delivery.agents.notify_one();
         }
@@ -253,12 +261,12 @@ async fn route(delivery: &Delivery, event: &WatchEvent) -> Result<(), StoreError
         return route_secret(delivery, &name, &event.object).await;
     }
     if *kind == kinds.context || *kind == kinds.config_map {
-        // Its write has marked the services that are handed what has changed.
+        // The write itself has marked the services whose parameters changed.
         delivery.dirty.notify_one();
         return Ok(());
     }
     if *kind == kinds.namespace {
-        // The first look at it since the start is news, whatever was loaded.
+        // The first event since the start is always news, even if the Namespace was loaded.
         return match name.name == ADMIN_NAMESPACE && news(delivery, event) > News::Nothing {
             true => {
                 let is_there = event.operation != Operation::Deleted;
@@ -267,16 +275,18 @@ async fn route(delivery: &Delivery, event: &WatchEvent) -> Result<(), StoreError
             false => Ok(()),
         };
     }
+
     if source.is_none() && !followed.contains(&kind) {
         return Ok(());
     }
-    // Its status says what its set's does, and one that goes has left its name.
+    // A ManagedNamespace copies its set's status, and may wait for the name of a set that is deleted.
     if *kind == kinds.set
         && let Some(maker) = maker_name(&name.name)
     {
         delivery.namespaces.add(Name::new(&name.namespace, maker));
     }
-    // Also of a status: that is what stages are judged by.
+
+    // A change of the status counts too, because stages are judged by it.
     note_pipelines(delivery, kind, source, &name);
     let news = news(delivery, event);
     if news == News::Nothing {
@@ -346,7 +356,7 @@ async fn route_provider(delivery: &Delivery, name: &Name, event: &WatchEvent) ->
     Ok(())
 }
 
-/// A service that is gone has left its name to another, where a set waits to make one.
+/// Requeues sets that wait for the name of a service that is gone.
 async fn refill_sets(delivery: &Delivery, service: &Name) -> Result<(), StoreError> {
     for (set_uid, cluster_uid) in members_waiting_for(&mut *delivery.store.tables().await?, &service.name).await? {
         delivery.sets.refill(&set_uid, &service.namespace, cluster_uid);
@@ -354,14 +364,15 @@ async fn refill_sets(delivery: &Delivery, service: &Name) -> Result<(), StoreErr
     Ok(())
 }
 
-/// What changed beside what controllers themselves write: the status, and the finalizer, where that is set.
+/// How an object differs from the last one seen. Changes that controllers make themselves don't count: the status, and
+/// the finalizer once it is set.
 fn news(delivery: &Delivery, event: &WatchEvent) -> News {
     let metadata = &event.object["metadata"];
     if event.operation == Operation::Deleted {
         delivery.seen.forget(metadata);
         return News::Desired;
     }
-    // The only finalizer that concerns a controller is the one that it sets itself, where it is missing.
+    // Only one finalizer concerns a controller: its own. Where that is missing, the controller has to set it.
     let is_held = event.key.kind != Kinds::get().service || resources::is_held(metadata);
     match delivery.seen.note(metadata) {
         News::Nothing if !is_held => News::Metadata,
@@ -412,16 +423,18 @@ impl Kinds {
     }
 }
 
-/// Credentials that were made, edited or deleted are tried at once by the sources that name them. Clusters whose services
-/// name the Secret were marked when it was written.
+/// Sources that name changed credentials are fetched at once. The write itself has marked the clusters whose services
+/// name the Secret.
 async fn route_secret(delivery: &Delivery, secret: &Name, object: &Value) -> Result<(), StoreError> {
     let is_shared = delivery.shared.note(secret, object);
     let prefix = read_prefix(object).and_then(|text| UrlPrefix::parse(text).ok());
+
     let services = services_of_secret(&mut *delivery.store.tables().await?, &secret.namespace, &secret.name).await?;
     for (namespace, name) in services {
         delivery.summaries.add(Name { namespace, name });
     }
     delivery.dirty.notify_one();
+
     let mut users = Vec::new();
     sources::each(&delivery.store, Some(&secret.namespace), |kind, resource| {
         if may_use(&resource.object["spec"], &secret.name, is_shared, prefix.as_ref()) {
@@ -429,16 +442,18 @@ async fn route_secret(delivery: &Delivery, secret: &Name, object: &Value) -> Res
         }
     })
     .await?;
+
     for (kind, user) in users {
         delivery.checks.hurry(&user.uid);
         delivery.sources.add(SourceName::Resource(kind, Name::new(&user.key.namespace, &user.key.name)));
     }
+
     delivery.receivers.of_secret(secret).into_iter().for_each(|name| delivery.receiver_work.add(name));
     delivery.notifications.hurry_users_of(secret);
     Ok(())
 }
 
-/// Whether a service may be helped by a source that was made just now.
+/// Whether a service may be helped by a source that was just created.
 fn waits_for_source(row: &Assignment) -> bool {
     if row.source_uid.is_empty() {
         return true;
@@ -448,7 +463,7 @@ fn waits_for_source(row: &Assignment) -> bool {
         decided.why,
         Why::Trouble(Trouble::SourceMissing { .. } | Trouble::ChartPending { .. } | Trouble::ChartMissing { .. })
     );
-    // Also of one that was made again: their rows name the one before, whose mirror they need.
+    // This includes services whose source was recreated: their rows name the old source, whose mirror they need.
     decided.sourceless || is_lacking
 }
 
@@ -462,7 +477,7 @@ async fn route_source(
     delivery.receivers.forget_sources(namespace);
     let uid = event.object["metadata"]["uid"].as_str().unwrap_or_default();
     let mut affected = Vec::new();
-    // Who asks for a fetch annotates it, and what that finds says whom it concerns.
+    // A request to fetch only changes an annotation. The fetch itself requeues the services that it concerns.
     if news == News::Desired {
         let mut tables = delivery.store.tables().await?;
         affected.extend(assignments_of_source(&mut tables, uid).await?);
@@ -491,10 +506,12 @@ async fn route_cluster(delivery: &Delivery, event: &WatchEvent) -> Result<(), St
         delivery.check_cluster(&uid);
         return note_sets(delivery, event, &uid).await;
     }
+
     let mut affected = Vec::new();
     if delivery.clusters.get(&uid).is_none() {
         delivery.clusters.insert(next);
-        // The write's own mark may have been looked at before the cluster was known here.
+        // `compute_desired` may have cleared the mark of the write before this replica knew the cluster, so mark it
+        // again.
         let marked = uid.clone();
         delivery.store.transact(move |tx| Box::pin(async move { mark_cluster(tx, &marked).await })).await?;
         affected.extend(assignments_unplaced(&mut *delivery.store.tables().await?).await?);
@@ -503,18 +520,19 @@ async fn route_cluster(delivery: &Delivery, event: &WatchEvent) -> Result<(), St
             (state.poll_interval, state.labels) = (next.poll_interval, next.labels);
         });
     }
+
     affected.extend(assignments_of_cluster(&mut *delivery.store.tables().await?, &uid).await?);
     for row in affected {
         delivery.services.add(Name { namespace: row.namespace, name: row.name });
     }
     delivery.check_cluster(&uid);
     delivery.dirty.notify_one();
-    // Its labels may put it under another policy.
+    // Its labels may select another AgentPolicy.
     delivery.agents.notify_one();
     note_sets(delivery, event, &uid).await
 }
 
-/// Behind what this replica knows of the cluster.
+/// Call this after the replica's memory of the cluster was updated.
 async fn note_sets(delivery: &Delivery, event: &WatchEvent, uid: &str) -> Result<(), StoreError> {
     let has = sets_of_cluster(&mut *delivery.store.tables().await?, uid).await?;
     let name = Name::new(&event.key.namespace, &event.key.name);

@@ -1,4 +1,5 @@
-//! What of each object controllers have acted upon: a change of anything else, as of its status, is no reason to act again.
+//! The objects that controllers have acted upon, as fingerprints. A change of anything else, e.g. of the status, is no
+//! reason to act again.
 
 use std::{
     collections::HashMap,
@@ -8,29 +9,29 @@ use std::{
 
 use serde_json::Value;
 
-/// How much of an object is not what was noted last.
+/// How an object differs from what was noted last.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
 pub enum News {
     Nothing,
-    /// Its labels or annotations and nothing else.
+    /// Only its labels or annotations.
     Metadata,
-    /// What it asks for, or that it shall go.
+    /// Its spec, or it is being deleted.
     Desired,
 }
 
 #[derive(Clone, Copy, PartialEq)]
 struct Prints {
-    // With the uid: where two of them have one hash, all of both is news.
+    // Includes the uid: if two uids have the same hash, any change of either object is news.
     desired: u64,
     metadata: u64,
 }
 
-/// Fingerprints by the uid's hash.
+/// Fingerprints by the hash of the uid.
 #[derive(Default)]
 pub struct Seen(Mutex<HashMap<u64, Prints>>);
 
 impl Seen {
-    /// Notes an object that is acted upon, or will be.
+    /// Notes an object that is being acted upon, or soon will be. Returns what is new.
     pub fn note(&self, metadata: &Value) -> News {
         let desired = fingerprint(metadata, &["uid", "generation", "deletionTimestamp"]);
         let now = Prints { desired, metadata: fingerprint(metadata, &["labels", "annotations"]) };
@@ -83,7 +84,7 @@ mod tests {
         assert_eq!(note(2, json!({"labels": {"a": "b"}})), News::Metadata);
         let deleted = json!({"labels": {"a": "b"}, "deletionTimestamp": "2026-01-01T00:00:00Z"});
         assert_eq!(note(2, deleted), News::Desired);
-        // Back to what it was, and another of the same name.
+        // Back to the first state; then another object of the same name.
         assert_eq!(note(1, json!({})), News::Desired);
         assert_eq!(note(1, json!({"uid": "2"})), News::Desired);
         seen.forget(&object(1, json!({})));

@@ -1,6 +1,6 @@
-//! select_health_rules: HealthRules → those that agents get, and of each whether it is one of them.
+//! select_health_rules: HealthRules → those that agents get, and the status that says which ones.
 //!
-//! Agents get them with their desired states, so that a change of one is a change of all clusters' states.
+//! Agents get them with their desired states, so a changed rule changes the state of every cluster.
 
 use farwater_api::{
     HealthRule, HealthRuleStatus,
@@ -19,21 +19,21 @@ use jiff::Timestamp;
 use super::resources::{self, Name};
 use crate::delivery::Delivery;
 
-/// Those in force; none where there are none.
+/// The rules in force; None: there are none.
 pub async fn load(store: &Store) -> Result<Option<HealthRules>, StoreError> {
     let rules = list(store).await?.iter().map(|(resource, rule)| named(resource, rule)).collect();
     let rules = select(rules).in_force;
     Ok((!rules.is_empty()).then_some(HealthRules { rules }))
 }
 
-/// A rule was written or is gone: all clusters' states may be others now.
+/// A rule was written or deleted, so every cluster's state may change.
 pub async fn follow(delivery: &Delivery) -> Result<(), StoreError> {
     delivery.store.transact(|tx| Box::pin(async move { mark_all(tx).await })).await?;
     delivery.dirty.notify_one();
     tell(&delivery.store).await
 }
 
-/// Says of each rule whether it is in force, where that isn't said yet.
+/// Writes the status of each rule, if it differs.
 pub async fn tell(store: &Store) -> Result<(), StoreError> {
     let rows = list(store).await?;
     let selection = select(rows.iter().map(|(resource, rule)| named(resource, rule)).collect());
@@ -55,7 +55,7 @@ fn judge(rule: &HealthRule, unused: Option<&Unused>) -> Vec<Verdict> {
     if let Some(why) = unused {
         return Verdict::stalled(why.reason(), why.to_string());
     }
-    // Admission refuses these; of what an older hub let in agents say that they can't judge by it.
+    // Admission refuses these. If an older hub admitted one, agents report that they can't use it.
     match problems(&rule.spec).first() {
         Some((field, problem)) => Verdict::stalled("InvalidExpression", format!("spec.{field}: {problem}")),
         None => Verdict::ready("InForce", "agents judge by it"),

@@ -1,7 +1,8 @@
-//! send_notifications: what waits to be told → providers.
+//! send_notifications: pending notifications → providers.
 //!
-//! What is sent stays in its thread until it is known to be taken: a hub that is killed in between sends it again, under the same id.
-//! A provider that can't be reached is left alone for longer each time, and what has waited for a day is forgotten.
+//! A notification stays in its thread until the provider is known to have taken it. A hub that is killed in between
+//! sends it again, under the same id. A provider that can't be reached is retried less and less often, and
+//! notifications that have waited for a day are dropped.
 
 use std::{
     sync::Arc,
@@ -34,27 +35,27 @@ use crate::{
     notify::{Channel, Content, Fault, Letter, Sent, every, gap, is_end, is_lapsed},
 };
 
-/// Threads that are read at a time. A whole fleet's services are one message.
+/// Threads that are read at a time. All services of a fleet are one message.
 const MOST: u32 = 10_000;
-/// A thread about which nothing was said for so long is forgotten; a rollout that goes on then is another message.
+/// A thread without news for this long is deleted. If its rollout continues after that, it begins a new message.
 const KEEP: Duration = Duration::from_secs(30 * 24 * 3600);
-/// Before it is looked again for what is due.
+/// Least wait until due threads are loaded again.
 const SOON: Duration = Duration::from_millis(50);
-/// One pass ends after this, so that a hub that stops waits for no provider with many threads.
+/// A pass ends after this, so that a hub that shuts down does not wait for a provider with many threads.
 const PASS: Duration = Duration::from_secs(5);
-/// A service that fails for less may be well before anybody has read that it does.
+/// A service that fails for less than this may be healthy before the message is read.
 const STEADY: Duration = Duration::from_secs(2);
-/// Threads in one transaction, for which others wait.
+/// Threads per transaction, because other writers wait for it.
 const AT_ONCE: usize = 200;
 
-/// Reasons of `Ready` that say what became of messages, and stay until another was sent.
+/// Reasons of `Ready` that say what became of the last messages. They stay until another message is sent.
 const FAILED: &str = "DeliveryFailed";
 const REFUSED: &str = "MessageRefused";
 const GIVEN_UP: &str = "GivenUp";
 const OUTCOMES: [&str; 3] = [FAILED, REFUSED, GIVEN_UP];
 
-/// Before anything new is written: whom it concerns. Every provider is looked at once, and threads go whose providers went while
-/// nobody was looking.
+/// Loads providers and rules, before anything new is written, and queues every provider once. Deletes the threads of
+/// providers that were deleted while no hub was running.
 pub async fn load(delivery: &Delivery) -> Result<(), StoreError> {
     let kind = NotificationProvider::kind();
     let cleaned =
@@ -63,6 +64,7 @@ pub async fn load(delivery: &Delivery) -> Result<(), StoreError> {
     let (mut providers, mut rules) = (Vec::new(), Vec::new());
     resources::list_pages::<NotificationProvider>(&delivery.store, None, |resource| providers.push(resource)).await?;
     resources::list_pages::<NotificationRule>(&delivery.store, None, |resource| rules.push(resource)).await?;
+
     let name = |resource: &Resource| Name::new(&resource.key.namespace, &resource.key.name);
     let provider = |resource: Resource| {
         let typed: NotificationProvider = resources::parse(&resource)?;
@@ -72,13 +74,14 @@ pub async fn load(delivery: &Delivery) -> Result<(), StoreError> {
         let typed: NotificationRule = resources::parse(&resource)?;
         Ok((name(&resource), typed.spec))
     };
+
     let providers = providers.into_iter().map(provider).collect::<Result<Vec<_>, StoreError>>()?;
     let rules = rules.into_iter().map(rule).collect::<Result<Vec<_>, StoreError>>()?;
     delivery.notifications.learn(providers, rules);
     Ok(())
 }
 
-/// A provider is gone: nobody is told what waits for it.
+/// Deletes the pending notifications of a provider that is gone.
 pub async fn forget(delivery: &Delivery, provider_uid: &str) -> Result<(), StoreError> {
     delivery.notifications.paces().forget(provider_uid);
     let uid = provider_uid.to_owned();
@@ -88,6 +91,7 @@ pub async fn forget(delivery: &Delivery, provider_uid: &str) -> Result<(), Store
 pub async fn send_notifications(delivery: Arc<Delivery>, name: Name) -> Result<Next, StoreError> {
     let found = resources::load::<NotificationProvider>(&delivery.store, &name).await?;
     let Some((resource, provider)) = found else { return Ok(Next::OnChange) };
+
     let sender = Sender { delivery: &delivery, name: &name, resource: &resource, provider: &provider };
     if !delivery.notifications.is_provider_in_force(&name) {
         let message = format!(
@@ -96,11 +100,13 @@ pub async fn send_notifications(delivery: Arc<Delivery>, name: Name) -> Result<N
         sender.tell(Some(Verdict::stalled("TooManyProviders", message)), sender.asked()).await?;
         return Ok(Next::OnChange);
     }
+
     if provider.spec.suspend {
         let verdict = Verdict::new("Ready", None, "Suspended", "suspended; notifications wait");
         sender.tell(Some(vec![verdict]), sender.asked()).await?;
         return Ok(Next::OnChange);
     }
+
     let channel = match Channel::open(&delivery, &name, &provider.spec).await? {
         Ok(channel) => channel,
         Err((reason, message)) => {
@@ -118,13 +124,13 @@ struct Sender<'a> {
     provider: &'a NotificationProvider,
 }
 
-/// What became of a look at a provider's threads.
+/// Result of a pass over a provider's threads.
 #[derive(Default)]
 struct Outcome {
     sent: usize,
-    /// The last message that was refused for itself.
+    /// The last message that was refused because of its content.
     refused: Option<Fault>,
-    /// Nobody takes any.
+    /// The provider takes no message at all.
     failed: Option<Fault>,
 }
 
@@ -133,12 +139,14 @@ impl Sender<'_> {
         let uid = &self.resource.uid;
         let mut outcome = Outcome::default();
         let answered = self.asked();
+
         if let Some(asked) = &answered {
             match self.test(channel, asked).await {
                 Ok(_) => outcome.sent += 1,
                 Err(fault) => outcome.failed = Some(fault),
             }
         }
+
         let pause = self.delivery.notifications.paces().of(uid).pause();
         if outcome.failed.is_none() {
             match pause {
@@ -146,9 +154,11 @@ impl Sender<'_> {
                 _ => self.send_due(channel, &mut outcome).await?,
             }
         }
+
         let verdicts = self.judge(&outcome, pause.is_some()).await?;
         self.tell(verdicts, answered).await?;
         self.clean().await?;
+
         let next = next_due(&mut *self.delivery.store.tables().await?, uid).await?;
         let pause = self.delivery.notifications.paces().of(uid).pause().unwrap_or_default();
         Ok(next.map_or(Next::OnChange, |due| {
@@ -157,13 +167,13 @@ impl Sender<'_> {
         }))
     }
 
-    /// The request for a message that says nothing, if it was not met yet.
+    /// The request for a test message, if it was not answered yet.
     fn asked(&self) -> Option<String> {
         let handled = self.provider.status.as_ref().and_then(|status| status.last_handled_reconcile_at.as_deref());
         requested_at(&self.provider.metadata).filter(|asked| Some(*asked) != handled).map(str::to_owned)
     }
 
-    /// A message that says nothing, because somebody asks for it.
+    /// Sends a test message, because a person asks for it.
     async fn test(&self, channel: &Channel, asked: &str) -> Result<Sent, Fault> {
         let letter = Letter {
             id: id(&self.resource.uid, &["test", asked]),
@@ -181,8 +191,9 @@ impl Sender<'_> {
         let rows = due_threads(&mut *self.delivery.store.tables().await?, &self.resource.uid, now, MOST).await?;
         let (services, rows): (Vec<_>, Vec<_>) =
             rows.into_iter().partition(|row| row.thread.starts_with(SERVICE_THREADS));
+
         if !services.is_empty() {
-            // With those that came meanwhile: an outage is one message.
+            // Include those that became due meanwhile, so that an outage is one message.
             let (tables, uid) = (&mut *self.delivery.store.tables().await?, &self.resource.uid);
             let since = now.saturating_sub(i64::try_from(STEADY.as_millis()).unwrap_or(i64::MAX));
             let services = waiting_threads(tables, uid, SERVICE_THREADS, since).await?;
@@ -190,6 +201,7 @@ impl Sender<'_> {
             self.settle(lapsed, None).await?;
             self.send_services(channel, services, outcome).await?;
         }
+
         let begun = Instant::now();
         for row in rows {
             if outcome.failed.is_some() || begun.elapsed() > PASS {
@@ -198,7 +210,7 @@ impl Sender<'_> {
             if outcome.sent > 0 {
                 tokio::time::sleep(gap(self.provider.spec.r#type)).await;
             }
-            // As it is by now.
+            // The thread may have changed while others were sent.
             let uid = &self.resource.uid;
             let row = load_thread(&mut *self.delivery.store.tables().await?, uid, &row.thread).await?;
             match row.filter(|row| !row.waiting.is_empty()) {
@@ -212,17 +224,19 @@ impl Sender<'_> {
 
     async fn send_one(&self, channel: &Channel, row: Thread, outcome: &mut Outcome) -> Result<(), StoreError> {
         let Ok(news) = serde_json::from_str::<News>(&row.waiting) else {
-            // Of a newer hub that was here before.
+            // A newer hub wrote it.
             tracing::warn!(provider = %self.name, thread = row.thread, "what waits to be told can't be read, and is left out");
             return self.settle(vec![row], None).await;
         };
+
         let content = match &news {
             News::Rollout(news) => Content::Rollout(news),
             News::Commit(news) if self.provider.spec.r#type.is_git_host() => Content::Commit(news),
             News::Service(news) => Content::Services(std::slice::from_ref(news)),
-            // Its provider was one of a Git host.
+            // The provider was one of a Git host when this was saved.
             News::Commit(_) => return self.settle(vec![row], None).await,
         };
+
         let letter = Letter {
             id: id(&row.provider_uid, &[&row.thread, &row.version.to_string()]),
             thread: row.thread.clone(),
@@ -231,6 +245,7 @@ impl Sender<'_> {
             before: serde_json::from_str(&row.told).ok(),
             remote: row.remote.clone(),
         };
+
         match channel.send(&letter).await {
             Ok(Sent::Taken { remote }) => {
                 outcome.sent += 1;
@@ -249,7 +264,7 @@ impl Sender<'_> {
         }
     }
 
-    /// All services that fail or recover are one message.
+    /// Sends all services that fail or recover as one message.
     async fn send_services(
         &self,
         channel: &Channel,
@@ -259,6 +274,7 @@ impl Sender<'_> {
         if rows.is_empty() {
             return Ok(());
         }
+
         let mut services: Vec<ServiceNews> = Vec::with_capacity(rows.len());
         let mut parts: Vec<String> = Vec::with_capacity(rows.len());
         for row in &rows {
@@ -267,6 +283,7 @@ impl Sender<'_> {
             }
             parts.push(format!("{} {}", row.thread, row.version));
         }
+
         let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
         let id = id(&self.resource.uid, &parts);
         let letter = Letter {
@@ -277,6 +294,7 @@ impl Sender<'_> {
             before: None,
             remote: String::new(),
         };
+
         match channel.send(&letter).await {
             Ok(_) => {
                 outcome.sent += 1;
@@ -288,8 +306,9 @@ impl Sender<'_> {
                 return Ok(());
             }
         }
+
         self.settle(rows, Some(String::new())).await?;
-        // What failed in the last moments is told with the next.
+        // Services that failed in the last moments go into the next message.
         let wait = self.delivery.notifications.paces().of(&self.resource.uid).until_services();
         let due = Timestamp::now().as_millisecond() + i64::try_from(wait.as_millis()).unwrap_or(0);
         let uid = self.resource.uid.clone();
@@ -300,7 +319,8 @@ impl Sender<'_> {
         delayed.await
     }
 
-    /// What was sent waits no more, unless there is something newer by now. `taken`: how the provider calls it; none: it is left out.
+    /// Clears what was sent, unless something newer is pending. `taken`: the provider's id of the message; None: it was
+    /// dropped.
     async fn settle(&self, sent: Vec<Thread>, taken: Option<String>) -> Result<(), StoreError> {
         let kind = self.provider.spec.r#type;
         let haste = self.delivery.notifications.paces().haste.max(1);
@@ -324,9 +344,10 @@ impl Sender<'_> {
         }
     }
 
-    /// What there is to say; none: what is said already.
+    /// The conditions to write; None: they stay as they are.
     async fn judge(&self, outcome: &Outcome, was_paused: bool) -> Result<Option<Vec<Verdict>>, StoreError> {
         let uid = &self.resource.uid;
+
         if let Some(fault) = &outcome.failed {
             let wait = self.delivery.notifications.paces().of(uid).fail(fault.after);
             tracing::warn!(provider = %self.name, error = %fault, retry = ?wait, "a notification could not be sent");
@@ -346,17 +367,20 @@ impl Sender<'_> {
                 }
             }));
         }
+
         if outcome.sent > 0 {
             self.delivery.notifications.paces().of(uid).succeed();
         }
+
         if let Some(fault) = &outcome.refused {
             return Ok(Some(Verdict::stalled(REFUSED, format!("the last message was left out: {}", fault.why))));
         }
+
         let previous = self.provider.status.clone().unwrap_or_default();
         let is_outcome =
             previous.conditions.iter().any(|one| one.type_ == "Ready" && OUTCOMES.contains(&one.reason.as_str()));
         let is_same = previous.observed_generation == self.provider.metadata.generation;
-        // What was said of the last message counts until the next.
+        // The result of the last message counts until the next one.
         if is_outcome && outcome.sent == 0 && (is_same || was_paused) {
             return Ok(None);
         }
@@ -395,10 +419,10 @@ impl Sender<'_> {
 /// `every`: milliseconds between two messages of a thread.
 async fn settle_one(tx: &mut Tx, sent: Thread, taken: Option<&str>, every: i64) -> Result<(), StoreError> {
     let found = load_thread(tx, &sent.provider_uid, &sent.thread).await?;
-    // Its provider is gone.
+    // The provider is gone.
     let Some(mut row) = found else { return Ok(()) };
     let is_newest = row.version == sent.version;
-    // Nobody waits for another word of it.
+    // The thread is over: no further message follows.
     if is_newest && (taken.is_some() || row.told.is_empty()) && is_end(&sent) {
         return delete_thread(tx, &sent.provider_uid, &sent.thread).await;
     }
@@ -416,7 +440,7 @@ async fn settle_one(tx: &mut Tx, sent: Thread, taken: Option<&str>, every: i64) 
     save_thread(tx, &row).await
 }
 
-/// The same for the same message.
+/// Equal for equal messages.
 fn id(provider_uid: &str, parts: &[&str]) -> String {
     format!("msg_{}", &Digest::of(format!("{provider_uid}\n{}", parts.join("\n"))).to_hex()[..32])
 }

@@ -1,4 +1,4 @@
-//! serve_receivers: Receivers and their Secrets → the paths at which deliveries are taken, and what became of the last ones.
+//! serve_receivers: Receivers and their Secrets → the paths that take deliveries, and a status about the last ones.
 
 use std::{collections::BTreeMap, sync::Arc, time::Instant};
 
@@ -21,7 +21,7 @@ use crate::{
     receivers::{Live, Log, Token},
 };
 
-/// All of them, before the first delivery is answered.
+/// Loads all receivers, before the first delivery is answered.
 pub async fn load(delivery: &Delivery) -> Result<(), StoreError> {
     let mut names = Vec::new();
     resources::each_name::<Receiver>(&delivery.store, |name| names.push(name)).await?;
@@ -58,7 +58,7 @@ async fn serve(delivery: &Delivery, name: &Name) -> Result<(), StoreError> {
     tell(delivery, name, &resource, receiver, trouble).await
 }
 
-/// Why there is no token: the condition's reason and message.
+/// Why there is no token: reason and message of the condition.
 type Trouble = (&'static str, String);
 
 async fn load_token(delivery: &Delivery, name: &Name, secret: &str) -> Result<Result<Token, Trouble>, StoreError> {
@@ -77,7 +77,8 @@ async fn load_token(delivery: &Delivery, name: &Name, secret: &str) -> Result<Re
     Ok(Token::parse(token).map_err(invalid))
 }
 
-/// What a receiver has proven counts no more: its sources are asked now, and then as often as they say.
+/// Deliveries of this receiver prove nothing any more: its sources are fetched now, and from then on at their own
+/// intervals.
 fn withdraw(delivery: &Delivery, before: Option<Arc<Live>>) {
     let Some(before) = before else { return };
     for (uid, source) in delivery.checks.announced.withdraw(&before.uid) {
@@ -97,6 +98,7 @@ async fn tell(
     let generation = receiver.metadata.generation.unwrap_or(0);
     let live = delivery.receivers.live(name);
     let path = live.as_ref().map(|live| format!("{WEBHOOK_ROOT}{}", live.path));
+
     let mut verdicts = match (&path, trouble) {
         (_, Some((reason, message))) => Verdict::stalled(reason, message),
         (Some(path), None) if receiver.spec.suspend => {
@@ -104,9 +106,10 @@ async fn tell(
             vec![Verdict::new("Ready", None, "Suspended", message)]
         }
         (Some(path), None) => Verdict::ready("Served", format!("hosts deliver to {}{path}", delivery.url)),
-        // Its Secret has changed since it was read, and it comes again.
+        // Its Secret has changed since it was read, which requeues the receiver.
         (None, None) => return Ok(()),
     };
+
     let mut status = ReceiverStatus {
         observed_generation: Some(generation),
         conditions: Vec::new(),
@@ -114,14 +117,17 @@ async fn tell(
         last_delivery_time: previous.last_delivery_time,
         last_refusal_time: previous.last_refusal_time,
     };
+
     if let Some(live) = &live {
         Log::tell(&live.log, live, &mut status, &mut verdicts, Instant::now());
     }
+
     let is_told = |kind: &str| verdicts.iter().any(|verdict| verdict.kind == kind);
-    // What was said of deliveries before this hub started, or while there was a token, stays.
+    // Conditions about deliveries before this hub started, or while there was a token, stay.
     let kept: Vec<_> =
         previous.conditions.iter().filter(|old| old.type_ == "Delivered" && !is_told("Delivered")).cloned().collect();
     status.conditions = conditions::resolve(&previous.conditions, verdicts, generation, Timestamp::now());
     status.conditions.extend(kept);
+
     resources::write_status::<Receiver>(&delivery.store, name, &resource.uid, &status).await
 }

@@ -1,4 +1,4 @@
-//! What decides about one service's entry, read anew whenever it is needed.
+//! The inputs of one service's entry. They are read again whenever they are needed.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -39,7 +39,7 @@ use crate::delivery::{Delivery, parameters::Given};
 pub struct ClusterFacts {
     pub uid: String,
     pub name: Name,
-    /// Which state of the resource this is.
+    /// Version of the resource that this was read from.
     pub version: u64,
     pub labels: BTreeMap<String, String>,
     pub annotations: BTreeMap<String, String>,
@@ -47,7 +47,7 @@ pub struct ClusterFacts {
     pub kubernetes_version: Option<String>,
     pub suspended: bool,
     pub agent: Option<Agent>,
-    /// Why nothing is deleted in the whole fleet.
+    /// Why all deletions of the fleet are frozen; None: they are not.
     pub frozen: Option<Arc<str>>,
 }
 
@@ -70,13 +70,13 @@ impl ClusterFacts {
         }))
     }
 
-    /// Whether deletions wait for somebody to confirm a restored backup.
+    /// Whether deletions wait until a person confirms a restored backup.
     pub fn restored(&self) -> bool {
         self.agent.as_ref().is_some_and(|agent| agent.restored_epoch != 0)
     }
 }
 
-/// Those that a service of this namespace may need: the administrators' need none.
+/// Grants that may apply to services in `namespace`. Services in the admin namespace need no grant.
 pub async fn load_grants_for(store: &Store, namespace: &str) -> Result<Vec<NamedGrant>, StoreError> {
     if namespace == ADMIN_NAMESPACE { Ok(Vec::new()) } else { load_grants(store).await }
 }
@@ -88,57 +88,59 @@ pub async fn load_grants(store: &Store) -> Result<Vec<NamedGrant>, StoreError> {
     rows.iter().map(parse).collect()
 }
 
-/// A service, its row and its source's address.
+/// A service, its row and the addresses of its sources.
 #[derive(Clone, Debug)]
 pub struct ServiceFacts {
     pub uid: String,
     pub name: Name,
     pub service: ServiceDeployment,
     pub assigned: Option<Candidate>,
-    /// What its source has.
+    /// The candidate of its sources.
     pub candidate: Option<Candidate>,
     pub why: Why,
     /// As in [`Deployment::turn`](farwater_api::protocol::Deployment::turn).
     turn: u64,
     /// Whether its own suspension counts.
     pub suspended: bool,
-    /// Services that are to go before it.
+    /// Services that must be removed before it.
     pub dependents: Vec<String>,
-    /// Addresses of all that it comes from, as far as they are known.
+    /// Known addresses of all its sources.
     pub source_urls: Vec<String>,
-    /// Where its objects came from when nothing was left to prune.
+    /// Origin of its objects at the last time when nothing was left to prune.
     pub origin: Option<Origin>,
-    /// The database was restored, and what the source has since is not assigned yet.
+    /// Whether the database was restored and no revision fetched since then is assigned.
     unasked: bool,
-    /// It is a set's.
+    /// None: it belongs to no set.
     pub member: Option<MemberFacts>,
 }
 
-/// What waits of a member's spec and parameters for the rollout of its set.
+/// The spec and the parameters of a member that wait for the rollout of its set.
 #[derive(Clone, Debug)]
 pub struct MemberFacts {
-    /// Its own spec, where another one counts.
+    /// Its own spec, if a held one counts.
     pub own: Option<Box<ServiceDeploymentSpec>>,
-    /// MAC of the document of parameters that counts; none: the newest does.
+    /// MAC of the parameter document that counts; None: the newest one counts.
     pub counts: Option<Digest>,
 }
 
 impl ServiceFacts {
-    /// `service`: the one that the row is of.
+    /// `service`: the service of the row.
     pub fn new(service: ServiceDeployment, row: &Assignment, mut source_urls: Vec<String>) -> Result<Self, StoreError> {
         let candidate = |text: &Option<String>| -> Result<Option<Candidate>, StoreError> {
             text.as_deref().map(|text| read_json(&row.service_uid, text)).transpose()
         };
         let assigned = candidate(&row.assigned)?;
         let decided: Decided = read_json(&row.service_uid, &row.why)?;
-        // What was decided for this spec counts until it is decided again, whatever a clock says: who decides marks the cluster.
+        // A decision about this spec counts until the next one, even if a suspension has ended by the clock, because a
+        // new decision marks the cluster.
         let known = decided.suspended.filter(|_| service.metadata.generation == Some(row.generation));
         let suspended = known.unwrap_or_else(|| is_suspended(&service.spec, Timestamp::now()));
+
         let pin = service.spec.pin.as_ref();
         let pinned = assigned.as_ref().filter(|assigned| pin.is_some_and(|pin| pin.bundle == assigned.bundle));
         match pinned.filter(|pinned| !pinned.source.is_empty()) {
             Some(pinned) => source_urls = pinned.urls(),
-            // What it runs may have come from more than it states: what its charts depend on.
+            // The assigned version may come from more sources than the spec states: those that its charts depend on.
             None => {
                 let dependencies = assigned.iter().flat_map(|assigned| &assigned.parts).filter(|part| part.dependency);
                 source_urls.extend(dependencies.map(Part::placed_url));
@@ -161,7 +163,7 @@ impl ServiceFacts {
         })
     }
 
-    /// `own`: its own spec, where another one counts.
+    /// `own`: its own spec, if a held one counts.
     pub fn of_member(
         mut self,
         row: Option<&MemberRollout>,
@@ -172,7 +174,7 @@ impl ServiceFacts {
         Ok(self)
     }
 
-    /// With what is known of where its objects came from.
+    /// Adds the stored origin of its objects.
     pub fn from_origin(mut self, known: Option<&ServiceOrigin>) -> Result<Self, StoreError> {
         let Some(known) = known else { return Ok(self) };
         self.unasked = known.unasked;
@@ -183,13 +185,13 @@ impl ServiceFacts {
         Ok(self)
     }
 
-    /// Where the objects of what is assigned come from.
+    /// Where the assigned objects come from.
     pub fn assigned_origin(&self) -> Option<Origin> {
         let assigned = self.assigned.as_ref()?;
         Some(Origin { root: assigned.origin.clone(), path: assigned.path.clone() })
     }
 
-    /// Why no prune may be made without an approval, whatever it takes.
+    /// Why every prune needs an approval, even a small one; None: not every prune does.
     fn hold_prune(&self) -> Option<String> {
         if self.unasked {
             let SourceReference { kind, name } = &self.service.spec.source_ref;
@@ -200,7 +202,7 @@ impl ServiceFacts {
         Some(self.origin.as_ref()?.swapped_for(&self.assigned_origin()?)?.to_string())
     }
 
-    /// Whether the hub holds its prunes because of a restore.
+    /// Whether its prunes are held because of a restore.
     pub fn is_unasked(&self) -> bool {
         self.unasked
     }
@@ -209,10 +211,11 @@ impl ServiceFacts {
         self.service.metadata.deletion_timestamp.is_some()
     }
 
-    /// The service's entry in its cluster's desired state, and why its assignment is what it is now: a right may have come
-    /// or gone since the row was written.
+    /// Returns the service's entry in its cluster's desired state, and the reason of its assignment. The reason may
+    /// differ from the row's, because a grant may have come or gone since the row was written.
     ///
-    /// `secrets`: the MAC of the service's Secrets, or what is wrong with one; `given`: the same of its parameters.
+    /// `secrets`: MAC of the service's Secrets, or what is wrong with one of them. `given`: the same for its
+    /// parameters.
     pub fn resolve_entry(
         &self,
         cluster: &ClusterFacts,
@@ -221,6 +224,7 @@ impl ServiceFacts {
         given: &Given,
     ) -> (Entry, Why) {
         let spec = &self.service.spec;
+
         let ceiling = self.check_placement(cluster, grants);
         let why = match (&self.why, &ceiling, secrets, given.problem()) {
             (Why::Trouble(_), ..) => self.why.clone(),
@@ -233,9 +237,11 @@ impl ServiceFacts {
             (_, Ok(_), Ok(_), Some(message)) => Why::Trouble(Trouble::Parameters { message: message.to_owned() }),
             (why, Ok(_), Ok(_), None) => why.clone(),
         };
+
         let suspension = self.suspended.then(|| describe_suspension(spec));
         let annotation = |name: &str| Some(self.service.metadata.annotations.as_ref()?.get(name)?.as_str());
         let hold_prune = self.hold_prune();
+
         let action = resolve_action(EntryInputs {
             deleting: self.deleting(),
             deletion_policy: spec.deletion_policy,
@@ -261,6 +267,7 @@ impl ServiceFacts {
             tests: &spec.tests,
             health: &spec.health,
         });
+
         let service = ServiceIdentity {
             uid: self.uid.clone(),
             namespace: self.name.namespace.clone(),
@@ -285,7 +292,7 @@ impl ServiceFacts {
     }
 }
 
-/// What the agent of a silent cluster is told, when it is back, of a service that nobody waited with.
+/// Entry for the agent of a cluster that was silent when the service was removed without its confirmation.
 pub fn released_entry(row: &Released, cluster_suspended: bool) -> Entry {
     let service =
         ServiceIdentity { uid: row.service_uid.clone(), namespace: row.namespace.clone(), name: row.name.clone() };
@@ -308,7 +315,7 @@ pub fn read_json<T: DeserializeOwned>(service_uid: &str, text: &str) -> Result<T
 pub struct SourceUrls(HashMap<SourceName, Option<String>>);
 
 impl SourceUrls {
-    /// Of all that a service states.
+    /// Addresses of all sources that a service states.
     pub async fn of_service(
         &mut self,
         store: &Store,
@@ -342,7 +349,7 @@ impl SourceUrls {
             return Ok(url.clone());
         }
         let found = sources::load(store, &name).await?;
-        // What the hub brings itself comes from nowhere: a grant's `allowedSources` says nothing of it.
+        // A source that is built into the hub has no address, so a grant's `allowedSources` does not apply to it.
         let url = found.map(|source| source.any.url).filter(|url| !url.is_empty());
         self.0.insert(name, url.clone());
         Ok(url)

@@ -1,7 +1,7 @@
-//! The versions of a set: what each of its rollouts was about and what people have said of it, and how one is gone back to.
+//! The versions of a set: what each of its rollouts deployed, which orders people gave, and how the set returns to one.
 //!
-//! A version is a template, and the number of a rollout. What the set's sources had for a cluster then is in the history of its service,
-//! which notes the rollout that let each version be assigned. So a set goes back with what the hub has, whatever became of its sources.
+//! A version is a template and the number of a rollout. What the set's sources had for a cluster then is in the history
+//! of its service, which notes the rollout that released each version. So a set can be rolled back without its sources.
 
 use farwater_api::{
     ServiceSet,
@@ -27,16 +27,16 @@ use serde_json::{Value, json};
 use super::{approvals::Said, resources::Name, versions};
 use crate::delivery::Delivery;
 
-/// An order of [`SetOrder`].
+/// The order of [`SetOrder`] for an override.
 const OVERRIDE: &str = "override change windows";
-/// Members whose history is looked into for one that has none itself.
+/// Maximum number of members whose histories are searched for a member that has no such version itself.
 const SIBLINGS: u32 = 1024;
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Version {
     #[serde(flatten)]
     told: SetVersion,
-    /// What the rollout was of: the fields of the set's spec.
+    /// The fields of the set's spec that the rollout was about.
     stated: Value,
 }
 
@@ -57,34 +57,37 @@ fn key(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-/// The newest first.
+/// All versions, newest first.
 pub async fn list(tables: &mut Connection, set_uid: &str) -> Result<Vec<SetVersion>, StoreError> {
     let rows = load_set_versions(tables, set_uid).await?;
     rows.iter().map(|(_, text)| Ok(read(set_uid, text)?.told)).collect()
 }
 
-/// What a version was made of; none: it is not known.
+/// Revision of a version; None: the version is not known.
 pub async fn load_revision(delivery: &Delivery, set_uid: &str, number: u64) -> Result<Option<String>, StoreError> {
     let text = load_set_version(&mut *delivery.store.tables().await?, set_uid, key(number)).await?;
     Ok(text.map(|text| read(set_uid, &text)).transpose()?.map(|version| version.told.revision))
 }
 
-/// A set as its pin has it; or what is wrong with that.
+/// Returns a set with its pinned version applied, or what is wrong with the pin.
 pub async fn apply_pin(
     tables: &mut Connection,
     set_uid: &str,
     mut set: ServiceSet,
 ) -> Result<Result<ServiceSet, String>, StoreError> {
     let Some(pin) = &set.spec.pin else { return Ok(Ok(set)) };
+
     let Some(text) = load_set_version(tables, set_uid, key(pin.version)).await? else {
         let known = list(tables, set_uid).await?;
         return Ok(Err(describe_missing(pin.version, &known)));
     };
+
     let Version { stated, .. } = read(set_uid, &text)?;
     let damaged = |error: serde_json::Error| StoreError::Row {
         what: format!("version {} of ServiceSet {set_uid}", pin.version),
         problem: error.to_string(),
     };
+
     let field = |name: &str| stated[name].clone();
     set.spec.template = serde_json::from_value(field("template")).map_err(damaged)?;
     set.spec.parameters = serde_json::from_value(field("parameters")).map_err(damaged)?;
@@ -101,7 +104,7 @@ pub fn describe_missing(version: u64, known: &[SetVersion]) -> String {
     }
 }
 
-/// Notes what a set is kept at, where that is another version than before; whether it is.
+/// Saves which version a set is pinned at. Returns whether that differs from before.
 pub async fn follow_pin(delivery: &Delivery, set_uid: &str, set: &ServiceSet) -> Result<bool, StoreError> {
     let pin = set.spec.pin.as_ref().map_or(0, |pin| key(pin.version));
     if load_set_pin(&mut *delivery.store.tables().await?, set_uid).await? == pin {
@@ -112,8 +115,9 @@ pub async fn follow_pin(delivery: &Delivery, set_uid: &str, set: &ServiceSet) ->
     Ok(true)
 }
 
-/// What a member would run of the version that its set is kept at. `own`: what its sources have for it. One that has joined since gets what
-/// others had of the same folder. Where nobody knows it gets nothing: what its sources have now is what the set was taken back from.
+/// The candidate of a member for the version that its set is pinned at. `own`: the candidate of its sources. A member
+/// that has joined since gets what others had of the same folder. If none had it, the member gets nothing: what its
+/// sources have now is what the set was rolled back from.
 pub async fn find_candidate(
     delivery: &Delivery,
     member: &MemberRollout,
@@ -121,18 +125,21 @@ pub async fn find_candidate(
 ) -> Result<Result<Candidate, Trouble>, StoreError> {
     let rollout = member.set_pin.unsigned_abs();
     let mut tables = delivery.store.tables().await?;
+
     let history = versions::load_versions(&mut tables, &member.service_uid).await?;
     if let Some(version) = version_at(&history, rollout) {
         return Ok(Ok(version.candidate()));
     }
+
     for sibling in some_services_of_set(&mut tables, &member.set_uid, SIBLINGS).await? {
         let history = versions::load_versions(&mut tables, &sibling).await?;
-        // Another variant of the template is another thing.
+        // Another variant of the template deploys something else.
         let is_same = |candidate: &Candidate| own.is_some_and(|own| own.path == candidate.path);
         if let Some(candidate) = version_at(&history, rollout).map(|version| version.candidate()).filter(is_same) {
             return Ok(Ok(candidate));
         }
     }
+
     let message = format!(
         "its set is kept at version {rollout}, and nobody knows what that was here: the service was not there then, and of those that \
          were none has the same folder"
@@ -140,18 +147,18 @@ pub async fn find_candidate(
     Ok(Err(Trouble::Pin { message }))
 }
 
-/// What is new in the rollout of a set, as it is to be written with what was decided.
+/// News of a set's rollout, to save with the decision.
 pub struct Note {
     number: u64,
     version: String,
-    /// Others that were left open.
+    /// Other versions that were still open, as number and text.
     ended: Vec<(u64, String)>,
-    /// Versions that are kept however old they are: what the set is kept at, and what it can go back to.
+    /// Versions to keep however old they are: the one the set is pinned at, and the one it can be rolled back to.
     needed: [i64; 2],
 }
 
-/// What has become of a rollout, and what somebody has said of it; none: that is written already. `before`: the state that was.
-/// `overridden`: by which somebody is let through in spite of change windows.
+/// Returns the news of a rollout and the orders about it; None: they are saved already. `before`: the state before the
+/// decision. `overridden`: the override that lets its changes start despite windows.
 pub async fn note(
     delivery: &Delivery,
     (name, set_uid, set): (&Name, &str, &ServiceSet),
@@ -162,11 +169,13 @@ pub async fn note(
     if state.number == 0 {
         return Ok(None);
     }
+
     let now = whole_seconds(Timestamp::now());
     let mut tables = delivery.store.tables().await?;
     let text = load_set_version(&mut tables, set_uid, key(state.number)).await?;
     let known = text.as_deref().map(|text| read(set_uid, text)).transpose()?;
     let is_new = known.is_none();
+
     let mut version = known.unwrap_or_else(|| Version {
         told: SetVersion {
             number: state.number,
@@ -181,6 +190,7 @@ pub async fn note(
         },
         stated: stated(set),
     });
+
     let policy = &set.spec.rollout;
     let was_paused = is_paused(&version.told);
     let by = set.status.as_ref().and_then(|status| status.changed_by.clone()).unwrap_or_default();
@@ -192,11 +202,13 @@ pub async fn note(
         let (by, reason) = (by.clone(), reason.clone());
         version.told.orders.push(SetOrder { at: now.clone(), by, what: OVERRIDE.to_owned(), reason });
     }
+
     let mut said = |what: String, reason: &str| {
         tracing::info!(set = %name, number = state.number, by, what, reason, "a person's word on a rollout");
         let (by, reason) = (by.clone(), reason.to_owned());
         version.told.orders.push(SetOrder { at: now.clone(), by, what, reason });
     };
+
     if let Some(pin) = set.spec.pin.as_ref().filter(|_| is_new) {
         said(format!("roll back to {}", pin.version), pin.reason.as_deref().unwrap_or_default());
     }
@@ -205,11 +217,13 @@ pub async fn note(
     {
         said(describe(order), &order.reason);
     }
+
     match (was_paused, policy.paused) {
         (false, true) => said("pause".to_owned(), policy.pause_reason.as_deref().unwrap_or_default()),
         (true, false) => said("resume".to_owned(), ""),
         _ => {}
     }
+
     let told = &mut version.told;
     let extra = told.orders.len().saturating_sub(ORDERS_KEPT);
     told.orders.drain(..extra);
@@ -221,10 +235,12 @@ pub async fn note(
     if !state.open {
         told.ended.get_or_insert_with(|| now.clone());
     }
+
     let next = serde_json::to_string(&version).map_err(StoreError::abort)?;
     if text.as_ref() == Some(&next) {
         return Ok(None);
     }
+
     let mut ended = Vec::new();
     if is_new {
         for (number, text) in load_set_versions(&mut tables, set_uid).await? {
@@ -235,12 +251,13 @@ pub async fn note(
             }
         }
     }
+
     let pin = set.spec.pin.as_ref().map_or(0, |pin| key(pin.version));
     let good = state.last_good.map_or(0, |good| key(good.number));
     Ok(Some(Note { number: state.number, version: next, ended, needed: [pin, good] }))
 }
 
-/// Whether it was when somebody said so last.
+/// Whether the last order of this kind paused the rollout.
 fn is_paused(version: &SetVersion) -> bool {
     let said = |order: &&SetOrder| matches!(order.what.as_str(), "pause" | "resume");
     version.orders.iter().rev().find(said).is_some_and(|order| order.what == "pause")
@@ -254,7 +271,7 @@ fn describe(order: &farwater_api::rollout::RolloutOrder) -> String {
     all.join(", ")
 }
 
-/// In the transaction that saves what was decided.
+/// Called in the transaction that saves the decision.
 pub async fn save(tx: &mut Tx, set_uid: &str, note: &Note) -> Result<(), StoreError> {
     let Note { number, version, ended, needed } = note;
     for (number, version) in ended {

@@ -1,4 +1,4 @@
-//! ServiceSets as this replica knows them: which clusters each selects, and what of each is to be looked at.
+//! ServiceSets in the memory of this replica: which clusters each one selects, and which of them have to be reconciled.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
@@ -11,19 +11,20 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
 use super::{queue::WorkQueue, resources::Name, rollouts::Heard};
 
-/// Members report one after the other: so many times as long as a look at all of them took it is rested before the next, for each
-/// set that is looked at of late. However many move at once, looks take the same share of a processor.
+/// Rest of a set before its next reconcile: the time that reading all members took, times this, times the number of
+/// sets reconciled lately. Members report one after the other; with this rest, reconciles take the same share of a
+/// processor, however many sets are rolling out.
 const REST: u32 = 10;
 const SHORTEST: Duration = Duration::from_millis(20);
 const LONGEST: Duration = Duration::from_secs(5);
-/// For so long a count of members is good, while nothing is said of them: clusters fall silent without a word.
+/// How long a count of members stays valid if nothing is reported about them: clusters fall silent without a report.
 const COUNT_LASTS: Duration = Duration::from_secs(5);
 
-/// Which clusters of a set are to be looked at.
+/// The clusters of a set to reconcile.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Scope {
     All,
-    /// By their uids.
+    /// Uids of clusters.
     Some(BTreeSet<String>),
 }
 
@@ -48,7 +49,7 @@ struct Known {
     selector: LabelSelector,
 }
 
-/// Of a version of the set.
+/// Counted for this version of the set's resource.
 struct Counted {
     version: u64,
     at: Instant,
@@ -60,11 +61,11 @@ struct State {
     known: HashMap<Name, Known>,
     scopes: HashMap<Name, Scope>,
     counted: HashMap<Name, Counted>,
-    /// Whose members this process has all looked at.
+    /// Sets whose members this process has all read.
     read: HashSet<Name>,
-    /// When each was looked at, of late.
+    /// When each set was reconciled, if that was lately.
     looked_at: HashMap<Name, Instant>,
-    /// Between two looks at one.
+    /// Rest before a set is reconciled again.
     rest: Duration,
 }
 
@@ -79,7 +80,7 @@ impl Sets {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Before its clusters are listed: one that changes meanwhile is looked at again.
+    /// Call this before the set's clusters are listed, so that a cluster that changes meanwhile requeues the set.
     pub fn know(&self, name: &Name, uid: &str, selector: &LabelSelector) {
         let known = Known { uid: uid.to_owned(), selector: selector.clone() };
         self.state().known.insert(name.clone(), known);
@@ -92,7 +93,8 @@ impl Sets {
         state.read.remove(name);
     }
 
-    /// Whether all members of a set were looked at since this process began: what rests by the word of another may not, by ours.
+    /// Whether this process has read all members of a set. Members that another version of the hub let rest may not
+    /// rest by our rules.
     pub fn is_read(&self, name: &Name) -> bool {
         self.state().read.contains(name)
     }
@@ -101,7 +103,8 @@ impl Sets {
         self.state().read.insert(name.clone());
     }
 
-    /// How its members were that are heard, as far as it was counted for the set as it is. Many may wait for one.
+    /// Health of the members that are heard, if it was counted lately for this version of the set. Many services may
+    /// wait for one set.
     pub fn heard(&self, name: &Name, version: u64) -> Option<Heard> {
         let state = self.state();
         let counted = state.counted.get(name)?;
@@ -112,23 +115,24 @@ impl Sets {
         self.state().counted.insert(name.clone(), Counted { version, at: Instant::now(), heard });
     }
 
-    /// Has some of a set looked at, beside what has left it.
+    /// Requeues a set for some of its clusters. Clusters that have left it are always included.
     pub fn add(&self, name: Name, scope: Scope) {
         self.state().scopes.entry(name.clone()).or_default().extend(scope);
         self.queue.add(name);
     }
 
-    /// A set is looked at now: what was to be looked at.
+    /// Takes the clusters to reconcile, at the start of a reconcile.
     pub fn take(&self, name: &Name) -> Scope {
         self.state().scopes.remove(name).unwrap_or_default()
     }
 
-    /// That was in vain.
+    /// The reconcile failed: its clusters are still to be reconciled.
     pub fn put_back(&self, name: &Name, scope: Scope) {
         self.state().scopes.entry(name.clone()).or_default().extend(scope);
     }
 
-    /// A cluster has come, gone or changed: the sets that select it, and those that have it, which `has` names by their uids.
+    /// A cluster was created, deleted or changed: requeues the sets that select it, and the sets that have a member
+    /// there. `has`: uids of the latter.
     pub fn note_cluster(&self, cluster: &Name, uid: &str, labels: &BTreeMap<String, String>, has: &[String]) {
         let names: Vec<Name> = {
             let state = self.state();
@@ -144,7 +148,7 @@ impl Sets {
         }
     }
 
-    /// A look at a set took so long.
+    /// Notes how long reading a set's members took.
     pub fn rest_after(&self, name: &Name, took: Duration) {
         let (now, mut state) = (Instant::now(), self.state());
         state.looked_at.insert(name.clone(), now);
@@ -153,7 +157,7 @@ impl Sets {
         state.rest = took.saturating_mul(REST).saturating_mul(moving).clamp(SHORTEST, LONGEST);
     }
 
-    /// Has what a set says of its members told.
+    /// A member has changed: requeues its set, after its rest.
     pub fn note_member(&self, set_uid: &str) {
         let name = self.state().known.iter().find(|(_, known)| known.uid == set_uid).map(|(name, _)| name.clone());
         if let Some(name) = name {
@@ -162,7 +166,7 @@ impl Sets {
         }
     }
 
-    /// A name that a set of a namespace waits for is free.
+    /// The name that a set of a namespace waits for is free: requeues the set.
     pub fn refill(&self, set_uid: &str, namespace: &str, cluster_uid: String) {
         let found = {
             let state = self.state();
@@ -173,13 +177,13 @@ impl Sets {
         }
     }
 
-    /// What has left a set may go, or may not any more.
+    /// Requeues all sets: whether clusters that have left may be removed may have changed.
     pub fn look_at_all(&self) {
         let names: Vec<Name> = self.state().known.keys().cloned().collect();
         names.into_iter().for_each(|name| self.queue.add(name));
     }
 
-    /// Rights of other namespaces than the administrators' have changed.
+    /// Grants have changed: requeues all sets except those of the admin namespace.
     pub fn note_grants(&self) {
         let names: Vec<Name> =
             self.state().known.keys().filter(|name| name.namespace != farwater_api::ADMIN_NAMESPACE).cloned().collect();

@@ -1,5 +1,5 @@
-//! Which credentials a source's remotes are asked with: its own, those that its namespace shares by prefix, or what a
-//! program of the administrators' says.
+//! Credentials for the remotes of a source: its own, those that its namespace shares by prefix, or those that an
+//! administrator's program returns.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -24,18 +24,18 @@ use super::{
 use crate::delivery::Delivery;
 
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
-/// Secrets of a page.
+/// Secrets per page.
 const PAGE: usize = 200;
 
-/// Which Secrets of each namespace serve which addresses. Names and prefixes only; the Secrets themselves are read when they are
-/// needed.
+/// The Secrets of each namespace, by the prefix of the addresses that they serve. Only names and prefixes are kept; the
+/// Secrets are read when they are needed.
 #[derive(Default)]
 pub struct SharedCredentials(Mutex<State>);
 
 #[derive(Default)]
 struct State {
     known: HashMap<String, Arc<Vec<Shared>>>,
-    /// Counts what was forgotten: what was read before is not remembered after.
+    /// Counts invalidations, so that a list that was read before one is not kept after it.
     changes: u64,
 }
 
@@ -49,13 +49,13 @@ pub fn is_shared(secret: &Value) -> bool {
     secret["type"] == SOURCE_CREDENTIALS
 }
 
-/// The prefix of a Secret that serves one.
+/// The prefix that a Secret serves; None: it serves none.
 pub fn read_prefix(secret: &Value) -> Option<&str> {
     is_shared(secret).then(|| secret["metadata"]["annotations"][URL_PREFIX].as_str()).flatten()
 }
 
 impl SharedCredentials {
-    /// The Secret that serves an address: that of the longest prefix, and of several the first by name.
+    /// The Secret that serves an address: the one with the longest prefix, and of several the first by name.
     async fn find(&self, store: &Store, namespace: &str, url: &str) -> Result<Option<String>, StoreError> {
         let known = self.state().known.get(namespace).cloned();
         let shared = match known {
@@ -75,7 +75,7 @@ impl SharedCredentials {
         Ok(best.map(|shared| shared.secret.clone()))
     }
 
-    /// A Secret was written or deleted; whether it serves a prefix, or did.
+    /// A Secret was written or deleted. Returns whether it serves a prefix, or did.
     pub fn note(&self, name: &Name, secret: &Value) -> bool {
         let mut state = self.state();
         let did = state.known.get(&name.namespace).is_some_and(|all| all.iter().any(|one| one.secret == name.name));
@@ -87,7 +87,7 @@ impl SharedCredentials {
         concerns
     }
 
-    /// After changes that nobody was told of.
+    /// Call this after changes that may have been missed.
     pub fn forget_all(&self) {
         let mut state = self.state();
         state.changes += 1;
@@ -106,7 +106,7 @@ async fn list(store: &Store, namespace: &str) -> Result<Vec<Shared>, StoreError>
         let query = ListQuery { namespace, limit: PAGE, after, ..ListQuery::all(resources::secrets()) };
         let page = store.list(&query).await?;
         for secret in page.items {
-            // One that admission did not see, from before there were prefixes.
+            // Skip a Secret that is older than prefixes and that admission did not check.
             let prefix = read_prefix(&secret.object).and_then(|text| UrlPrefix::parse(text).ok());
             found.extend(prefix.map(|prefix| Shared { prefix, secret: secret.key.name.clone() }));
         }
@@ -118,16 +118,16 @@ async fn list(store: &Store, namespace: &str) -> Result<Vec<Shared>, StoreError>
     }
 }
 
-/// How the remotes of a source are asked.
+/// How the remotes of a source are reached.
 pub struct Way {
     namespace: String,
-    /// Of the source itself.
+    /// Address of the source itself.
     url: String,
     secret: Option<SecretData>,
     proxy: Option<SecretData>,
-    /// For each of the steps.
+    /// Time limit of each step.
     pub timeout: Duration,
-    /// Nobody states it, so it must be in the public internet.
+    /// No resource states this source, so it must be in the public internet.
     pub is_public: bool,
 }
 
@@ -151,12 +151,12 @@ impl Way {
         })
     }
 
-    /// The source itself.
+    /// The remote of the source itself.
     pub async fn own(&self, delivery: &Delivery) -> Result<Remote, SourceFailure> {
         self.to(delivery, &self.url).await
     }
 
-    /// A remote that belongs to the source: itself, or a submodule. The source's own Secret goes to its own host only.
+    /// A remote of the source: its own, or a submodule's. The source's own Secret is used for its own host only.
     pub async fn to(&self, delivery: &Delivery, url: &str) -> Result<Remote, SourceFailure> {
         let invalid = |reason, error: &dyn std::fmt::Display| SourceFailure::lasting(reason, error.to_string());
         let address = Address::parse(url).map_err(|error| invalid("SpecInvalid", &error))?;
@@ -173,7 +173,7 @@ impl Way {
         } else if let Ok(own) = Address::parse(&self.url) {
             remote = remote.linked(&own);
         }
-        // Of a submodule that is reached by ssh a proxy for the web says nothing.
+        // A web proxy does not apply to a submodule that is reached by ssh.
         if let Some(proxy) = self.proxy.as_ref().filter(|_| url == self.url || remote.is_http()) {
             remote = remote.with_proxy(proxy).map_err(|error| invalid("SecretInvalid", &error))?;
         }
@@ -188,7 +188,7 @@ fn choose_program(rules: &[ProgramRule], url: &str, namespace: &str) -> Option<A
     Program::choose(rules, url, namespace, ADMIN_NAMESPACE)
 }
 
-/// The Secret of a namespace that serves the prefix of an address.
+/// The Secret of a namespace that serves an address by prefix.
 pub async fn shared_secret(
     delivery: &Delivery,
     namespace: &str,
@@ -219,13 +219,14 @@ pub async fn load_secret(delivery: &Delivery, name: &Name) -> Result<SecretData,
     Ok(data.into_iter().map(|(key, value)| (key, value.0)).collect())
 }
 
-/// Whether a source may be concerned by a Secret: it names it, or what it asks is served by a prefix. A submodule may be anywhere.
+/// Whether a source may use a Secret: it names the Secret, or a prefix serves what it fetches. A submodule may be
+/// anywhere.
 pub fn may_use(spec: &Value, secret: &str, is_shared: bool, prefix: Option<&UrlPrefix>) -> bool {
     let fields = ["secretRef", "certSecretRef", "proxySecretRef"].map(|field| &spec[field]);
     if fields.into_iter().chain([&spec["verify"]["secretRef"]]).any(|field| field["name"] == secret) {
         return true;
     }
-    // Of a Secret that served another prefix before, nobody knows that one any more.
+    // If a Secret served another prefix before, that prefix is no longer known.
     let is_served = || prefix.is_none_or(|prefix| spec["url"].as_str().is_some_and(|url| prefix.covers(url)));
     is_shared && (spec["recurseSubmodules"] == true || (spec["secretRef"].is_null() && is_served()))
 }

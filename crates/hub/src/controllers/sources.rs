@@ -1,5 +1,5 @@
-//! Sources of all kinds as controllers see them. Exactly these: Git repositories, Helm repositories and OCI repositories, the
-//! repositories that no resource states but a chart that depends on one, or a kustomization, and what the hub brings itself.
+//! Sources of all kinds as controllers see them: Git, Helm and OCI repositories, repositories that only a chart or a
+//! kustomization names, and the files that are built into the hub.
 
 use std::fmt;
 
@@ -8,6 +8,7 @@ use farwater_api::{
     OCIRepositorySpec, SourceKind, SourceStatus,
     service_sources::{SourceReference, read_file_link, read_git_link},
 };
+use farwater_fleet::summary::source_news;
 use farwater_sources::Address;
 use farwater_store::{
     Key, Store, StoreError,
@@ -16,9 +17,12 @@ use farwater_store::{
 use kube_core::ObjectMeta;
 use serde_json::json;
 
-use super::resources::{self, Name, Stored};
+use super::{
+    events,
+    resources::{self, Name, Stored},
+};
 
-/// Which source. A key of the work queue.
+/// Identifies a source. A key of the work queue.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum SourceName {
     Resource(SourceKind, Name),
@@ -49,7 +53,7 @@ impl SourceName {
         Self::Resource(reference.kind, Name::new(namespace, &reference.name))
     }
 
-    /// The uid of a repository that no resource states: always the same for one address in one namespace.
+    /// Uid of a repository that no resource states: always the same for one address in one namespace.
     pub fn link_uid(namespace: &str, url: &str) -> String {
         format!("link-{}", &Digest::of(format!("{namespace}\n{url}")).to_hex()[..32])
     }
@@ -71,31 +75,32 @@ impl fmt::Display for SourceName {
     }
 }
 
-/// What says how a source is fetched.
+/// How a source is fetched.
 #[derive(Clone, Debug)]
 pub enum SourceSpec {
     Git(Box<GitRepositorySpec>),
     Helm(Box<HelmRepositorySpec>),
     Oci(Box<OCIRepositorySpec>),
-    /// One file on a web server, that a kustomization names.
+    /// One file on a web server, named by a kustomization.
     File(String),
-    /// Files of the hub's own: there is nothing to fetch.
+    /// Files that are built into the hub: there is nothing to fetch.
     BuiltIn,
 }
 
-/// The uid of what the hub brings itself: the same for all whose services are made of it.
+/// Uid of the built-in files, shared by all services that are made of them.
 const BUILT_IN: &str = "built-in";
 
-/// A source, read anew.
+/// A source, as it is now.
 #[derive(Clone, Debug)]
 pub struct SourceObject {
     pub name: SourceName,
     pub uid: String,
     pub metadata: ObjectMeta,
     pub spec: SourceSpec,
-    /// What all kinds have.
+    /// The fields that all kinds have.
     pub any: AnySource,
-    /// Of what no resource states: whether one states the same repository, and so lends its credentials.
+    /// For a source that no resource states: whether a resource states the same repository, and so lends its
+    /// credentials.
     pub is_lent: bool,
 }
 
@@ -104,7 +109,7 @@ impl SourceObject {
         matches!(self.name, SourceName::Link { .. })
     }
 
-    /// Whose Secrets it names, and whose services.
+    /// Namespace of its Secrets and its services.
     pub fn namespace(&self) -> &str {
         match &self.name {
             SourceName::Resource(_, name) => &name.namespace,
@@ -113,7 +118,7 @@ impl SourceObject {
     }
 }
 
-/// A source; none where it does not exist, or nobody needs what no resource states.
+/// Loads a source. None: it does not exist, or no resource states it and no service needs it.
 pub async fn load(store: &Store, name: &SourceName) -> Result<Option<SourceObject>, StoreError> {
     match name {
         SourceName::Resource(SourceKind::GitRepository, of) => {
@@ -164,7 +169,7 @@ pub async fn load(store: &Store, name: &SourceName) -> Result<Option<SourceObjec
             if let Some(address) = read_file_link(url) {
                 return load_file(name, uid, address).map(Some);
             }
-            // As one that states its address alone.
+            // Like a HelmRepository that states only its address.
             let stated = json!({"metadata": {"generation": 1}, "spec": {"url": url}});
             let source: HelmRepository = serde_json::from_value(stated).map_err(StoreError::abort)?;
             let (metadata, spec) = (source.metadata.clone(), SourceSpec::Helm(Box::new(source.spec.clone())));
@@ -184,7 +189,7 @@ fn load_built_in(name: &SourceName) -> SourceObject {
     }
 }
 
-/// Looked at as often as repositories are; no kind of ours states one.
+/// Fetched as often as repositories are. None of our kinds states a single file.
 fn load_file(name: &SourceName, uid: String, address: &str) -> Result<SourceObject, StoreError> {
     let stated = json!({"metadata": {"generation": 1}, "spec": {"url": address}});
     let source: HelmRepository = serde_json::from_value(stated).map_err(StoreError::abort)?;
@@ -192,8 +197,8 @@ fn load_file(name: &SourceName, uid: String, address: &str) -> Result<SourceObje
     Ok(SourceObject { name: name.clone(), uid, metadata, spec, any: source.into(), is_lent: false })
 }
 
-/// A repository of a kustomization's base. A GitRepository of the namespace with the same address says how it is asked, and whose
-/// signatures count; what of it is followed says the kustomization.
+/// The repository of a kustomization's base. A GitRepository of the namespace with the same address says how it is
+/// fetched and whose signatures count. The kustomization says what is followed.
 async fn load_base(
     store: &Store,
     name: &SourceName,
@@ -205,12 +210,13 @@ async fn load_base(
     resources::list_pages::<GitRepository>(store, Some(namespace), |resource| {
         let url = resource.object["spec"]["url"].as_str().unwrap_or_default();
         let is_it = wanted.is_some() && Address::parse(url).map(|address| address.identity()).ok() == wanted;
-        // Of several always the same.
+        // If there are several, always the same one.
         if is_it && lender.as_ref().is_none_or(|other| resource.key.name < other.key.name) {
             lender = Some(resource);
         }
     })
     .await?;
+
     let (mut spec, generation) = match &lender {
         Some(lender) => (lender.object["spec"].clone(), lender.object["metadata"]["generation"].clone()),
         None => (json!({}), json!(1)),
@@ -221,6 +227,7 @@ async fn load_base(
     if lender.is_none() {
         spec["url"] = json!(repository);
     }
+
     let stated = json!({"metadata": {"generation": generation}, "spec": spec});
     let source: GitRepository = serde_json::from_value(stated).map_err(StoreError::abort)?;
     let (metadata, spec) = (source.metadata.clone(), SourceSpec::Git(Box::new(source.spec.clone())));
@@ -228,14 +235,21 @@ async fn load_base(
     Ok(SourceObject { name, uid, metadata, spec, any: source.into(), is_lent })
 }
 
-/// Sets the status. One of what no resource states is nowhere.
+/// Writes the status, and raises the Events of its change. A source that no resource states has neither.
 pub async fn write_status(store: &Store, source: &SourceObject, status: &SourceStatus) -> Result<(), StoreError> {
     let SourceName::Resource(kind, name) = &source.name else { return Ok(()) };
+    let uid = &source.uid;
     match kind {
-        SourceKind::GitRepository => resources::write_status::<GitRepository>(store, name, &source.uid, status).await,
-        SourceKind::HelmRepository => resources::write_status::<HelmRepository>(store, name, &source.uid, status).await,
-        SourceKind::OciRepository => resources::write_status::<OCIRepository>(store, name, &source.uid, status).await,
-        SourceKind::ManagedNamespace => Ok(()),
+        SourceKind::GitRepository => resources::write_status::<GitRepository>(store, name, uid, status).await?,
+        SourceKind::HelmRepository => resources::write_status::<HelmRepository>(store, name, uid, status).await?,
+        SourceKind::OciRepository => resources::write_status::<OCIRepository>(store, name, uid, status).await?,
+        SourceKind::ManagedNamespace => return Ok(()),
+    }
+    let news = source_news(&source.any.status, status);
+    let Some(key) = source.name.key().filter(|_| !news.is_empty()) else { return Ok(()) };
+    match store.get(&key).await?.filter(|found| found.uid == *uid) {
+        Some(about) => events::raise(store, &about, news).await,
+        None => Ok(()),
     }
 }
 
@@ -271,8 +285,8 @@ pub async fn each(
     Ok(())
 }
 
-/// The Helm repository of a namespace that a chart means by an address, or by a name: `@name`, `alias:name`. The uid, its name and
-/// its address; none where no resource states it.
+/// Finds the HelmRepository of a namespace that a chart means by an address, or by a name: `@name`, `alias:name`.
+/// Returns uid, name and address. None: no resource states it.
 pub async fn find_repository(
     store: &Store,
     namespace: &str,
@@ -291,11 +305,11 @@ pub async fn find_repository(
         }
     })
     .await?;
-    // Of several with one address always the same.
+    // If several have this address, always the same one.
     Ok(found.into_iter().min_by(|a, b| a.1.cmp(&b.1)))
 }
 
-/// Two addresses of one repository are told apart by nothing but a slash at their end and the case of their host.
+/// Two addresses of one repository may differ by a slash at the end and the case of scheme and host.
 fn plain_url(url: &str) -> String {
     let url = url.trim_end_matches('/');
     match url.split_once("://") {
@@ -307,12 +321,12 @@ fn plain_url(url: &str) -> String {
     }
 }
 
-/// The kinds that are stored, as the change log names them.
+/// Kinds of the stored sources, as the change log names them.
 pub fn kinds() -> [farwater_store::Kind; 3] {
     [GitRepository::kind(), HelmRepository::kind(), OCIRepository::kind()]
 }
 
-/// Which of them.
+/// Source kind of a stored kind; None: it is not a source.
 pub fn kind_of(kind: &farwater_store::Kind) -> Option<SourceKind> {
     SourceKind::ALL.into_iter().zip(kinds()).find(|(_, known)| known == kind).map(|(kind, _)| kind)
 }

@@ -1,7 +1,8 @@
 //! stamp_services: ServiceSets and the clusters that they select → ServiceDeployments.
 //!
-//! What a set owns is written in rows, and changes with what is made in one transaction. A cluster that can't be read, or for which
-//! the template has no value, keeps the service that it has; one that the selector finds no more loses it, unless many do at once.
+//! Rows say which services a set owns. A row and its service are written in one transaction. A cluster that can't be
+//! read, or for which the template has no value, keeps its service. A cluster that the selector no longer matches loses
+//! it, unless many do at once.
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
@@ -18,10 +19,10 @@ use farwater_fleet::{
     conditions::{self, Verdict, cut, whole_seconds},
     freeze::{WINDOW, describe_loss, is_mass_loss, release},
     parameters::ClusterInput,
-    placement::{self, Denied, NamedGrant},
+    placement::{self, Denied, NamedGrant, describe_no_clusters},
     rollout::Policy,
     stamping::{FREE_FIELDS, Template, cluster_namespaces, service_name},
-    summary::{FROZEN, ROLLOUT_HALTED},
+    summary::{FROZEN, NO_CLUSTERS, ROLLOUT_HALTED, set_news},
     words::{counted, signed, verb},
 };
 use farwater_store::{
@@ -56,14 +57,14 @@ use crate::{
 /// Clusters that are read, and services that are written, at a time.
 const CHUNK: usize = 200;
 const NOT_LOADED: Duration = Duration::from_millis(200);
-/// Times of rollouts are whole seconds.
+/// Rollouts count in whole seconds.
 const SOON: Duration = Duration::from_millis(500);
 const LONGEST_REST: Duration = Duration::from_secs(60);
-/// Bytes of a member's problem.
+/// Maximum bytes of a member's problem.
 const MAX_PROBLEM: usize = 512;
 
 pub async fn stamp_services(delivery: Arc<Delivery>, name: Name) -> Result<Next, StoreError> {
-    // A cluster that isn't known yet is not one that is gone.
+    // Before clusters are loaded, an unknown cluster may well exist.
     if !delivery.clusters.is_loaded() {
         return Ok(Next::After(NOT_LOADED));
     }
@@ -83,11 +84,12 @@ async fn stamp_set(delivery: &Delivery, name: &Name, scope: &Scope) -> Result<Ne
     if set.metadata.deletion_timestamp.is_some() {
         return remove_set(delivery, name, &resource, &set).await;
     }
+
     delivery.sets.know(name, &resource.uid, &set.spec.cluster_selector);
     let overridden = OVERRIDE.check::<ServiceSet>(delivery, name, &resource).await?;
     match overridden {
         approvals::Standing::None => {}
-        // Its annotation is off now, which is the next thing to look at.
+        // The expired annotation was removed just now; that write requeues the set.
         approvals::Standing::Expired => return Ok(Next::OnChange),
         approvals::Standing::Open(_) => {
             for (namespace, name) in held_of_set(&mut *delivery.store.tables().await?, &resource.uid).await? {
@@ -95,11 +97,12 @@ async fn stamp_set(delivery: &Delivery, name: &Name, scope: &Scope) -> Result<Ne
             }
         }
     }
+
     resources::hold::<ServiceSet>(&delivery.store, name, &resource, SET_FINALIZER).await?;
     let kept = set_versions::apply_pin(&mut *delivery.store.tables().await?, &resource.uid, set.clone()).await?;
     let set = match kept {
         Ok(kept) => kept,
-        // Nothing is made, and nothing goes.
+        // Nothing is created and nothing is deleted.
         Err(problem) => {
             let verdicts = Verdict::stalled("VersionMissing", format!("spec.pin.version: {problem}"));
             let tally = Tally::load(delivery, &resource.uid).await?;
@@ -107,12 +110,13 @@ async fn stamp_set(delivery: &Delivery, name: &Name, scope: &Scope) -> Result<Ne
             return Ok(Next::OnChange);
         }
     };
-    // Its template may be another one now.
+
+    // The pinned version may have another template.
     let is_turned = set_versions::follow_pin(delivery, &resource.uid, &set).await?;
     let scope = if is_turned { &Scope::All } else { scope };
     let template = match Template::read(&name.name, &set.spec) {
         Ok(template) => template,
-        // Of a hub that took other expressions: nothing is made, and nothing goes.
+        // A hub that accepted other expressions wrote this spec. Nothing is created and nothing is deleted.
         Err(problems) => {
             let told = problems.iter().map(|problem| format!("spec.{}: {}", problem.field, problem.why));
             let verdicts = Verdict::stalled("SpecInvalid", told.collect::<Vec<_>>().join("; "));
@@ -121,6 +125,7 @@ async fn stamp_set(delivery: &Delivery, name: &Name, scope: &Scope) -> Result<Ne
             return Ok(Next::OnChange);
         }
     };
+
     let grants = load_grants_for(&delivery.store, &name.namespace).await?;
     let urls = SourceUrls::default();
     let mut stamper = Stamper { delivery, name, set_uid: &resource.uid, set: &set, template, grants, urls };
@@ -132,30 +137,33 @@ async fn stamp_set(delivery: &Delivery, name: &Name, scope: &Scope) -> Result<Ne
             }
         }
     }
+
     let has_left = let_go(delivery, name, &resource, &set).await?;
     let begun = Instant::now();
     let advance = rollouts::advance(delivery, name, (&resource, &set), scope).await?;
     delivery.sets.rest_after(name, begun.elapsed());
     if advance.is_none() && Policy::of(&set.spec.rollout).is_ok() {
-        // The set was changed meanwhile, which has it looked at again: there is nothing to say of what it was.
+        // The set was changed meanwhile. That change requeues it, and a status of the old spec would be stale.
         return Ok(Next::OnChange);
     }
+
     let tally = Tally::load(delivery, &resource.uid).await?;
     let verdicts = judge(delivery, &set, &tally, advance.as_ref());
     let next_look = advance.as_ref().and_then(|advance| advance.next_look);
     write_status(delivery, name, (&resource, &set), (tally, verdicts, advance)).await?;
+
     let until =
         |time: i64| Duration::from_secs(time.saturating_sub(delivery.clock.now().as_second()).max(0).unsigned_abs());
     let looks = [
         has_left.then(|| Duration::from_secs(WINDOW.as_secs().unsigned_abs() + 1)),
-        // Clocks are set, and clusters fall silent.
+        // Requeue early enough for clocks that are set and clusters that fall silent.
         next_look.map(|time| until(time).clamp(SOON, LONGEST_REST)),
         overridden.left(),
     ];
     Ok(looks.into_iter().flatten().min().map_or(Next::OnChange, Next::After))
 }
 
-/// The clusters among which a set of a namespace selects, [`CHUNK`] at a time.
+/// The clusters that a set of a namespace may select, [`CHUNK`] at a time.
 pub struct ClusterPages(VecDeque<ListQuery>);
 
 impl ClusterPages {
@@ -178,35 +186,35 @@ impl ClusterPages {
     }
 }
 
-/// A set, while its services are made.
+/// A set while its services are created.
 pub struct Stamper<'a> {
     pub delivery: &'a Delivery,
     pub name: &'a Name,
     pub set_uid: &'a str,
     pub set: &'a ServiceSet,
     pub template: Template<'a>,
-    /// That concern the set's namespace.
+    /// Grants that concern the set's namespace.
     pub grants: Vec<NamedGrant>,
     pub urls: SourceUrls,
 }
 
-/// What of a cluster is to be done.
+/// The step for one cluster.
 pub enum Step {
-    /// The set's namespace has no right there: who asks learns not even that there is such a cluster.
+    /// The set's namespace has no grant there. Its users must not even learn that the cluster exists.
     NotGranted,
-    /// It keeps what it has.
+    /// The cluster keeps what it has.
     Problem(String),
-    /// Another service has its name.
+    /// Another service has the name of this one.
     Taken {
         problem: String,
-        /// Its uid.
+        /// Uid of that service.
         by: String,
     },
     Add(Value),
     Change {
         found: Resource,
         object: Value,
-        /// Of the spec, or `labels`.
+        /// Changed fields of the spec, or `labels`.
         fields: Vec<String>,
     },
     Same,
@@ -236,7 +244,8 @@ impl<'a> Stamper<'a> {
         mark_left(&self.delivery.store, rows.into_values()).await
     }
 
-    /// Makes what is to be made on some clusters, and takes the rows of those that are the set's.
+    /// Creates and changes the services on some clusters. Removes from `rows` the rows of all clusters that the set
+    /// selects.
     async fn stamp(
         &mut self,
         clusters: Vec<Resource>,
@@ -256,11 +265,11 @@ impl<'a> Stamper<'a> {
             });
             writes.extend(self.write(&cluster, row, step));
         }
-        // The store commits together what comes at the same time.
+        // The store commits concurrent writes together.
         join_all(writes).await.into_iter().collect()
     }
 
-    /// Those of the set's, each with what bears its service's name.
+    /// Returns the clusters that the set selects, each with the existing object of its service's name.
     pub async fn select(&self, clusters: Vec<Resource>) -> Result<Vec<(Resource, Option<Resource>)>, StoreError> {
         let is_selected = |cluster: &Resource| self.template.selects(&labels(&cluster.object));
         let selected: Vec<_> = clusters.into_iter().filter(is_selected).collect();
@@ -273,7 +282,7 @@ impl<'a> Stamper<'a> {
         ServiceDeployment::key(&Name::new(&self.name.namespace, &service_name(&self.name.name, cluster)))
     }
 
-    /// `found`: what bears the service's name.
+    /// `found`: the existing object of the service's name.
     pub async fn examine(
         &mut self,
         cluster: &Resource,
@@ -285,11 +294,13 @@ impl<'a> Stamper<'a> {
             (typed.metadata.labels.unwrap_or_default(), typed.metadata.annotations.unwrap_or_default());
         let has_service = row.is_some_and(SetMember::has_service);
         let problem = |text: String| Ok(Step::Problem(cut(&text, MAX_PROBLEM)));
+
         if let Err(Denied::NoGrant { .. }) = self.check_placement(cluster, &labels, &[], "")
             && !has_service
         {
             return Ok(Step::NotGranted);
         }
+
         let input = ClusterInput {
             uid: &cluster.uid,
             namespace: &cluster.key.namespace,
@@ -299,10 +310,12 @@ impl<'a> Stamper<'a> {
             metadata: &typed.spec.metadata,
             version: typed.status.as_ref().and_then(|status| status.kubernetes_version.as_deref()),
         };
+
         let stamped = match self.template.stamp(input) {
             Ok(stamped) => stamped,
             Err(error) => return problem(error.to_string()),
         };
+
         let mut object = json!({
             "apiVersion": format!("{GROUP}/{VERSION}"),
             "kind": "ServiceDeployment",
@@ -317,10 +330,12 @@ impl<'a> Stamper<'a> {
             Ok(spec) => spec,
             Err(error) => return problem(error.to_string()),
         };
+
         let urls = self.urls.of_spec(&self.delivery.store, &self.name.namespace, &spec).await?;
         if let Err(denied) = self.check_placement(cluster, &labels, &urls, &spec.target_namespace) {
             return problem(denied.to_string());
         }
+
         match found {
             None => Ok(Step::Add(object)),
             Some(found) if row.is_some_and(|row| row.service_uid == found.uid) => Ok(self.compare(found, object)),
@@ -354,7 +369,7 @@ impl<'a> Stamper<'a> {
         placement::check(request, &self.grants).map(drop)
     }
 
-    /// What the set's own service lacks.
+    /// Compares the set's existing service with what it should be.
     fn compare(&self, found: Resource, wanted: Value) -> Step {
         let mut object: Value = (*found.object).clone();
         let mut spec = wanted["spec"].as_object().cloned().unwrap_or_default();
@@ -364,6 +379,7 @@ impl<'a> Stamper<'a> {
                 None => drop(spec.remove(field)),
             }
         }
+
         let mut fields = differing(found.object["spec"].as_object(), &spec);
         object["spec"] = spec.into();
         if object["metadata"]["labels"] != wanted["metadata"]["labels"] {
@@ -371,6 +387,7 @@ impl<'a> Stamper<'a> {
             object["metadata"]["labels"] = wanted["metadata"]["labels"].clone();
         }
         object["metadata"]["ownerReferences"] = self.owner();
+
         if object == *found.object {
             return Step::Same;
         }
@@ -389,14 +406,14 @@ impl<'a> Stamper<'a> {
         }])
     }
 
-    /// Who changed the set has changed its services.
+    /// The author of the set's last change is the author of its services' change.
     fn sign(&self, object: &mut Value) {
         if let Some(author) = self.set.status.as_ref().and_then(|status| status.changed_by.as_deref()) {
             object["status"]["changedBy"] = author.into();
         }
     }
 
-    /// The write of a step, if there is something to write.
+    /// Returns the write of a step; None: there is nothing to write.
     fn write(
         &self,
         cluster: &Resource,
@@ -408,6 +425,7 @@ impl<'a> Stamper<'a> {
         let service_name = service_name(&self.name.name, &cluster.key.name);
         let key = self.key_on(&cluster.key.name);
         let mut taken_by = None;
+
         let change = match step {
             Step::NotGranted => return None,
             Step::Problem(problem) => {
@@ -441,12 +459,13 @@ impl<'a> Stamper<'a> {
         if change.is_none() && row == known && taken_by.is_none() {
             return None;
         }
+
         let place = key.clone();
         let (cluster_uid, delivery, name) = (cluster.uid.clone(), self.delivery, self.name);
         Some(async move {
             let saved = delivery.store.transact(move |tx| {
                 Box::pin(async move {
-                    // What a rollout knows of the service that was there before is nothing of this one.
+                    // The rollout's row of an earlier service on this cluster does not apply to the new one.
                     if let Some(Change::Create(_)) = change {
                         delete_member(tx, &row.set_uid, &row.cluster_uid).await?;
                     }
@@ -457,16 +476,19 @@ impl<'a> Stamper<'a> {
                     }
                 })
             });
+
             let is_outdated = match saved.await {
-                // Somebody was faster.
+                // Another writer was faster.
                 Err(StoreError::Refused(_)) => true,
                 Err(error) => return Err(error),
-                // Who wakes it finds it by its row: one that went before that was written has woken nobody.
+                // `refill_sets` finds this set by its row when the other service is deleted. It may have run before
+                // this row was committed, so check once more whether that service still exists.
                 Ok(()) => match taken_by {
                     Some(by) => delivery.store.get(&place).await?.is_none_or(|now| now.uid != by),
                     None => false,
                 },
             };
+
             if is_outdated {
                 delivery.sets.add(name.clone(), Scope::Some([cluster_uid].into()));
             }
@@ -475,7 +497,7 @@ impl<'a> Stamper<'a> {
     }
 }
 
-/// Notes whose cluster is none of the set's any more.
+/// Marks the rows of clusters that the set no longer selects.
 async fn mark_left(store: &Store, rows: impl Iterator<Item = SetMember>) -> Result<(), StoreError> {
     let now = Timestamp::now().as_second();
     let left: Vec<SetMember> = rows
@@ -496,7 +518,7 @@ async fn mark_left(store: &Store, rows: impl Iterator<Item = SetMember>) -> Resu
     saved.await
 }
 
-/// Writes a member's service. What counted before goes on counting, until the rollout comes to it.
+/// Writes a member's service. The spec that counted before still counts until the rollout comes to the member.
 async fn write_service(tx: &mut Tx, key: farwater_store::Key, change: Change) -> Result<(), StoreError> {
     let before = tx.get(&key).await?;
     let written = tx.write(Write { key, change }).await?;
@@ -511,7 +533,7 @@ async fn write_service(tx: &mut Tx, key: farwater_store::Key, change: Change) ->
     Ok(())
 }
 
-/// Names of what differs.
+/// Names of the fields that differ.
 fn differing(known: Option<&Map<String, Value>>, wanted: &Map<String, Value>) -> Vec<String> {
     let empty = Map::new();
     let known = known.unwrap_or(&empty);
@@ -519,13 +541,14 @@ fn differing(known: Option<&Map<String, Value>>, wanted: &Map<String, Value>) ->
     names.into_iter().filter(|name| known.get(*name) != wanted.get(*name)).cloned().collect()
 }
 
-/// Whether a set that has lost so many would lose them by a slip; else none.
+/// Returns why a set that loses `lost` clusters and keeps `kept` may lose them by mistake; None: it loses few.
 pub fn find_brake(lost: usize, kept: i64) -> Option<String> {
     let all = lost as u64 + kept.unsigned_abs();
     is_mass_loss(lost as u64, all).then(|| describe_loss(lost as u64, all))
 }
 
-/// Deletes the services of clusters that have left, unless too many have at once; whether some still count.
+/// Deletes the services of clusters that have left, unless too many left at once. Returns whether rows of such clusters
+/// were found.
 async fn let_go(delivery: &Delivery, name: &Name, resource: &Resource, set: &ServiceSet) -> Result<bool, StoreError> {
     let (left, counts) = {
         let mut tables = delivery.store.tables().await?;
@@ -536,15 +559,18 @@ async fn let_go(delivery: &Delivery, name: &Name, resource: &Resource, set: &Ser
         (left, count_members(&mut tables, &resource.uid).await?)
     };
     let since = Timestamp::now().as_second() - WINDOW.as_secs();
-    // Those that somebody has looked at lead to nothing again, and on a cluster that is gone nothing is deleted.
+    // Members that have braked the fleet before do not count again, and nothing is deleted on a cluster whose resource
+    // is gone.
     let counts_as_lost =
         |row: &&SetMember| row.left_at > since && row.braked == 0 && delivery.clusters.get(&row.cluster_uid).is_some();
     let lost = left.iter().filter(counts_as_lost).count();
+
     let is_new = left.iter().any(|row| row.has_service() && row.braked == 0);
     if let Some(why) = find_brake(lost, counts.matched).filter(|_| is_new) {
         brake(delivery, name, resource, &left, why).await?;
         return Ok(true);
     }
+
     let mut steps = Vec::new();
     for row in left {
         let is_old = row.left_at <= since;
@@ -570,6 +596,7 @@ async fn brake(
     why: String,
 ) -> Result<(), StoreError> {
     const SHOWN: usize = 10;
+
     let waiting =
         left.iter().filter(|row| row.has_service()).filter_map(|row| cluster_name(delivery, &row.cluster_uid));
     let mut names: Vec<String> = waiting.collect();
@@ -577,12 +604,14 @@ async fn brake(
     let more = names.len().saturating_sub(SHOWN);
     names.truncate(SHOWN);
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+
     let message = format!(
         "the selector no longer finds {}{more}; all deletions of the fleet are stopped until an administrator reviews this: kubectl {}",
         names.join(", "),
         release()
     );
     tracing::error!(set = %name, why, next = format!("kubectl {}", release()), "nothing is deleted in the fleet any more");
+
     let (about, set_uid) = (resource.clone(), resource.uid.clone());
     let braked = delivery.store.transact(move |tx| {
         Box::pin(async move {
@@ -599,7 +628,8 @@ pub fn cluster_name(delivery: &Delivery, uid: &str) -> Option<String> {
     delivery.clusters.get(uid).map(|state| format!("{}/{}", state.namespace, state.name))
 }
 
-/// Unless nothing may be deleted now. A cluster whose resource is gone has nothing that could be.
+/// Deletes a member's service, unless deletions are frozen. A freeze does not matter if the cluster's resource is gone,
+/// because nothing can be deleted there.
 async fn drop_service(delivery: &Delivery, name: &Name, row: SetMember, set: &ServiceSet) -> Result<(), StoreError> {
     let key = ServiceDeployment::key(&Name::new(&name.namespace, &row.service_name));
     let is_gone = delivery.clusters.get(&row.cluster_uid).is_none();
@@ -610,7 +640,8 @@ async fn drop_service(delivery: &Delivery, name: &Name, row: SetMember, set: &Se
             if !is_gone && freeze_prunes::is_frozen(tx).await? {
                 return Ok(());
             }
-            // What becomes of workloads is what the set says now: changed since it was read, it is looked at once more.
+            // The set says what happens to workloads. If it was changed since it was read, do nothing: that change
+            // requeues it.
             if !resources::is_current(tx, &set_key, (&row.set_uid, generation)).await? {
                 return Ok(());
             }
@@ -639,7 +670,7 @@ async fn delete_service(
     Ok(())
 }
 
-/// Lets all services go, or leaves them to whoever orphans them; then the set itself.
+/// Deletes all services of a set, or leaves them to the garbage collector if that orphans them. Then deletes the set.
 async fn remove_set(
     delivery: &Delivery,
     name: &Name,
@@ -647,8 +678,10 @@ async fn remove_set(
     set: &ServiceSet,
 ) -> Result<Next, StoreError> {
     delivery.sets.know(name, &resource.uid, &set.spec.cluster_selector);
+
     let finalizers = set.metadata.finalizers.iter().flatten();
     let is_orphaning = finalizers.clone().any(|finalizer| finalizer == ORPHAN);
+
     if !is_orphaning {
         let rows = members_of_set(&mut *delivery.store.tables().await?, &resource.uid).await?;
         mark_left(&delivery.store, rows.into_iter()).await?;
@@ -661,6 +694,7 @@ async fn remove_set(
             return Ok(Next::OnChange);
         }
     }
+
     let (uid, held) = (resource.uid.clone(), resource.clone());
     let removed = delivery.store.transact(move |tx| {
         Box::pin(async move {
@@ -677,10 +711,10 @@ async fn remove_set(
     Ok(Next::OnChange)
 }
 
-/// How a set's members do.
+/// Counts and problems of a set's members.
 struct Tally {
     counts: MemberCounts,
-    /// The first that can't be what they should be.
+    /// The first members that have a problem.
     troubled: Vec<SetMember>,
 }
 
@@ -693,7 +727,8 @@ impl Tally {
     }
 }
 
-/// What there is to say of a set's members.
+/// The set's conditions.
+
 fn judge(delivery: &Delivery, set: &ServiceSet, tally: &Tally, advance: Option<&Advance>) -> Vec<Verdict> {
     let MemberCounts { matched, ready, failed, leaving, braked } = tally.counts;
     let differing = advance.and_then(|advance| describe_differing(advance, matched));
@@ -710,7 +745,7 @@ fn judge(delivery: &Delivery, set: &ServiceSet, tally: &Tally, advance: Option<&
     } else if leaving > 0 && braked == 0 {
         Verdict::reconciling("Leaving", format!("lets go of {}", counted(leaving, "cluster")))
     } else if matched == 0 {
-        Verdict::ready("NoClusters", "the selector finds no cluster that this namespace may deploy to")
+        Verdict::reconciling(NO_CLUSTERS, describe_no_clusters(&set.spec.cluster_selector))
     } else if ready < matched {
         Verdict::reconciling("Progressing", format!("healthy on {ready} of {}{pinned}", counted(matched, "cluster")))
     } else if let Some((reason, message)) = differing {
@@ -718,6 +753,7 @@ fn judge(delivery: &Delivery, set: &ServiceSet, tally: &Tally, advance: Option<&
     } else {
         Verdict::ready("Healthy", format!("healthy on {}{pinned}", counted(matched, "cluster")))
     };
+
     if let Some((count, closed)) = advance.and_then(|advance| advance.frozen.as_ref()) {
         let message = format!("{} wait: {closed}", counted(*count, "cluster"));
         verdicts.push(Verdict::new(FROZEN, Some(true), "WindowClosed", message));
@@ -733,7 +769,7 @@ fn judge(delivery: &Delivery, set: &ServiceSet, tally: &Tally, advance: Option<&
     verdicts
 }
 
-/// `, at version 1, pinned by ada: slow`; empty: it follows its sources.
+/// `, at version 1, pinned by ada: slow`; empty: the set has no pin.
 fn describe_pin(set: &ServiceSet) -> String {
     let Some(pin) = &set.spec.pin else { return String::new() };
     let by = set.status.as_ref().and_then(|status| status.pinned_by.as_deref());
@@ -741,8 +777,8 @@ fn describe_pin(set: &ServiceSet) -> String {
     cut(&format!(", at version {}, pinned{signed}", pin.version), MAX_PROBLEM)
 }
 
-/// Why healthy members are not all at what the set asks for, with a reason in CamelCase; none: they are, though some may still soak, or it is
-/// not known yet whether a new revision concerns them.
+/// Why healthy members are not all at what the set wants, with a reason in CamelCase. None: they are, though some may
+/// still soak; or it is not known yet whether a new revision concerns them.
 fn describe_differing(advance: &Advance, matched: i64) -> Option<(&'static str, String)> {
     let Advance { status, counts, .. } = advance;
     let there = status.updated + status.soaking;
@@ -785,6 +821,7 @@ async fn write_status(
     let Tally { counts, troubled } = tally;
     let previous = set.status.clone().unwrap_or_default();
     let generation = set.metadata.generation.unwrap_or_default();
+
     let error = |row: SetMember| SetError {
         cluster: cluster_name(delivery, &row.cluster_uid).unwrap_or_default(),
         message: row.problem,
@@ -808,8 +845,11 @@ async fn write_status(
         override_proposed_by: None,
         override_proposed_at: None,
     };
+
     let is_news = dependencies::standing_of_set(&status) != dependencies::standing_of_set(&previous);
+    let events = set_news(&previous, &status);
     resources::write_status::<ServiceSet>(&delivery.store, name, &resource.uid, &status).await?;
+    events::raise(&delivery.store, resource, events).await?;
     if is_news {
         dependencies::wake_dependents_of_set(delivery, name).await?;
     }

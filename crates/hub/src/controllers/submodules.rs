@@ -1,4 +1,5 @@
-//! The submodules of a revision, and theirs: each is fetched from its own remote, with the credentials that are meant for it.
+//! The submodules of a revision, recursively: each is fetched from its own remote, with the credentials meant for that
+//! remote.
 
 use std::collections::{HashSet, VecDeque};
 
@@ -12,7 +13,8 @@ use super::{
 };
 use crate::delivery::Delivery;
 
-/// Fetches what the source's mirror lacks of the submodules of a commit. Without all of them the commit is not served.
+/// Fetches what the source's mirror lacks of a commit's submodules. If any of them is missing, the commit is not
+/// served.
 pub async fn fetch_submodules(
     delivery: &Delivery,
     source_uid: &str,
@@ -24,6 +26,7 @@ pub async fn fetch_submodules(
     let first = Git::submodules(&mirror, None, url, commit).await.map_err(unreadable)?;
     let mut pending: VecDeque<_> = first.into_iter().map(|module| (module, 1)).collect();
     let (mut seen, mut used): (HashSet<(String, ObjectId)>, Vec<Address>) = (HashSet::new(), Vec::new());
+
     while let Some((module, depth)) = pending.pop_front() {
         if !seen.insert((module.address.as_str().to_owned(), module.commit)) {
             continue;
@@ -43,6 +46,7 @@ pub async fn fetch_submodules(
         }
         pending.extend(inner.into_iter().map(|module| (module, depth + 1)));
     }
+
     if !seen.is_empty() {
         delivery.mirrors.git.trim_modules(&mirror, used).await;
     }

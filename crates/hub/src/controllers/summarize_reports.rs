@@ -1,4 +1,4 @@
-//! summarize_reports: what is assigned and what the agent says → the service's status.
+//! summarize_reports: a service's assignment and its agent's report → the service's status.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use farwater_fleet::{
     conditions::holding,
     notify::ServiceNews,
     parameters::SecretName,
-    summary::{self, Inputs, News},
+    summary::{self, Inputs},
 };
 use farwater_secrets::Stale;
 use farwater_store::{
@@ -27,9 +27,7 @@ use jiff::Timestamp;
 
 use super::{
     compute_desired::facts_of,
-    dependencies,
-    events::{self, Told},
-    freeze_prunes,
+    dependencies, events, freeze_prunes,
     queue::Next,
     resources::{self, Name},
     rollouts,
@@ -46,20 +44,23 @@ use crate::{
 pub async fn summarize_report(delivery: Arc<Delivery>, name: Name) -> Result<Next, StoreError> {
     let found = resources::load::<ServiceDeployment>(&delivery.store, &name).await?;
     let Some((resource, service)) = found else { return Ok(Next::OnChange) };
+
     let rows = load_service_rows(&mut *delivery.store.tables().await?, &resource.uid).await?;
     let ServiceRows { assignment: row, held, member, origin: known, parameters: handed, report } = rows;
-    // assign_revisions comes first, and asks for a summary when it is done.
+    // `assign_revisions` runs first, and requeues the summary when it is done.
     let Some(row) = row else { return Ok(Next::OnChange) };
     if Some(row.generation) != resource.object["metadata"]["generation"].as_i64() {
         return Ok(Next::OnChange);
     }
+
     let with = (known.as_ref(), (member.as_ref(), held.as_ref()));
     let facts = facts_of(&delivery, &row, service, with, &mut SourceUrls::default()).await?;
+
     let cluster = load_cluster(&delivery, &row).await?;
     let (entry, why) = match &cluster {
         Some(cluster) => {
             let secrets = secrets::resolve(&delivery, &facts).await?;
-            // Whoever puts them together for the first time asks for a summary when it is done.
+            // `compute_desired` resolves the parameters the first time, and requeues the summary then.
             let given = parameters::published(&delivery, &facts, cluster, handed.as_ref()).await?;
             let Some(given) = given else { return Ok(Next::OnChange) };
             let grants = load_grants_for(&delivery.store, &name.namespace).await?;
@@ -67,6 +68,7 @@ pub async fn summarize_report(delivery: Arc<Delivery>, name: Name) -> Result<Nex
         }
         None => unplaced_entry(&facts),
     };
+
     let said = report.as_ref().map(status::decode).transpose()?;
     let previous = facts.service.status.clone().unwrap_or_default();
     let is_frozen = cluster.as_ref().is_some_and(|cluster| cluster.frozen.is_some());
@@ -75,6 +77,7 @@ pub async fn summarize_report(delivery: Arc<Delivery>, name: Name) -> Result<Nex
     let requests = &delivery.checks.requests;
     let handled =
         farwater_api::requested_at(&facts.service.metadata).filter(|value| requests.is_assigned(&name, value));
+
     let status = summary::summarize(Inputs {
         generation: row.generation,
         deleting: facts.deleting(),
@@ -93,10 +96,11 @@ pub async fn summarize_report(delivery: Arc<Delivery>, name: Name) -> Result<Nex
         requested_at: handled.or(previous.last_handled_reconcile_at.as_deref()),
         stale: stale.as_deref(),
         previous: &previous,
-        // Pipelines take it for how long a service is healthy.
+        // Pipelines measure by this time how long a service is healthy.
         now: delivery.clock.now(),
     });
-    // Before the status says that it is held: what is not noted here is noted again.
+
+    // Before the status says that it is held: if this fails, the next reconcile still sees the service as newly held.
     if let Some(report) = said.as_ref().filter(|report| report.entry == entry.digest() && !facts.deleting()) {
         let standing = freeze_prunes::Standing {
             service_uid: &resource.uid,
@@ -106,17 +110,21 @@ pub async fn summarize_report(delivery: Arc<Delivery>, name: Name) -> Result<Nex
         };
         freeze_prunes::note_report(&delivery, standing).await?;
     }
-    // The same: what is told twice is told once.
+
+    // For the same reason. A notification that is saved twice is sent once.
     if !facts.deleting() {
         tell_others(&delivery, &resource, &facts, (&previous.conditions, &status.conditions)).await?;
     }
+
     resources::write_status::<ServiceDeployment>(&delivery.store, &name, &resource.uid, &status).await?;
     if !facts.deleting() {
-        raise_events(&delivery, &resource, summary::news(&previous, &status)).await?;
+        events::raise(&delivery.store, &resource, summary::news(&previous, &status)).await?;
     }
+
     if let Some(member) = &member {
         note_member(&delivery, member, &facts, (said.as_ref(), &status.conditions)).await?;
     }
+
     versions::note_report(&delivery, &facts, &entry, said.as_ref()).await?;
     if is_in_sync(said.as_ref(), &entry) {
         trust_origin(&delivery, &facts, &row.cluster_uid).await?;
@@ -127,29 +135,14 @@ pub async fn summarize_report(delivery: Arc<Delivery>, name: Name) -> Result<Nex
     if handled.is_some() {
         requests.forget(&name);
     }
+
     if facts.deleting() && is_removed(said.as_ref(), &entry) {
         delivery.services.add(name);
     }
     Ok(Next::OnChange)
 }
 
-async fn raise_events(delivery: &Delivery, resource: &Resource, all: Vec<News>) -> Result<(), StoreError> {
-    if all.is_empty() {
-        return Ok(());
-    }
-    let about = resource.clone();
-    let raised = delivery.store.transact(move |tx| {
-        Box::pin(async move {
-            for News { is_warning, reason, message } in all {
-                events::tell_again(tx, &about, &Told { is_warning, reason: reason.into(), message }).await?;
-            }
-            Ok(())
-        })
-    });
-    raised.await
-}
-
-/// Whoever wants to know learns that a service needs somebody, or does no more.
+/// Notifies that a service needs attention, or is healthy again.
 async fn tell_others(
     delivery: &Delivery,
     resource: &Resource,
@@ -160,12 +153,14 @@ async fn tell_others(
     if !notifications.is_anybody_told(&resource.key.namespace) {
         return Ok(());
     }
+
     let (ill, well) = (holding(now, "Stalled"), holding(now, "Ready"));
     let is_news = (ill.is_some() && holding(before, "Stalled").is_none())
         || (well.is_some() && holding(before, "Ready").is_none());
     if !is_news {
         return Ok(());
     }
+
     let (namespace, name) = (&resource.key.namespace, &resource.key.name);
     for target in notifications.targets(namespace, (EventKind::ServiceDeployment, name), &labels(&resource.object)) {
         if target.spec.r#type.is_git_host() {
@@ -187,7 +182,7 @@ async fn tell_others(
     Ok(())
 }
 
-/// A set says how many of its services are healthy, and its rollout goes on by what their agents say.
+/// Saves what a set counts of its member, and what its rollout decides by.
 async fn note_member(
     delivery: &Delivery,
     member: &MemberRollout,
@@ -216,7 +211,8 @@ async fn note_member(
     Ok(())
 }
 
-/// Which secrets of backends the service is handed as they were, because they can't be read again.
+/// Names the secrets of backends that the service gets as they were read earlier, because they can't be read now. None:
+/// there are none.
 async fn describe_stale(delivery: &Delivery, uid: &str) -> Result<Option<String>, StoreError> {
     const SHOWN: usize = 3;
     if delivery.secret_backends.external().is_none() {
@@ -226,10 +222,12 @@ async fn describe_stale(delivery: &Delivery, uid: &str) -> Result<Option<String>
     let mut told = Vec::new();
     for (kind, namespace, name) in handed {
         let Some(secret) = SecretName::of_index(&kind, &name) else { continue };
+
         let Some(Stale { since, error }) = delivery.secret_backends.stale(&namespace, &secret) else { continue };
         let since = Timestamp::from_second(since).map_or_else(|_| "before".to_owned(), |since| since.to_string());
         told.push(format!("{} is as it was read at {since}: {error}", secret.name));
     }
+
     let more = told.len().saturating_sub(SHOWN);
     told.truncate(SHOWN);
     let mut text = told.join("; ");
@@ -239,7 +237,7 @@ async fn describe_stale(delivery: &Delivery, uid: &str) -> Result<Option<String>
     Ok((!text.is_empty()).then_some(text))
 }
 
-/// Whether the agent has applied exactly this entry, and found nothing that would have to go.
+/// Whether the agent has applied exactly this entry, and found nothing to prune.
 fn is_in_sync(report: Option<&ServiceReport>, entry: &Entry) -> bool {
     let Action::Apply(deployment) = &entry.action else { return false };
     let may_prune = deployment.prune || deployment.hold_prune.is_some();
@@ -249,7 +247,7 @@ fn is_in_sync(report: Option<&ServiceReport>, entry: &Entry) -> bool {
         })
 }
 
-/// Nothing of another origin is left: from here on this is where the objects come from.
+/// No object of another origin is left, so save the assigned origin as the one that the objects come from.
 async fn trust_origin(delivery: &Delivery, facts: &ServiceFacts, cluster_uid: &str) -> Result<(), StoreError> {
     let Some(assigned) = facts.assigned_origin() else { return Ok(()) };
     let origin = assigned.or(facts.origin.as_ref());
@@ -284,7 +282,7 @@ async fn load_cluster(delivery: &Delivery, row: &Assignment) -> Result<Option<Cl
     Ok(ClusterFacts::load(delivery, &name).await?.filter(|cluster| cluster.uid == row.cluster_uid))
 }
 
-/// Nobody is told anything about a service without a cluster.
+/// A service without a cluster has no agent; this entry is only for its status.
 fn unplaced_entry(facts: &ServiceFacts) -> (Entry, Why) {
     let service = ServiceIdentity {
         uid: facts.uid.clone(),

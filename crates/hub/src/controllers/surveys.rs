@@ -1,4 +1,4 @@
-//! Counts of rollouts that somebody looks at: whoever looks at a set that is counted already costs nothing more.
+//! Counts of rollouts, shared by all who look at the same set.
 
 use std::{
     collections::HashMap,
@@ -9,11 +9,11 @@ use std::{
 use farwater_api::service_set::RolloutSurvey;
 use tokio::{sync::Mutex as AsyncMutex, time::Instant};
 
-/// A count is told for so many times as long as it took: looking takes a tenth of one core at most for each set.
+/// A count is used for this many times as long as it took, so that counting takes at most a tenth of a core per set.
 const REST: u32 = 10;
 const SHORTEST: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_secs(30);
-/// Sets whose counts are kept: some hundred kilobytes. More are counted anew more often.
+/// Maximum sets whose counts are kept: some hundred kilobytes. Beyond it, counts are repeated more often.
 const KEPT: usize = 64;
 
 struct Counted {
@@ -35,13 +35,13 @@ impl Surveys {
     fn place(&self, set_uid: &str) -> Place {
         let mut places = self.places();
         if places.len() >= KEPT && !places.contains_key(set_uid) {
-            // Who counts now has its place, and is done with it then.
+            // A count that is running keeps its own reference.
             places.clear();
         }
         Arc::clone(places.entry(set_uid.to_owned()).or_default())
     }
 
-    /// The last count, or a new one; of those who ask meanwhile nobody else counts.
+    /// Returns the last count, or a new one. Concurrent callers share one count.
     pub async fn get<E>(
         &self,
         set_uid: &str,

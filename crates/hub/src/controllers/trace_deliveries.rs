@@ -1,5 +1,5 @@
-//! What led to an entry of a cluster's desired state, told as a trace once that is published. Which trace it belongs to is
-//! known only then: its id derives from the entry. Nothing is kept unless somebody takes traces.
+//! The steps that led to an entry of a cluster's desired state, reported as a trace once the state is published. Only
+//! then is the trace known, because its id derives from the entry. Nothing is kept while traces are off.
 
 use std::{
     collections::HashMap,
@@ -15,12 +15,12 @@ use farwater_api::{
 };
 use farwater_telemetry::traces::{self, Interval, Span};
 
-/// Sources and services that are remembered; of more, something is missing in their traces.
+/// Maximum sources and services that are remembered; beyond it, traces are incomplete.
 const REMEMBERED: usize = 100_000;
-/// A fetch that was over for longer when a service was assigned is not what it was waited for.
+/// A fetch that ended longer ago than this when a service was assigned did not lead to that assignment.
 const RELATED: Duration = Duration::from_secs(600);
 
-/// When sources moved and services were assigned, until that is told.
+/// When sources moved and services were assigned, until that is reported.
 #[derive(Debug, Default)]
 pub struct Timeline {
     fetches: Mutex<HashMap<String, Fetched>>,
@@ -62,7 +62,7 @@ impl Timeline {
         }
     }
 
-    /// What led to a service's new entry. Its assignment is forgotten with that.
+    /// Takes what led to a service's new entry, and forgets the assignment.
     fn take(&self, service_uid: &str) -> (Option<Fetched>, Option<Assigned>) {
         let assigned = self.assignments.lock().unwrap_or_else(PoisonError::into_inner).remove(service_uid);
         let fetches = self.fetches.lock().unwrap_or_else(PoisonError::into_inner);
@@ -98,7 +98,7 @@ pub struct Published<'a> {
     pub interval: Interval,
 }
 
-/// Tells the hub's part of the trace of each.
+/// Reports the hub's part of each entry's trace.
 pub fn tell(timeline: &Timeline, published: Published<'_>, entries: &[NewEntry]) {
     for entry in entries {
         let (fetched, assigned) = timeline.take(&entry.service.uid);

@@ -1,6 +1,7 @@
 //! track_clusters: heartbeats and agents → the status of Clusters.
 //!
-//! A poll is the heartbeat. It is kept in memory and saved in batches; a Cluster changes only when something does.
+//! A poll is the heartbeat. It is kept in memory and saved in batches; a Cluster is only written when something
+//! changes.
 
 use std::{sync::Arc, time::Duration};
 
@@ -38,25 +39,25 @@ use crate::{
     identity::Standing,
 };
 
-/// A cluster that misses this many polls is not ready.
 /// Reasons of `Ready`.
 const SILENT: &str = "AgentSilent";
 const NOT_JOINED: &str = "NotJoined";
+/// A cluster that misses this many polls is not ready.
 const MISSED_POLLS: u32 = 3;
-/// Condition of a Cluster whose agent's version and the hub's don't go together, and its reasons.
+/// Condition of a Cluster whose agent has a version that does not go with the hub's, and its reasons.
 const VERSION_SKEW: &str = "VersionSkew";
 const SKEWS: [(Skew, &str); 3] =
     [(Skew::AgentAhead, "AgentAhead"), (Skew::AgentTooNew, "AgentTooNew"), (Skew::AgentTooOld, "AgentTooOld")];
-/// How long one poll may be late: the network, and an agent that was starting.
+/// How late one poll may be: the network, and an agent that was starting.
 const LATENESS: Duration = Duration::from_secs(2);
-/// How late a silent cluster that polls again is seen to be ready.
+/// Maximum delay until a silent cluster that polls again is seen to be ready.
 const MAX_LOOK: Duration = Duration::from_secs(5);
-/// Heartbeats that a crash may lose; they only say when a cluster was last heard.
+/// Heartbeats of this time may be lost by a crash; they only say when a cluster was last heard.
 const FLUSH: Duration = Duration::from_secs(10);
-/// Expired tokens and nonces are refused anyway; this only bounds their number.
+/// Expired tokens and nonces are refused in any case; this only bounds their number.
 const EXPIRE: Duration = Duration::from_secs(300);
 
-/// Saves heartbeats and forgets what has expired, until told to stop.
+/// Saves heartbeats and deletes what has expired, until shutdown.
 pub async fn flush_heartbeats(delivery: Arc<Delivery>, shutdown: CancellationToken) {
     let mut last_expiry = tokio::time::Instant::now();
     loop {
@@ -89,7 +90,7 @@ async fn flush(delivery: &Delivery) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Brings one Cluster's status up to date. Comes again by itself when the next poll is overdue.
+/// Updates the status of one Cluster, and requeues it for when its next poll is overdue.
 pub async fn track_cluster(delivery: Arc<Delivery>, uid: String) -> Result<Next, StoreError> {
     let Some(state) = delivery.clusters.get(&uid) else { return forget_cluster(&delivery, uid).await };
     if state.is_settled()
@@ -97,7 +98,7 @@ pub async fn track_cluster(delivery: Arc<Delivery>, uid: String) -> Result<Next,
     {
         return Ok(Next::After(left));
     }
-    // Taken back first: a change that comes from here on unsettles it again.
+    // Settle before the write: a change that arrives from here on unsettles the cluster again.
     state.settle(true);
     let next = write_cluster(&delivery, &state, &uid).await;
     if !matches!(next, Ok((_, true))) {
@@ -106,92 +107,100 @@ pub async fn track_cluster(delivery: Arc<Delivery>, uid: String) -> Result<Next,
     next.map(|(next, _)| next)
 }
 
-/// Answers when to come again, and whether the cluster is ready.
+/// Returns when to requeue, and whether the cluster is ready.
 async fn write_cluster(delivery: &Delivery, state: &ClusterState, uid: &str) -> Result<(Next, bool), StoreError> {
     let name = Name::new(&state.namespace, &state.name);
+
     let Some((resource, cluster)) = resources::load::<Cluster>(&delivery.store, &name).await? else {
         return Ok((Next::OnChange, false));
     };
     if resource.uid != uid {
         return Ok((Next::OnChange, false));
     }
+
     let (mut agent, update, keys) = {
         let mut tables = delivery.store.tables().await?;
         let (agent, update) = (load_agent(&mut tables, uid).await?, load_agent_update(&mut tables, uid).await?);
         (agent, update, load_agent_keys(&mut tables, uid).await?)
     };
+
     let report = update.as_ref().map(|row| advance_agents::read_report(uid, &row.report)).transpose()?.flatten();
     if let Some(agent) = agent.as_mut() {
         confirm_restored(delivery, &cluster, agent).await?;
         request_keys(delivery, &cluster, state, keys.as_ref());
     }
+
     let standing = delivery.identity.standing(&keys.as_ref().map(position_of).unwrap_or_default());
     let now = delivery.clock.now();
     let quarantine = keep_quarantine(delivery, state, now).await?;
     let deadline = agent.as_ref().map(|_| silence_deadline(state, delivery.clock.steady_since()));
     let said = Said { agent: agent.as_ref(), update: update.as_ref(), report: report.as_ref(), standing, quarantine };
+
     let status = resolve_status(&cluster, state, said, deadline, now);
     state.show_skew(status.conditions.iter().any(|condition| condition.type_ == VERSION_SKEW));
     if is_away(cluster.status.as_ref()) != is_away(Some(&status)) {
-        // Rollouts pass over whoever is away, and nothing else is written of one that is back.
+        // Rollouts pass over clusters that are away, and nothing else is written when one of them is back.
         let has = sets_of_cluster(&mut *delivery.store.tables().await?, uid).await?;
         delivery.sets.note_cluster(&name, uid, &state.labels, &has);
     }
+
     resources::write_status::<Cluster>(&delivery.store, &name, uid, &status).await?;
     let Some(deadline) = deadline else { return Ok((Next::OnChange, false)) };
     let left = deadline - now.as_second();
-    // Ready: look again when it would stop being so. Silent: about as often as it should have polled.
+    // Ready: requeue for when it would stop being ready. Silent: requeue about as often as it should poll.
     let wait = if left > 0 { Duration::from_secs(left.unsigned_abs()) } else { state.poll_interval.min(MAX_LOOK) };
     Ok((Next::After(wait), left > 0))
 }
 
-/// Whether no agent is heard, as it is told.
+/// Whether no agent is heard, according to the status.
 fn is_away(status: Option<&ClusterStatus>) -> bool {
     let ready = status.into_iter().flat_map(|status| &status.conditions).find(|one| one.type_ == "Ready");
     ready.is_none_or(|ready| [SILENT, NOT_JOINED].contains(&ready.reason.as_str()))
 }
 
-/// Seconds since 1970 at which the cluster counts as silent. A hub that was away heard nobody: it counts from its own start, or from
-/// when its clock was set.
+/// When the cluster counts as silent, in seconds since 1970. A hub that was away heard no polls, so it counts from its
+/// own start, or from when its clock was set.
 pub fn silence_deadline(state: &ClusterState, started: i64) -> i64 {
     let heard = state.heard().unwrap_or(0).max(started);
     let patience = (state.poll_interval + LATENESS) * MISSED_POLLS;
     heard.saturating_add_unsigned(patience.as_secs())
 }
 
-/// For how long the cluster may be quiet until it counts as silent; none: it does.
+/// How long the cluster may be quiet until it counts as silent; None: it does already.
 pub fn until_silent(state: &ClusterState, clock: Clock) -> Option<Duration> {
     let left = silence_deadline(state, clock.started) - clock.now;
     (left >= 0).then(|| Duration::from_secs(left.unsigned_abs()))
 }
 
-/// What is known from the agent, and of it.
+/// The known state of an agent.
 struct Said<'a> {
     agent: Option<&'a Agent>,
     update: Option<&'a AgentUpdateRow>,
     report: Option<&'a AgentReport>,
     /// How far it has followed the hub's keys.
     standing: Standing,
-    /// Where two agents with one identity run.
+    /// Hosts of two agents that use one identity; None: there is one agent.
     quarantine: Option<String>,
 }
 
-/// What was found in memory outlives a restart.
+/// Saves a quarantine that was found in memory, so that it outlives a restart. Returns its hosts.
 async fn keep_quarantine(
     delivery: &Delivery,
     state: &ClusterState,
     now: Timestamp,
 ) -> Result<Option<String>, StoreError> {
     let known = load_quarantines(&mut *delivery.store.tables().await?).await?;
+
     if let Some(row) = known.into_iter().find(|row| *row.cluster_uid == *state.uid) {
         return Ok(Some(row.hosts));
     }
+
     let Some(hosts) = state.quarantine() else { return Ok(None) };
     let row = Quarantine { cluster_uid: state.uid.to_string(), since: now.as_second(), hosts: hosts.clone() };
     let used_by_both = state.key_print.clone();
     let save = delivery.store.transact(move |tx| {
         Box::pin(async move {
-            // An agent that has joined meanwhile is neither of the two: its Cluster is looked at again.
+            // An agent that has joined meanwhile is neither of the two, and its join requeues the Cluster.
             let agent = load_agent(tx, &row.cluster_uid).await?;
             if agent.map(|agent| key_print(&agent.public_key)) == used_by_both {
                 save_quarantine(tx, &row).await?;
@@ -214,6 +223,7 @@ fn resolve_status(
     let generation = cluster.metadata.generation.unwrap_or(0);
     let ahead = agent.and_then(|_| shown_skew(state.ahead(), previous.clock_skew_seconds));
     let skew = agent.and_then(|agent| explain_versions(state.skew(), &previous.conditions, &agent.agent_version));
+
     let mut verdicts = match (agent, deadline) {
         _ if quarantine.is_some() => {
             let hosts = quarantine.unwrap_or_default();
@@ -255,6 +265,7 @@ fn resolve_status(
             Verdict::reconciling(NOT_JOINED, format!("no agent has joined; run: farwater cluster join {name}"))
         }
     };
+
     if let Some(agent) = agent.filter(|agent| agent.restored_epoch != 0) {
         let epoch = agent.restored_epoch;
         let message = format!(
@@ -263,6 +274,7 @@ fn resolve_status(
         );
         verdicts.push(Verdict::new("Restored", Some(true), "DatabaseOlderThanAgent", message));
     }
+
     if let Some(row) = update.filter(|row| !row.failed.is_empty()) {
         verdicts.push(Verdict::new("AgentUpdated", Some(false), "WentBack", row.reason.clone()));
     }
@@ -275,6 +287,7 @@ fn resolve_status(
         );
         verdicts.push(Verdict::new("ClockSkewed", Some(true), "ClocksDiffer", message));
     }
+
     ClusterStatus {
         clock_skew_seconds: ahead,
         observed_generation: Some(generation),
@@ -290,8 +303,8 @@ fn resolve_status(
     }
 }
 
-/// What is shown of a clock: nothing below a minute, and no change of less than that. A hub that was restarted has not heard of
-/// it yet.
+/// The clock skew to show: none below a minute, and the one shown before if it differs by less. A restarted hub has not
+/// heard a skew yet and keeps the one shown.
 fn shown_skew(heard: Option<i64>, shown: Option<i64>) -> Option<i64> {
     let Some(heard) = heard else { return shown };
     match shown {
@@ -301,8 +314,8 @@ fn shown_skew(heard: Option<i64>, shown: Option<i64>) -> Option<i64> {
     }
 }
 
-/// What is wrong between the agent's version and the hub's. A hub that was restarted has not heard of it yet, and goes on saying
-/// what was said before.
+/// Condition about an agent's version that does not go with the hub's. A restarted hub has not heard of it yet and
+/// repeats the condition that is shown.
 fn explain_versions(heard: Option<Skew>, shown: &[Condition], agent_version: &str) -> Option<Verdict> {
     let skew = match heard {
         Some(skew) => skew,
@@ -318,7 +331,7 @@ fn explain_versions(heard: Option<Skew>, shown: &[Condition], agent_version: &st
     Some(Verdict::new(VERSION_SKEW, Some(true), reason, message))
 }
 
-/// `24h ahead of`, to the nearest minute: what a way through the network took must not turn a day into 23h59m.
+/// `24h ahead of`, rounded to the minute: network latency must not turn a day into 23h59m.
 fn describe_skew(ahead: i64) -> String {
     let minutes = (ahead.unsigned_abs() + 30) / 60;
     let side = if ahead > 0 { "ahead of" } else { "behind" };
@@ -346,7 +359,7 @@ async fn confirm_restored(delivery: &Delivery, cluster: &Cluster, agent: &mut Ag
     delivery.note_new_entries(&agent.cluster_uid).await
 }
 
-/// Has the agent asked for new keys of its own once for each value of the annotation.
+/// Requests new keys from the agent, once per value of the annotation.
 fn request_keys(delivery: &Delivery, cluster: &Cluster, state: &ClusterState, keys: Option<&AgentKeys>) {
     let value = cluster.metadata.annotations.as_ref().and_then(|all| all.get(RENEW_KEYS));
     let wanted = value
@@ -357,14 +370,17 @@ fn request_keys(delivery: &Delivery, cluster: &Cluster, state: &ClusterState, ke
     }
 }
 
-/// The Cluster resource is gone. Its agent is refused from now on and keeps what it runs; services that named it are told.
+/// Handles a Cluster resource that is gone. Its agent is refused from now on and keeps what it runs. Services that
+/// named the cluster are requeued.
 async fn forget_cluster(delivery: &Delivery, uid: String) -> Result<Next, StoreError> {
-    // That it isn't in memory proves nothing, and an identity that is lost must be made anew by hand.
+    // A cluster that is missing in memory may still exist, and a lost identity has to be joined again by hand. So check
+    // the resources.
     let mut exists = false;
     resources::list_pages::<Cluster>(&delivery.store, None, |resource| exists |= resource.uid == uid).await?;
     if exists {
         return Ok(Next::OnChange);
     }
+
     let rows = farwater_store::delivery::assignments_of_cluster(&mut *delivery.store.tables().await?, &uid).await?;
     delivery.store.transact(move |tx| Box::pin(async move { delete_cluster(tx, &uid).await })).await?;
     for row in rows {

@@ -1,8 +1,8 @@
-//! Turns at hosts: how many of its repositories a host is asked for at the same time, and that one which says nothing takes no
-//! places that others need.
+//! Turns at hosts: a limit on concurrent requests to one host, so that a host that does not answer takes no places that
+//! others need.
 //!
-//! A host has to answer once before it is asked by several at once, so that neither a dead one nor a thousand new names of one
-//! hold more than a few places until their time is over.
+//! A host has to answer once before several requests go to it at a time. So neither a dead host nor a thousand new
+//! names of one hold more than a few places until their timeouts.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -14,40 +14,41 @@ use farwater_sources::Address;
 
 use super::git::SourceFailure;
 
-/// Requests to one host at the same time: hosts throttle, and a stuck one must not take all places.
+/// Maximum concurrent requests to one host: hosts throttle, and a stuck one must not take all places.
 const PER_HOST: usize = 8;
-/// Requests to all hosts together that did not answer the last time, or were never asked.
+/// Maximum concurrent requests to all hosts that did not answer last time or were never asked.
 const UNPROVEN: usize = 8;
-/// Hosts that are remembered either way; more are forgotten together.
+/// Maximum number of remembered hosts, answering or silent; beyond it, all are forgotten.
 const MAX_HOSTS: usize = 10_000;
-/// When a source whose host is busy comes again.
+/// When to requeue a source whose host is busy.
 const HOST_BUSY: Duration = Duration::from_millis(250);
-/// When one comes again whose host does not answer: many may wait for it.
+/// When to requeue a source whose host does not answer; many sources may wait for it.
 const HOST_SILENT: Duration = Duration::from_secs(5);
 
-/// What a host is asked for: one that answers for repositories may hang over large files.
+/// The purpose of a request: a host that answers for repositories may hang on large files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Asks {
     Repository,
     LargeFiles,
 }
 
-/// Who is being asked, and who did not answer. Lost at a restart, which only means asking one at a time first.
+/// Hosts with running requests, and hosts that did not answer. Lost at a restart, which only means that each is asked
+/// by one request first.
 #[derive(Default)]
 pub struct Turns(Mutex<Hosts>);
 
 #[derive(Default)]
 struct Hosts {
     busy: HashMap<String, usize>,
-    /// However many sources are of one repository.
+    /// One request per repository, however many sources name it.
     repositories: HashSet<String>,
     answering: HashSet<(String, Asks)>,
     silent: HashSet<(String, Asks)>,
-    /// Those that are not known to answer and are being asked.
+    /// Hosts that are not known to answer and are being asked.
     tried: HashSet<(String, Asks)>,
 }
 
-/// One request to a host at a time of its own. Ends when dropped.
+/// One running request to a host. Ends when dropped.
 pub struct Turn<'a> {
     turns: &'a Turns,
     host: (String, Asks),
@@ -56,7 +57,7 @@ pub struct Turn<'a> {
 }
 
 impl Turns {
-    /// A turn at a repository, if its host has one left; else when to come again.
+    /// Takes a turn at a repository if its host has one left; otherwise returns when to try again.
     pub fn enter(&self, url: &str, asks: Asks) -> Result<Turn<'_>, Duration> {
         let (name, repository) = names_of(url);
         let mut hosts = self.hosts();
@@ -78,8 +79,8 @@ impl Turns {
         Ok(Turn { turns: self, host, repository, is_proven })
     }
 
-    /// The same for whoever holds a place meanwhile that others need: a host that does not answer is not waited for, and a busy
-    /// one only so long.
+    /// The same for a caller that holds a place others need meanwhile: it does not wait for a silent host, and for a
+    /// busy one only for `patience`.
     pub async fn wait_to_enter(&self, url: &str, asks: Asks, patience: Duration) -> Result<Turn<'_>, SourceFailure> {
         let given_up = tokio::time::Instant::now() + patience;
         loop {
@@ -102,7 +103,8 @@ impl Turns {
 }
 
 impl Turn<'_> {
-    /// Notes whether the host answered. `failure` is a condition's reason; one that can't be reached, or that fails itself, says nothing new of it.
+    /// Notes whether the host answered. `failure`: reason of a condition. A host that can't be reached or fails itself
+    /// proves nothing new.
     pub fn end(self, failure: Option<&str>) {
         let mut hosts = self.turns.hosts();
         let Hosts { answering, silent, .. } = &mut *hosts;
@@ -135,7 +137,7 @@ impl Drop for Turn<'_> {
     }
 }
 
-/// Of the host, and of the repository. What is no address is refused later, by whoever reads it.
+/// Names of the host and of the repository. A text that is no address is refused later.
 fn names_of(url: &str) -> (String, String) {
     match Address::parse_any(url) {
         Ok(address) => (format!("{}:{}", address.host(), address.port()), address.identity()),

@@ -1,4 +1,4 @@
-//! Whether a revision is signed as its source demands. What isn't is never served.
+//! Whether a revision is signed as its source demands. A revision that is not is never served.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ fn mode(mode: GitVerificationMode) -> VerifyMode {
     }
 }
 
-/// By what a revision is verified; `None` if nothing is demanded of it.
+/// The signature that verifies a revision; `None`: no signature is required.
 pub async fn verify_revision(
     delivery: &Delivery,
     source_uid: &str,

@@ -1,4 +1,4 @@
-//! The versions of a service: noted when they are assigned and when their agent speaks of them, and found again for a pin.
+//! The versions of a service: saved when they are assigned and when the agent reports on them, and looked up for a pin.
 
 use farwater_api::{
     Digest,
@@ -36,7 +36,7 @@ fn row(service_uid: &str, version: &Version) -> Result<VersionRow, StoreError> {
     })
 }
 
-/// Notes what was assigned, in the transaction that assigns it.
+/// Adds the assigned candidate to the history, in the transaction that assigns it.
 pub async fn note_assignment(
     tx: &mut Connection,
     service_uid: &str,
@@ -49,7 +49,7 @@ pub async fn note_assignment(
     append(tx, service_uid, (last, &next), now).await
 }
 
-/// Saves a version with a number of its own. The one before it is superseded.
+/// Saves a version under a number of its own, and marks the one before as superseded.
 async fn append(
     tx: &mut Connection,
     service_uid: &str,
@@ -66,7 +66,8 @@ async fn append(
     trim_history(tx, service_uid, (next.number, good), KEPT).await
 }
 
-/// Notes the parameters that the desired version is handed, and the agent's report on it. A service from before there was a history begins one.
+/// Saves which parameters the desired version was given, and the agent's report on it. A service without a history gets
+/// one.
 pub async fn note_report(
     delivery: &Delivery,
     facts: &ServiceFacts,
@@ -80,6 +81,7 @@ pub async fn note_report(
         Some(row) => read(row)?,
         None => Version::new(None, assigned, Stated::default(), now),
     };
+
     let is_its = version.told.bundle == deployment.bundle && version.configuration == deployment.configuration;
     let others = match is_its && version.parameters != deployment.parameters {
         true => load_versions(&mut *delivery.store.tables().await?, &facts.uid).await?,
@@ -87,7 +89,8 @@ pub async fn note_report(
     };
     let handed = if is_its { version.hand(deployment.parameters, &others, now) } else { Handed::Same };
     let is_handed = handed != Handed::Same;
-    // The newest version before this report, if the parameters add one with a number of its own.
+
+    // The newest version before this report, if other parameters make a version with a number of its own.
     let mut last = None;
     match handed {
         Handed::Same => {}
@@ -97,19 +100,22 @@ pub async fn note_report(
             last = Some(std::mem::replace(&mut version, *next)).filter(|_| is_appended);
         }
     }
+
     let report = report.filter(|report| report.entry == entry.digest() && is_its);
     let number = i64::try_from(version.told.number).map_err(StoreError::abort)?;
     if let Some(report) = report {
         hook_runs::note_hooks(delivery, &facts.uid, number, &report.hooks).await?;
     }
+
     let is_news = report.is_some_and(|report| version.note_report(report, &deployment.tests, now));
     if newest.is_some() && !is_news && !is_handed {
         return Ok(());
     }
+
     let uid = facts.uid.clone();
     let saved = delivery.store.transact(move |tx| {
         Box::pin(async move {
-            // A newer one that came meanwhile has the last word.
+            // A newer version was saved meanwhile, and takes precedence.
             if load_newest_version(tx, &uid).await? != newest {
                 return Ok(());
             }
@@ -122,7 +128,7 @@ pub async fn note_report(
     saved.await
 }
 
-/// What a service is pinned to, as it was assigned before.
+/// The version that a service is pinned at, from its history.
 pub async fn load_pinned(
     tables: &mut Connection,
     service_uid: &str,
@@ -137,17 +143,17 @@ pub async fn load_pinned(
     Ok(found.ok_or_else(|| Trouble::Pin { message: message() }))
 }
 
-/// What was assigned before, the newest first.
+/// Candidates that were assigned before, newest first.
 pub async fn load_candidates(tables: &mut Connection, service_uid: &str) -> Result<Vec<Candidate>, StoreError> {
     Ok(load_versions(tables, service_uid).await?.iter().map(Version::candidate).collect())
 }
 
-/// The same, with all that is known of each.
+/// All versions of the history, newest first.
 pub async fn load_versions(tables: &mut Connection, service_uid: &str) -> Result<Vec<Version>, StoreError> {
     load_history(tables, service_uid).await?.iter().map(read).collect()
 }
 
-/// The candidate of a pin, if there is one.
+/// Candidate of a pin; None: there is no pin.
 pub async fn resolve_pin(
     delivery: &Delivery,
     service_uid: &str,
@@ -158,7 +164,7 @@ pub async fn resolve_pin(
     Ok(Some(found.map(|version| version.candidate())))
 }
 
-/// Answer of `GET servicedeployments/NAME/history`: the newest first.
+/// Answer of `GET servicedeployments/NAME/history`, newest first.
 pub async fn load_entries(delivery: &Delivery, service_uid: &str) -> Result<Vec<HistoryEntry>, StoreError> {
     let rows = load_history(&mut *delivery.store.tables().await?, service_uid).await?;
     rows.iter().map(|row| Ok(read(row)?.told)).collect()

@@ -1,7 +1,7 @@
-//! Admission: whether a service may be placed where it asks to be, before it is written.
+//! Admission: whether a service may be placed where its spec says, before it is written.
 //!
-//! The same decision is made again when desired states are computed, so that what changes later is noticed; this one only
-//! tells people at once.
+//! The same decision is made again when desired states are computed, so that later changes are noticed. This check only
+//! lets people know at once.
 
 use std::sync::Arc;
 
@@ -52,8 +52,8 @@ pub enum Inadmissible {
     Store(#[from] StoreError),
 }
 
-/// Checks a ServiceDeployment that is about to be written; `old` is what it replaces. A cluster that doesn't exist yet is no
-/// reason to refuse the service, except to tenants: they may not learn by trying which clusters there are.
+/// Checks a ServiceDeployment before it is written; `old` is what it replaces. A missing cluster is a reason to refuse
+/// the service only for tenants, who must not learn which clusters exist by trying.
 pub async fn check_service(
     store: &Store,
     namespace: &str,
@@ -65,19 +65,22 @@ pub async fn check_service(
     {
         return Err(Inadmissible::ClusterChanged);
     }
+
     if old.is_none_or(|old| old.spec.tests != service.tests) {
         check_own_tests(service)?;
     }
     if old.is_none_or(|old| !old.spec.all_sources().eq(service.all_sources())) {
         check_sources(service)?;
     }
-    // What was admitted may always be deleted and held.
+
+    // A service that was admitted may always be deleted and suspended.
     let placed_anew = old.is_none_or(|old| {
         old.spec.target_namespace != service.target_namespace || !old.spec.all_sources().eq(service.all_sources())
     });
     if namespace == farwater_api::ADMIN_NAMESPACE || !placed_anew {
         return Ok(());
     }
+
     let labels = find_labels(store, namespace, service).await?.unwrap_or_default();
     let urls = SourceUrls::default().of_spec(store, namespace, service).await?;
     let request = placement::Request {
@@ -91,7 +94,7 @@ pub async fn check_service(
     Ok(())
 }
 
-/// What makes sense or not wherever the service is placed.
+/// Checks what does not depend on where the service is placed.
 pub fn check_shape(service: &ServiceDeploymentSpec) -> Result<(), Inadmissible> {
     check_own_tests(service)?;
     check_sources(service)
@@ -101,7 +104,7 @@ fn check_own_tests(service: &ServiceDeploymentSpec) -> Result<(), Inadmissible> 
     check_tests(&service.tests).map_err(|(field, why)| Inadmissible::Tests { field, why })
 }
 
-/// Charts are of repositories of charts, and what is mounted has a place of its own.
+/// A chart must come from a repository of charts, and each mount needs a place of its own.
 fn check_sources(service: &ServiceDeploymentSpec) -> Result<(), Inadmissible> {
     let mut places: Vec<RelPath> = Vec::new();
     for (n, stated) in service.all_sources().enumerate() {
@@ -140,8 +143,8 @@ fn check_chart(stated: &StatedSource<'_>) -> Result<(), String> {
     }
 }
 
-/// A new pin goes back to what was assigned before and is still there, from a source that the tenant may still deploy. `uid`: of
-/// the service; empty for one that is about to be made.
+/// A new pin must name an earlier assignment that is still available, from a source that the tenant may still deploy.
+/// `uid`: uid of the service; empty: it does not exist yet.
 pub async fn check_pin(
     delivery: &Arc<Delivery>,
     namespace: &str,
@@ -152,6 +155,7 @@ pub async fn check_pin(
     let Some(pin) = service.pin.as_ref().filter(|_| old.is_none_or(|old| old.spec.pin != service.pin)) else {
         return Ok(());
     };
+
     let found = versions::load_pinned(&mut *delivery.store.tables().await?, uid, &pin.bundle).await?;
     let version = found.map_err(|trouble| Inadmissible::Pin(trouble.to_string()))?;
     if namespace != farwater_api::ADMIN_NAMESPACE {
@@ -166,11 +170,13 @@ pub async fn check_pin(
         };
         placement::check(request, &load_grants(&delivery.store).await?)?;
     }
+
     let loaded = git::load_bundle(delivery, &pin.bundle).await;
     let gone = |why: String| {
         let (bundle, number) = (&pin.bundle, version.told.number);
         Inadmissible::Pin(format!("{bundle}, version {number} of this service, is gone from this hub: {why}"))
     };
+
     match loaded {
         Ok(_) => Ok(()),
         Err(LoadError::Store(error)) => Err(error.into()),
@@ -178,7 +184,7 @@ pub async fn check_pin(
     }
 }
 
-/// Services that wait for one another would wait for good.
+/// Refuses services that would wait for one another forever.
 pub async fn check_dependencies(
     store: &Store,
     name: &Name,
@@ -197,7 +203,7 @@ pub async fn check_dependencies(
     }
 }
 
-/// The same of a set, whose services wait for others whatever cluster they are on.
+/// The same for a set, whose services wait for others on whatever cluster they are.
 pub async fn check_set_dependencies(store: &Store, name: &Name, spec: &ServiceSetSpec) -> Result<(), Inadmissible> {
     let names = names_of_set(spec);
     if names.is_empty() {

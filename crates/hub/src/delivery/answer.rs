@@ -18,7 +18,7 @@ use serde::de::DeserializeOwned;
 
 use crate::controllers::chain;
 
-/// Of an unknown path, in bytes.
+/// Bytes of an unknown path that are repeated in the refusal.
 const MAX_SHOWN_PATH: usize = 128;
 
 /// Why an agent's request was refused.
@@ -116,7 +116,7 @@ impl Refusal {
     }
 }
 
-/// The cause is for the hub's log; the agent learns that there is no answer now, which is not an empty one.
+/// The cause goes into the hub's log. The agent learns that there is no answer now, which is not an empty answer.
 impl From<StoreError> for Refusal {
     fn from(error: StoreError) -> Self {
         if matches!(error, StoreError::Closed) {
@@ -140,12 +140,12 @@ impl IntoResponse for Refusal {
     }
 }
 
-/// Any path of agents that isn't ours. It tells nobody a secret: the paths are the program's.
+/// Answers any unknown path of agents. Repeating the path reveals no secret, because paths come from the program.
 pub async fn unknown_path(uri: http::Uri) -> Refusal {
     Refusal::PathUnknown { path: uri.path().chars().take(MAX_SHOWN_PATH).collect() }
 }
 
-/// A request's JSON. What can't be read is refused in words that agents know, not in axum's.
+/// Parses a request's JSON. The error is worded for agents, not by axum.
 pub fn read_json<T: DeserializeOwned>(body: Result<Bytes, BytesRejection>) -> Result<T, Refusal> {
     let bytes = body.map_err(|rejection| match rejection.status() {
         StatusCode::PAYLOAD_TOO_LARGE => Refusal::TooLarge,
@@ -154,7 +154,7 @@ pub fn read_json<T: DeserializeOwned>(body: Result<Bytes, BytesRejection>) -> Re
     serde_json::from_slice(&bytes).map_err(|error| Refusal::Invalid(format!("the request is not readable: {error}")))
 }
 
-/// The header that tells an agent when to come again.
+/// The header that tells an agent when to poll again.
 pub fn poll_interval(seconds: u64) -> (http::HeaderName, HeaderValue) {
     (http::HeaderName::from_static(protocol::POLL_INTERVAL_HEADER), HeaderValue::from(seconds))
 }

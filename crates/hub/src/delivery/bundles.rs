@@ -1,5 +1,5 @@
-//! `GET /agent/v1/bundles/<digest>`: by digest, and only what the asking cluster's desired state names, or a request for a
-//! plan that its agent has.
+//! `GET /agent/v1/bundles/<digest>`: bundles by digest, only those that the requesting cluster's desired state names,
+//! or a request for a plan that its agent has.
 
 use std::sync::Arc;
 
@@ -16,17 +16,18 @@ use moka::future::Cache;
 use super::{Delivery, answer::Refusal, clusters::ClusterState, token::authenticate};
 use crate::controllers::{chain, git};
 
-/// Most bundles are a few manifests. Those beyond this are read from the disk, which is little beside sending them.
+/// Bytes of a small bundle: most bundles are a few manifests. Larger ones are read from the disk, which costs little
+/// compared with sending them.
 const SMALL: usize = 64 << 10;
-/// Bytes of small bundles in memory: those of some thousand services, which is what a change of many clusters is about.
+/// Bytes of small bundles in memory: those of some thousand services, enough for a change of many clusters.
 const MEMORY: u64 = 32 << 20;
-/// Answers to who may have what, some 200 bytes each.
+/// Number of remembered permissions, some 200 bytes each.
 const ANSWERS: u64 = 20_000;
 
-/// What was served lately. A change for many clusters reads and verifies each bundle once, and what an agent asks for again while
-/// its desired state is the same is looked up once.
+/// Bundles and permissions that were served lately. A change of many clusters reads and verifies each bundle once.
+/// Repeated requests under one desired state are looked up once.
 pub struct Served {
-    /// Verified when they were read.
+    /// They were verified when they were read.
     bundles: Cache<Digest, Bytes>,
     /// The desired state that names a bundle, by cluster.
     named: Cache<(Arc<str>, Digest), HeaderValue>,
@@ -40,7 +41,7 @@ impl Default for Served {
 }
 
 impl Served {
-    /// Whether a cluster's desired state names a bundle. Only that it does is remembered, and for that very state.
+    /// Whether a cluster's desired state names a bundle. Only a positive answer is remembered, for exactly that state.
     async fn is_desired(
         &self,
         delivery: &Delivery,

@@ -1,4 +1,4 @@
-//! The machine's clock, and since when nobody has set it.
+//! The machine's clock, and since when it was not set.
 
 use std::{
     fmt,
@@ -9,14 +9,15 @@ use std::{
 use farwater_fleet::rollout::Clock;
 use jiff::Timestamp;
 
-/// Milliseconds. What keeps clocks in step moves them by less, and by less than a thousandth of the time that passes.
+/// Milliseconds by which the clock must jump to count as set. Time synchronization moves a clock by less, and by less
+/// than a thousandth of the time that passes.
 const STEP: i64 = 2_000;
 
-/// Times that were noted before the clock was set, forward or back, don't tell how long something has lasted. They count as those
-/// from before a start do: whatever is waited for, is waited for anew.
+/// A clock that notices when it was set. A time noted before that does not tell how long something has lasted; it
+/// counts like one from before a start, so every wait begins again.
 pub struct SteadyClock {
     last: Mutex<Reading>,
-    /// How far it is ahead of the machine's clock. Tests turn it, so that they need not wait.
+    /// How far it is ahead of the machine's clock. Tests turn it instead of waiting.
     ahead: Box<dyn Fn() -> Duration + Send + Sync>,
 }
 
@@ -25,7 +26,7 @@ struct Reading {
     /// Milliseconds since 1970.
     wall: i64,
     at: Instant,
-    /// Seconds since 1970.
+    /// When the hub started or the clock was set last, in seconds since 1970.
     steady_since: i64,
 }
 
@@ -34,8 +35,8 @@ impl SteadyClock {
         Self::ahead_by(|| Duration::ZERO)
     }
 
-    /// Ahead of the machine's clock by what `ahead` answers, which must not shrink. More of it is time that has passed, and does not
-    /// count as a clock that was set.
+    /// A clock ahead of the machine's by what `ahead` returns, which must not shrink. If it grows, that counts as time
+    /// that has passed, not as a clock that was set.
     pub fn ahead_by(ahead: impl Fn() -> Duration + Send + Sync + 'static) -> Self {
         let more = ahead();
         let wall = (Timestamp::now() + more).as_millisecond();
@@ -54,7 +55,7 @@ impl SteadyClock {
         Clock { now: last.wall.div_euclid(1_000), started: last.steady_since }
     }
 
-    /// Seconds since 1970: when the hub started, or its clock was set last.
+    /// When the hub started or its clock was set last, in seconds since 1970.
     pub fn steady_since(&self) -> i64 {
         self.read().started
     }
@@ -103,11 +104,11 @@ mod tests {
     fn a_clock_that_is_set_is_another_one_and_one_that_drifts_is_not() {
         let start = Instant::now();
         let mut reading = Reading { wall: 1_000_000, at: start, steady_since: 1_000 };
-        // (milliseconds that have passed, what the clock says then, since when it counts)
+        // (milliseconds that have passed, the time on the clock then, since when it is steady)
         let course = [
             (500, 1_000_500, 1_000),
             (10_500, 1_012_400, 1_000),
-            // An hour, and three seconds that it was kept in step by.
+            // An hour, and a correction of three seconds in that time.
             (3_610_500, 4_615_500, 1_000),
             // A machine that slept; its monotonic clock stood still.
             (3_611_500, 8_216_500, 8_216),

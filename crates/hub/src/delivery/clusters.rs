@@ -1,4 +1,4 @@
-//! What a replica knows of every cluster without asking anybody: enough to answer an unchanged poll from memory.
+//! Every cluster in the memory of this replica: enough to answer an unchanged poll.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -17,76 +17,78 @@ use http::HeaderValue;
 
 use super::connections::Live;
 
-/// Seconds by which a clock may be off without anybody being told.
+/// Seconds by which an agent's clock may be off without being reported.
 pub const MIN_SKEW: i64 = 60;
 
-/// One cluster. Replaced as a whole when something changes; only the time it was heard lies outside.
+/// One cluster. It is replaced as a whole when something changes; only [`Heard`] changes in place.
 #[derive(Clone, Debug)]
 pub struct ClusterState {
     pub uid: Arc<str>,
     pub namespace: Arc<str>,
     pub name: Arc<str>,
     pub poll_interval: Duration,
-    /// Of the Cluster.
+    /// Labels of the Cluster.
     pub labels: Arc<BTreeMap<String, String>>,
-    /// Which of the cluster's identities is valid: access tokens name it. None until the agent has joined.
+    /// Print of the identity that is valid; access tokens name it. None: no agent has joined.
     pub key_print: Option<String>,
-    /// Of the current desired state; none until it was computed.
+    /// ETag of the current desired state; None: it was not computed yet.
     pub etag: Option<HeaderValue>,
     /// How far the agent has followed the hub's successions.
     pub position: Position,
-    /// When its keys were first used, in seconds since 1970; 0: nobody has joined.
+    /// When its keys were first used, in seconds since 1970; 0: no agent has joined.
     pub keys_since: i64,
-    /// Somebody asks for new keys: the digest of the annotation's value.
+    /// Digest of the annotation's value that requests new keys; None: none are requested.
     pub keys_request: Option<Arc<str>>,
     heard: Arc<Heard>,
 }
 
-/// Seconds since 1970; 0 is never.
+/// The parts of the state that change with requests of the agent.
 #[derive(Debug, Default)]
 struct Heard {
+    /// When it was heard last, in seconds since 1970; 0: never.
     last: AtomicI64,
+    /// The value of `last` that was saved.
     saved: AtomicI64,
-    /// By how much the agent's machine is ahead of us, plus one; 0 is not known.
+    /// Seconds by which the agent's clock is ahead of ours, plus one if that is not negative; 0: unknown.
     ahead: AtomicI64,
-    /// Whether the Cluster's status says that it is ready, and nothing else of it has changed since.
+    /// Whether the Cluster's status says that it is ready, and nothing else about it has changed since.
     settled: AtomicBool,
-    /// The agent's protocol, as it said last; 0: it has not.
+    /// The protocol that the agent named last; 0: none yet.
     protocol: AtomicU32,
-    /// Whether the Cluster's status says that the agent and this hub don't go together.
+    /// Whether the Cluster's status shows a version skew.
     skew_shown: AtomicBool,
-    /// The number of the newest request for a plan that the agent has not taken; 0: there is none.
+    /// Number of the newest request for a plan that the agent has not taken; 0: there is none.
     plan: AtomicU64,
     instances: Mutex<Instances>,
     connection: Mutex<Option<Arc<Live>>>,
 }
 
-/// The processes that have asked with this cluster's identity. One follows another; one that was followed and comes back runs
-/// beside it.
+/// The processes that have sent requests with this cluster's identity. One normally replaces another. If a replaced one
+/// sends requests again, two run at the same time.
 #[derive(Debug, Default)]
 struct Instances {
     current: Instance,
     previous: Instance,
-    /// How often the previous one was heard after the current one came. Once may be a request that was late.
+    /// How often the previous process was heard after the current one appeared. Once may be a late request.
     late: u8,
     quarantined: bool,
 }
 
-/// How many times a poll's interval a process must have been heard before it may hand over to new keys: meanwhile any other one
-/// with the same identity is found. Else one that was copied could lock the other out by new keys.
+/// How many poll intervals a process must have been heard before it may hand over to new keys. In this time any other
+/// process with the same identity is detected. Otherwise a copied agent could lock the other out with new keys.
 const SOLE_POLLS: u32 = 3;
 
 #[derive(Clone, Debug, Default)]
 struct Instance {
-    /// Empty: none was heard.
+    /// Empty: no process was heard.
     id: Box<str>,
-    /// Where it runs, as it said when it asked for its token.
+    /// The host it runs on, from its request for a token.
     host: Box<str>,
     since: Option<Instant>,
 }
 
 impl Instances {
-    /// Whether two run at the same time.
+    /// Notes a request. Returns whether two processes run at the same time.
     fn meet(&mut self, id: &str, host: Option<&str>) -> bool {
         if *self.current.id != *id {
             if *self.previous.id == *id {
@@ -140,7 +142,8 @@ impl ClusterState {
         self.heard.settled.store(settled, Ordering::Release);
     }
 
-    /// Notes which process asks; `host` with its request for a token. `true`: it is not the only one, from now on.
+    /// Notes which process sends a request; `host` comes with its request for a token. `true`: from now on it is known
+    /// not to be the only one.
     pub fn meet(&self, instance: &str, host: Option<&str>) -> bool {
         if instance.is_empty() {
             return false;
@@ -149,25 +152,25 @@ impl ClusterState {
         let found = instances.meet(instance, host) && !instances.quarantined;
         instances.quarantined |= found;
         drop(instances);
-        // The connection of the process before, or of one that is refused from now on.
+        // End the connection of the process before, or of one that is refused from now on.
         if found || self.connection().is_some_and(|live| *live.instance != *instance) {
             self.wake();
         }
         found
     }
 
-    /// Whether no other process has been heard since this one.
+    /// Whether no other process was heard since this one.
     pub fn is_current(&self, instance: &str) -> bool {
         let current = &self.instances().current.id;
         current.is_empty() || instance.is_empty() || **current == *instance
     }
 
-    /// The agent's connection, if it has one with this replica.
+    /// The agent's connection to this replica; None: it has none.
     pub fn connection(&self) -> Option<Arc<Live>> {
         self.connected().clone()
     }
 
-    /// From now on this is the agent's connection; the one before ends.
+    /// Makes this the agent's connection; the one before ends.
     pub fn connect(&self, live: Arc<Live>) {
         if let Some(before) = self.connected().replace(live) {
             before.wake.notify_one();
@@ -178,14 +181,14 @@ impl ClusterState {
         self.connected().take_if(|current| Arc::ptr_eq(current, live));
     }
 
-    /// Has the connection look at what has changed.
+    /// Makes the connection compare again what has changed.
     pub fn wake(&self) {
         if let Some(live) = &*self.connected() {
             live.wake.notify_one();
         }
     }
 
-    /// Which request for a plan waits for the agent; a connected one hears of it.
+    /// Sets which request for a plan waits for the agent; a connected agent gets a hint.
     pub fn set_plan(&self, number: u64) {
         if self.heard.plan.swap(number, Ordering::AcqRel) != number {
             self.wake();
@@ -200,20 +203,20 @@ impl ClusterState {
         self.heard.connection.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How long the process that asks must still be heard until it is known to be the only one; zero: it is.
+    /// How much longer the process must be heard until it is known to be the only one; zero: it is.
     pub fn until_sole(&self, instance: &str) -> Duration {
         let instances = self.instances();
         let since = instances.current.since.filter(|_| *instances.current.id == *instance);
         (self.poll_interval * SOLE_POLLS).saturating_sub(since.map_or(Duration::ZERO, |since| since.elapsed()))
     }
 
-    /// Where the two run that use one identity.
+    /// Hosts of two processes that use one identity; None: they are not quarantined.
     pub fn quarantine(&self) -> Option<String> {
         let instances = self.instances();
         instances.quarantined.then(|| instances.hosts())
     }
 
-    /// As it was found before this start, or no more.
+    /// Sets a quarantine that was found before this start, or lifts it.
     pub fn set_quarantined(&self, quarantined: bool) {
         *self.instances() = Instances { quarantined, ..Instances::default() };
     }
@@ -222,13 +225,13 @@ impl ClusterState {
         self.heard.instances.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// By how many seconds the clock of the agent's machine is ahead; none until it has said.
+    /// Seconds by which the clock of the agent's machine is ahead; None: unknown.
     pub fn ahead(&self) -> Option<i64> {
         let ahead = self.heard.ahead.load(Ordering::Relaxed);
         (ahead != 0).then(|| if ahead > 0 { ahead - 1 } else { ahead })
     }
 
-    /// Notes what the agent says of its machine's clock. `true`: that is news worth a look.
+    /// Notes what the agent says about its clock. `true`: it differs enough to requeue the Cluster.
     pub fn note_clock(&self, ahead: i64) -> bool {
         let before = self.ahead();
         let kept = if ahead >= 0 { ahead.saturating_add(1) } else { ahead };
@@ -236,7 +239,7 @@ impl ClusterState {
         before.is_none_or(|before| before.abs_diff(ahead) >= MIN_SKEW.unsigned_abs())
     }
 
-    /// How the agent stands to this hub; none until it has said.
+    /// How the agent's protocol compares with the hub's; None: unknown.
     pub fn skew(&self) -> Option<Skew> {
         match self.heard.protocol.load(Ordering::Relaxed) {
             0 => None,
@@ -244,7 +247,7 @@ impl ClusterState {
         }
     }
 
-    /// Notes which protocol the agent speaks. `true`: the Cluster's status doesn't say so.
+    /// Notes which protocol the agent speaks. `true`: the Cluster's status has to change.
     pub fn note_protocol(&self, agent: u32) -> bool {
         let before = self.heard.protocol.swap(agent, Ordering::Relaxed);
         let shown = self.heard.skew_shown.load(Ordering::Relaxed);
@@ -256,7 +259,7 @@ impl ClusterState {
     }
 
     pub fn hear(&self, now: i64) {
-        // Less than before only where the clock was set back.
+        // It is less than before only if the clock was set back.
         self.heard.last.store(now, Ordering::Relaxed);
     }
 }
@@ -277,7 +280,7 @@ impl Clusters {
         self.states.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Until then nothing is known, which is not the same as nothing being there.
+    /// Before that, a missing cluster may still exist.
     pub fn is_loaded(&self) -> bool {
         self.loaded.load(Ordering::Acquire)
     }
@@ -308,7 +311,7 @@ impl Clusters {
         }
     }
 
-    /// Changes one cluster, if it is known. A connected agent hears of it.
+    /// Changes one cluster, if it is known, and wakes its agent's connection.
     pub fn change(&self, uid: &str, change: impl FnOnce(&mut ClusterState)) {
         if let Some(state) = self.write().get_mut(uid) {
             change(Arc::make_mut(state));
@@ -330,7 +333,7 @@ impl Clusters {
         for (uid, time) in rows {
             if let Some(state) = states.get(uid.as_str()) {
                 state.heard.saved.store(*time, Ordering::Relaxed);
-                // What was heard by now is newer.
+                // A poll since then is newer.
                 let _ = state.heard.last.compare_exchange(0, *time, Ordering::Relaxed, Ordering::Relaxed);
             }
         }
@@ -344,7 +347,7 @@ mod tests {
     #[test]
     fn one_that_was_followed_and_comes_back_runs_beside_the_other() {
         let state = ClusterState::new("uid", "ns", "east", Duration::from_secs(30));
-        // A restart, and a late request of the one before.
+        // A restart, then a late request of the process before.
         assert!(!state.meet("a", Some("pod-a")));
         assert!(!state.meet("b", Some("pod-b")));
         assert!(!state.meet("a", None));
@@ -352,7 +355,7 @@ mod tests {
         assert_eq!(state.quarantine(), None);
         assert!(state.meet("a", None));
         assert_eq!(state.quarantine().as_deref(), Some("pod-a and pod-b"));
-        // It is found once.
+        // It is reported once.
         assert!(!state.meet("a", None));
         state.set_quarantined(false);
         assert!(!state.meet("c", None));

@@ -1,7 +1,8 @@
-//! `GET /agent/v1/connection`: a WebSocket over which an agent is told when to poll.
+//! `GET /agent/v1/connection`: a WebSocket over which an agent gets hints when to poll.
 //!
-//! One small task per connection. It is woken when its own cluster has changed, compares what is in memory with what it said
-//! last, and says the difference: however often it is woken, and whatever of that it misses, the next look tells the newest.
+//! One small task per connection. It is woken when its cluster has changed, compares the memory with what it sent last,
+//! and sends the difference. So it does not matter how often it is woken or which wake-ups it misses: the next
+//! comparison finds the newest state.
 
 use std::{sync::Arc, time::Duration};
 
@@ -36,17 +37,17 @@ use super::{
     token::identify,
 };
 
-/// A load balancer that closes what is silent mostly waits a minute.
+/// Most load balancers close a silent connection after a minute.
 const KEEP_ALIVE: Duration = Duration::from_secs(45);
-/// How often a connected agent polls, so that a hint that was lost is not missed for long.
+/// How often a connected agent polls, in case a hint was lost.
 const CONNECTED_POLL: Duration = Duration::from_secs(300);
-/// For the switch to the other protocol, and for one message to leave.
+/// Time limit for the switch to the other protocol, and for sending one message.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// For the other side to close too.
+/// Time limit for the other side to close as well.
 const CLOSE: Duration = Duration::from_secs(1);
-/// Messages of an agent between two pings: one that answers is expected.
+/// Maximum messages of an agent between two pings; one answer is expected.
 const MAX_MESSAGES: u32 = 16;
-/// What is read at once, and kept for each connection.
+/// Buffer for reading, kept for each connection.
 const READ_BUFFER: usize = 64;
 
 type Socket = WebSocketStream<TokioIo<Upgraded>>;
@@ -69,7 +70,7 @@ pub async fn get_connection(State(delivery): State<Arc<Delivery>>, mut request: 
     Ok(response)
 }
 
-/// RFC 6455 section 4.2.1; the answer's key.
+/// Reads the handshake of RFC 6455, section 4.2.1, and returns the key of the answer.
 fn read_handshake(headers: &HeaderMap) -> Result<HeaderValue, Refusal> {
     let names = |name: &header::HeaderName, wanted: &str| {
         let values = headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
@@ -141,6 +142,7 @@ impl Connection<'_> {
                 }
                 self.say(&hint).await?;
             }
+
             tokio::select! {
                 message = self.socket.next() => match message {
                     Some(Ok(Message::Close(_))) | None => return Err(Ended::Closed),
@@ -167,7 +169,7 @@ impl Connection<'_> {
         }
     }
 
-    /// Whether the agent would be answered if it polled now, and this is its one connection.
+    /// Whether the agent would be answered if it polled now, and this is its only connection.
     fn standing(&self, uid: &str) -> Result<Arc<ClusterState>, Ended> {
         let cluster = self.delivery.clusters.get(uid).ok_or(Ended::Refused)?;
         if cluster.key_print != self.live.key_print || cluster.quarantine().is_some() {
@@ -195,7 +197,7 @@ impl Connection<'_> {
         if ended == Ended::HubStops {
             let within = self.delivery.connections.return_within();
             let hint = Hint::Return { within_seconds: within.as_secs_f64() };
-            // Who doesn't hear it comes back as after any other loss.
+            // An agent that misses this hint returns as after any other loss.
             let _ = self.say(&hint).await;
         }
         let frame = CloseFrame { code: code.into(), reason: ended.as_str().into() };
@@ -206,7 +208,7 @@ impl Connection<'_> {
 }
 
 impl Ended {
-    /// Of the close frame; none where nobody hears it.
+    /// Code of the close frame; None: the other side would not receive it.
     fn code(self) -> Option<u16> {
         match self {
             Self::HubStops => Some(close::GOING_AWAY),
@@ -218,23 +220,23 @@ impl Ended {
     }
 }
 
-/// What the agent was told last.
+/// The hints that were sent to the agent last.
 #[derive(Default)]
 struct Told {
     number: Option<Number>,
-    /// It shall ask for keys, the hub's or its own.
+    /// It was asked to fetch keys, the hub's or its own.
     keys: bool,
-    /// Of the request for a plan that it shall ask for.
+    /// Number of the request for a plan that it was asked to fetch.
     plan: u64,
     keep_alive: Duration,
     poll: Duration,
 }
 
 impl Told {
-    /// What has changed since.
+    /// The hints about what has changed since.
     fn next(&mut self, cluster: &ClusterState, delivery: &Delivery) -> impl Iterator<Item = Hint> + use<> {
         let keep_alive = KEEP_ALIVE.min(cluster.poll_interval * 3 / 2);
-        // One whose clock is set right says so with a poll.
+        // Poll often while the clock is off: the agent's next poll shows whether it was set right.
         let is_skewed = cluster.ahead().is_some_and(|ahead| ahead.abs() >= MIN_SKEW);
         let poll = if is_skewed { cluster.poll_interval } else { CONNECTED_POLL.max(cluster.poll_interval) };
         let welcome = (self.keep_alive, self.poll) != (keep_alive, poll);
@@ -243,7 +245,7 @@ impl Told {
             keep_alive_seconds: keep_alive.as_secs_f64(),
             poll_seconds: poll.as_secs_f64(),
         });
-        // None while it is computed anew: then it will be another.
+        // None while the state is being computed: the number will be another one then.
         let number = cluster.etag.as_ref().and_then(desired::number);
         let news = number.filter(|number| self.number != Some(*number));
         self.number = number.or(self.number);

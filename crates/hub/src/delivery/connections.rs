@@ -1,6 +1,6 @@
-//! The connections of agents: how many there may be, who is asked to open one and when, and their end with the hub's.
+//! The agents' connections: their maximum number, invitations to open one, and their end when the hub stops.
 //!
-//! Each is known by its cluster alone ([`ClusterState`]); nothing here goes through all of them.
+//! Each connection is found by its cluster alone ([`ClusterState`]); nothing here iterates over all of them.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -12,20 +12,20 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::clusters::ClusterState;
 
-/// Connections that agents are asked to open per second: a TLS handshake is 0.15 ms of a processor, so that a fleet that comes
-/// back takes less than a tenth of one.
+/// Connections per second that agents are invited to open. A TLS handshake takes 0.15 ms of a processor, so a returning
+/// fleet takes less than a tenth of one.
 const PER_SECOND: f64 = 500.0;
-/// Nobody is asked to wait longer: who polls less often than that is asked again.
+/// Maximum wait in an invitation: an agent that polls less often is invited again.
 const LONGEST: Duration = Duration::from_secs(60);
 
 /// One open connection, as the rest of the hub sees it.
 #[derive(Debug)]
 pub struct Live {
-    /// Something about its cluster has changed.
+    /// Notified when something about its cluster has changed.
     pub wake: Notify,
-    /// Which process opened it; empty: it didn't say.
+    /// The process that opened it; empty: it did not say.
     pub instance: Box<str>,
-    /// The identity that it showed.
+    /// Print of the identity that it showed.
     pub key_print: Option<String>,
     permit: Mutex<Option<OwnedSemaphorePermit>>,
 }
@@ -41,25 +41,25 @@ pub struct Connections {
     limit: usize,
     permits: Arc<Semaphore>,
     pace: Mutex<Pace>,
-    /// Set when the hub stops.
+    /// Cancelled when the hub stops.
     pub closing: CancellationToken,
     pub tasks: TaskTracker,
 }
 
 impl Connections {
-    /// At most so many; with 0 agents only poll.
+    /// `limit`: maximum number of connections; 0: agents only poll.
     pub fn new(limit: usize) -> Self {
         let limit = limit.min(Semaphore::MAX_PERMITS);
         let permits = Arc::new(Semaphore::new(limit));
         Self { limit, permits, pace: Mutex::default(), closing: CancellationToken::new(), tasks: TaskTracker::new() }
     }
 
-    /// How many there are.
+    /// Number of open connections.
     pub fn open(&self) -> usize {
         self.limit.saturating_sub(self.permits.available_permits())
     }
 
-    /// Within which time an agent that has none shall open one, at a random moment of it; none: it shall not.
+    /// The time within which an agent without a connection should open one, at a random moment. None: it should not.
     pub fn invite(&self, cluster: &ClusterState) -> Option<Duration> {
         if cluster.connection().is_some() || self.permits.available_permits() == 0 || self.closing.is_cancelled() {
             return None;
@@ -68,7 +68,7 @@ impl Connections {
         Some(pace.admit(Instant::now()))
     }
 
-    /// Makes room for an agent's connection, which takes the place of one that it has.
+    /// Reserves a connection for an agent; it may take the place of the one that the agent has. None: there is no room.
     pub fn admit(&self, cluster: &ClusterState, instance: &str) -> Option<Arc<Live>> {
         if self.limit == 0 || self.closing.is_cancelled() {
             return None;
@@ -82,12 +82,12 @@ impl Connections {
         Some(live)
     }
 
-    /// Within which time agents shall come back after the hub's end.
+    /// The time within which agents should reconnect after the hub has stopped.
     pub fn return_within(&self) -> Duration {
         Duration::from_secs_f64((self.open() as f64 / PER_SECOND).max(1.0)).min(LONGEST)
     }
 
-    /// Tells the agents to come back, and waits until they have heard it, for so long at most.
+    /// Asks the agents to reconnect, and waits up to `patience` until they have got that.
     pub async fn close(&self, patience: Duration) {
         self.closing.cancel();
         self.tasks.close();
@@ -97,7 +97,7 @@ impl Connections {
     }
 }
 
-/// A bucket that leaks: what is in it are agents that were asked and have not had the time to come.
+/// A leaky bucket. It contains the agents that were invited and have not had the time to connect.
 #[derive(Debug, Default)]
 struct Pace {
     asked: f64,

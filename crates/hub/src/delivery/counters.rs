@@ -1,4 +1,4 @@
-//! What delivery counts on its way from a source to a cluster.
+//! Counters of the delivery from a source to a cluster.
 
 use farwater_api::receiver::ReceiverType;
 use prometheus_client::{
@@ -7,10 +7,10 @@ use prometheus_client::{
     registry::Registry,
 };
 
-/// From a remote on the same machine to the longest that a fetch may take, in seconds.
+/// In seconds: from a remote on the same machine to the longest time that a fetch may take.
 const FETCH_BUCKETS: [f64; 9] = [0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0];
 
-/// What came of asking a source's remote.
+/// Result of fetching a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FetchResult {
     Moved,
@@ -35,20 +35,20 @@ struct FetchLabels {
     result: &'static str,
 }
 
-/// Why a connection of an agent has ended.
+/// Why an agent's connection has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// By the agent.
+    /// The agent closed it.
     Closed,
-    /// By what is in between, mostly.
+    /// Mostly by something in the network.
     Broken,
     /// A ping had no answer.
     Silent,
     /// The same agent has opened another one, or another process speaks for its cluster.
     Replaced,
-    /// Its polls are refused too.
+    /// The agent's polls are refused too.
     Refused,
-    /// It said more than agents do.
+    /// The agent sent more messages than agents do.
     Noisy,
     HubStops,
 }
@@ -75,7 +75,7 @@ struct EndLabels {
     reason: &'static str,
 }
 
-/// What became of a webhook's delivery.
+/// Result of a webhook's delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeliveryResult {
     Taken,
@@ -110,7 +110,7 @@ struct DeliveryLabels {
     result: &'static str,
 }
 
-/// Of a delivery to a path that no receiver has.
+/// Label of a delivery to a path that no receiver has.
 const NO_TYPE: &str = "none";
 
 fn type_label(kind: Option<ReceiverType>) -> &'static str {
@@ -120,18 +120,18 @@ fn type_label(kind: Option<ReceiverType>) -> &'static str {
 pub struct Counters {
     fetches: Family<FetchLabels, Counter>,
     fetch_time: Histogram,
-    /// Services whose parameters were resolved again.
+    /// Services whose parameters were resolved.
     pub parameters_resolved: Counter,
     /// New desired states of clusters.
     pub published: Counter,
-    /// Services that agents reported about.
+    /// Services that agents have reported on.
     pub reported: Counter,
-    /// Bundles that agents were sent.
+    /// Bundles that were sent to agents.
     pub bundles: Counter,
     /// Connections that agents have opened.
     pub connected: Counter,
     ends: Family<EndLabels, Counter>,
-    /// What connected agents were told beside the first message.
+    /// Hints that connected agents got, besides the first message.
     pub hints: Counter,
     deliveries: Family<DeliveryLabels, Counter>,
 }
@@ -150,7 +150,7 @@ impl Default for Counters {
             hints: Counter::default(),
             deliveries: Family::default(),
         };
-        // There from the start: a rate begins with the first failure, not with the second.
+        // Create all labels at the start: a rate then begins with the first failure, not with the second.
         for result in FetchResult::ALL {
             drop(counters.fetches.get_or_create(&FetchLabels { result: result.as_str() }));
         }
@@ -177,7 +177,7 @@ impl Counters {
         self.ends.get_or_create(&EndLabels { reason: reason.as_str() }).inc();
     }
 
-    /// `kind`: of the receiver at its path.
+    /// `kind`: type of the receiver at the delivery's path.
     pub fn count_delivery(&self, kind: Option<ReceiverType>, result: DeliveryResult) {
         self.deliveries.get_or_create(&DeliveryLabels { r#type: type_label(kind), result: result.as_str() }).inc();
     }

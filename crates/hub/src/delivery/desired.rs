@@ -27,11 +27,11 @@ use serde_json::{Value, value::RawValue};
 
 use super::{Delivery, answer, answer::Refusal, clusters::ClusterState, keys, token::authenticate};
 
-/// Below this, compressing costs more than it saves.
+/// Below this size, compression costs more than it saves.
 const MIN_COMPRESSED_BYTES: usize = 1024;
 const ZSTD_LEVEL: i32 = 3;
 
-/// Unchanged, it is answered from memory: no database, no JSON, no public-key check.
+/// An unchanged state is answered from memory: no database, no JSON, no check of a public key.
 pub async fn get_desired(State(delivery): State<Arc<Delivery>>, headers: HeaderMap) -> Result<Response, Refusal> {
     let cluster = authenticate(&delivery, &headers)?;
     let etag = cluster.etag.clone().ok_or_else(not_computed)?;
@@ -42,8 +42,10 @@ pub async fn get_desired(State(delivery): State<Arc<Delivery>>, headers: HeaderM
     } else {
         send_desired(&delivery, &cluster, &headers).await?
     };
+
     let (name, value) = answer::poll_interval(cluster.poll_interval.as_secs());
     response.headers_mut().insert(name, value);
+
     if let Some(within) = delivery.connections.invite(&cluster)
         && let Ok(value) = HeaderValue::from_str(&format!("{:.3}", within.as_secs_f64()))
     {
@@ -53,7 +55,8 @@ pub async fn get_desired(State(delivery): State<Arc<Delivery>>, headers: HeaderM
         delivery.plans.note_told(&cluster.uid);
         response.headers_mut().insert(HeaderName::from_static(PLAN_HEADER), HeaderValue::from_static("1"));
     }
-    // Only while there is something to do.
+
+    // Only while there is a succession to follow.
     let last = delivery.identity.trusted().position;
     if cluster.position != last {
         let value = HeaderValue::from(last.sequence);
@@ -62,6 +65,7 @@ pub async fn get_desired(State(delivery): State<Arc<Delivery>>, headers: HeaderM
     if keys::wants_keys(&cluster, Timestamp::now().as_second()) {
         response.headers_mut().insert(HeaderName::from_static(RENEW_KEYS_HEADER), HeaderValue::from_static("1"));
     }
+
     Ok(response)
 }
 
@@ -75,7 +79,7 @@ async fn send_desired(delivery: &Delivery, cluster: &ClusterState, headers: &Hea
         let row = tables::load_desired(&mut connection, &cluster.uid).await?;
         row.ok_or_else(not_computed)?
     };
-    // A raised epoch takes the signature away until the state is computed anew.
+    // A raised epoch clears the signature until the state is computed again.
     let etag = etag(&row).ok_or_else(not_computed)?;
     let json = compose(&row, delivery.identity.installation())?;
     let mut response = Response::new(Body::empty());
@@ -101,8 +105,9 @@ fn accepts_zstd(headers: &HeaderMap) -> bool {
     })
 }
 
-/// A [`DesiredState`](farwater_api::protocol::DesiredState), in which goes on what a row holds as it was written: of many services,
-/// reading each would be most of an answer's cost. A row that can't be read is an error: an empty list of services would be a lie.
+/// Builds a [`DesiredState`](farwater_api::protocol::DesiredState) that contains the row's content as it was written:
+/// with many services, parsing each would be most of the answer's cost. An unreadable row is an error, because an empty
+/// list of services would be wrong.
 fn compose(row: &Desired, installation: &str) -> Result<Vec<u8>, StoreError> {
     #[derive(Serialize)]
     struct State<'a> {
@@ -111,6 +116,7 @@ fn compose(row: &Desired, installation: &str) -> Result<Vec<u8>, StoreError> {
         #[serde(flatten)]
         parts: &'a RawContent<'a>,
     }
+
     let unreadable = |error: serde_json::Error| damaged(row, error.to_string());
     let json = unpack(row)?;
     let parts = match is_list(&json) {
@@ -125,6 +131,7 @@ fn compose(row: &Desired, installation: &str) -> Result<Vec<u8>, StoreError> {
     if !is_list(parts.entries.get().as_bytes()) {
         return Err(damaged(row, "its entries are no list".to_owned()));
     }
+
     let digest = |part: Option<&RawValue>| part.map(|part| serde_json::from_str(part.get())).transpose();
     let statement = Statement {
         installation: installation.to_owned(),
@@ -137,11 +144,13 @@ fn compose(row: &Desired, installation: &str) -> Result<Vec<u8>, StoreError> {
         windows: digest(parts.windows).map_err(unreadable)?.map(|part: Value| Digest::of_json(&part)),
         key_id: row.key_id.clone(),
     };
+
     let state = State { statement: statement.into(), signature: &row.signature, parts: &parts };
     serde_json::to_vec(&state).map_err(unreadable)
 }
 
-/// What a row holds, compressed. A replica of the version before serves what a newer one wrote, as that wrote it.
+/// The content of a row, compressed. A replica of the previous version serves the content of a newer one as that wrote
+/// it.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Content {
     pub entries: Vec<Verbatim<Entry>>,
@@ -153,7 +162,7 @@ pub struct Content {
     pub windows: Option<Verbatim<Windows>>,
 }
 
-/// The same, unread.
+/// The same, not parsed.
 #[derive(Serialize, Deserialize)]
 struct RawContent<'a> {
     #[serde(borrow)]
@@ -174,7 +183,7 @@ fn unpack(row: &Desired) -> Result<Vec<u8>, StoreError> {
     zstd::decode_all(row.body.as_slice()).map_err(|error| damaged(row, error.to_string()))
 }
 
-/// As it was first written: of entries alone.
+/// Whether it has the first format, which was only a list of entries.
 fn is_list(json: &[u8]) -> bool {
     json.trim_ascii_start().first() == Some(&b'[')
 }
@@ -190,7 +199,7 @@ pub fn read_content(row: &Desired) -> Result<Content, StoreError> {
     read.map_err(|error| damaged(row, error.to_string()))
 }
 
-/// The bundle that an entry names.
+/// The bundle that an entry names; None: it names none.
 pub fn bundle(entry: &Entry) -> Option<Digest> {
     match &entry.action {
         Action::Apply(deployment) => Some(deployment.bundle),
@@ -198,21 +207,21 @@ pub fn bundle(entry: &Entry) -> Option<Digest> {
     }
 }
 
-/// Most bytes of a statement with its signature, beside the content.
+/// Maximum bytes of a statement and its signature, without the content.
 pub const STATEMENT_BYTES: usize = 4096;
 
-/// Bytes of the content as agents get it.
+/// Size of the content in bytes, as agents get it.
 pub fn measure(content: &Content) -> usize {
     serde_json::to_vec(content).map_or(0, |json| json.len())
 }
 
-/// As it is stored.
+/// Encodes the content for a row.
 pub fn encode(content: &Content) -> Result<Vec<u8>, StoreError> {
     let json = serde_json::to_vec(content).map_err(StoreError::abort)?;
     zstd::bulk::compress(&json, ZSTD_LEVEL).map_err(StoreError::abort)
 }
 
-/// The ETag of a row; none where it waits to be signed.
+/// The ETag of a row; None: it is not signed yet.
 pub fn etag(row: &Desired) -> Option<HeaderValue> {
     if row.signature.is_empty() {
         return None;
@@ -220,7 +229,7 @@ pub fn etag(row: &Desired) -> Option<HeaderValue> {
     HeaderValue::from_str(&format!("\"{}.{}.{}\"", row.epoch, row.generation, row.tag.to_hex())).ok()
 }
 
-/// Of the state that an ETag is of.
+/// Epoch and generation of the state with this ETag.
 pub fn number(etag: &HeaderValue) -> Option<Number> {
     let mut parts = etag.to_str().ok()?.strip_prefix('"')?.split('.');
     Some(Number { epoch: parts.next()?.parse().ok()?, generation: parts.next()?.parse().ok()? })
@@ -273,7 +282,7 @@ mod tests {
         let row = row(&read);
         assert_eq!(number(&etag(&row).unwrap()), Some(Number { epoch: 1, generation: 1 }));
         let served = |row: &Desired| -> Value {
-            // An agent reads it, and gets the whole of it.
+            // An agent parses it and gets all of it.
             let state: DesiredState = serde_json::from_slice(&compose(row, "i").unwrap()).unwrap();
             assert_eq!(Some(state.statement.etag().as_bytes()), etag(row).as_ref().map(HeaderValue::as_bytes));
             serde_json::to_value(state).unwrap()
@@ -281,7 +290,7 @@ mod tests {
         let state = served(&row);
         assert_eq!((&state["entries"], &state["agent"]), (&entries, &agent));
         assert_eq!(state["statement"]["agent"], Digest::of_json(&agent).to_string());
-        // As rows were first written.
+        // Rows in the first format.
         let body = zstd::bulk::compress(entries.to_string().as_bytes(), ZSTD_LEVEL).unwrap();
         assert_eq!(served(&Desired { body, ..row.clone() })["entries"], entries);
         for damage in [&b"{}"[..], b"", br#"{"entries": [}"#, br#"{"entries": null}"#, b"null"] {

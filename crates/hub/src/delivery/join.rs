@@ -1,4 +1,4 @@
-//! Joining: a one-time token, made for one Cluster, becomes the agent's own identity.
+//! Joining: a one-time token, made for one Cluster, is exchanged for an agent's identity.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -34,13 +34,13 @@ use super::{
 };
 use crate::controllers::resources::{self, Name};
 
-/// Long enough to walk over to the other cluster's terminal.
+/// Long enough to get to the other cluster's terminal.
 const JOIN_TOKEN_SECONDS: i64 = 3600;
-/// How long a join waits for its Cluster to be known, and how often it looks.
+/// How long a join waits until its Cluster is known, and how often it checks.
 const ROUTED_WITHIN: Duration = Duration::from_secs(2);
 const ROUTED_SOON: Duration = Duration::from_millis(10);
 const PREFIX: &str = "fwj_";
-/// Of both of the agent's public keys.
+/// Length of each of the agent's public keys, in bytes.
 pub const KEY_BYTES: usize = 32;
 
 /// Answer of `POST clusters/NAME/join`.
@@ -52,7 +52,7 @@ pub struct JoinInvitation {
     pub ca_pin: String,
     pub hub: String,
     pub expires_at: Timestamp,
-    /// What to run where the cluster can be reached.
+    /// The command to run where the cluster can be reached.
     pub command: String,
 }
 
@@ -70,7 +70,7 @@ fn hash(token: &str) -> [u8; 32] {
     Sha256::digest(token.as_bytes()).into()
 }
 
-/// Makes a one-time token for a Cluster. The caller has authorized it, as the subresource `clusters/join`.
+/// Creates a one-time token for a Cluster. The caller has authorized it, as the subresource `clusters/join`.
 pub async fn create_invitation(delivery: &Delivery, cluster: &Name) -> Result<JoinInvitation, InviteError> {
     let found = resources::load::<Cluster>(&delivery.store, cluster).await?;
     let (resource, _) = found.ok_or_else(|| InviteError::Missing(cluster.clone()))?;
@@ -90,7 +90,7 @@ pub async fn create_invitation(delivery: &Delivery, cluster: &Name) -> Result<Jo
     })
 }
 
-/// What a join request asks for, checked as far as it can be without the database.
+/// A join request, checked as far as possible without the database.
 struct Candidate {
     hash: [u8; 32],
     agent: Agent,
@@ -104,8 +104,10 @@ pub async fn post_join(
     let request: JoinRequest = read_json(body)?;
     let now = Timestamp::now().as_second();
     let candidate = check_request(&request, now)?;
+
     delivery.check_loaded()?;
     until_routed(&delivery).await;
+
     let print = key_print(&candidate.agent.public_key);
     let trusted = delivery.identity.trusted();
     let row = AgentKeys {
@@ -113,6 +115,7 @@ pub async fn post_join(
         link: trusted.position.link.map(|link| link.to_string()).unwrap_or_default(),
         ..keys::first_keys(&candidate.agent)
     };
+
     let (cluster_uid, name) = redeem(&delivery, candidate, row.clone(), now).await?;
     delivery.clusters.change(&cluster_uid, |state| {
         state.key_print = Some(print);
@@ -120,8 +123,10 @@ pub async fn post_join(
         keys::remember(state, &row);
         state.set_quarantined(false);
     });
+
     delivery.wake_after_join(&cluster_uid).await?;
     tracing::info!(cluster = %name, cluster_id = %request.cluster_id, "an agent joined");
+
     Ok(Json(JoinAnswer {
         cluster: ClusterIdentity { uid: cluster_uid, namespace: name.namespace, name: name.name },
         installation: delivery.identity.installation().to_owned(),
@@ -138,6 +143,7 @@ fn check_request(request: &JoinRequest, now: i64) -> Result<Candidate, Refusal> 
         let bytes = BASE64.decode(text).ok().filter(|bytes| bytes.len() == KEY_BYTES);
         bytes.ok_or_else(|| Refusal::Invalid(format!("{what} is not {KEY_BYTES} bytes in base64")))
     };
+
     let public_key = key(&request.public_key, "publicKey")?;
     let sealing_key = key(&request.sealing_key, "sealingKey")?;
     let id_ok = (1..=64).contains(&request.cluster_id.len())
@@ -146,8 +152,10 @@ fn check_request(request: &JoinRequest, now: i64) -> Result<Candidate, Refusal> 
         return Err(Refusal::Invalid("clusterId is not the uid of a namespace".to_owned()));
     }
     check_versions(&request.agent_version, &request.kubernetes_version)?;
+
     let message = JoinRequest::proof_message(&request.token, &request.sealing_key);
     verify_signature(&public_key, &message, &request.proof).ok_or(Refusal::ProofWrong)?;
+
     let agent = Agent {
         cluster_uid: String::new(),
         public_key,
@@ -162,7 +170,7 @@ fn check_request(request: &JoinRequest, now: i64) -> Result<Candidate, Refusal> 
     Ok(Candidate { hash: hash(&request.token), agent })
 }
 
-/// Until every Cluster that has been made is known, or for as long as an agent may be kept waiting for that.
+/// Waits until every Cluster that was created is known, but not longer than an agent may wait.
 async fn until_routed(delivery: &Delivery) {
     let (position, begun) = (delivery.store.position(), Instant::now());
     while delivery.routed.load(Ordering::Acquire) < position && begun.elapsed() < ROUTED_WITHIN {
@@ -170,7 +178,7 @@ async fn until_routed(delivery: &Delivery) {
     }
 }
 
-/// Uses the token up and sets the identity, in one transaction; a refusal uses nothing up.
+/// Uses up the token and saves the identity, in one transaction. A refusal leaves the token usable.
 async fn redeem(
     delivery: &Arc<Delivery>,
     candidate: Candidate,
@@ -183,17 +191,18 @@ async fn redeem(
         Elsewhere(String),
         Unsettled,
     }
+
     let Candidate { hash, mut agent } = candidate;
     let known = Arc::clone(delivery);
     let outcome = delivery.store.transact(move |tx| {
         Box::pin(async move {
-            // Looked at first: a refusal must leave the token usable.
+            // Check this first, because a refusal must leave the token usable.
             let elsewhere = load_agent_of(tx, &agent.cluster_id).await?;
             let cluster_uid = match redeem_token(tx, &hash, now).await? {
                 Err(refused) => return Ok(Outcome::Refused(refused)),
                 Ok(uid) => uid,
             };
-            // Made or deleted a moment ago: rolled back, so that the token works once that is known.
+            // The Cluster was created or deleted a moment ago. Roll back, so that the token works once that is known.
             if known.clusters.get(&cluster_uid).is_none() {
                 return Err(StoreError::abort(Unsettled));
             }
@@ -210,6 +219,7 @@ async fn redeem(
             Ok(Outcome::Joined(cluster_uid))
         })
     });
+
     let outcome = match outcome.await {
         Err(StoreError::Aborted(reason)) => match reason.downcast_ref::<JoinedAs>() {
             Some(JoinedAs(uid)) => Outcome::Elsewhere(uid.clone()),
@@ -218,6 +228,7 @@ async fn redeem(
         },
         other => other?,
     };
+
     match outcome {
         Outcome::Refused(RedeemError::Unknown) => Err(Refusal::JoinTokenUnknown),
         Outcome::Refused(RedeemError::Used) => Err(Refusal::JoinTokenUsed),
@@ -240,7 +251,7 @@ async fn redeem(
 #[error("the cluster has joined as {0}")]
 struct JoinedAs(String);
 
-/// Rolls a join back: the token's Cluster is not known here, yet or any more.
+/// Rolls a join back: the token's Cluster is not known here yet, or not any more.
 #[derive(Debug, thiserror::Error)]
 #[error("the cluster is not known")]
 struct Unsettled;

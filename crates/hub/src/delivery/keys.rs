@@ -1,8 +1,8 @@
-//! How keys change: an agent follows the hub's successions, and hands over to new keys of its own.
+//! Changes of keys: an agent follows the hub's successions, and hands over to new keys of its own.
 //!
-//! New keys of an agent are registered by a statement of the key that the hub knows, wait beside it, and are the agent's from the
-//! first token on that is asked for with them. Answers may be lost at any point: until then the old key is good, from then on only
-//! the new one, and asking again changes nothing.
+//! An agent's new keys are registered by a statement of the key that the hub knows, and kept beside it. They become the
+//! agent's keys with the first token that is requested with them. Answers may be lost at any point: before that request
+//! the old key is valid, after it only the new one, and repeating a request changes nothing.
 
 use std::sync::Arc;
 
@@ -31,15 +31,15 @@ use super::{
     token::{authenticate, verify_signature},
 };
 
-/// After this an agent is asked for new keys.
+/// Age at which an agent is asked for new keys, in seconds.
 const RENEW_SECONDS: i64 = 90 * 24 * 3600;
 
-/// What is known of a cluster's keys while there is no row.
+/// A cluster's keys as long as there is no row.
 pub fn first_keys(agent: &Agent) -> AgentKeys {
     AgentKeys { cluster_uid: agent.cluster_uid.clone(), since: agent.joined, ..AgentKeys::default() }
 }
 
-/// How far an agent has followed, as its row says.
+/// How far an agent has followed the hub's successions, according to its row.
 pub fn position_of(row: &AgentKeys) -> Position {
     read_position(row.sequence, &row.link)
 }
@@ -49,13 +49,13 @@ pub fn read_position(sequence: i64, link: &str) -> Position {
     Position { sequence: u64::try_from(sequence).unwrap_or(0), link: link.parse::<Digest>().ok() }
 }
 
-/// Puts into the replica's memory what is known of a cluster's keys.
+/// Puts a row about a cluster's keys into the replica's memory.
 pub fn remember(state: &mut ClusterState, row: &AgentKeys) {
     state.position = position_of(row);
     state.keys_since = row.since;
 }
 
-/// Whether an agent shall make new keys: they are old, or somebody has asked for it.
+/// Whether an agent should make new keys: they are old, or a person requests it.
 pub fn wants_keys(state: &ClusterState, now: i64) -> bool {
     state.keys_request.is_some() || now.saturating_sub(state.keys_since) >= RENEW_SECONDS && state.keys_since > 0
 }
@@ -82,30 +82,35 @@ pub async fn post_keys(
     if handovers.len() > MAX_HANDOVERS {
         return Err(Refusal::Invalid(format!("more than {MAX_HANDOVERS} handovers")));
     }
+
     delivery.check_loaded()?;
     let (agent, row) = {
         let mut tables = delivery.store.tables().await?;
         let agent = load_agent(&mut tables, &cluster_uid).await?.ok_or(Refusal::IdentityUnknown)?;
         (agent, load_agent_keys(&mut tables, &cluster_uid).await?)
     };
+
     let now = Timestamp::now().as_second();
     let known = BASE64.encode(&agent.public_key);
     if handovers.last().is_some_and(|last| last.handover.public_key == known) {
-        // They are in use already; the answer that said so was lost.
+        // They are in use already, and the answer that confirmed it was lost.
         return Ok(Json(KeysAnswer { hub_time: now }));
     }
+
     let identity = (delivery.identity.installation(), &*cluster_uid);
     let verifies = |key: &str, message: &[u8], signature: &str| {
         BASE64.decode(key).is_ok_and(|key| verify_signature(&key, message, signature).is_some())
     };
     let last = follow_handovers(identity, &known, &handovers, verifies).ok_or(Refusal::IdentityUnknown)?;
     let next = read_keys(last)?;
+
     let mut row = row.unwrap_or_else(|| first_keys(&agent));
     if (&row.next_key, &row.next_sealing_key) != (&next.0, &next.1) {
         (row.next_key, row.next_sealing_key) = next;
         register(&delivery, agent, row).await?;
         tracing::info!(cluster = cluster_uid, "an agent has registered new keys");
     }
+
     Ok(Json(KeysAnswer { hub_time: now }))
 }
 
@@ -117,7 +122,7 @@ fn read_keys(handover: &Handover) -> Result<(Vec<u8>, Vec<u8>), Refusal> {
     Ok((key(&handover.public_key, "publicKey")?, key(&handover.sealing_key, "sealingKey")?))
 }
 
-/// Only while the key that has signed is still the agent's.
+/// Registers new keys, only while the key that signed is still the agent's.
 async fn register(delivery: &Delivery, agent: Agent, row: AgentKeys) -> Result<(), Refusal> {
     let saved: Result<bool, StoreError> = delivery
         .store

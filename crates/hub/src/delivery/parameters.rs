@@ -1,10 +1,13 @@
-//! A service's parameters: what they come to, and `GET /agent/v1/parameters/<service uid>/<mac>`, sealed to the agent that asks.
+//! A service's parameters: their values, and `GET /agent/v1/parameters/<service uid>/<mac>`, which seals them to the
+//! agent that requests them.
 //!
-//! They are resolved when something changes that the service is handed, which its row says, and not when its cluster is computed
-//! for another reason. Rows hold a MAC and names; values are read from the store when they are resolved and when they are sent.
+//! They are resolved when something changes that the service uses, as its row says, and not when its cluster is
+//! computed for another reason. Rows contain a MAC and names; values are read from the store when they are resolved and
+//! when they are sent.
 //!
-//! Of a set's member the newest document waits for the rollout, with its content and its spec: until then counts the one before. So
-//! that this can be sent, documents of members that others have a say in are kept, sealed. All else is kept nowhere.
+//! The newest document of a set's member waits for the rollout, with its content and its spec. Until then the earlier
+//! document counts. So that an earlier one can be sent, the documents of members are stored, sealed, unless the spec
+//! alone has all their parameters. No other values are stored.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -52,24 +55,25 @@ use crate::{
 };
 
 const MAC_PURPOSE: &str = "service-parameters";
-/// Tells which key the MACs of rows were made under.
+/// Identifies the key that the MACs of rows were made with.
 const KEY_PURPOSE: &str = "service-parameters-key";
-/// Raised when the same objects come to another document.
+/// Raised when the same objects result in another document.
 const FORMAT: u32 = 1;
-/// Of a problem: it goes into a condition and an entry.
+/// Maximum bytes of a problem, which goes into a condition and an entry.
 const MAX_PROBLEM: usize = 768;
-/// Objects that are kept while many services are resolved, most of which are shared by many; and their bytes.
+/// Maximum number of objects that are cached while many services are resolved, and their bytes; most are used by many
+/// services.
 const MAX_CACHED: usize = 256;
 const MAX_CACHED_BYTES: usize = 32 << 20;
 
-/// What a service's entry says of its parameters.
+/// The parameters in a service's entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Given {
-    /// Its MAC, or what is wrong.
+    /// MAC of the document, or what is wrong with it.
     pub mac: Result<Option<Digest>, String>,
-    /// How often they have become others.
+    /// How often they have changed.
     pub turn: u64,
-    /// What is wrong with newer ones, while those of before count.
+    /// The problem of newer parameters while earlier ones count; None: there is none.
     newer_problem: Option<String>,
 }
 
@@ -85,7 +89,7 @@ impl Given {
     }
 }
 
-/// The values of a document. Nobody prints them.
+/// The values of a document. They are never printed.
 #[derive(Clone)]
 struct Values(Zeroizing<Vec<u8>>);
 
@@ -95,30 +99,30 @@ impl fmt::Debug for Values {
     }
 }
 
-/// What came of a service's parameters just now, to be written with the state that names it.
+/// Resolved parameters of a service, to save with the state that names them.
 #[derive(Clone, Debug)]
 pub struct Fresh {
     pub service: Name,
     pub resolved: Resolved,
-    /// What was read for it: where that is another by then, it is resolved once more.
+    /// Versions of the objects that were read. If one has changed at the save, they are resolved once more.
     pub inputs: Vec<InputVersion>,
-    /// They are others than before.
+    /// They differ from before.
     pub is_news: bool,
-    /// Of a set's member, and others have a say in them: its rollout goes by them.
+    /// It is a set's member and its parameters don't come from the spec alone, so its rollout decides about them.
     pub is_of_rollout: bool,
-    /// To be kept.
+    /// Values to store.
     kept: Option<Values>,
 }
 
 impl Fresh {
-    /// To be kept beside its row.
+    /// The document to store with its row; None: none is stored.
     pub fn document(&self) -> Option<Document> {
         let (ParameterRow { service_uid, mac, .. }, values) = (&self.resolved.row, self.kept.clone()?);
         Some(Document { service_uid: service_uid.clone(), mac: mac.clone(), values })
     }
 }
 
-/// A document of parameters that is to be kept.
+/// A document of parameters to store.
 #[derive(Debug)]
 pub struct Document {
     service_uid: String,
@@ -127,7 +131,7 @@ pub struct Document {
 }
 
 impl Document {
-    /// Where its row was written: it goes with that.
+    /// Saves the document if the row that belongs to it was written.
     pub async fn save(self, tx: &mut Tx) -> Result<(), StoreError> {
         let Self { service_uid, mac, values } = self;
         match load_parameters(tx, &service_uid).await? {
@@ -137,14 +141,14 @@ impl Document {
     }
 }
 
-/// Objects that were read, for the services that are resolved together.
+/// Objects that were read for services that are resolved together.
 #[derive(Default)]
 pub struct InputCache {
     contexts: HashMap<Name, Read<Option<Arc<ServiceContextSpec>>>>,
     config_maps: HashMap<Name, Read<Option<Arc<Texts>>>>,
     /// By namespace.
     secrets: HashMap<(String, SecretName), Read<SecretTexts>>,
-    /// Of all of them.
+    /// Bytes of all objects together.
     bytes: usize,
 }
 
@@ -159,16 +163,16 @@ impl InputCache {
 
 type SecretTexts = Result<Option<Arc<Texts>>, Unknown>;
 
-/// An object.
+/// An object as it was read.
 #[derive(Clone, Default)]
 struct Read<T> {
-    /// Which state of it this is; none: there is none.
+    /// Version of the object; None: it does not exist.
     version: Option<u64>,
     content: T,
     bytes: usize,
 }
 
-/// What a service's entry says of its parameters. The newest are as its row has it, or are resolved anew, where something has
+/// Returns what a service's entry says about its parameters. The newest are the row's, or are resolved if something has
 /// changed since.
 pub async fn give(
     delivery: &Delivery,
@@ -189,17 +193,17 @@ pub async fn give(
     Ok((given, fresh))
 }
 
-/// Whether a service has parameters, by its own spec or by the one that counts.
+/// Whether a service has parameters, in its own spec or in the one that counts.
 fn may_have(facts: &ServiceFacts) -> bool {
     has_parameters(newest_spec(facts)) || has_parameters(&facts.service.spec)
 }
 
-/// The spec that the newest parameters are of: a member's own, though another one may count.
+/// The spec of the newest parameters: a member's own, even if a held one counts.
 fn newest_spec(facts: &ServiceFacts) -> &ServiceDeploymentSpec {
     facts.member.as_ref().and_then(|member| member.own.as_deref()).unwrap_or(&facts.service.spec)
 }
 
-/// The newest parameters, where the row doesn't have them.
+/// Resolves the newest parameters; None: the row has them.
 async fn resolve_newest(
     delivery: &Delivery,
     facts: &ServiceFacts,
@@ -212,10 +216,12 @@ async fn resolve_newest(
     if row.is_some_and(|row| is_newest(row, &stamp)) {
         return Ok(None);
     }
+
     let is_of_set = facts.member.is_some();
     let is_of_rollout = is_of_set && is_handed(spec);
     let (mut keys, mut inputs, mut kept) = (BTreeSet::new(), Vec::new(), None);
     let (mut mac, mut problem) = (String::new(), String::new());
+
     if has_parameters(spec) {
         delivery.counters.parameters_resolved.inc();
         let (resolution, read) = load(delivery, &facts.uid, &facts.name, spec, cluster, cache).await?;
@@ -235,11 +241,13 @@ async fn resolve_newest(
         }));
         inputs = read;
     }
+
     let known = row.cloned().unwrap_or_default();
     let changed = known.mac != mac;
     let is_news = row.is_none() || changed || known.problem != problem;
-    // A member's entry becomes another one when it is let go on, and not before.
+    // The entry of a member changes when its change is released, and not before.
     let turn = known.turn + i64::from(row.is_some() && changed && !is_of_set);
+
     let row = ParameterRow { service_uid: facts.uid.clone(), stamp, mac, problem, turn, marks: known.marks };
     let (service, resolved) = (facts.name.clone(), Resolved { row, keys });
     Ok(Some(Fresh { service, resolved, inputs, is_news, is_of_rollout, kept }))
@@ -249,7 +257,7 @@ fn describe_problems(problems: &[Problem]) -> String {
     cut(&describe(problems).replace('\0', " "), MAX_PROBLEM)
 }
 
-/// What counts for a service's entry, by its newest parameters.
+/// The parameters that count for a service's entry, given its newest ones.
 async fn count(
     delivery: &Delivery,
     facts: &ServiceFacts,
@@ -263,7 +271,7 @@ async fn count(
         Some(counts) if is_handed(spec) => Ok(Some(counts)),
         None if is_handed(spec) => return Ok(newest),
         _ if member.own.is_none() => return Ok(newest),
-        // Of a spec that counts for a while longer, and has it all in itself.
+        // The held spec still counts, and has all its parameters itself.
         _ if !has_parameters(spec) => Ok(None),
         _ => {
             let (uid, mut cache) = (&facts.uid, InputCache::default());
@@ -277,7 +285,7 @@ async fn count(
     Ok(Given { mac, turn: newest.turn, newer_problem: newest.mac.err() })
 }
 
-/// What the published entry of a service says of them, whatever has changed since; none where they were never put together.
+/// The parameters in a service's published entry, even if an input has changed since. None: they were never resolved.
 pub async fn published(
     delivery: &Delivery,
     facts: &ServiceFacts,
@@ -291,20 +299,20 @@ pub async fn published(
     }
 }
 
-/// The newest parameters of a set's member, as far as others have a say in them.
+/// The newest parameters of a set's member, unless they come from its spec alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Newest {
-    /// They are in its spec.
+    /// They come from its spec alone.
     Own,
-    /// To be put together, when its cluster is computed.
+    /// They are resolved when its cluster is computed next.
     Unresolved,
-    /// What is wrong with them its row says.
+    /// Its row says what is wrong with them.
     Wrong,
     Is(Digest),
 }
 
 impl Newest {
-    /// `spec`: the service's own.
+    /// `spec`: the service's own spec.
     pub fn of(
         identity: &Identity,
         spec: &ServiceDeploymentSpec,
@@ -339,15 +347,15 @@ fn given(row: &ParameterRow) -> Result<Given, StoreError> {
     Ok(Given { mac, turn: row.turn.unsigned_abs(), newer_problem: None })
 }
 
-/// What of a spec and its cluster a row was made for, in which form and under which key. By the spec's content: which one counts
-/// changes without a write of the service.
+/// Identifies what a row was made for: the spec's parameters, the cluster, the format and the key. It uses the spec's
+/// content, because which spec counts changes without a write of the service.
 fn stamp(identity: &Identity, spec: &ServiceDeploymentSpec, cluster_uid: &str) -> String {
     let stated = Digest::of_json(&json!([spec.configuration, spec.parameters, spec.target_namespace]));
     let [stated, key] = [&stated.as_bytes()[..], &identity.mac(KEY_PURPOSE, b"")].map(|bytes| hex::encode(&bytes[..8]));
     format!("{FORMAT} {stated} {cluster_uid} {key}")
 }
 
-/// Which states all that services are handed of has now.
+/// Versions that all objects used by these specs have now.
 pub async fn load_versions(
     delivery: &Delivery,
     namespace: &str,
@@ -379,19 +387,19 @@ pub async fn load_versions(
     Ok(versions)
 }
 
-/// Tied to the service, so that nobody learns from two entries that two services are handed the same.
+/// Includes the service, so that equal values of two services don't have equal MACs in their entries.
 fn mac(identity: &Identity, service_uid: &str, json: &[u8]) -> Digest {
     let message = Zeroizing::new([service_uid.as_bytes(), b"\n", json].concat());
     Digest::from_bytes(identity.mac(MAC_PURPOSE, &message))
 }
 
-/// The same for the same content.
+/// Equal for equal content.
 fn encode(parameters: &Parameters) -> Zeroizing<Vec<u8>> {
     let value = serde_json::to_value(parameters).unwrap_or_default();
     Zeroizing::new(canonical_json(&value))
 }
 
-/// What a service is handed by now, and which state of what it was read from.
+/// Resolves a service's parameters as they are now. Returns also the versions of the objects that were read.
 pub async fn load(
     delivery: &Delivery,
     uid: &str,
@@ -409,6 +417,7 @@ pub async fn load(
         objects: Objects::default(),
         bytes: 0,
     };
+
     reading.read(spec).await?;
     let Reading { mut inputs, objects, bytes, .. } = reading;
     let mut resolution = resolve(Inputs {
@@ -427,17 +436,19 @@ pub async fn load(
         },
         objects: &objects,
     });
+
     if bytes > MAX_SOURCE_BYTES {
         resolution = resolution.into_too_much();
     }
     if resolution.handed.iter().any(|handed| handed.kind == CLUSTERS) {
         inputs.insert(farwater_api::Cluster::key(&cluster.name), Some(cluster.version));
     }
+
     let inputs = inputs.into_iter().map(|(key, version)| InputVersion { key, version }).collect();
     Ok((resolution, inputs))
 }
 
-/// Reads the objects that a service names, until they are too much.
+/// Reads the objects that a service names, up to a limit of bytes.
 struct Reading<'a> {
     delivery: &'a Delivery,
     namespace: &'a str,
@@ -473,7 +484,7 @@ impl Reading<'_> {
         self.bytes += bytes;
     }
 
-    /// Contexts are small; all are read, so that all Secrets are known that are named.
+    /// Contexts are small, so all are read; then all Secrets that they name are known.
     async fn read_context(&mut self, name: String) -> Result<(), StoreError> {
         let key = Name::new(self.namespace, &name);
         if !self.cache.contexts.contains_key(&key) {
@@ -547,7 +558,7 @@ async fn read_secret(
     };
     let text = |bytes: &[u8]| std::str::from_utf8(bytes).ok().map(str::to_owned);
     let texts = Texts(values.iter().map(|(key, value)| (key.clone(), text(value))).collect());
-    // Also what is no text was read.
+    // Bytes that are not text were read too.
     let bytes = values.values().map(|value| value.len()).sum::<usize>().max(texts.bytes());
     Ok(Read { version, content: Ok(Some(Arc::new(texts))), bytes })
 }
@@ -570,16 +581,19 @@ pub async fn get_parameters(
         let mut tables = delivery.store.tables().await?;
         (load_desired(&mut tables, &cluster.uid).await?, load_agent(&mut tables, &cluster.uid).await?)
     };
+
     let not_desired = || Refusal::ParametersNotDesired { service: service.clone() };
     let (row, agent) = (row.ok_or_else(not_desired)?, agent.ok_or(Refusal::IdentityUnknown)?);
     let entries = desired::read_content(&row)?.entries;
     let entry = entries.into_iter().find(|entry| names(entry, &service, &wanted));
     let planned = || delivery.plans.entry_with_parameters(&cluster.uid, &service, &wanted);
     let entry = entry.or_else(planned).ok_or_else(not_desired)?;
+
     let info = SealedSecrets::info_of_parameters(delivery.identity.installation(), &cluster.uid, &service, &wanted);
     if let Some(json) = load_document(&delivery.store, &service, &wanted.to_string()).await? {
         return Ok(Json(seal(&agent, &info, &json)?));
     }
+
     let name = Name::new(&entry.service.namespace, &entry.service.name);
     let found = resources::load::<ServiceDeployment>(&delivery.store, &name).await?;
     let (_, resource) = found.filter(|(resource, _)| resource.uid == service).ok_or_else(not_desired)?;
@@ -587,16 +601,19 @@ pub async fn get_parameters(
     let place = Name::new(&cluster.namespace, &cluster.name);
     let facts = ClusterFacts::load(&delivery, &place).await?.filter(|facts| *facts.uid == *cluster.uid);
     let facts = facts.ok_or_else(not_desired)?;
+
     let mut cache = InputCache::default();
     let (resolution, _) = load(&delivery, &service, &name, &resource.spec, &facts, &mut cache).await?;
     let json = encode(&resolution.parameters);
     if !resolution.problems.is_empty() || self::mac(&delivery.identity, &service, &json) != wanted {
-        // What was edited since is in a state that is about to be published; whatever else it may be will be.
+        // An object was edited since, and a new state is about to be published. Mark the service again in case it is
+        // not.
         let (uid, place) = (service.clone(), cluster.uid.to_string());
         delivery.store.transact(move |tx| Box::pin(async move { mark_parameters(tx, &uid, &place).await })).await?;
         delivery.dirty.notify_one();
         return Err(not_desired());
     }
+
     Ok(Json(seal(&agent, &info, &json)?))
 }
 

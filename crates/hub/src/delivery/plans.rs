@@ -1,6 +1,7 @@
-//! Requests for plans: what somebody wants to have planned, on its way to the agent, and the plan on its way back.
+//! Requests for plans, on their way to the agent, and plans on their way back.
 //!
-//! In memory alone, few, and not for long: whoever asked waits for the answer and asks again if the hub was restarted.
+//! They are few, short-lived and in memory alone: the person waits for the answer, and repeats the request if the hub
+//! was restarted.
 
 mod serve;
 
@@ -23,14 +24,14 @@ use serde_json::Value;
 pub use self::serve::{MAX_REPORT_BYTES, get_plan, post_plan};
 use super::{Delivery, clusters::ClusterState};
 
-/// Longest that a request is kept.
+/// How long a request is kept.
 const LIFE: Duration = Duration::from_secs(300);
-/// Requests that are kept at the same time, and of one cluster: an agent makes one plan at a time.
+/// Maximum number of requests at the same time, and of one cluster: an agent makes one plan at a time.
 const MOST: usize = 32;
 const MOST_OF_CLUSTER: usize = 4;
-/// An agent that knows what a plan is asks for the request as soon as it hears of it.
+/// An agent that knows about plans fetches the request as soon as it learns of it.
 const TAKEN_WITHIN: Duration = Duration::from_secs(10);
-/// Longest text of a plan's problem.
+/// Maximum bytes of a plan's problem.
 const MAX_PROBLEM: usize = 1024;
 
 #[derive(Debug, Default)]
@@ -39,11 +40,11 @@ pub struct Plans(Mutex<Requests>);
 #[derive(Debug, Default)]
 struct Requests {
     requests: BTreeMap<String, Request>,
-    /// Of the last request.
+    /// Number of the last request.
     number: u64,
 }
 
-/// Somebody's question.
+/// A person's request.
 #[derive(Debug)]
 struct Request {
     number: u64,
@@ -57,7 +58,7 @@ struct Request {
 #[derive(Debug)]
 enum Progress {
     Preparing,
-    /// `told`: when the agent first heard of it.
+    /// `told`: when the agent first learned of it.
     Waiting {
         proposed: Proposed,
         told: Option<Instant>,
@@ -69,17 +70,17 @@ enum Progress {
     Failed(PlanProblem, String),
 }
 
-/// What the agent shall plan.
+/// The plan that the agent has to make.
 #[derive(Debug)]
 pub struct Proposed {
     pub entry: Verbatim<Entry>,
-    /// For people.
+    /// Revision, as people see it.
     pub revision: String,
-    /// Where the bundle is nobody's but the asker's.
+    /// The bundle, if it exists only for this request.
     pub archive: Option<Bytes>,
 }
 
-/// Whose plan it is, and whose it is made by.
+/// The service of a plan, and the cluster whose agent makes it.
 #[derive(Clone, Debug)]
 pub struct Asked<'a> {
     pub service_uid: &'a str,
@@ -111,11 +112,12 @@ impl Plans {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins a request and gives its id. It ends by itself.
+    /// Begins a request and returns its id. The request expires by itself.
     fn open(&self, asked: &Asked<'_>) -> Result<String, AskError> {
         let mut bytes = [0; 16];
         aws_lc_rs::rand::fill(&mut bytes).map_err(|_| AskError::Random)?;
         let id = hex::encode(bytes);
+
         let mut state = self.state();
         let cluster_uid = Arc::clone(&asked.cluster.uid);
         let is_open = |request: &&Request| {
@@ -128,6 +130,7 @@ impl Plans {
         if state.requests.len() >= MOST {
             return Err(AskError::Full(MOST));
         }
+
         state.number += 1;
         let request = Request {
             number: state.number,
@@ -158,7 +161,7 @@ impl Plans {
         }
     }
 
-    /// The number of the newest request that a cluster's agent has not taken; 0: there is none.
+    /// Number of the newest request that a cluster's agent has not taken; 0: there is none.
     fn waiting(&self, cluster_uid: &str) -> u64 {
         let state = self.state();
         let waiting = state.requests.values().filter(|request| {
@@ -167,7 +170,7 @@ impl Plans {
         waiting.map(|request| request.number).max().unwrap_or(0)
     }
 
-    /// The agent hears of what waits, with the answer to a poll.
+    /// Notes that the agent learned of its waiting requests from the answer to a poll.
     pub fn note_told(&self, cluster_uid: &str) {
         let now = Instant::now();
         for request in self.state().requests.values_mut().filter(|request| *request.cluster_uid == *cluster_uid) {
@@ -177,7 +180,7 @@ impl Plans {
         }
     }
 
-    /// The oldest that waits, which is the agent's from then on.
+    /// Takes the oldest waiting request; it belongs to the agent from then on.
     fn take(&self, cluster_uid: &str) -> Option<(String, Verbatim<Entry>)> {
         let mut state = self.state();
         let waiting = state.requests.iter_mut().filter(|(_, request)| {
@@ -192,7 +195,7 @@ impl Plans {
         Some((id.clone(), entry))
     }
 
-    /// `false`: nobody waits for it.
+    /// Saves the plan. `false`: no request waits for it.
     fn finish(&self, cluster_uid: &str, id: &str, report: Result<Value, String>) -> bool {
         let mut state = self.state();
         let request = state.requests.get_mut(id).filter(|request| *request.cluster_uid == *cluster_uid);
@@ -206,12 +209,13 @@ impl Plans {
         true
     }
 
-    /// Whether an open request of the cluster names a bundle; and the bundle, where it is nobody else's.
+    /// Whether an open request of the cluster names a bundle. If so, also the bundle's bytes if it exists only for that
+    /// request.
     pub fn bundle(&self, cluster_uid: &str, digest: &Digest) -> Option<Option<Bytes>> {
         self.find(cluster_uid, |proposed, deployment| (deployment.bundle == *digest).then(|| proposed.archive.clone()))
     }
 
-    /// The entry of an open request that names Secrets.
+    /// The entry of an open request that names these Secrets.
     pub fn entry_with_secrets(&self, cluster_uid: &str, service_uid: &str, mac: &Digest) -> Option<Verbatim<Entry>> {
         self.find(cluster_uid, |proposed, deployment| {
             let is_it = deployment.secrets == Some(*mac) && proposed.entry.service.uid == service_uid;
@@ -219,7 +223,7 @@ impl Plans {
         })
     }
 
-    /// The same of one that names parameters.
+    /// The entry of an open request that names these parameters.
     pub fn entry_with_parameters(&self, cluster_uid: &str, service_uid: &str, mac: &Digest) -> Option<Verbatim<Entry>> {
         self.find(cluster_uid, |proposed, deployment| {
             let is_it = deployment.parameters == Some(*mac) && proposed.entry.service.uid == service_uid;
@@ -237,7 +241,7 @@ impl Plans {
         })
     }
 
-    /// How far a service's request is; none if there is no such.
+    /// Progress of a service's request; None: there is no such request.
     fn look(
         &self,
         id: &str,
@@ -246,7 +250,8 @@ impl Plans {
     ) -> Option<PlanAnswer> {
         let mut state = self.state();
         let of = Arc::clone(&state.requests.get(id)?.cluster_uid);
-        // One that is making another plan asks for this one after it.
+
+        // An agent that is making another plan fetches this request after that one.
         let is_busy = state
             .requests
             .values()
@@ -254,6 +259,7 @@ impl Plans {
         let request = state.requests.get_mut(id).filter(|request| request.service_uid == service_uid)?;
         let cluster = cluster(&request.cluster_uid);
         let name = cluster.as_ref().map(|cluster| cluster.name.to_string()).unwrap_or_default();
+
         if let Progress::Waiting { told: Some(told), .. } = &request.progress
             && !is_busy
             && told.elapsed() >= TAKEN_WITHIN
@@ -265,6 +271,7 @@ impl Plans {
             );
             request.progress = Progress::Failed(PlanProblem::AgentTooOld, message);
         }
+
         let (phase, reason, message, plan) = match &request.progress {
             Progress::Preparing => (PlanPhase::Preparing, None, String::new(), None),
             Progress::Waiting { .. } => (PlanPhase::Waiting, None, describe_wait(&name, cluster.as_deref()), None),
@@ -275,6 +282,7 @@ impl Plans {
             Progress::Done(plan) => (PlanPhase::Done, None, String::new(), Some(plan.clone())),
             Progress::Failed(problem, message) => (PlanPhase::Failed, Some(*problem), message.clone(), None),
         };
+
         let revision = request.revision.clone();
         Some(PlanAnswer { id: id.to_owned(), phase, reason, message, cluster: name, revision, plan })
     }
@@ -294,7 +302,7 @@ fn describe_wait(name: &str, cluster: Option<&ClusterState>) -> String {
     format!("the agent of cluster {name} has not asked for the request yet: {heard}")
 }
 
-/// Begins a request: `prepare` finds out what is to be planned, beside whoever asked.
+/// Begins a request. `prepare` runs apart from the caller and finds out what has to be planned.
 pub fn ask(
     delivery: &Arc<Delivery>,
     asked: &Asked<'_>,
@@ -321,12 +329,12 @@ pub fn ask(
     Ok(id)
 }
 
-/// How far it is.
+/// Progress of a request; None: there is no such request.
 pub fn look(delivery: &Delivery, id: &str, service_uid: &str) -> Option<PlanAnswer> {
     delivery.plans.look(id, service_uid, |uid| delivery.clusters.get(uid))
 }
 
-/// What waits is said with the next poll, which a connected agent is asked for.
+/// The answer to the next poll names waiting requests; a connected agent gets a hint to poll.
 fn tell_agent(delivery: &Delivery, cluster_uid: &str) {
     if let Some(cluster) = delivery.clusters.get(cluster_uid) {
         cluster.set_plan(delivery.plans.waiting(cluster_uid));
@@ -372,7 +380,7 @@ mod tests {
         let (taken, entry) = plans.take("east").unwrap();
         assert_eq!((&taken, entry.service.uid.as_str()), (&id, "web"));
         assert!(plans.take("east").is_none() && plans.waiting("east") == 0);
-        // Another cluster's agent, another id, or the same once more.
+        // Another cluster's agent, another id, or the same plan a second time.
         assert!(!plans.finish("west", &id, Ok(json!({}))) && !plans.finish("east", "other", Ok(json!({}))));
         assert_eq!(phase(&plans, &id, "web"), Some(PlanPhase::Planning));
         assert!(plans.finish("east", &id, Ok(json!({"unchanged": 1}))));

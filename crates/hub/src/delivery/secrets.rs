@@ -1,7 +1,7 @@
-//! `GET /agent/v1/secrets/<service uid>/<mac>`: a service's Secrets, sealed to the agent that asks.
+//! `GET /agent/v1/secrets/<service uid>/<mac>`: a service's Secrets, sealed to the agent that requests them.
 //!
-//! Desired states, entries and bundles name a MAC and no value. Values leave the hub only here: read from the store when
-//! they are asked for, and sealed to the key that the agent made before it joined.
+//! Desired states, entries and bundles name a MAC and no value. Values leave the hub only here: they are read from the
+//! store for each request, and sealed to the key that the agent made before it joined.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -37,10 +37,10 @@ use crate::{
 };
 
 const MAC_PURPOSE: &str = "service-secrets";
-/// Bound to one API server: another one can't use it.
+/// Such a token is bound to one API server and useless to another.
 const TOKEN_TYPE: &str = "kubernetes.io/service-account-token";
 
-/// The MAC that a service's entry names; none if it names no Secrets. `Err` says which one is missing or can't be sent.
+/// The MAC for a service's entry; None: it names no Secrets. `Err`: which Secret is missing or can't be sent.
 pub async fn resolve(delivery: &Delivery, facts: &ServiceFacts) -> Result<Result<Option<Digest>, String>, StoreError> {
     let names = &facts.service.spec.secrets;
     if names.is_empty() || facts.deleting() {
@@ -50,7 +50,7 @@ pub async fn resolve(delivery: &Delivery, facts: &ServiceFacts) -> Result<Result
     Ok(loaded.map(|json| Some(mac(&delivery.identity, &facts.uid, &json))))
 }
 
-/// The JSON of the Secrets, the same for the same content.
+/// Loads the Secrets as JSON, equal for equal content.
 async fn load(
     store: &Store,
     namespace: &str,
@@ -73,9 +73,11 @@ async fn load(
             data.map(|(key, value)| (key.clone(), value.as_str().unwrap_or_default().to_owned())).collect();
         secrets.0.insert(name.clone(), SecretValue { secret_type, data });
     }
+
     if !missing.is_empty() {
         return Ok(Err(missing.join("; ")));
     }
+
     let json = Zeroizing::new(serde_json::to_vec(&secrets).map_err(StoreError::abort)?);
     if json.len() > MAX_SECRET_BYTES {
         let problem =
@@ -85,7 +87,7 @@ async fn load(
     Ok(Ok(json))
 }
 
-/// Tied to the service, so that nobody learns from two entries that two services have the same password.
+/// Includes the service, so that two services with the same password don't have equal MACs in their entries.
 fn mac(identity: &Identity, service_uid: &str, json: &[u8]) -> Digest {
     let message = Zeroizing::new([service_uid.as_bytes(), b"\n", json].concat());
     Digest::from_bytes(identity.mac(MAC_PURPOSE, &message))
@@ -113,7 +115,7 @@ pub async fn get_secrets(
     let (_, resource) = found.filter(|(resource, _)| resource.uid == service).ok_or_else(not_desired)?;
     let resource = held_specs::load_effective(&delivery, &service, resource).await?;
     let loaded = load(&delivery.store, &name.namespace, &resource.spec.secrets).await?;
-    // What was edited since is in a state that is about to be published.
+    // If a Secret was edited since, a new state is about to be published.
     let json = loaded.ok().filter(|json| self::mac(&delivery.identity, &service, json) == wanted);
     let info = SealedSecrets::info(delivery.identity.installation(), &cluster.uid, &service, &wanted);
     Ok(Json(seal(&agent, &info, &json.ok_or_else(not_desired)?)?))
@@ -127,11 +129,11 @@ fn names(entry: &Entry, service: &str, mac: &Digest) -> bool {
     entry.service.uid == service && named == Some(*mac)
 }
 
-/// To one agent's key.
+/// Seals values to an agent's key.
 pub fn seal(agent: &Agent, info: &[u8], json: &[u8]) -> Result<SealedSecrets, Refusal> {
     let key = HpkePublicKey(agent.sealing_key.clone());
     let sealed = DH_KEM_X25519_HKDF_SHA256_AES_256.seal(info, &[], json, &key);
-    // The key was checked for its length only when the agent joined.
+    // When the agent joined, only the key's length was checked.
     let (encapsulated, ciphertext) = sealed.map_err(|error| {
         Refusal::Invalid(format!("nothing can be sealed to this agent's key ({error}); join again"))
     })?;

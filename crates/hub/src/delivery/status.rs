@@ -1,4 +1,4 @@
-//! `POST /agent/v1/status`: what an agent says of its services, and how it is read again.
+//! `POST /agent/v1/status`: agents' reports on their services, and how they are read from the database.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -43,12 +43,12 @@ use crate::controllers::{
     sources::{self, SourceName},
 };
 
-/// As protocol.rs says of an object's message.
+/// The limit of protocol.rs for an object's message.
 const MAX_MESSAGE_BYTES: usize = 1024;
 const ZSTD_LEVEL: i32 = 3;
-/// Patterns of each of an agent's own limits that are shown.
+/// Maximum patterns that are shown of each of an agent's own limits.
 const MAX_LIMITS: usize = 100;
-/// Longest JSON of one stored report.
+/// Maximum JSON bytes of a stored report.
 const MAX_REPORT_BYTES: usize = 16 << 20;
 
 pub async fn post_status(
@@ -59,18 +59,22 @@ pub async fn post_status(
     let cluster = authenticate(&delivery, &headers)?;
     let report: StatusReport = read_json(body)?;
     check_versions(&report.agent_version, &report.kubernetes_version)?;
+
     if report.sequence <= report.base || i64::try_from(report.sequence).is_err() {
         return Err(Refusal::Invalid("a report's sequence must be above its base".to_owned()));
     }
     if report.services.len() > MAX_REPORTED_SERVICES {
         return Err(Refusal::Invalid(format!("a report speaks of more than {MAX_REPORTED_SERVICES} services")));
     }
+
     if let Some(accepted) = &report.accepted {
         prove_epoch(&delivery, &cluster, accepted).await?;
     }
     note_clock(&delivery, &cluster.uid, report.system_time, Timestamp::now().as_second());
+
     let sequence = report.sequence;
     let saved = save_services(&delivery, &cluster, report).await?;
+
     delivery.counters.reported.inc_by(saved.services.len() as u64);
     for name in saved.services {
         delivery.summaries.add(name);
@@ -84,10 +88,11 @@ pub async fn post_status(
     if saved.let_go {
         delivery.dirty.notify_one();
     }
+
     Ok(Json(StatusAnswer { sequence }))
 }
 
-/// Rows are made outside the transaction: compressing there would make all writers of the hub wait.
+/// Rows are encoded outside the transaction, because compressing inside it would delay all writers of the hub.
 fn encode(service: &mut ServiceReport) -> Result<Vec<u8>, Refusal> {
     if service.objects.len() > MAX_REPORTED_OBJECTS {
         return Err(Refusal::Invalid(format!("a service's report holds more than {MAX_REPORTED_OBJECTS} objects")));
@@ -128,20 +133,20 @@ pub fn decode(row: &Report) -> Result<ServiceReport, StoreError> {
 }
 
 struct Saved {
-    /// Those that the report speaks of.
+    /// The services that the report is about.
     services: Vec<Name>,
     /// Whether the agent or its cluster was upgraded.
     versions_changed: bool,
-    /// Whether the agent says something new of itself.
+    /// Whether the agent reports something new about itself.
     agent_changed: bool,
-    /// Whether it has let go of a service that is gone here.
+    /// Whether it has released a service that is gone here.
     let_go: bool,
 }
 
-/// Saves what the report says of this cluster's own services; others' and unknown ones are passed over.
+/// Saves what the report says about this cluster's own services; other and unknown services are skipped.
 async fn save_services(delivery: &Delivery, cluster: &ClusterState, report: StatusReport) -> Result<Saved, Refusal> {
     let uid = cluster.uid.to_string();
-    // Outside of the transaction: invented services must not keep the hub's other writers waiting.
+    // Outside the transaction, so that reports on invented services don't delay the hub's other writers.
     let known = services_of(delivery, &uid, report.services.keys()).await?;
     let mut rows = Vec::with_capacity(known.len());
     for (service_uid, service) in report.services.into_iter().filter(|(service_uid, _)| known.contains(service_uid)) {
@@ -149,10 +154,12 @@ async fn save_services(delivery: &Delivery, cluster: &ClusterState, report: Stat
         let body = service.map(|mut service| encode(&mut service)).transpose()?;
         rows.push((service_uid, body, removed));
     }
+
     let received = Timestamp::now().as_second();
     let (sequence, base) = (report.sequence, report.base);
     let (agent_version, kubernetes_version) = (report.agent_version, report.kubernetes_version);
     let said_of_itself = report.agent.map(encode_agent).transpose()?;
+
     let saved = delivery.store.transact(move |tx| {
         Box::pin(async move {
             let agent = load_agent(tx, &uid).await?;
@@ -160,7 +167,8 @@ async fn save_services(delivery: &Delivery, cluster: &ClusterState, report: Stat
             if base != 0 && base != last {
                 return Ok(Err(Refusal::BaseUnknown { last, base }));
             }
-            // A whole report takes back what it does not speak of.
+
+            // A complete report withdraws reports on services that it does not contain.
             let own = if base == 0 {
                 assignments_of_cluster(tx, &uid)
                     .await?
@@ -178,10 +186,12 @@ async fn save_services(delivery: &Delivery, cluster: &ClusterState, report: Stat
                 .into_iter()
                 .map(|row| (row.service_uid.clone(), released_entry(&row, false).digest()))
                 .collect();
+
             let mut let_go = false;
             if base == 0 {
                 delete_reports(tx, &uid).await?;
             }
+
             for (service_uid, body, removed) in rows {
                 if removed.is_some() && removed == released.get(&service_uid).copied() {
                     delete_released(tx, &service_uid).await?;
@@ -199,6 +209,7 @@ async fn save_services(delivery: &Delivery, cluster: &ClusterState, report: Stat
                     None => delete_report(tx, &service_uid).await?,
                 }
             }
+
             change_agent(tx, &uid, &agent_version, &kubernetes_version, Some(sequence)).await?;
             let versions_changed = agent.is_some_and(|agent| {
                 agent.agent_version != agent_version || agent.kubernetes_version != kubernetes_version
@@ -211,10 +222,11 @@ async fn save_services(delivery: &Delivery, cluster: &ClusterState, report: Stat
             Ok(Ok(Saved { services, versions_changed, agent_changed, let_go }))
         })
     });
+
     saved.await?
 }
 
-/// Those of these services that are the cluster's, or that it has to let go of.
+/// Those of these services that belong to the cluster, or that it has to release.
 async fn services_of(
     delivery: &Delivery,
     cluster_uid: &str,
@@ -227,8 +239,8 @@ async fn services_of(
     Ok(own.into_iter().map(|(uid, ..)| uid).chain(released.into_iter().map(|row| row.service_uid)).collect())
 }
 
-/// A statement of this hub that is newer than its database proves that the database was restored from a backup: the epoch
-/// rises above it, and nothing is deleted in this cluster until somebody has confirmed that the backup is right.
+/// A statement of this hub that is newer than its database proves that the database was restored from a backup. The
+/// epoch is raised above it, and nothing is deleted in this cluster until a person has confirmed the backup.
 async fn prove_epoch(delivery: &Delivery, cluster: &ClusterState, accepted: &AcceptedStatement) -> Result<(), Refusal> {
     let statement = &accepted.statement;
     let own = statement.installation == delivery.identity.installation() && statement.cluster_uid == *cluster.uid;
@@ -260,12 +272,14 @@ async fn raise_epoch(delivery: &Delivery, cluster: &ClusterState, epoch: u64) ->
         "this hub's database is older than what it signed before: it was restored from a backup. Nothing is deleted in \
          the cluster until its Cluster is annotated {}={epoch}", farwater_api::CONFIRM_RESTORED
     );
+
     let uid = cluster.uid.to_string();
     let raised = delivery.store.transact(move |tx| {
         Box::pin(async move {
             let Some(mut row) = load_desired(tx, &uid).await? else { return Ok(()) };
             if row.epoch < epoch {
-                // Signed and numbered when it is computed; the old row only says where that starts.
+                // The state gets its signature and number when it is computed; the old row only says where those
+                // continue.
                 row.epoch = epoch;
                 row.signature = String::new();
                 let entries = super::desired::read_content(&row)?.entries;
@@ -277,15 +291,16 @@ async fn raise_epoch(delivery: &Delivery, cluster: &ClusterState, epoch: u64) ->
             mark_cluster(tx, &uid).await
         })
     });
+
     raised.await?;
-    // Until it is computed anew, there is no answer rather than an unsigned one.
+    // Until the state is computed again, no answer is better than an unsigned one.
     delivery.clusters.change(&cluster.uid, |state| state.etag = None);
     delivery.check_cluster(&cluster.uid);
     ask_sources(delivery, &cluster.uid).await?;
     Ok(delivery.note_new_entries(&cluster.uid).await?)
 }
 
-/// Has the sources of a cluster's services asked at once: what the database says of them is old.
+/// Fetches the sources of a cluster's services at once, because the database's revisions are old.
 async fn ask_sources(delivery: &Delivery, cluster_uid: &str) -> Result<(), StoreError> {
     let rows = assignments_of_cluster(&mut *delivery.store.tables().await?, cluster_uid).await?;
     let mut uids: HashSet<String> = HashSet::new();
@@ -311,8 +326,8 @@ async fn ask_sources(delivery: &Delivery, cluster_uid: &str) -> Result<(), Store
     Ok(())
 }
 
-/// Answer of `GET servicedeployments/NAME/objects`: the state of each object as the agent said last; none if it has said
-/// nothing yet.
+/// Answer of `GET servicedeployments/NAME/objects`: each object's state from the agent's last report; empty: there is
+/// none yet.
 pub async fn load_objects(delivery: &Delivery, service_uid: &str) -> Result<Vec<ObjectReport>, StoreError> {
     let mut tables = delivery.store.tables().await?;
     let Some(row) = load_report(&mut tables, service_uid).await? else { return Ok(Vec::new()) };

@@ -1,8 +1,8 @@
-//! Access tokens: an agent shows possession of its key once an hour, and a MAC in between.
+//! Access tokens: an agent proves possession of its key once an hour, and uses a MAC in between.
 //!
-//! A token is `<cluster uid>.<key print>.<instance>.<expiry>.<hex of the MAC over them>`. Any replica with the shared key verifies
-//! it without a database; the key print ends it as soon as another agent joins for the cluster or the agent goes over to new keys,
-//! and the instance tells two processes with one identity apart.
+//! A token is `<cluster uid>.<key print>.<instance>.<expiry>.<hex of the MAC over them>`. Any replica with the shared
+//! key verifies it without a database. The key print invalidates it as soon as another agent joins for the cluster or
+//! the agent uses new keys. The instance distinguishes two processes with one identity.
 
 use std::{sync::Arc, time::Duration};
 
@@ -29,7 +29,7 @@ use super::{
 };
 use crate::identity::Identity;
 
-/// A clock that is further away is corrected first, by the time in the refusal.
+/// A clock that is off by more is corrected first, by the time in the refusal.
 pub const MAX_SKEW_SECONDS: i64 = 120;
 const TOKEN_SECONDS: u64 = 3600;
 const PURPOSE: &str = "agent-access-token-v1";
@@ -37,7 +37,7 @@ const PURPOSE: &str = "agent-access-token-v1";
 const NONCE_LENGTH: usize = 32;
 /// 8 bytes in hex.
 const INSTANCE_LENGTH: usize = 16;
-/// Longest text that an agent may call a version.
+/// Maximum bytes of a version that an agent names.
 pub const MAX_VERSION_BYTES: usize = 128;
 
 /// The first 16 hex digits of the sha256 of an agent's public key.
@@ -56,7 +56,7 @@ pub fn issue(identity: &Identity, cluster_uid: &str, key_print: &str, instance: 
 struct Claims<'a> {
     cluster_uid: &'a str,
     key_print: &'a str,
-    /// Empty: it didn't say.
+    /// Empty: it did not say.
     instance: &'a str,
     expires: i64,
 }
@@ -72,12 +72,12 @@ fn verify<'a>(identity: &Identity, token: &'a str) -> Option<Claims<'a>> {
     Some(Claims { cluster_uid, key_print, instance, expires: parts.next()?.parse().ok()? })
 }
 
-/// Which cluster's agent is asking. A request of it is its heartbeat.
+/// The cluster whose agent sends the request, which counts as its heartbeat.
 pub fn authenticate(delivery: &Delivery, headers: &HeaderMap) -> Result<Arc<ClusterState>, Refusal> {
     identify(delivery, headers).map(|(state, _)| state)
 }
 
-/// The same, and which of its processes.
+/// The same, with the process that sends it.
 pub fn identify<'a>(delivery: &Delivery, headers: &'a HeaderMap) -> Result<(Arc<ClusterState>, &'a str), Refusal> {
     let token = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
     let claims = token.and_then(|token| verify(&delivery.identity, token)).ok_or(Refusal::AccessTokenUnknown)?;
@@ -99,15 +99,16 @@ pub fn identify<'a>(delivery: &Delivery, headers: &'a HeaderMap) -> Result<(Arc<
     Ok((state, claims.instance))
 }
 
-/// The cluster of a request's access token, if the token is valid. This records no heartbeat and makes no further checks.
+/// The cluster of a request's access token, if the token is valid. This records no heartbeat and makes no further
+/// checks.
 pub fn cluster_of(delivery: &Delivery, headers: &HeaderMap) -> Option<String> {
     let token = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "))?;
     let claims = verify(&delivery.identity, token).filter(|claims| claims.expires > Timestamp::now().as_second())?;
     delivery.clusters.get(claims.cluster_uid).map(|state| state.uid.to_string())
 }
 
-/// Two processes with one identity, as of a cluster that was copied, would act on one signed state in two places and report over
-/// each other.
+/// Refuses two processes with one identity, as in a copied cluster: both would act on one signed state in two places
+/// and overwrite each other's reports.
 fn check_instance(
     delivery: &Delivery,
     state: &ClusterState,
@@ -135,19 +136,22 @@ pub async fn post_token(
     if assertion.installation != delivery.identity.installation() {
         return Err(Refusal::IdentityUnknown);
     }
+
     let (agent, keys) = {
         let mut tables = delivery.store.tables().await?;
         let agent = load_agent(&mut tables, &assertion.cluster_uid).await?.ok_or(Refusal::IdentityUnknown)?;
         (agent, load_agent_keys(&mut tables, &assertion.cluster_uid).await?)
     };
-    // The signature first: what isn't signed by the agent may say anything, and gets no other answer.
+
+    // Check the signature first: a request that the agent did not sign gets the same answer in all cases.
     let next = find_signer(&agent, keys.as_ref(), &signed, &assertion)?;
     let now = Timestamp::now().as_second();
-    // Of the corrected time, which the agent signs with.
+    // Compare with the corrected time, which the agent signs with.
     let skew = assertion.time.saturating_sub(now);
     if skew.abs() > MAX_SKEW_SECONDS {
         return Err(Refusal::ClockSkew { seconds: skew });
     }
+
     let key_print = key_print(next.as_deref().unwrap_or(&agent.public_key));
     let (instance, standby) = (assertion.instance.clone(), assertion.standby);
     let state = delivery.clusters.get(&agent.cluster_uid).ok_or(Refusal::IdentityUnknown)?;
@@ -158,6 +162,7 @@ pub async fn post_token(
     if !wait.is_zero() {
         return Err(Refusal::KeysEarly { seconds: wait.as_secs() + 1 });
     }
+
     note_clock(&delivery, &agent.cluster_uid, assertion.system_time, now);
     let upgraded =
         agent.agent_version != assertion.agent_version || agent.kubernetes_version != assertion.kubernetes_version;
@@ -165,20 +170,22 @@ pub async fn post_token(
     let promotion = next.map(|key| Promotion { key, request });
     let promoted = promotion.is_some();
     let row = use_assertion(&delivery, &agent, assertion, promotion, now).await?;
-    // One that stands by says nothing of the agent that acts.
+
+    // A standby process says nothing about the agent that acts.
     if let Some(row) = row.filter(|_| !standby) {
         note_keys(&delivery, &state, &row, promoted.then(|| key_print.clone()));
         if upgraded || promoted || state.position != position_of(&row) {
             delivery.check_cluster(&agent.cluster_uid);
         }
     }
-    // Whoever stands by learns that it is known, and can't do anything with that.
+
+    // A standby process learns that its identity is known, with a token that it can't use.
     let life = if standby { 0 } else { TOKEN_SECONDS };
     let token = issue(&delivery.identity, &agent.cluster_uid, &key_print, &instance, now.saturating_add_unsigned(life));
     Ok(Json(TokenAnswer { token, expires_in: life, hub_time: now }))
 }
 
-/// Takes down how far off the clock of an agent's machine is.
+/// Notes how far off the clock of an agent's machine is.
 pub fn note_clock(delivery: &Delivery, cluster_uid: &str, system_time: Option<i64>, now: i64) {
     let (Some(time), Some(state)) = (system_time, delivery.clusters.get(cluster_uid)) else { return };
     if state.note_clock(time.saturating_sub(now)) {
@@ -218,7 +225,7 @@ pub fn verify_signature(public_key: &[u8], message: &[u8], signature: &str) -> O
     UnparsedPublicKey::new(&ED25519, public_key).verify(message, &signature).ok()
 }
 
-/// The new key that has signed; none where the one in use did.
+/// The new key that has signed; None: the key in use has.
 fn find_signer(
     agent: &Agent,
     keys: Option<&AgentKeys>,
@@ -231,7 +238,7 @@ fn find_signer(
         return Ok(None);
     }
     let keys = keys.ok_or(Refusal::IdentityUnknown)?;
-    // One that stands by doesn't decide when new keys are used.
+    // A standby process does not decide when new keys are used.
     if signs(&keys.next_key) && !assertion.standby {
         return Ok(Some(keys.next_key.clone()));
     }
@@ -247,14 +254,14 @@ fn find_signer(
     Err(Refusal::IdentityUnknown)
 }
 
-/// An agent goes over to its new keys.
+/// An agent begins to use its new keys.
 struct Promotion {
     key: Vec<u8>,
-    /// What had asked for them.
+    /// The request for new keys that led to them.
     request: Option<String>,
 }
 
-/// What is known of the agent's keys afterwards; none of one that stands by.
+/// Returns the agent's keys afterwards; None: the process is on standby.
 async fn use_assertion(
     delivery: &Delivery,
     agent: &Agent,
@@ -280,6 +287,7 @@ async fn use_assertion(
                 }
                 tracing::info!(cluster = agent.cluster_uid, "an agent has switched to new keys");
             }
+
             let row = load_agent_keys(tx, &agent.cluster_uid).await?.unwrap_or_else(|| first_keys(&agent));
             let told = AgentKeys {
                 sequence: i64::try_from(assertion.position.sequence).unwrap_or(i64::MAX),
@@ -292,10 +300,12 @@ async fn use_assertion(
             Ok(Ok(Some(told)))
         })
     });
+
     used.await?
 }
 
-/// Puts what an agent's token has told into memory: from here on, after a change of keys, the old one's tokens are worth nothing.
+/// Puts what a request for a token has shown into memory. After a change of keys, tokens of the old key are invalid
+/// from here on.
 fn note_keys(delivery: &Delivery, state: &ClusterState, row: &AgentKeys, key_print: Option<String>) {
     let known = state.position == position_of(row) && state.keys_since == row.since;
     if known && key_print.is_none() {

@@ -23,15 +23,15 @@ use super::{
     files::{FileError, from_pem, read_private, replace, to_pem, write_private},
 };
 
-/// Agents and kubeconfigs know it; a new one is made when somebody asks for it.
+/// Agents and kubeconfigs pin it; an administrator can have a new one created.
 const AUTHORITY_DAYS: i64 = 3653;
-/// What browsers still accept from a server.
+/// The longest that browsers accept from a server.
 const SERVER_DAYS: i64 = 397;
-/// A certificate is replaced when less than this is left.
+/// A certificate is renewed when less than this is left.
 const RENEW_DAYS: i64 = 132;
 
 const AUTHORITY: (&str, &str) = ("ca.key", "ca.crt");
-/// Where the next one lies until it is the hub's.
+/// Files of the next authority until it is in use.
 const NEXT_AUTHORITY: (&str, &str) = ("ca.next.key", "ca.next.crt");
 
 const CERTIFICATE: &str = "CERTIFICATE";
@@ -61,11 +61,11 @@ fn issue(action: &'static str) -> impl FnOnce(rcgen::Error) -> CertificateError 
 pub struct ServerNames(BTreeSet<String>);
 
 impl ServerNames {
-    /// Those given, and those of this machine for itself.
+    /// The given names, and those of this machine for itself.
     pub fn new(given: impl IntoIterator<Item = String>) -> Self {
         let own = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()].map(|ip: IpAddr| ip.to_string());
         let names = given.into_iter().chain(own).chain(["localhost".to_owned()]);
-        // One spelling for each address and name, so that they compare equal to what a certificate says.
+        // One spelling per address and name, so that they compare equal to those of a certificate.
         Self(names.map(|name| name.parse::<IpAddr>().map_or(name.to_ascii_lowercase(), |ip| ip.to_string())).collect())
     }
 }
@@ -81,12 +81,13 @@ impl Authority {
         Self::load(keys, AUTHORITY, now)
     }
 
-    /// The one that is next: what a start before this has left, or a new one.
+    /// The next authority: the one that an earlier start has left, or a new one.
     pub(super) fn stage(keys: &Keys, now: Timestamp) -> Result<Self, IdentityError> {
         Self::load(keys, NEXT_AUTHORITY, now)
     }
 
-    /// Puts the next one in this one's place if it is `own`. After a crash in between the certificate alone is still to be moved.
+    /// Puts the next authority in the place of the current one if it is `own`. After a crash in between, only the
+    /// certificate remains to be moved.
     pub(super) fn finish(keys: &Keys, own: Digest) -> Result<(), IdentityError> {
         let (key, certificate) = (keys.path(NEXT_AUTHORITY.0), keys.path(NEXT_AUTHORITY.1));
         let staged = read_private(&certificate)?.and_then(|pem| from_pem(CERTIFICATE, &pem));
@@ -99,7 +100,7 @@ impl Authority {
         Ok(replace(&certificate, &keys.path(AUTHORITY.1))?)
     }
 
-    /// The key is written first: a crash between the two leaves a key whose certificate can be made again.
+    /// The key is written first: a crash between the two leaves a key whose certificate can be created again.
     fn load(keys: &Keys, names: (&str, &str), now: Timestamp) -> Result<Self, IdentityError> {
         if keys.established && !keys.exists(names.1) {
             return Err(IdentityError::Missing { path: keys.path(names.1) });
@@ -119,14 +120,16 @@ impl Authority {
         Ok(Self { pem, certificate, issuer })
     }
 
-    /// As agents pin it.
+    /// Its digest, as agents pin it.
     pub(super) fn pin(&self) -> Digest {
         Digest::of(&self.certificate)
     }
 
-    /// The certificate of another authority, issued by this one: who trusts this one comes to trust that one. As PEM.
+    /// The certificate of another authority, issued by this one: clients that trust this one then trust the other. As
+    /// PEM.
     ///
-    /// It lasts as long as the other one, not as this: agents that were away when this one ended find their way, too.
+    /// It lasts as long as the other authority, not as this one, so that agents that were away when this one ended can
+    /// follow too.
     pub(super) fn vouch_for(&self, next: &Self, now: Timestamp) -> Result<String, CertificateError> {
         let mut params = authority_params(next.issuer.key(), now);
         params.use_authority_key_identifier_extension = true;
@@ -149,7 +152,7 @@ impl Authority {
         &self.certificate
     }
 
-    /// With its chain: `between` is what leads from former authorities to this one.
+    /// With its chain. `between`: the certificates that lead from former authorities to this one.
     pub(super) fn server_certificate(
         &self,
         directory: &Path,
@@ -164,7 +167,7 @@ impl Authority {
                     |problem| CertificateError::Server { certificate: certificate.clone(), key: key.clone(), problem };
                 read_server(&chain, &key_pem).map_err(problem)?
             }
-            // Not written yet, or a crash came between the two.
+            // Not written yet, or a crash happened between the two writes.
             _ => None,
         };
         if let Some((der, key_der)) = stored
@@ -197,7 +200,7 @@ impl Authority {
         Ok((certificate.der().clone(), private_key(key.serialized_der())))
     }
 
-    /// With the authority in the chain: agents pin it before they know it.
+    /// With the authority in the chain, because agents pin it before they have it.
     fn certified(
         &self,
         certificate: CertificateDer<'static>,
@@ -212,7 +215,7 @@ impl Authority {
     }
 }
 
-/// A stored certificate and its key; none where they don't belong together: a crash came between writing the two.
+/// A stored certificate and its key. None: they don't belong together, because a crash happened between the two writes.
 fn read_server(
     certificate: &str,
     key: &str,
@@ -234,8 +237,8 @@ fn make_authority(key: &KeyPair, now: Timestamp) -> Result<String, CertificateEr
     Ok(to_pem(CERTIFICATE, certificate.der()))
 }
 
-/// Under a name that no other authority has, or programs that build chains by names would try the wrong one. No limit of the
-/// chain's length: it grows with each authority that comes after this.
+/// Under a name that no other authority has; otherwise programs that build chains by names would try the wrong one. The
+/// chain's length is not limited, because each later authority makes it longer.
 fn authority_params(key: &KeyPair, now: Timestamp) -> CertificateParams {
     let mut name = Digest::of(key.public_key_raw()).to_hex();
     name.truncate(8);
@@ -284,7 +287,7 @@ fn private_key(der: &[u8]) -> PrivateKeyDer<'static> {
     PrivateKeyDer::Pkcs8(Zeroizing::new(der.to_vec()).to_vec().into())
 }
 
-/// From yesterday, for clients whose clock is behind, for that many days.
+/// From yesterday, for clients whose clock is behind, for this many days.
 fn set_validity(params: &mut CertificateParams, now: Timestamp, days: i64) {
     let day = |days: i64| {
         let time = now.saturating_add(SignedDuration::from_hours(24 * days)).unwrap_or(now);

@@ -1,7 +1,7 @@
-//! The hub's keys in a backup, and how they come back.
+//! The hub's keys in a backup, and how they are restored.
 //!
-//! A hub keeps its own keys when it is restored: they are newer than the backup's, and agents know them. Only the keys of another
-//! installation (a new hub that takes the place of a lost one has made some) give way, all of them at once.
+//! A restored hub keeps its own keys: they are newer than the backup's, and agents know them. Only the keys of another
+//! installation are replaced, all of them at once: a new hub that replaces a lost one has created its own.
 
 use std::{
     collections::BTreeMap,
@@ -23,11 +23,11 @@ use super::{
 };
 
 const FOLDER: &str = "keys";
-/// What tells installations apart.
+/// Identifies an installation.
 const INSTALLATION: &str = "installation";
-/// A hub has some ten; more is no folder of keys.
+/// Maximum number of files. A hub has about ten keys; a folder with more is not a folder of keys.
 const MAX_FILES: usize = 100;
-/// As for a key that is read at the start.
+/// Maximum bytes of a file, as for keys that are read at the start.
 const MAX_BYTES: u64 = 64 << 10;
 
 #[derive(Debug, Error)]
@@ -44,7 +44,7 @@ pub enum EnclosedError {
     Backup { name: String, problem: &'static str },
 }
 
-/// All of `keys/`, for a backup.
+/// Reads all of `keys/`, for a backup.
 pub fn read_keys(data_dir: &Path) -> Result<Vec<Enclosed>, EnclosedError> {
     let folder = data_dir.join(FOLDER);
     let files = read_folder(&folder)?;
@@ -70,7 +70,7 @@ fn read_folder(folder: &Path) -> Result<Files, EnclosedError> {
         let strange = |problem| EnclosedError::Strange { path: path.clone(), problem };
         let metadata = entry.metadata().map_err(FileError::of("read", &path))?;
         let name = entry.file_name().into_string().map_err(|_| strange("has a name that is no text"))?;
-        // What a crash left of a file that was being written.
+        // A crash may leave a file that was being written.
         if !metadata.is_file() || name.ends_with(".tmp") {
             continue;
         }
@@ -85,7 +85,7 @@ fn read_folder(folder: &Path) -> Result<Files, EnclosedError> {
     Ok(files)
 }
 
-/// A backup's files by their name in `keys/`: plain names, as they become paths.
+/// A backup's files by their name in `keys/`. Names must be plain, because they become paths.
 fn named(enclosed: &[Enclosed]) -> Result<Files, EnclosedError> {
     let mut files = Files::new();
     for file in enclosed {
@@ -107,14 +107,14 @@ fn named(enclosed: &[Enclosed]) -> Result<Files, EnclosedError> {
     Ok(files)
 }
 
-/// What becomes of the keys that are there.
+/// The effect of a restore on the existing keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RestoredKeys {
-    /// All of them stay.
+    /// All of them are kept.
     Kept,
-    /// They stay, and these, which were missing, come back.
+    /// They are kept, and these missing ones are restored.
     Completed(Vec<String>),
-    /// There were none, or another installation's, and the backup's are there now.
+    /// There were none, or another installation's; they were replaced by the backup's.
     Replaced,
 }
 
@@ -127,14 +127,14 @@ fn decide(present: &Files, backup: &Files) -> RestoredKeys {
     if ours.is_none() || ours != installation(backup) {
         return RestoredKeys::Replaced;
     }
-    // What was under way when the backup was made is over.
+    // An exchange that was running when the backup was made is over.
     let is_lasting = |name: &&String| !matches!(name.as_str(), NEXT | WANTED);
     let missing: Vec<String> =
         backup.keys().filter(is_lasting).filter(|name| !present.contains_key(*name)).cloned().collect();
     if missing.is_empty() { RestoredKeys::Kept } else { RestoredKeys::Completed(missing) }
 }
 
-/// A backup's keys on the disk beside those that are there. Nothing is changed until [`StagedKeys::take_place`].
+/// A backup's keys on the disk, beside the existing ones. Nothing is changed until [`StagedKeys::take_place`].
 pub struct StagedKeys {
     data_dir: PathBuf,
     keys: RestoredKeys,
@@ -142,7 +142,7 @@ pub struct StagedKeys {
 }
 
 impl StagedKeys {
-    /// `data` is locked, so no hub runs on them.
+    /// `data` is locked, so no hub is running on these keys.
     pub fn stage(data: &DataDir, enclosed: &[Enclosed]) -> Result<Self, EnclosedError> {
         let backup = named(enclosed)?;
         let data_dir = data.path().to_owned();
@@ -159,7 +159,7 @@ impl StagedKeys {
         Ok(staged)
     }
 
-    /// What opens sealed rows once they have taken their place.
+    /// The key that opens sealed rows after [`StagedKeys::take_place`].
     pub fn seal_key(&self) -> Result<SecretKey, EnclosedError> {
         let is_ours = match &self.keys {
             RestoredKeys::Kept => true,
@@ -173,15 +173,16 @@ impl StagedKeys {
         parse_secret(&text).map_err(|problem| EnclosedError::Backup { name: SEAL.to_owned(), problem })
     }
 
-    /// Those that the backup's rows may depend on, whatever becomes of the backup's keys: with a hub that keeps its own,
-    /// its seal key may have been exchanged since.
+    /// The keys that the backup's rows may need, also if the hub keeps its own keys: its seal key may have been
+    /// replaced since the backup.
     pub fn seal_keys_of_backup(&self) -> Vec<SecretKey> {
         let read = |name: &str| parse_secret(&String::from_utf8_lossy(self.backup.get(name)?)).ok();
         [SEAL, NEXT].into_iter().filter_map(read).collect()
     }
 
-    /// After the rows have. A crash in between leaves rows that the old keys don't open: the hub doesn't start, and the same restore
-    /// again mends it. Keys that give way are kept in `keys.replaced`.
+    /// Puts the keys in place. Call this after the rows are restored. A crash in between leaves rows that the old keys
+    /// don't open: the hub then doesn't start, and repeating the restore fixes it. Replaced keys are kept in
+    /// `keys.replaced`.
     pub fn take_place(self) -> Result<RestoredKeys, EnclosedError> {
         let keys = self.data_dir.join(FOLDER);
         match &self.keys {
@@ -195,7 +196,7 @@ impl StagedKeys {
                 }
             }
             RestoredKeys::Replaced => {
-                // Of an empty folder nothing is kept: what an earlier attempt has put aside stays.
+                // An empty folder is not kept, so that keys put aside by an earlier attempt stay.
                 if fs::remove_dir(&keys).is_err() && keys.exists() {
                     let aside = self.folder("replaced");
                     remove_folder(&aside)?;
@@ -279,7 +280,7 @@ mod tests {
         assert_eq!((is.installation(), is.key_id(), is.ca_pin()), (was.installation(), was.key_id(), was.ca_pin()));
         assert_eq!(fs::read_to_string(new.path("keys.replaced/installation")).unwrap().trim(), made.installation());
         assert!(!new.path("keys.restoring").exists());
-        // Again: they are its own now.
+        // Once more: the keys are its own now.
         assert_eq!(new.restore(&backup), RestoredKeys::Kept);
     }
 
@@ -298,7 +299,7 @@ mod tests {
         let after = place.identity();
         assert_eq!(after.key_id(), before.key_id());
         assert_eq!(after.mac("test", b"message"), before.mac("test", b"message"));
-        // The one that opens sealed rows, too.
+        // Also without the key that opens sealed rows.
         fs::remove_file(place.path("keys/seal.key")).unwrap();
         let staged = StagedKeys::stage(&place.data(), &backup).unwrap();
         assert_eq!(staged.seal_key().unwrap().bytes(), before.seal_key().bytes());
@@ -308,7 +309,7 @@ mod tests {
     fn an_empty_directory_gets_all_of_them_and_a_killed_attempt_is_mended() {
         let (lost, empty) = (Place::make(), Place { folder: tempfile::tempdir().unwrap() });
         let backup = lost.keys();
-        // Killed while it wrote, and between the two renames.
+        // Killed during the write, and between the two renames.
         fs::create_dir(empty.path("keys.restoring")).unwrap();
         fs::write(empty.path("keys.restoring/half"), "x").unwrap();
         fs::create_dir(empty.path("keys.replaced")).unwrap();

@@ -1,4 +1,4 @@
-//! Private files: written whole or not at all, readable by the owner only.
+//! Private files: written completely or not at all, readable only by the owner.
 
 use std::{
     fs::{self, File, OpenOptions, TryLockError},
@@ -14,7 +14,7 @@ use zeroize::Zeroizing;
 
 use crate::config::database::ELSEWHERE;
 
-/// Longest file of keys that is read: a chain of certificates is a few KiB, and 400 successions are 200.
+/// Maximum bytes of a file of keys: a chain of certificates is a few KiB, and 400 successions are 200.
 const MAX_KEY_BYTES: u64 = 512 << 10;
 
 #[derive(Debug, Error)]
@@ -39,7 +39,7 @@ pub enum DataDirError {
     Locked { path: PathBuf },
 }
 
-/// The directory of everything that a hub keeps, locked against a second hub for as long as this lives.
+/// The data directory of a hub, locked against a second hub for as long as this lives.
 #[derive(Debug)]
 pub struct DataDir {
     path: PathBuf,
@@ -48,7 +48,7 @@ pub struct DataDir {
 }
 
 impl DataDir {
-    /// Makes what is missing and takes the lock. The lock is the kernel's: it ends with the process, however it ends.
+    /// Creates what is missing and takes the lock. The lock is the kernel's, so it ends with the process in any case.
     pub fn open(path: &Path) -> Result<Self, DataDirError> {
         make_private_directory(path)?;
         let lock_path = path.join("hub.lock");
@@ -82,7 +82,7 @@ impl DataDir {
         self.path.join("admin.kubeconfig")
     }
 
-    /// Notes that the hub's database lies on a server: from now on the keys are never made anew.
+    /// Notes that the hub's database is on a server: from now on, missing keys are never created.
     pub fn remember_database(&self, location: &Location) -> Result<(), FileError> {
         match location {
             Location::File(_) => Ok(()),
@@ -90,31 +90,31 @@ impl DataDir {
         }
     }
 
-    /// Whether there was a database when the directory was opened, here or on a server.
+    /// Whether there was a database, here or on a server, when the directory was opened.
     pub fn is_established(&self) -> bool {
         self.established
     }
 }
 
-/// Creates a directory of mode 0700, or takes group's and others' rights from the one that is there.
+/// Creates a directory of mode 0700, or removes the rights of group and others from an existing one.
 fn make_private_directory(path: &Path) -> Result<(), FileError> {
     let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
     made.map_err(FileError::of("make the directory", path))?;
     match fs::set_permissions(path, fs::Permissions::from_mode(0o700)) {
-        // A volume that the node made for us, of root and our group. What we put into it is private in itself.
+        // A volume that the node created, owned by root and our group. The files in it are private themselves.
         Err(refused) if refused.kind() == io::ErrorKind::PermissionDenied => Ok(()),
         other => other.map_err(FileError::of("set the mode of", path)),
     }
 }
 
-/// The file's text, none if there is no such file.
+/// The file's text; None: there is no such file.
 pub(super) fn read_private(path: &Path) -> Result<Option<Zeroizing<String>>, FileError> {
     let read = || {
         let size = fs::metadata(path)?.len();
         if size > MAX_KEY_BYTES {
             return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("{size} bytes are no key")));
         }
-        // Bytes that are no UTF-8 are no key either; the parser says so with the file's name.
+        // Bytes that are not UTF-8 are no key either; the parser reports them with the file's name.
         Ok(Zeroizing::new(String::from_utf8_lossy(&Zeroizing::new(fs::read(path)?)).into_owned()))
     };
     match read() {
@@ -124,14 +124,14 @@ pub(super) fn read_private(path: &Path) -> Result<Option<Zeroizing<String>>, Fil
     }
 }
 
-/// Writes a file of mode 0600 so that a crash leaves the old content or the new, never a part.
+/// Writes a file of mode 0600, so that a crash leaves the old content or the new, never a part.
 pub fn write_private(path: &Path, content: &[u8]) -> Result<(), FileError> {
     let directory = path.parent().unwrap_or_else(|| Path::new("."));
     let mut temporary = path.as_os_str().to_owned();
     temporary.push(".tmp");
     let temporary = PathBuf::from(temporary);
     let write = || {
-        // Left over by a crash; a file made anew has the mode that is asked for.
+        // A crash may have left it. A newly created file gets the requested mode.
         match fs::remove_file(&temporary) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
@@ -145,14 +145,14 @@ pub fn write_private(path: &Path, content: &[u8]) -> Result<(), FileError> {
     write().map_err(FileError::of("write", path))
 }
 
-/// Puts a file in another one's place, so that a crash leaves one of the two there.
+/// Replaces a file by another one, so that a crash leaves one of the two in place.
 pub(super) fn replace(from: &Path, to: &Path) -> Result<(), FileError> {
     let directory = to.parent().unwrap_or_else(|| Path::new("."));
     let replaced = fs::rename(from, to).and_then(|()| File::open(directory)?.sync_all());
     replaced.map_err(FileError::of("replace", to))
 }
 
-/// Of a file that needn't be there.
+/// Removes a file that may be missing.
 pub(super) fn remove(path: &Path) -> Result<(), FileError> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(FileError::of("remove", path)(error)),

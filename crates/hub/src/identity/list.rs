@@ -19,7 +19,7 @@ use super::{
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct KeyRow {
     pub kind: &'static str,
-    /// Of a signing key its id, of a certificate its digest, as agents pin it.
+    /// Id of a signing key, or digest of a certificate as agents pin it.
     pub id: String,
     pub state: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -30,9 +30,9 @@ pub struct KeyRow {
 
 pub struct KeyList {
     pub rows: Vec<KeyRow>,
-    /// How many successions there were since the first start.
+    /// Number of successions since the first start.
     pub sequence: u64,
-    /// What the hub's next start does.
+    /// The changes that the hub's next start will make; None: none are requested.
     pub requested: Option<Request>,
     trust: Trust,
 }
@@ -60,13 +60,13 @@ impl KeyList {
         Ok(Self { rows, sequence, requested, trust })
     }
 
-    /// How far a cluster's agent has come.
+    /// The standing of a cluster's agent.
     pub fn standing(&self, position: &Position) -> Standing {
         self.trust.standing(position)
     }
 }
 
-/// Whether the hub is served under its own authority.
+/// Whether the hub is served with a certificate of its own authority.
 fn is_own(trust: &Trust) -> bool {
     trust.head().authorities.contains(&trust.own_authority())
 }

@@ -1,7 +1,7 @@
-//! A server certificate that somebody else issues and renews: cert-manager's Secret as a volume, or any files.
+//! A server certificate that another authority issues and renews: cert-manager's Secret as a volume, or any files.
 //!
-//! Agents pin an authority, so the one that has issued the certificate must be known, and stays the same while the hub runs: a
-//! new certificate of another authority would lock every agent out, and is not taken.
+//! Agents pin an authority, so the one that issued the certificate must be known and stays the same while the hub runs.
+//! A new certificate of another authority is refused, because it would lock out every agent.
 
 use std::{
     fs::File,
@@ -31,20 +31,21 @@ use super::{
     files::to_pem,
 };
 
-/// All public authorities together are a quarter of this.
+/// Maximum bytes of a file: all public authorities together are a quarter of this.
 const MAX_FILE_BYTES: u64 = 1 << 20;
-/// What a Secret of cert-manager holds beside `tls.crt`.
+/// The file that cert-manager's Secrets have beside `tls.crt`.
 const BESIDE: &str = "ca.crt";
 /// The public authorities, in our image and on Debian.
 const PUBLIC: &str = "/etc/ssl/certs/ca-certificates.crt";
 
-/// Where the certificate lies.
+/// The files of the certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountedFiles {
-    /// The server's, then those between it and the authority.
+    /// The server's certificate, then those between it and the authority.
     pub certificate: PathBuf,
     pub key: PathBuf,
-    /// Authorities, one of which has issued it. None: one of `ca.crt` beside it, the root in its chain, or a public one.
+    /// Authorities, one of which has issued it. None: one in `ca.crt` beside it, the root in its chain, or a public
+    /// one.
     pub authority: Option<PathBuf>,
 }
 
@@ -69,13 +70,13 @@ pub enum MountedError {
     OtherAuthority { certificate: PathBuf, pin: Digest },
 }
 
-/// A certificate from files, and what it was made of.
+/// A certificate from files, and its content.
 pub struct Mounted {
     files: MountedFiles,
     authority: CertificateDer<'static>,
-    /// sha256 of what is served.
+    /// sha256 of the content that is served.
     served: [u8; 32],
-    /// Of what was seen last: files that are being replaced are taken once they rest.
+    /// sha256 of the content that was seen last. Changed files are used once they are the same in two reads.
     seen: [u8; 32],
 }
 
@@ -94,7 +95,7 @@ impl Content {
         parts.chain_update(&self.certificate).chain_update(&*self.key).finalize().into()
     }
 
-    /// The chain and its key, which belong together.
+    /// The chain and its key, checked to belong together.
     fn parse(&self, files: &MountedFiles) -> Result<CertifiedKey, MountedError> {
         let chain = parse_certificates(&files.certificate, &self.certificate)?;
         let no_key = || MountedError::Content { path: files.key.clone(), problem: "it holds no PEM private key" };
@@ -110,7 +111,7 @@ impl Content {
 }
 
 impl Mounted {
-    /// Reads the files and finds the authority.
+    /// Reads the files and finds the authority that issued the certificate.
     pub fn open(files: MountedFiles, now: Timestamp) -> Result<(Self, Arc<CertifiedKey>), MountedError> {
         let content = Content::read(&files)?;
         let certified = content.parse(&files)?;
@@ -121,7 +122,7 @@ impl Mounted {
         Ok((mounted, certified))
     }
 
-    /// What the files hold now, if that is new. After an error what is served stays.
+    /// Returns the new content of the files; None: unchanged. After an error, the served certificate stays.
     pub fn reload(&mut self, now: Timestamp) -> Result<Option<Arc<CertifiedKey>>, MountedError> {
         let content = Content::read(&self.files)?;
         let digest = content.digest();
@@ -138,12 +139,12 @@ impl Mounted {
         Ok(Some(self.with_authority(certified)))
     }
 
-    /// Whether the files hold something else than what is served.
+    /// Whether the files have another content than what is served.
     pub fn is_pending(&self) -> bool {
         self.seen != self.served
     }
 
-    /// As agents pin it.
+    /// Digest of the authority, as agents pin it.
     pub fn pin(&self) -> Digest {
         Digest::of(&self.authority)
     }
@@ -152,7 +153,7 @@ impl Mounted {
         to_pem("CERTIFICATE", &self.authority)
     }
 
-    /// With the authority in the chain: agents pin it before they know it.
+    /// With the authority in the chain, because agents pin it before they have it.
     fn with_authority(&self, mut certified: CertifiedKey) -> Arc<CertifiedKey> {
         if !certified.cert.contains(&self.authority) {
             certified.cert.push(self.authority.clone());
@@ -186,12 +187,12 @@ pub fn is_valid_for(certified: &CertifiedKey, host: &str) -> bool {
         .is_some_and(|leaf| verify_server_name(&leaf, &name).is_ok())
 }
 
-/// Seconds since 1970 at which the served certificate ends.
+/// When the served certificate ends, in seconds since 1970.
 pub fn end_of(certified: &CertifiedKey) -> Option<i64> {
     certificate_end(certified.cert.first()?)
 }
 
-/// The first of the named authorities, or of those in the usual places, that has issued the chain.
+/// The first authority that has issued the chain: one of the named ones, or one in the usual places.
 fn find_authority(
     files: &MountedFiles,
     chain: &[CertificateDer<'static>],
@@ -210,7 +211,7 @@ fn find_authority(
     for path in &looked {
         let mut candidates = parse_certificates(path, &read(path)?)?;
         if *path == files.certificate {
-            // Whoever renews it may do so by another one in between.
+            // A renewal may use another intermediate authority, so only the root counts.
             candidates.retain(is_root);
         }
         if let Some(found) = issuer(&candidates) {
@@ -224,12 +225,12 @@ fn is_root(certificate: &CertificateDer<'_>) -> bool {
     parse(certificate).is_some_and(|parsed| parsed.issuer() == parsed.subject())
 }
 
-/// Whether a chain leads to this authority. It must be another certificate than the server's, and one of an authority.
+/// Whether a chain leads to this authority. It must be the certificate of an authority, and not the server's own.
 fn is_issued_by(authority: &CertificateDer<'_>, chain: &[CertificateDer<'_>], now: Timestamp) -> bool {
     let [leaf, between @ ..] = chain else { return false };
     let is_authority = parse(authority).is_some_and(|parsed| parsed.is_ca());
     let (Some(parsed), true) = (parse(leaf), is_authority && leaf != authority) else { return false };
-    // Whether it holds today is the clients' judgement: the chain is looked at while it does.
+    // Clients decide whether the chain is valid today; this checks it at a time when it is.
     let validity = parsed.validity();
     let time = now.as_second().clamp(validity.not_before.timestamp(), validity.not_after.timestamp());
     let time = UnixTime::since_unix_epoch(Duration::from_secs(u64::try_from(time).unwrap_or(0)));

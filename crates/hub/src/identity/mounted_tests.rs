@@ -78,7 +78,7 @@ fn the_authority_is_what_issued_the_chain_wherever_it_lies() {
     let chain = leaf.clone() + &between.certificate.pem();
     let pin = |place: &Place| place.open().map(|(mounted, _)| mounted.pin());
 
-    // cert-manager: the root beside it. Sent with the chain, so that a pin finds it.
+    // As cert-manager does it: the root is beside it. It is sent with the chain, so that clients with a pin find it.
     place.write(&(chain.clone(), key.clone()));
     place.write_authority("ca.crt", &root.certificate.pem());
     let (mounted, served) = place.open().unwrap();
@@ -86,12 +86,12 @@ fn the_authority_is_what_issued_the_chain_wherever_it_lies() {
     assert_eq!(served.cert.len(), 3);
     assert!(is_valid_for(&served, "hub.example") && !is_valid_for(&served, "10.0.0.1"));
 
-    // Whoever is not the issuer is passed over, and a server's certificate is nobody's issuer.
+    // An authority that is not the issuer is skipped, and a server's certificate issues nothing.
     fs::remove_file(place.dir.path().join("ca.crt")).unwrap();
     place.write_authority("ca.crt", &(other.certificate.pem() + &leaf + &root.certificate.pem()));
     assert_eq!(pin(&place).unwrap(), root.pin());
     fs::write(place.dir.path().join("ca.crt"), other.certificate.pem()).unwrap();
-    // Of the chain only its root: what is in between may be another one next time.
+    // Only the root of the chain counts, because the intermediate authority may change.
     let error = pin(&place).unwrap_err();
     assert!(error.contains("issued by none of") && error.contains("--tls-ca"), "{error}");
 

@@ -1,7 +1,8 @@
-//! How the hub goes over to new keys: asked for while it runs, done by its next start, which alone writes the keys in use.
+//! Rotation of the hub's keys: requested while it runs, done by its next start. Only a start writes the keys in use.
 //!
-//! New keys are made beside the old ones. The write of `trust.json` makes them the hub's, and is the only moment that counts; then
-//! they take the old ones' place. A start that finds that half done goes on. A private key that was replaced is gone.
+//! New keys are created beside the old ones. The write of `trust.json` puts them into use and is the only moment that
+//! counts; then their files replace the old ones. A start that finds this half done continues it. Replaced private keys
+//! are deleted.
 
 use std::path::Path;
 
@@ -20,7 +21,7 @@ use super::{
 const SIGNING: &str = "signing.key";
 const NEXT_SIGNING: &str = "signing.next.key";
 
-/// The keys that change.
+/// The keys that can be rotated.
 pub(super) struct Material {
     pub signing: Ed25519KeyPair,
     pub authority: Authority,
@@ -28,8 +29,8 @@ pub(super) struct Material {
 }
 
 impl Material {
-    /// Loads what is in use, makes it at the first start, and does what was asked for. `mounted`: the authority that the hub is
-    /// served under, if that is not its own.
+    /// Loads the keys in use, creates them at the first start, and does what was requested. `mounted`: the authority
+    /// that the hub is served under, if that is not its own.
     pub fn open(
         keys: &Keys,
         installation: &str,
@@ -80,7 +81,7 @@ impl Material {
         Ok(Self { signing, authority, trust })
     }
 
-    /// What `trust.json` shall be, if that is something else. The keys that it names lie beside those in use.
+    /// The next content of `trust.json`; None: it stays. The keys that it names are beside those in use.
     fn prepare(
         &self,
         keys: &Keys,
@@ -91,6 +92,7 @@ impl Material {
         let request = Request::read(keys, &self.trust)?.unwrap_or_default();
         let (mut next, head) = (self.trust.clone(), self.trust.head());
         let (sequence, own) = (head.position.sequence, self.authority.pin());
+
         let mut replaced = None;
         if request.authority && mounted.is_some() {
             tracing::warn!("the hub is served with a certificate of others; its own authority stays as it is");
@@ -99,10 +101,12 @@ impl Material {
             next = next.replace_authority(pin, former);
             replaced = Some(own);
         }
+
         let signing_key = match request.signing_key {
             true => public(&stage_signing_key(keys)?),
             false => head.signing_key.clone(),
         };
+
         let served = mounted.unwrap_or(next.own_authority());
         let authorities = decide_authorities(&head.authorities, replaced, served, &request);
         if !head.authorities.contains(&served) && replaced.is_none() {
@@ -112,12 +116,14 @@ impl Material {
                  it in --ca-file, or join again"
             );
         }
+
         if signing_key != head.signing_key || authorities != head.authorities {
             next = next.extend(installation, &self.signing, (signing_key, authorities), now);
         }
         if request.revoke {
             next = next.cut(sequence);
         }
+
         Ok((next != self.trust).then_some(next))
     }
 }
@@ -126,12 +132,12 @@ fn public(pair: &Ed25519KeyPair) -> SigningKey {
     SigningKey::new(pair.public_key().as_ref())
 }
 
-/// The key that is next: what a start before this has left, or a new one.
+/// The next signing key: the one that an earlier start has left, or a new one.
 fn stage_signing_key(keys: &Keys) -> Result<Ed25519KeyPair, IdentityError> {
     keys.for_next().load(NEXT_SIGNING, make_signing_key, parse_signing_key)
 }
 
-/// The same for the authority; and the way from the one in use to it.
+/// The same for the authority, with the certificates that lead from the current one to it.
 fn stage_authority(
     keys: &Keys,
     current: &Authority,
@@ -143,7 +149,7 @@ fn stage_authority(
     Ok((next.pin(), Former { until: sequence, certificate: current.pem().to_owned(), successor }))
 }
 
-/// Puts keys that are in use by the word of `trust.json` where keys in use lie.
+/// Moves the files of keys that are in use according to `trust.json` to the places of keys in use.
 fn finish(keys: &Keys, trust: &Trust) -> Result<(), IdentityError> {
     let next = keys.path(NEXT_SIGNING);
     let staged = read_private(&next)?.and_then(|text| parse_signing_key(&text).ok());
@@ -153,26 +159,28 @@ fn finish(keys: &Keys, trust: &Trust) -> Result<(), IdentityError> {
     Authority::finish(keys, trust.own_authority())
 }
 
-/// A change that is asked for.
+/// A requested change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     SigningKey,
     Authority,
-    /// Certificates, as DER, of authorities that will issue what the hub is served with.
+    /// Digests of authorities that will issue the hub's served certificate.
     Announce(Vec<Digest>),
-    /// Nothing leads from older keys to today's any more.
+    /// Revokes the successions that lead from older keys to the current ones.
     Revoke,
 }
 
-/// Asks for a change of a hub's keys, which its next start makes. Asked for twice it is made once.
+/// Requests a change of a hub's keys, which its next start makes. Requested twice, it is made once.
 pub fn request_change(data_dir: &Path, change: Change) -> Result<Request, IdentityError> {
     let (keys, trust) = read_trust(data_dir)?;
     let mut request = Request::read(&keys, &trust)?.unwrap_or_default();
     request.after = trust.head().position.sequence;
+
     let refuse = |why: String| Err(IdentityError::Refused(why));
     if change != Change::Revoke && trust.is_full() {
         return refuse(format!("{MAX_LINKS} changes are kept; take old keys out of use first"));
     }
+
     match change {
         Change::SigningKey => request.signing_key = true,
         Change::Authority => {
@@ -203,11 +211,12 @@ pub fn request_change(data_dir: &Path, change: Change) -> Result<Request, Identi
         }
         Change::Revoke => request.revoke = true,
     }
+
     request.write(&keys)?;
     Ok(request)
 }
 
-/// Of a hub that may be running.
+/// Reads the keys of a hub that may be running.
 pub(super) fn read_trust(data_dir: &Path) -> Result<(Keys, Trust), IdentityError> {
     let keys = Keys { directory: data_dir.join("keys"), established: true };
     let not_started = || IdentityError::NotStarted { path: data_dir.to_owned() };

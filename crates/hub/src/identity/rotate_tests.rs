@@ -17,7 +17,7 @@ fn now() -> Timestamp {
 struct Place(tempfile::TempDir);
 
 impl Place {
-    /// A hub that has a database: no key may be made by mistake from here on.
+    /// A hub with a database: from here on no key may be created by mistake.
     fn new() -> Self {
         let place = Self(tempfile::tempdir().unwrap());
         place.open();
@@ -37,7 +37,7 @@ impl Place {
         request_change(self.0.path(), change).map_err(|error| error.to_string())
     }
 
-    /// Asks and starts the hub.
+    /// Requests a change and starts the hub.
     fn change(&self, change: Change) -> Identity {
         self.ask(change).unwrap();
         self.open()
@@ -47,7 +47,7 @@ impl Place {
         self.0.path().join("keys")
     }
 
-    /// All files of the keys, to go back to.
+    /// All files of the keys, to restore them later.
     fn copy(&self) -> Vec<(PathBuf, Vec<u8>)> {
         let files = fs::read_dir(self.keys()).unwrap().map(|entry| entry.unwrap().path());
         files.map(|path| (path.clone(), fs::read(&path).unwrap())).collect()
@@ -73,7 +73,7 @@ fn successions(identity: &Identity, after: u64) -> Vec<SignedSuccession> {
     identity.successions_after(after).unwrap().to_vec()
 }
 
-/// What an agent that goes by `from` goes by after it has asked this hub.
+/// The keys that an agent with `from` trusts after it has followed this hub's successions.
 fn followed(from: &Trusted, hub: &Identity) -> Trusted {
     from.walk(hub.installation(), &successions(hub, from.position.sequence), verifies).unwrap()
 }
@@ -160,7 +160,7 @@ fn keys_that_were_taken_out_of_use_lead_nowhere() {
     assert_eq!(next.trusted().position.sequence, 3);
 }
 
-/// Every state of the files between a request and its end, as `kill -9` and a loss of power leave them.
+/// Every state of the files between a request and its end, after `kill -9` or a loss of power.
 #[test]
 fn a_change_that_is_stopped_anywhere_is_gone_on_with() {
     let place = Place::new();
@@ -184,7 +184,7 @@ fn a_change_that_is_stopped_anywhere_is_gone_on_with() {
     check("keys are made and don't count");
     place.restore(&asked);
     check("nothing is made");
-    // The moment that counts.
+    // The write that counts.
     for moved in 0..=3 {
         place.restore(&made);
         next.write(&keys).unwrap();
@@ -232,7 +232,7 @@ fn an_older_copy_of_the_keys_is_told_from_the_newest() {
     place.restore(&old);
     let older = place.open();
     assert_eq!(older.standing(&newest.trusted().position), Standing::Foreign);
-    // Changed once more it is a fork, which agents of the other branch refuse.
+    // A second change makes it a fork, which agents of the other branch refuse.
     let fork = place.change(Change::SigningKey);
     assert_eq!(fork.standing(&newest.trusted().position), Standing::Foreign);
     let walked = newest.trusted().walk(fork.installation(), &successions(&fork, 0), verifies);
@@ -268,7 +268,7 @@ fn keys_are_listed_with_their_ages_and_ends() {
         ("server-certificate", "in use"),
     ];
     assert_eq!(shown, expected);
-    // The key that seals Secrets is of no age that anybody has written down.
+    // The age of the key that seals Secrets is not recorded anywhere.
     assert!(list.rows.iter().all(|row| (row.since.is_some() || row.ends.is_some()) != (row.kind == "seal-key")));
     assert!(list.requested.unwrap().signing_key && list.sequence == 2);
     let nothing = tempfile::tempdir().unwrap();

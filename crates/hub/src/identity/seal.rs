@@ -1,7 +1,8 @@
 //! The seal key, and its exchange while the hub runs.
 //!
-//! The next key is made beside today's. The transaction that seals the database's data keys with it makes it the hub's, and is the
-//! only moment that counts; then the file takes the other's place. Which of the two counts after a crash the database says.
+//! The next key is created beside the current one. The transaction that seals the database's data keys with it puts it
+//! into use and is the only moment that counts; then its file replaces the other. After a crash, the database says
+//! which of the two counts.
 
 use std::path::Path;
 
@@ -15,11 +16,11 @@ use super::{
 
 pub(super) const SEAL: &str = "seal.key";
 pub(super) const NEXT: &str = "seal.next.key";
-/// Holds the id of the key that shall be replaced: asked for twice, it is replaced once.
+/// Contains the id of the key to replace, so that a repeated request replaces it once.
 pub(super) const WANTED: &str = "seal.wanted";
 
 impl SecretKey {
-    /// What tells it from others, and nothing of it.
+    /// Identifies the key without revealing anything of it.
     pub fn id(&self) -> String {
         let mut hash = Sha256::new();
         hash.update(b"farwater-seal-key-id\0");
@@ -38,22 +39,22 @@ fn read(directory: &Path, name: &str) -> Result<Option<SecretKey>, IdentityError
     parse_secret(&text).map(Some).map_err(|problem| IdentityError::Corrupt { path, problem })
 }
 
-/// The key beside today's, which may be the one that counts.
+/// The key beside the current one, which may be the one that counts.
 pub(super) fn read_next(directory: &Path) -> Result<Option<SecretKey>, IdentityError> {
     read(directory, NEXT)
 }
 
-/// Today's of a hub that may be running; it must be there.
+/// The current key of a hub that may be running; it must exist.
 pub(super) fn read_current(directory: &Path) -> Result<SecretKey, IdentityError> {
     read(directory, SEAL)?.ok_or_else(|| IdentityError::Missing { path: directory.join(SEAL) })
 }
 
-/// The next key takes the place of today's: the database says that it counts.
+/// Replaces the current key's file by the next key's, after the database says that the next key counts.
 pub fn finish_seal_key(directory: &Path) -> Result<(), IdentityError> {
     Ok(replace(&directory.join(NEXT), &directory.join(SEAL))?)
 }
 
-/// Asks for another seal key, which a running hub takes at once and a stopped one at its start. Answers today's.
+/// Requests another seal key. A running hub exchanges it at once, a stopped one at its start. Returns the current key.
 pub fn request_seal_key(data_dir: &Path) -> Result<SecretKey, IdentityError> {
     let directory = data_dir.join("keys");
     let current = match read_current(&directory) {
@@ -64,18 +65,18 @@ pub fn request_seal_key(data_dir: &Path) -> Result<SecretKey, IdentityError> {
     Ok(current)
 }
 
-/// Whether another one is asked for than that of today.
+/// Whether another key than the current one is requested.
 pub fn is_seal_key_wanted(directory: &Path) -> Result<bool, IdentityError> {
     let Some(wanted) = read_private(&directory.join(WANTED))? else { return Ok(false) };
     if wanted.trim() == read_current(directory)?.id() {
         return Ok(true);
     }
-    // It was replaced already.
+    // That key was replaced already.
     remove(&directory.join(WANTED))?;
     Ok(false)
 }
 
-/// The key that is next: what a stopped exchange has left, or a new one.
+/// The next key: the one that a stopped exchange has left, or a new one.
 pub fn stage_seal_key(directory: &Path) -> Result<SecretKey, IdentityError> {
     keys(directory).for_next().load(NEXT, make_secret, parse_secret)
 }

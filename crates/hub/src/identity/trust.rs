@@ -1,7 +1,7 @@
-//! `keys/trust.json`: what agents were told to go by, from the first start to today.
+//! `keys/trust.json`: the keys that agents should trust, from the first start to now.
 //!
-//! It is the last word on which keys are in use: new keys lie beside the old ones, become the hub's by one write of this file, and
-//! take the old ones' place after it. A crash leaves one of the two states; the next start goes on from there.
+//! This file decides which keys are in use: new keys are beside the old ones, come into use with one write of this
+//! file, and then replace the old ones. A crash leaves one of the two states; the next start continues from there.
 
 use aws_lc_rs::signature::{ED25519, Ed25519KeyPair, UnparsedPublicKey};
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
@@ -20,28 +20,28 @@ use super::{
 };
 
 pub(super) const FILE: &str = "trust.json";
-/// Of 500 bytes each, so that the file stays below what is read.
+/// About 500 bytes each, so that the file stays below the maximum that is read.
 pub(super) const MAX_LINKS: usize = 400;
-/// Each is one more certificate between an agent that pins it and the server's; verifiers take six.
+/// Each is one more certificate between an agent that pins it and the server's; verifiers accept six.
 pub(super) const MAX_FORMER: usize = 5;
 
-/// Whether a key has made a signature, in base64, over a message.
+/// Whether a signature in base64 over a message was made by a key.
 pub(super) fn verifies(key: &SigningKey, message: &[u8], signature: &str) -> bool {
     let (Some(key), Ok(signature)) = (key.bytes(), BASE64.decode(signature)) else { return false };
     UnparsedPublicKey::new(&ED25519, key).verify(message, &signature).is_ok()
 }
 
-/// An authority of before, and the one after it as issued by it: what leads from a pin of long ago to the server's certificate.
+/// A former authority, and its successor as issued by it: the way from an old pin to the server's certificate.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Former {
-    /// Agents that have followed up to this succession pin it.
+    /// Number of the last succession in which agents pin it.
     pub until: u64,
     /// PEM.
     pub certificate: String,
     pub successor: String,
 }
 
-/// Where the chain begins: at the first keys, or at what was left when older ones were taken out of use.
+/// Where the chain begins: at the first keys, or after the revoked ones.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Base {
@@ -64,9 +64,9 @@ impl Base {
 struct Content {
     base: Base,
     successions: Vec<SignedSuccession>,
-    /// Of `ca.crt`, whether the hub is served under it or not.
+    /// Digest of `ca.crt`, whether the hub is served under it or not.
     own_authority: Digest,
-    /// The oldest first.
+    /// Oldest first.
     former: Vec<Former>,
 }
 
@@ -84,7 +84,7 @@ impl Trust {
         Self { content: Content { base, successions: Vec::new(), own_authority, former: Vec::new() }, head }
     }
 
-    /// None where there is no such file: the keys have never changed, and were made by a hub that knew no other way.
+    /// None: there is no such file, because an older hub created the keys and they were never changed.
     pub fn read(keys: &Keys, installation: &str) -> Result<Option<Self>, IdentityError> {
         let path = keys.path(FILE);
         let Some(text) = read_private(&path)? else { return Ok(None) };
@@ -104,7 +104,7 @@ impl Trust {
         write_private(&keys.path(FILE), &json)
     }
 
-    /// What agents shall go by today.
+    /// The keys that agents should trust now.
     pub fn head(&self) -> &Trusted {
         &self.head
     }
@@ -121,7 +121,7 @@ impl Trust {
         self.content.successions.len() >= MAX_LINKS
     }
 
-    /// The same with one more succession, signed by the key of today.
+    /// The same with one more succession, signed by the current key.
     pub fn extend(
         mut self,
         installation: &str,
@@ -144,14 +144,14 @@ impl Trust {
         self
     }
 
-    /// The same with another authority of the hub's own.
+    /// The same with another own authority.
     pub fn replace_authority(mut self, own: Digest, former: Former) -> Self {
         self.content.own_authority = own;
         self.content.former.push(former);
         self
     }
 
-    /// The same without what leads to a succession from before it.
+    /// The same without the successions up to this number, and without the certificates that only older agents need.
     pub fn cut(mut self, sequence: u64) -> Self {
         let content = &mut self.content;
         let links = content.successions.iter().take_while(|link| link.succession.sequence <= sequence).count();
@@ -189,7 +189,7 @@ impl Trust {
         }
     }
 
-    /// Those after a number; none where older ones were taken out of use.
+    /// The successions after a number; None: older ones were revoked.
     pub fn after(&self, sequence: u64) -> Option<&[SignedSuccession]> {
         let skipped = sequence.checked_sub(self.content.base.position.sequence)?;
         let skipped = usize::try_from(skipped).unwrap_or(usize::MAX).min(self.content.successions.len());
@@ -197,7 +197,7 @@ impl Trust {
         Some(&rest[..rest.len().min(MAX_SUCCESSIONS)])
     }
 
-    /// Every signing key that some agent may go by, with the time from which it was used; today's last.
+    /// Every signing key that an agent may still trust, with the time since when it was used; the current one last.
     pub fn signing_keys(&self) -> Vec<(&SigningKey, i64)> {
         let base = &self.content.base;
         let links = self.content.successions.iter().map(|link| (&link.succession.signing_key, link.succession.made));
@@ -214,7 +214,8 @@ impl Trust {
         all.find(|(named, _)| named.contains(&authority)).map(|(_, made)| made)
     }
 
-    /// What a server presents between its own certificate and today's authority: from each pin of before a way leads to it.
+    /// The certificates that a server presents between its own and the current authority: they lead from each former
+    /// pin to the current one.
     pub fn between(&self) -> Vec<CertificateDer<'static>> {
         let der = |pem: &String| from_pem("CERTIFICATE", pem).map(|der| CertificateDer::from(der.to_vec()));
         let former = &self.content.former;
@@ -223,29 +224,29 @@ impl Trust {
     }
 }
 
-/// How far an agent has come, seen from here.
+/// How far an agent has followed the successions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
     Current,
-    /// It goes on by itself.
+    /// It will follow by itself.
     Behind,
-    /// What leads from there to today's keys was taken out of use.
+    /// The successions from there to the current keys were revoked.
     Revoked,
-    /// It has followed a succession that these keys know nothing of: they are an older copy, or were changed twice.
+    /// It has followed a succession that these keys don't contain: they are an older copy, or were changed twice.
     Foreign,
 }
 
-/// What the administrator has asked for, until a start of the hub does it.
+/// The administrator's request, until a start of the hub carries it out.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Request {
-    /// The last succession at that time: what was asked for before the present one is done.
+    /// Number of the last succession at the time of the request. A request from before the current succession is done.
     pub after: u64,
     #[serde(default)]
     pub signing_key: bool,
     #[serde(default)]
     pub authority: bool,
-    /// Named to agents beside today's.
+    /// Authorities to name to agents besides the current ones.
     #[serde(default)]
     pub announced: Vec<Digest>,
     #[serde(default)]
@@ -255,7 +256,7 @@ pub struct Request {
 impl Request {
     const FILE: &str = "request.json";
 
-    /// What is still to be done.
+    /// The request that is still to be carried out; None: there is none.
     pub(super) fn read(keys: &Keys, trust: &Trust) -> Result<Option<Self>, IdentityError> {
         let path = keys.path(Self::FILE);
         let Some(text) = read_private(&path)? else { return Ok(None) };
@@ -273,8 +274,8 @@ impl Request {
     }
 }
 
-/// Which authorities the next succession names. One that agents don't know and that the hub is served under replaces what they
-/// know, as nothing else can be done; an authority that is announced stands beside it.
+/// The authorities that the next succession names. If the hub is served under an authority that agents don't know, it
+/// replaces the known ones, because nothing else is possible. An announced authority is added.
 pub(super) fn decide_authorities(
     known: &[Digest],
     replaced: Option<Digest>,
@@ -293,7 +294,7 @@ pub(super) fn decide_authorities(
         }
     }
     unique.truncate(MAX_AUTHORITIES);
-    // The order says nothing: what is the same is no news.
+    // The order has no meaning: equal sets are no change.
     let same = unique.len() == known.len() && unique.iter().all(|authority| known.contains(authority));
     if same { known.to_vec() } else { unique }
 }

@@ -18,12 +18,12 @@ fn a_succession_names_who_serves_and_who_is_announced() {
     };
     check(&["a"], None, "a", request(&[], false), &["a"]);
     check(&["a"], Some("a"), "b", request(&[], false), &["b"]);
-    // Announced first, served then, and the old one taken out of use.
+    // Announced first, then served; then the old one is revoked.
     check(&["a"], None, "a", request(&["b"], false), &["a", "b"]);
     check(&["a", "b"], None, "b", request(&[], false), &["a", "b"]);
     check(&["a", "b"], None, "b", request(&[], true), &["b"]);
     check(&["a", "b"], None, "a", request(&["b"], false), &["a", "b"]);
     check(&["a", "m"], Some("a"), "b", request(&[], false), &["b", "m"]);
-    // Served under one that was never announced: what agents know doesn't help any more.
+    // Served under an authority that was never announced: the ones that agents know no longer help.
     check(&["a"], None, "x", request(&[], false), &["x"]);
 }

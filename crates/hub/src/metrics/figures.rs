@@ -1,7 +1,7 @@
-//! Figures of the fleet, the database and the disk. They are read before a scrape, at most once in `FRESH`.
+//! Figures of the fleet, the database and the disk: read before a scrape, at most every few seconds.
 //!
-//! Clusters are counted in memory (0.1 µs each). Services and sources come from the store's tallies, which are a dozen
-//! rows for a fleet of any size. No resource has its own series.
+//! Clusters are counted in memory (0.1 µs each). Services and sources are counted by the store's tallies, a dozen rows
+//! however many there are. No object gets a series of its own.
 
 use std::{
     path::PathBuf,
@@ -23,24 +23,24 @@ use crate::{
     delivery::{Delivery, clusters::ClusterState},
 };
 
-/// Scrapes within this time share one read, so that frequent scrapes don't load the database.
+/// Scrapes within this time show the same figures, so that frequent scrapes don't load the database.
 const FRESH: Duration = Duration::from_secs(5);
 
-/// Figures read from the database.
+/// The figures that were read last.
 #[derive(Debug, Default)]
 struct Read {
     tallies: Vec<Tally>,
     database_bytes: u64,
-    /// Time of the read, in Unix seconds.
+    /// Seconds since 1970.
     time: i64,
 }
 
 pub struct Figures {
     delivery: Arc<Delivery>,
     data_dir: PathBuf,
-    /// The last successful read. None: there was none yet.
+    /// None: not read yet.
     read: Mutex<Option<Arc<Read>>>,
-    /// Time of the last attempt. The lock is held during an attempt, so that concurrent scrapes wait for its result.
+    /// When it was tried last. Locked during an attempt, so that other scrapes wait for its result.
     tried: tokio::sync::Mutex<Option<Instant>>,
 }
 
@@ -49,7 +49,7 @@ impl Figures {
         Self { delivery, data_dir, read: Mutex::default(), tried: tokio::sync::Mutex::default() }
     }
 
-    /// Reads the figures if they are old. If that fails, the previous figures stay, with their old timestamp.
+    /// Reads old figures again. Figures that can't be read stay as they were; their time shows that.
     pub async fn refresh(&self) {
         let mut tried = self.tried.lock().await;
         if tried.is_some_and(|time| time.elapsed() < FRESH) {
@@ -90,7 +90,7 @@ struct Heard {
     ready: u64,
     silent: u64,
     not_joined: u64,
-    /// Seconds since the longest-silent cluster was last heard, or since the hub's start if that was later.
+    /// Seconds since the longest silent cluster was heard, or since the hub's start.
     longest_silence: u64,
 }
 
@@ -110,7 +110,7 @@ impl Heard {
     }
 }
 
-/// Writes metric families.
+/// Writes metric families one after the other.
 struct Families<'a>(DescriptorEncoder<'a>);
 
 impl Families<'_> {
@@ -133,7 +133,7 @@ impl Families<'_> {
     }
 }
 
-/// Writes the figures into the response to a scrape.
+/// The figures in a scrape.
 pub struct Shown(pub Arc<Figures>);
 
 impl std::fmt::Debug for Shown {
@@ -161,7 +161,7 @@ impl Collector for Shown {
 impl Shown {
     fn encode_clusters(&self, families: &mut Families<'_>) -> std::fmt::Result {
         let delivery = &self.0.delivery;
-        // Until the clusters are loaded, write no series: a count of zero would be wrong.
+        // Before clusters are loaded, their number is unknown, not zero.
         if !delivery.clusters.is_loaded() {
             return Ok(());
         }
@@ -216,7 +216,7 @@ mod tests {
             [cluster(false, None), cluster(true, Some(1_990)), cluster(true, Some(1_500)), cluster(true, None)];
         clusters.iter().for_each(|cluster| heard.add(cluster, started, now));
         assert_eq!(heard, Heard { ready: 1, silent: 2, not_joined: 1, longest_silence: 1_000 });
-        // While the hub was down it heard no agent: silence counts from its start.
+        // A hub that was away heard no polls.
         let mut heard = Heard::default();
         heard.add(&cluster(true, Some(500)), started, 1_010);
         assert_eq!(heard, Heard { ready: 1, longest_silence: 10, ..Heard::default() });

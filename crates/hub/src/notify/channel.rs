@@ -1,4 +1,4 @@
-//! Channels: how each type of provider is spoken to.
+//! Channels: the protocol of each type of provider.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -27,51 +27,51 @@ use crate::{
     delivery::Delivery,
 };
 
-/// Services that a message names.
+/// Maximum number of services that a message names.
 const MAX_NAMED: usize = 20;
 
-/// What is told.
+/// Content of a message.
 #[derive(Clone, Copy, Debug)]
 pub enum Content<'a> {
     Rollout(&'a RolloutNews),
     Services(&'a [ServiceNews]),
     Commit(&'a CommitNews),
-    /// A person asks for it.
+    /// A test that a person requested.
     Test,
 }
 
 /// One message.
 #[derive(Clone, Debug)]
 pub struct Letter<'a> {
-    /// The same however often it is sent.
+    /// The same for each attempt to send it.
     pub id: String,
     pub thread: String,
-    /// Counts the messages of a thread.
+    /// Number of the message in its thread.
     pub sequence: i64,
     pub content: Content<'a>,
-    /// What was told last of the thread.
+    /// The news of the thread that was sent last.
     pub before: Option<News>,
-    /// What the provider calls the thread's message; empty: nothing.
+    /// The provider's id of the thread's message; empty: it has none.
     pub remote: String,
 }
 
-/// What became of a message that nobody refused.
+/// Result of a message that was not refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Sent {
     Taken {
-        /// What the provider calls it.
+        /// The provider's id of the message.
         remote: String,
     },
-    /// It is not worth one.
+    /// It is not worth a message.
     Skipped,
 }
 
-/// A message in words.
+/// The text of a message.
 pub struct Words {
     pub title: String,
     pub details: Vec<String>,
     pub severity: EventSeverity,
-    /// Something has ended well.
+    /// Whether something has ended well.
     pub is_good: bool,
 }
 
@@ -108,7 +108,7 @@ impl Content<'_> {
 }
 
 impl Letter<'_> {
-    /// Whether it is worth a message, where none can be edited.
+    /// Whether it is worth a message of its own, for providers whose messages can't be edited.
     pub fn is_turn(&self, with_steps: bool) -> bool {
         match (&self.content, &self.before) {
             (Content::Rollout(news), Some(News::Rollout(before))) => news.is_turn_from(Some(before), with_steps),
@@ -127,7 +127,7 @@ pub enum Channel {
 }
 
 impl Channel {
-    /// By a provider's spec and its Secrets, as they are now.
+    /// Opens the channel of a provider's spec and its Secrets, as they are now.
     pub async fn open(
         delivery: &Delivery,
         name: &Name,
@@ -161,7 +161,9 @@ impl Channel {
         let secret_address = text(secret, ADDRESS_KEY, secret_name)?;
         let address = secret_address.clone().or_else(|| spec.address.clone().map(Zeroizing::new));
         let lacking = |key: &str| ("SecretIncomplete", format!("Secret {secret_name:?} has no {key:?}"));
+
         let web = delivery.mirrors.web();
+
         match spec.r#type {
             ProviderType::Generic => {
                 let token = signing_token(secret, secret_name)?;
@@ -215,7 +217,7 @@ impl Channel {
     }
 }
 
-/// Between two messages to a provider, whatever they are about: Slack takes one a second, GitHub 80 a minute.
+/// Least time between two messages to a provider, of any threads: Slack accepts one per second, GitHub 80 per minute.
 pub fn gap(kind: ProviderType) -> Duration {
     Duration::from_millis(match kind {
         ProviderType::Slack | ProviderType::MsTeams | ProviderType::Email => 1000,
@@ -224,7 +226,7 @@ pub fn gap(kind: ProviderType) -> Duration {
     })
 }
 
-/// Between two messages of one thread. GitHub keeps a thousand statuses of a commit under one context.
+/// Least time between two messages of one thread. GitHub keeps a thousand statuses of a commit per context.
 pub fn every(kind: ProviderType, sequence: i64) -> Duration {
     Duration::from_secs(match kind {
         ProviderType::GitHub if sequence > 100 => 60,
@@ -234,7 +236,7 @@ pub fn every(kind: ProviderType, sequence: i64) -> Duration {
     })
 }
 
-/// What messages are signed with.
+/// The token that messages are signed with.
 pub fn signing_token(data: &SecretData, secret: &str) -> Result<Zeroizing<String>, Trouble> {
     let token = text(data, TOKEN_KEY, secret)?;
     let token = token.ok_or_else(|| ("SecretIncomplete", format!("Secret {secret:?} has no {TOKEN_KEY:?}")))?;
@@ -264,7 +266,7 @@ pub async fn load_data(
     Ok(Ok(data.into_iter().map(|(key, value)| (key, value.0)).collect()))
 }
 
-/// A value on one line; line breaks at its end, as `echo` leaves them, are none of it.
+/// A value on one line, without the line breaks at its end that `echo` adds.
 fn text(data: &SecretData, key: &str, secret: &str) -> Result<Option<Zeroizing<String>>, Trouble> {
     let Some(bytes) = data.get(key) else { return Ok(None) };
     let wrong = || ("SecretInvalid", format!("{key:?} of Secret {secret} is not text on one line"));

@@ -1,4 +1,4 @@
-//! Slack, and what speaks like it: with a token a thread is one message that is edited; a webhook can't edit.
+//! Slack and compatible services. With a token, a thread is one message that is edited; a webhook can't edit.
 
 use farwater_api::notification_rule::EventSeverity;
 use farwater_sources::{SecretData, Web};
@@ -13,11 +13,11 @@ use super::{
 const SLACK: &str = "https://slack.com/api";
 const POST: &str = "chat.postMessage";
 const UPDATE: &str = "chat.update";
-/// Characters of a text in a block: Slack takes 3000.
+/// Characters of a text in a block: Slack accepts 3000.
 const MAX_TEXT: usize = 2900;
-/// Errors of an edit after which there is a new message.
+/// Errors of an edit after which a new message is sent.
 const GONE: [&str; 4] = ["message_not_found", "edit_window_closed", "cant_update_message", "thread_not_found"];
-/// Errors that are the message's own.
+/// Errors caused by the message itself.
 const OF_MESSAGE: [&str; 5] =
     ["msg_too_long", "no_text", "invalid_blocks", "invalid_blocks_format", "msg_blocks_too_long"];
 
@@ -27,7 +27,7 @@ pub struct Chat {
 }
 
 impl Chat {
-    /// `address`: of the API, or of its method that posts; Slack's own where there is none.
+    /// `address`: of the API, or of its method that posts. None: Slack's own.
     pub fn open(
         web: &Web,
         address: Option<&str>,
@@ -46,7 +46,7 @@ impl Chat {
             (body["channel"], body["ts"]) = (channel.into(), stamp.into());
             match self.call(UPDATE, &body).await? {
                 Ok(_) => return Ok(Sent::Taken { remote: letter.remote.clone() }),
-                // Somebody has deleted it.
+                // A person has deleted the message.
                 Err(error) if GONE.contains(&error.as_str()) => {}
                 Err(error) => return Err(self.refused(&error)),
             }
@@ -70,7 +70,7 @@ impl Chat {
         self.line.fault(error, OF_MESSAGE.contains(&error))
     }
 
-    /// What it says, or the name of the error.
+    /// The answer, or the name of the error.
     async fn call(&self, method: &str, body: &Value) -> Result<Result<Value, String>, Fault> {
         let url = self.line.url().join(method).map_err(|_| Fault::new("its address can't be read"))?;
         let reply = self.line.post(url, &[], body.to_string().into_bytes()).await?;
@@ -83,7 +83,7 @@ impl Chat {
     }
 }
 
-/// An address that takes messages for one channel.
+/// An address that accepts messages for one channel.
 pub struct ChatHook(pub Line);
 
 impl ChatHook {
@@ -105,12 +105,12 @@ fn message(words: &Words) -> Value {
         text.push_str(&escape(line));
     }
     let text: String = text.chars().take(MAX_TEXT).collect();
-    // What is shown where there is no room for blocks.
+    // Shown where there is no room for blocks.
     let plain: String = title.chars().take(MAX_TEXT).collect();
     json!({"text": plain, "blocks": [{"type": "section", "text": {"type": "mrkdwn", "text": text}}]})
 }
 
-/// What Slack reads as markup: else whoever names a cluster could call everybody in the channel.
+/// Escapes Slack's markup; otherwise the name of a cluster could notify everybody in the channel.
 fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }

@@ -1,5 +1,5 @@
-//! E-mail: one thread of mails for a thread of messages. A connection is opened to addresses that were looked at, and to no others, and
-//! nothing is sent in the clear unless somebody has allowed it; credentials never are.
+//! E-mail: one thread of mails per thread of notifications. Connections are only opened to addresses that were checked.
+//! Nothing is sent without TLS unless the provider allows it, and credentials never are.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ use super::{
     line::{Fault, Trouble, tell_reason},
 };
 
-/// For all of it.
+/// Time limit for sending a mail.
 const TIMEOUT: Duration = Duration::from_secs(30);
 const CONNECT: Duration = Duration::from_secs(10);
 const SUBMISSION: u16 = 587;
@@ -37,7 +37,7 @@ pub struct Email {
     web: Web,
     host: String,
     port: u16,
-    /// TLS from the first byte.
+    /// Whether TLS begins with the first byte.
     is_implicit: bool,
     login: Option<(String, Zeroizing<String>)>,
     tls: TlsParameters,
@@ -83,7 +83,7 @@ impl Email {
             Ok(sent) => sent?,
             Err(_) => return Err(Fault::new(format!("{}: no answer within {} s", self.host, TIMEOUT.as_secs()))),
         }
-        // The first of a thread is what the others answer.
+        // The other mails of a thread are replies to the first one.
         let remote = if letter.remote.is_empty() { id } else { letter.remote.clone() };
         Ok(Sent::Taken { remote })
     }
@@ -111,7 +111,7 @@ impl Email {
         }
         let text = format!("{}\n\n{}\n", words.title, words.details.join("\n"));
         let mut message = message.body(text).map_err(|error| Fault::of_message(error.to_string()))?;
-        // Nobody's absence note answers it.
+        // Prevents absence notes as answers.
         let automatic = HeaderValue::new(HeaderName::new_from_ascii_str("Auto-Submitted"), "auto-generated".to_owned());
         message.headers_mut().insert_raw(automatic);
         Ok(message)
@@ -126,7 +126,8 @@ impl Email {
             AsyncSmtpConnection::connect_tokio1(&addresses[..], Some(CONNECT), &hello, implicit, None).await;
         let mut connection = connected.map_err(|error| self.fault("can't be reached", &error))?;
         let sent = self.converse(&mut connection, &hello, mail).await;
-        // Taken is taken, however it says good-bye. Of one whose TLS has failed there is nothing left that could be asked.
+        // A mail that was accepted is sent, however the connection ends. If TLS has failed, no further command is
+        // possible.
         if sent.is_ok() {
             drop(connection.quit().await);
         }
@@ -166,7 +167,7 @@ impl Email {
 
     fn fault(&self, what: &str, error: &lettre::transport::smtp::Error) -> Fault {
         let mut said = error.to_string();
-        // A server may say again what it was told.
+        // A server may repeat what it received.
         if let Some((username, password)) = &self.login {
             let pair = Zeroizing::new(BASE64.encode(format!("\0{username}\0{}", password.as_str())));
             let alone = Zeroizing::new(BASE64.encode(password.as_bytes()));

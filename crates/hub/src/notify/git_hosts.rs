@@ -15,16 +15,16 @@ use super::{
 };
 
 const GITHUB: &str = "github.com";
-/// Of a path that is one segment: a slash is written out.
+/// For a path of one segment, in which a slash is encoded.
 const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
-/// GitLab refuses a state that a status has already, and says so.
+/// GitLab's error for a status that already has this state.
 const SAME_STATE: &str = "Cannot transition status";
 
 pub struct GitHost {
     kind: ProviderType,
-    /// Of the repository, in the host's API.
+    /// Line to the repository in the host's API.
     line: Line,
-    /// The hub's own address, whose page tells more.
+    /// The hub's own address, for a link to its page.
     hub: String,
 }
 
@@ -55,11 +55,11 @@ impl GitHost {
 
     async fn set_status(&self, news: &CommitNews, before: Option<&News>) -> Result<Sent, Fault> {
         let is_same_state = matches!(before, Some(News::Commit(before)) if before.state == news.state);
-        // There a status that runs can't be written anew, only ended.
+        // GitLab can't update a running status, only end it.
         if self.kind == ProviderType::GitLab && is_same_state && news.state == CommitState::Running {
             return Ok(Sent::Skipped);
         }
-        // A commit's name comes from a mirror: it is hexadecimal digits, or no commit.
+        // The commit comes from a mirror: it is hexadecimal digits, or not a commit.
         if news.commit.is_empty() || !news.commit.bytes().all(|byte| byte.is_ascii_hexdigit()) {
             return Ok(Sent::Skipped);
         }
@@ -74,7 +74,7 @@ impl GitHost {
             Err(fault) if self.kind == ProviderType::GitLab && fault.why.contains(SAME_STATE) => {
                 Ok(Sent::Taken { remote: String::new() })
             }
-            // Of a commit that was not pushed there.
+            // The commit was not pushed to this repository.
             Err(fault) if fault.why.contains("(HTTP 404") => Err(Fault { of_message: true, ..fault }),
             Err(fault) => Err(fault),
         }
@@ -92,7 +92,7 @@ impl GitHost {
             (_, CommitState::Superseded) => ("context", "error"),
         };
         let mut body = json!({"state": state, name: news.context, "description": news.description});
-        // Of one that an older hub has noted nobody knows whose it is.
+        // The set is unknown if an older hub saved the status.
         if !news.set.is_empty() {
             body["target_url"] = page_of(&self.hub, &news.set).into();
         }
@@ -100,12 +100,12 @@ impl GitHost {
     }
 }
 
-/// Where the page shows a set.
+/// Address of a set on the page.
 fn page_of(hub: &str, set: &str) -> String {
     format!("{}/ui/?set={}", hub.trim_end_matches('/'), utf8_percent_encode(set, SEGMENT))
 }
 
-/// Where a repository is in its host's API.
+/// Address of a repository in its host's API.
 fn api_of(kind: ProviderType, repository: &str) -> Option<String> {
     let url = Url::parse(repository).ok()?;
     let host = url.host_str()?;

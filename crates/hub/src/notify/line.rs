@@ -1,4 +1,4 @@
-//! A line to one host: addresses and tokens that are never told, and what a reply means.
+//! A line to one host: addresses and tokens that are never shown, and the meaning of a reply.
 
 use std::time::Duration;
 
@@ -12,22 +12,22 @@ use zeroize::Zeroizing;
 use super::channel::{Letter, Sent, Words};
 
 const TIMEOUT: Duration = Duration::from_secs(15);
-/// Bytes of a reply that are told.
+/// Maximum bytes of a reply that are shown.
 const MAX_EVIDENCE: usize = 200;
-/// Bytes of one message. What is told is bounded where it is made; no host takes more.
+/// Maximum bytes of a message. Its parts are limited where they are made; no host accepts more.
 const MAX_MESSAGE: usize = 32 << 10;
 
-/// Why a provider can't be spoken to: the condition's reason and message.
+/// Why a provider can't be used: reason and message of the condition.
 pub type Trouble = (&'static str, String);
 
-/// A message was not taken. Nothing secret is in it.
+/// A message was not accepted. Contains no secrets.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{why}")]
 pub struct Fault {
     pub why: String,
-    /// When the other side wants to be asked again.
+    /// When the host wants the next attempt; None: it does not say.
     pub after: Option<Duration>,
-    /// It is the message that nobody takes, and others may go.
+    /// Whether the failure is about this message only, so that others may be sent.
     pub of_message: bool,
 }
 
@@ -44,13 +44,13 @@ impl Fault {
 pub struct Line {
     site: Site,
     url: Url,
-    /// Host and port, which may be told.
+    /// Host and port, which may be shown.
     host: String,
     secrets: Vec<Zeroizing<String>>,
 }
 
 impl Line {
-    /// `token`: what requests are signed with. An address that is a secret is told in no error either.
+    /// `token`: the token that requests carry. An address that is a secret is not shown in errors either.
     pub fn open(
         web: &Web,
         address: &str,
@@ -62,7 +62,7 @@ impl Line {
         Self::open_with(web, address, access, token.cloned().into_iter().collect())
     }
 
-    /// `secrets`: what of `access` is told in no error.
+    /// `secrets`: the parts of `access` that errors must not show.
     pub fn open_with(
         web: &Web,
         address: &str,
@@ -74,7 +74,7 @@ impl Line {
         let host = url.host_str().map(str::to_owned).ok_or_else(wrong)?;
         let host = url.port().map_or(host.clone(), |port| format!("{host}:{port}"));
         let site = web.guarded_site(&url, access).map_err(|error| ("AddressInvalid", tell(&host, &error)))?;
-        // What follows the host may be what lets somebody in.
+        // The part after the host may be a credential.
         secrets.extend(Some(Zeroizing::new(url.path().to_owned())).filter(|path| path.len() > 8));
         secrets.extend(url.query().map(|query| Zeroizing::new(query.to_owned())));
         Ok(Self { site, url, host, secrets })
@@ -93,7 +93,7 @@ impl Line {
         self.ask(headers.iter().fold(ask, |ask, (name, value)| ask.header(name.clone(), value))).await
     }
 
-    /// Sends what a host takes and never edits: how something begins, stops and ends, and no more.
+    /// For hosts whose messages can't be edited: sends only how something begins, stops and ends.
     pub async fn post_once(&self, letter: &Letter<'_>, message: fn(&Words) -> Value) -> Result<Sent, Fault> {
         if !letter.is_turn(false) {
             return Ok(Sent::Skipped);
@@ -135,14 +135,14 @@ impl Line {
         Fault { why: format!("{} {means} (HTTP {status}{said})", self.host), after: reply.retry_after, of_message }
     }
 
-    /// What a host says to a message that it does not take.
+    /// The failure that a host has reported for a message.
     pub fn fault(&self, what: &str, of_message: bool) -> Fault {
-        // Only now cut and quoted: both would hide a secret from what takes it out.
+        // Cut and quote only after redacting, because both could hide a secret from the redaction.
         let said = cut(&self.redact(what), MAX_EVIDENCE);
         Fault { of_message, ..Fault::new(format!("{} says {said:?}", self.host)) }
     }
 
-    /// The error's name, where the reply is JSON; else its first line.
+    /// Name of the error if the reply is JSON; otherwise its first line.
     fn evidence(&self, reply: &Reply) -> String {
         let text = match serde_json::from_slice::<Value>(&reply.body) {
             Ok(value) => ["message", "error"]
@@ -163,7 +163,7 @@ impl Line {
     }
 }
 
-/// What went wrong on the way, without the address: it may be a secret.
+/// A failure on the way, without the address, which may be a secret.
 fn tell(host: &str, error: &FetchError) -> String {
     tell_reason(host, &error.reason, &error.evidence)
 }

@@ -1,22 +1,22 @@
-//! How often a provider is spoken to. In memory: after a restart it is tried at once.
+//! How often a provider is sent to. Kept in memory: after a restart, each is tried at once.
 
 use std::{collections::HashMap, time::Duration};
 
 use farwater_fleet::notify::wait_after;
 use tokio::time::Instant;
 
-/// Services that fail or recover are told together, once in this time.
+/// Services that fail or recover are reported together, once in this time.
 const SERVICES_EVERY: Duration = Duration::from_secs(60);
 const CLEAN_EVERY: Duration = Duration::from_secs(3600);
-/// A service that fails and recovers within this was well.
+/// A service that fails and recovers within this time is not reported.
 const GATHER: Duration = Duration::from_secs(10);
 
 pub struct Paces {
     /// By the provider's uid.
     known: HashMap<String, Pace>,
-    /// For so long what a service says waits for what comes after it.
+    /// How long news about a service waits for further news.
     pub gather: Duration,
-    /// The least time between two messages of a thread is divided by it, for tests.
+    /// Divides the least time between two messages of a thread, for tests.
     pub haste: u32,
 }
 
@@ -38,7 +38,7 @@ impl Paces {
 
 #[derive(Default)]
 pub struct Pace {
-    /// In a row.
+    /// Failures in a row.
     failures: u32,
     paused: Option<Instant>,
     services: Option<Instant>,
@@ -46,7 +46,7 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// It failed; how long nothing is sent.
+    /// Notes a failure. Returns how long nothing is sent.
     pub fn fail(&mut self, asked: Option<Duration>) -> Duration {
         self.failures = self.failures.saturating_add(1);
         let wait = wait_after(self.failures, asked);
@@ -58,12 +58,12 @@ impl Pace {
         (self.failures, self.paused) = (0, None);
     }
 
-    /// What it failed by may have been mended.
+    /// The cause of the failure may have been fixed.
     pub fn hurry(&mut self) {
         self.paused = None;
     }
 
-    /// How long nothing is sent yet.
+    /// How much longer nothing is sent; None: it may be sent now.
     pub fn pause(&self) -> Option<Duration> {
         self.paused.map(|until| until.saturating_duration_since(Instant::now())).filter(|wait| !wait.is_zero())
     }
@@ -72,12 +72,12 @@ impl Pace {
         self.services = Some(Instant::now() + SERVICES_EVERY);
     }
 
-    /// How long services are not told of yet.
+    /// How much longer services are not reported; zero: they may be now.
     pub fn until_services(&self) -> Duration {
         self.services.map_or(Duration::ZERO, |at| at.saturating_duration_since(Instant::now()))
     }
 
-    /// Whether old threads are to be looked for again.
+    /// Whether old threads should be looked for again.
     pub fn is_to_be_cleaned(&mut self) -> bool {
         let is_due = self.cleaned.is_none_or(|at| at.elapsed() > CLEAN_EVERY);
         if is_due {

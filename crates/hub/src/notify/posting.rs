@@ -1,4 +1,4 @@
-//! Postings: something new of a thread, written in the transaction of what it tells of.
+//! Postings: news of a thread, saved in the transaction of the change that it is about.
 
 use std::time::Duration;
 
@@ -20,18 +20,18 @@ use jiff::Timestamp;
 use super::{Notifications, Target};
 use crate::{apiserver::labels, controllers::resources::Name};
 
-/// What a commit's status that is not final has in its text.
+/// Part of the text of a commit status that is not final.
 const RUNNING: &str = r#""state":"Running""#;
 
-/// Something new of a thread, for one provider.
+/// News of a thread, for one provider.
 #[derive(Clone, Debug)]
 pub struct Posting {
     provider_uid: String,
     thread: String,
     news: News,
-    /// It may be the first of its thread.
+    /// Whether it may be the first of its thread.
     begins: bool,
-    /// Before that it is not sent.
+    /// Least wait before it is sent.
     wait: Duration,
 }
 
@@ -50,7 +50,7 @@ impl Posting {
         });
         let now = Timestamp::now().as_millisecond();
         let wait = i64::try_from(self.wait.as_millis()).unwrap_or(i64::MAX);
-        // What had come to nothing was no beginning.
+        // News that have become irrelevant did not begin anything.
         let begins_anew = known.waiting.is_empty() || is_lapsed(&known);
         let (since, due) = match begins_anew {
             true => (now, known.due.max(now.saturating_add(wait))),
@@ -60,17 +60,17 @@ impl Posting {
     }
 }
 
-/// Whether what waits says no more than that something is over.
+/// Whether the pending news only says that something is over.
 pub fn is_end(row: &Thread) -> bool {
     matches!(serde_json::from_str(&row.waiting), Ok(News::Service(ServiceNews { is_well: true, .. })))
 }
 
-/// Whether what waits has come to nothing.
+/// Whether the pending news has become irrelevant.
 pub fn is_lapsed(row: &Thread) -> bool {
     has_lapsed((&row.waiting, &row.told), is_end(row))
 }
 
-/// What one change has new for everybody.
+/// The news of one change for all providers.
 #[derive(Clone, Debug, Default)]
 pub struct Postings {
     postings: Vec<Posting>,
@@ -78,17 +78,17 @@ pub struct Postings {
     providers: Vec<Name>,
 }
 
-/// A rollout that another one has taken the place of.
+/// A rollout that was replaced by another one.
 #[derive(Clone, Debug)]
 struct Superseded {
     provider_uid: String,
     set_uid: String,
     number: u64,
-    /// The commit that has come.
+    /// The new commit.
     commit: Option<String>,
 }
 
-/// What a set's first source has, where it is a Git repository.
+/// Commit of a set's first source that is a Git repository.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Commit {
     pub repository: String,
@@ -96,7 +96,7 @@ pub struct Commit {
     pub commit: String,
 }
 
-/// One cluster whose commit status is another now.
+/// A cluster whose commit status has changed.
 #[derive(Clone, Debug)]
 pub struct MemberNews {
     pub cluster_uid: String,
@@ -106,14 +106,14 @@ pub struct MemberNews {
     pub standing: Standing,
 }
 
-/// What a decision about a rollout has new, which moves or has moved until then.
+/// The news of a decision about a rollout that is open, or was until then.
 #[derive(Debug)]
 pub struct RolloutChange<'a> {
     pub set_uid: &'a str,
     pub news: RolloutNews,
     pub commit: Option<&'a Commit>,
     pub members: Vec<MemberNews>,
-    /// The number before, where another one was under way.
+    /// Number of the rollout before, if it was still open.
     pub before: Option<u64>,
 }
 
@@ -176,13 +176,13 @@ impl Postings {
         Ok(())
     }
 
-    /// Call it once they are committed.
+    /// Call this after the commit.
     pub fn wake(self, notifications: &Notifications) {
         notifications.wake(self.providers);
     }
 }
 
-/// A service fails, or does no more.
+/// A service fails, or has recovered.
 pub fn service_posting(notifications: &Notifications, target: &Target, uid: &str, news: ServiceNews) -> Postings {
     let wait = {
         let mut paces = notifications.paces();
@@ -199,7 +199,7 @@ pub fn service_posting(notifications: &Notifications, target: &Target, uid: &str
     Postings { postings: vec![posting], superseded: Vec::new(), providers: vec![target.provider.clone()] }
 }
 
-/// A service is gone: who was told that it fails has not to look after it any more.
+/// A service is gone: people who were notified of its failure need not look after it any more.
 pub fn farewell_postings(notifications: &Notifications, resource: &Resource) -> Vec<Postings> {
     let (namespace, name) = (&resource.key.namespace, &resource.key.name);
     let of = (EventKind::ServiceDeployment, name.as_str());
@@ -216,13 +216,13 @@ pub fn farewell_postings(notifications: &Notifications, resource: &Resource) -> 
     targets.map(|target| service_posting(notifications, &target, &resource.uid, news.clone())).collect()
 }
 
-/// Whether a provider's repository is this one. Hosts are known by several names, inside and outside; paths are the same.
+/// Whether this is a provider's repository. Hosts have several names, inside and outside; paths are the same.
 fn is_of(target: &Target, repository: &str) -> bool {
     let stated = target.spec.address.as_deref().and_then(Address::parse);
     stated.is_some_and(|stated| Address::parse(repository).is_some_and(|found| found.path == stated.path))
 }
 
-/// The newest of a thread.
+/// The newest news of a thread.
 fn newest(row: &Thread) -> Option<News> {
     let text = if row.waiting.is_empty() { &row.told } else { &row.waiting };
     serde_json::from_str(text).ok()

@@ -1,4 +1,4 @@
-//! Microsoft Teams: a workflow's webhook, which takes adaptive cards and edits none.
+//! Microsoft Teams: a workflow's webhook, which accepts adaptive cards and can't edit them.
 
 use farwater_api::notification_rule::EventSeverity;
 use serde_json::{Value, json};
@@ -36,7 +36,7 @@ fn message(words: &Words) -> Value {
     ]})
 }
 
-/// A card's text is Markdown: links and emphasis are nobody's to write who names a cluster.
+/// A card's text is Markdown. Escape it, so that the name of a cluster can't contain links or emphasis.
 fn escape(text: &str) -> String {
     text.chars().flat_map(|one| ['\\', one].into_iter().skip(usize::from(!"\\`*_[]<>#".contains(one)))).collect()
 }

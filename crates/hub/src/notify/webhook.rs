@@ -1,4 +1,4 @@
-//! Any webhook: JSON, signed as [Standard Webhooks](https://www.standardwebhooks.com) has it.
+//! Any webhook: JSON, signed according to [Standard Webhooks](https://www.standardwebhooks.com).
 
 use aws_lc_rs::hmac;
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
@@ -13,12 +13,13 @@ use super::{
     line::{Fault, Line, Trouble},
 };
 
-/// What a token begins with that is base64 of the key.
+/// Prefix of a token that is the key in base64.
 const SIGNING_TOKEN: &str = "whsec_";
-/// Services that a message lists.
+/// Maximum number of services that a message lists.
 const MAX_LISTED: usize = 100;
 
-/// A line for what is signed with a token, and what signs. The token is sent to nobody; whoever gets messages has it too, and may say it.
+/// A line and a signer for messages that are signed with a token. The token is never sent. The receiver has it too, and
+/// may repeat it in a reply.
 pub fn open_signed(
     web: &Web,
     address: &str,
@@ -32,7 +33,7 @@ pub fn open_signed(
     Ok((line, signer))
 }
 
-/// Signs what is sent, so that whoever gets it knows whose it is.
+/// Signs messages, so that the receiver knows their sender.
 pub struct Signer(hmac::Key);
 
 impl Signer {

@@ -1,5 +1,5 @@
-//! Bodies of deliveries: all of it is hashed, and of a long one only the beginning is kept, so that many slow or large ones take
-//! neither memory nor the place of others.
+//! Bodies of deliveries. All of a body is hashed, but only the beginning of a long one is kept, so that many slow or
+//! large bodies take neither memory nor places from others.
 
 use std::sync::Arc;
 
@@ -8,16 +8,17 @@ use http_body_util::BodyExt as _;
 use hyper::body::Body as _;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Longest body: GitHub sends none that is longer.
+/// Maximum length of a body: GitHub sends none that is longer.
 pub const MAX_BODY: u64 = 25 << 20;
-/// Kept of a body. What is looked at stands in the first few kilobytes; a push of twenty commits is a tenth of this.
+/// Bytes that are kept of a body. The needed fields are in the first few kilobytes; a push of twenty commits is a tenth
+/// of this.
 const KEPT: usize = 256 << 10;
-/// Kept of all bodies that are being read: a quarter of what a hub of some clusters takes itself.
+/// Bytes that are kept of all bodies being read: a quarter of the memory of a hub with a few clusters.
 const KEPT_OF_ALL: usize = 64 << 20;
-/// Room is given in pieces of this many bytes.
+/// Room is granted in pieces of this many bytes.
 const PIECE: usize = 16 << 10;
 
-/// Room for what is kept of bodies until they were looked at.
+/// Room for the kept parts of bodies until they were handled.
 #[derive(Clone)]
 pub struct Room(Arc<Semaphore>);
 
@@ -37,12 +38,12 @@ pub struct Kept {
 #[derive(Debug, PartialEq, Eq)]
 pub enum BodyError {
     TooLarge,
-    /// It ended before its end.
+    /// It ended too early.
     Broken,
 }
 
 impl Kept {
-    /// Keeps a piece, as long as there is room for it.
+    /// Keeps a piece, as long as there is room.
     fn push(&mut self, piece: &[u8], room: &Room) {
         if !self.is_whole || self.bytes.len() + piece.len() > KEPT {
             self.is_whole = false;
@@ -66,7 +67,7 @@ impl Kept {
     }
 }
 
-/// Reads a body to its end. `each` is shown every piece of it, also of what is not kept.
+/// Reads a body to its end. `each` gets every piece, also those that are not kept.
 pub async fn read(mut body: Body, room: &Room, mut each: impl FnMut(&[u8])) -> Result<Kept, BodyError> {
     if body.size_hint().lower() > MAX_BODY {
         return Err(BodyError::TooLarge);

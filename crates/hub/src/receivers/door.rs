@@ -1,5 +1,5 @@
-//! `POST /hook/<digest>`: deliveries of Git hosts. What is refused is refused in the same words, and after the same work, whether
-//! there is such a receiver or not.
+//! `POST /hook/<digest>`: deliveries of Git hosts. A refusal has the same text, and takes the same work, whether the
+//! receiver exists or not.
 
 use std::{
     sync::Arc,
@@ -32,7 +32,7 @@ use crate::{
     status::{failure, try_later},
 };
 
-/// What one push makes a host deliver is looked at once. A source is asked so much later.
+/// Delay before a source is fetched, so that all deliveries of one push are handled together.
 const BURST: Duration = Duration::from_millis(5);
 
 pub fn endpoints() -> Vec<Endpoint<Arc<Delivery>>> {
@@ -43,7 +43,7 @@ pub fn router<S: Clone + Send + Sync + 'static>(delivery: Arc<Delivery>) -> Rout
     Endpoint::router(endpoints()).with_state(delivery)
 }
 
-/// What is done with a delivery that is no refusal.
+/// Result of a delivery that was not refused.
 enum Taken {
     Acted,
     Ignored,
@@ -87,6 +87,7 @@ async fn take(delivery: &Delivery, receiver: Option<&Live>, headers: &HeaderMap,
     if !signature::is_signed(headers) {
         return Err(Refused::SignatureMissing);
     }
+
     let receivers = &delivery.receivers;
     let claimed = receiver.map(|receiver| (receiver.spec.r#type, &receiver.token));
     let mut claim = Claim::read(claimed, headers, &receivers.nobody);
@@ -97,21 +98,26 @@ async fn take(delivery: &Delivery, receiver: Option<&Live>, headers: &HeaderMap,
         Ok(Err(BodyError::Broken)) => return Err(Refused::Broken),
         Err(_) => return Err(Refused::TooSlow),
     };
+
     claim.verify()?;
-    // A claim to nobody is never right.
+    // A claim without a receiver is never right.
     let receiver = receiver.ok_or(Refused::SignatureWrong)?;
+
     let (kind, event) = (receiver.spec.r#type, payload::event(receiver.spec.r#type, headers));
     if !payload::is_wanted(kind, &receiver.spec.events, event) {
         note(delivery, receiver, Said::Ignored { event: event.to_owned() });
         return Ok(Taken::Ignored);
     }
+
     let payload = payload::json(headers, &kept.bytes);
-    // Whoever signs by themselves may send anything.
+    // Senders of generic deliveries sign them on their own and may send anything.
     let is_whole = kept.is_whole && kind != ReceiverType::GenericHmac;
     let hint = Hint::parse(&payload, is_whole).map_err(|_| Refused::Unreadable)?;
+
     if receiver.spec.suspend {
         return Ok(Taken::Suspended);
     }
+
     note(delivery, receiver, Said::Taken { event: event.to_owned() });
     receiver.put([hint]);
     delivery.inboxes.add_after(receiver.name.clone(), BURST);

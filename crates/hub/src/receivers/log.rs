@@ -1,4 +1,4 @@
-//! What became of a receiver's deliveries, kept in memory and told in its status now and then.
+//! Results of a receiver's deliveries, kept in memory and written to its status from time to time.
 
 use std::{
     sync::{Mutex, MutexGuard, PoisonError},
@@ -12,10 +12,10 @@ use jiff::Timestamp;
 use super::{Live, signature};
 use crate::delivery::DeliveryResult;
 
-/// A status that says something new is written so soon, and not more often than this.
+/// A status with a new result is written this soon, and not more often than [`OFTEN`].
 const SOON: Duration = Duration::from_secs(1);
 const OFTEN: Duration = Duration::from_secs(3);
-/// One that says the same of a later time.
+/// Interval of writing a status that only has a newer time.
 const SELDOM: Duration = Duration::from_secs(60);
 
 /// The condition's type.
@@ -26,11 +26,11 @@ const DELIVERED: &str = "Delivered";
 pub enum Refused {
     SignatureMissing,
     SignatureWrong,
-    /// Its signature is right, and its payload no JSON.
+    /// Its signature is right, but its payload is not JSON.
     Unreadable,
     TooLarge,
     TooSlow,
-    /// It ended before its end.
+    /// It ended too early.
     Broken,
 }
 
@@ -70,17 +70,17 @@ impl Refused {
     }
 }
 
-/// What is said of the last delivery.
+/// Result of the last delivery.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Said {
     Taken {
         event: String,
     },
-    /// An event that is not acted upon.
+    /// An event that the receiver does not handle.
     Ignored {
         event: String,
     },
-    /// It names a repository that none of the receiver's sources is.
+    /// It names a repository that is none of the receiver's sources.
     Foreign {
         repository: String,
     },
@@ -105,10 +105,10 @@ pub struct Log(Mutex<Noted>);
 #[derive(Default)]
 struct Noted {
     last: Option<(Timestamp, Said)>,
-    /// The last whose signature was right, and the last that was refused.
+    /// The last delivery with a valid signature, and the last that was refused.
     right: Option<Timestamp>,
     refused: Option<Timestamp>,
-    /// What the status says, and since when.
+    /// The result in the status, and since when it is there.
     written: Option<(&'static str, Instant)>,
 }
 
@@ -117,7 +117,7 @@ impl Log {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes what became of a delivery. Returns when the status is to say so.
+    /// Notes the result of a delivery. Returns when the status should be written.
     pub fn note(&self, said: Said, time: Timestamp, now: Instant) -> Duration {
         let mut noted = self.lock();
         match &said {
@@ -133,7 +133,7 @@ impl Log {
         wait
     }
 
-    /// The status is about to say what is noted: puts it there, beside what it says of the receiver itself.
+    /// Adds the noted results to a status that is about to be written.
     pub fn tell(&self, receiver: &Live, status: &mut ReceiverStatus, verdicts: &mut Vec<Verdict>, now: Instant) {
         let mut noted = self.lock();
         if let Some(time) = noted.right {
@@ -142,6 +142,7 @@ impl Log {
         if let Some(time) = noted.refused {
             status.last_refusal_time = Some(whole_seconds(time));
         }
+
         let Some((time, said)) = &noted.last else { return };
         let time = whole_seconds(*time).0;
         let verdict = match said {
@@ -160,6 +161,7 @@ impl Log {
                 (false, format!("the delivery at {time} was refused: {why}{}", before.unwrap_or_default()))
             }
         };
+
         verdicts.push(Verdict::new(DELIVERED, Some(verdict.0), said.reason(), verdict.1));
         noted.written = Some((said.reason(), now));
     }

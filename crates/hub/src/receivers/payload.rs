@@ -1,4 +1,4 @@
-//! Payloads: the JSON of a delivery, which some hosts send as a field of a form.
+//! Payloads: the JSON of a delivery, which some hosts send as the field of a form.
 
 use std::borrow::Cow;
 
@@ -8,10 +8,10 @@ use percent_encoding::percent_decode;
 
 const FORM: &str = "application/x-www-form-urlencoded";
 const FIELD: &[u8] = b"payload=";
-/// Longest name of an event that is looked at.
+/// Maximum length of an event's name.
 const MAX_EVENT: usize = 64;
 
-/// The payload itself. Nothing is taken apart before its signature was found right.
+/// Returns the payload itself. Nothing is parsed before the signature was verified.
 pub fn json<'a>(headers: &HeaderMap, body: &'a [u8]) -> Cow<'a, [u8]> {
     let kind = headers.get(header::CONTENT_TYPE).map(http::HeaderValue::as_bytes).unwrap_or_default();
     if !kind.to_ascii_lowercase().starts_with(FORM.as_bytes()) {
@@ -22,7 +22,7 @@ pub fn json<'a>(headers: &HeaderMap, body: &'a [u8]) -> Cow<'a, [u8]> {
     Cow::Owned(percent_decode(&spaced).collect())
 }
 
-/// The event's name, as the host says it; empty where hosts of this type say none.
+/// The event's name in the host's words; empty if hosts of this type name none.
 pub fn event(kind: ReceiverType, headers: &HeaderMap) -> &str {
     let names: &[&str] = match kind {
         ReceiverType::GitHub => &["x-github-event"],
@@ -34,7 +34,7 @@ pub fn event(kind: ReceiverType, headers: &HeaderMap) -> &str {
     event.filter(|event| event.len() <= MAX_EVENT).unwrap_or_default()
 }
 
-/// Whether a receiver acts upon an event.
+/// Whether a receiver handles an event.
 pub fn is_wanted(kind: ReceiverType, wanted: &[String], event: &str) -> bool {
     let pushes: &[&str] = match kind {
         ReceiverType::GenericHmac => return true,

@@ -1,4 +1,4 @@
-//! Signatures: whether a delivery was made by somebody who has the receiver's token, before anything of it is read.
+//! Signatures: whether the sender of a delivery has the receiver's token. This is checked before any of it is parsed.
 
 use aws_lc_rs::{constant_time::verify_slices_are_equal, digest, hmac};
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
@@ -14,14 +14,14 @@ const GITEA: &str = "x-gitea-signature";
 const FORGEJO: &str = "x-forgejo-signature";
 const GENERIC: &str = "x-signature";
 const GITLAB_TOKEN: &str = "x-gitlab-token";
-/// As [Standard Webhooks](https://www.standardwebhooks.com) has it, over id, time and body.
+/// According to [Standard Webhooks](https://www.standardwebhooks.com), over id, time and body.
 const GITLAB: &str = "webhook-signature";
 const GITLAB_ID: &str = "webhook-id";
 const GITLAB_TIME: &str = "webhook-timestamp";
 const ALL: [&str; 6] = [GITHUB, GITEA, FORGEJO, GENERIC, GITLAB_TOKEN, GITLAB];
-/// What GitLab's signing tokens begin with; base64 of the key follows.
+/// Prefix of GitLab's signing tokens; the key in base64 follows.
 const SIGNING_TOKEN: &str = "whsec_";
-/// Signatures that one delivery may bring: two, while a host changes its key.
+/// Maximum signatures of a delivery: two, while a host changes its key.
 const MAX_SIGNATURES: usize = 4;
 
 #[derive(Debug, PartialEq, Eq, Error)]
@@ -38,13 +38,13 @@ pub enum TokenError {
 pub struct Token {
     short: hmac::Key,
     long: hmac::Key,
-    /// Of a token that GitLab signs with and never sends.
+    /// Key of a token that GitLab signs with and never sends.
     signing: Option<hmac::Key>,
     digest: digest::Digest,
 }
 
 impl Token {
-    /// Line breaks at its end, as `echo` leaves them, are none of the token.
+    /// Parses a token, without the line breaks at its end that `echo` adds.
     pub fn parse(bytes: &[u8]) -> Result<Self, TokenError> {
         let end = bytes.iter().rposition(|byte| !matches!(byte, b'\r' | b'\n')).map_or(0, |last| last + 1);
         let bytes = &bytes[..end];
@@ -65,14 +65,14 @@ impl Token {
         })
     }
 
-    /// One that nobody has.
+    /// A token that no receiver has.
     pub fn random() -> Self {
         let key = || hmac::Key::new(hmac::HMAC_SHA256, &rand::random::<[u8; 32]>());
         let digest = digest::digest(&digest::SHA256, &rand::random::<[u8; 32]>());
         Self { short: key(), long: key(), signing: Some(key()), digest }
     }
 
-    /// Where a receiver with this token is found. It can't be guessed without the token, and says nothing about it.
+    /// The path of a receiver with this token. It can't be guessed without the token, and reveals nothing about it.
     pub fn path(&self, name: &Name) -> String {
         let text = format!("farwater receiver v1\n{}\n{}", name.namespace, name.name);
         hex::encode(hmac::sign(&self.short, text.as_bytes()))
@@ -85,12 +85,12 @@ impl std::fmt::Debug for Token {
     }
 }
 
-/// Whether a delivery brings any signature: one that doesn't is refused without a look at its path or its body.
+/// Whether a delivery has any signature. One without is refused before its path or body is read.
 pub fn is_signed(headers: &HeaderMap) -> bool {
     ALL.iter().any(|name| headers.contains_key(*name))
 }
 
-/// Where a type's deliveries bring their signature, for people.
+/// The header with the signature in deliveries of a type, for people.
 pub fn header(kind: ReceiverType) -> &'static str {
     match kind {
         ReceiverType::GitHub => "X-Hub-Signature-256",
@@ -100,7 +100,7 @@ pub fn header(kind: ReceiverType) -> &'static str {
     }
 }
 
-/// What a delivery says of itself, until its body has been read.
+/// A delivery's claim, until its body was read.
 pub struct Claim {
     context: hmac::Context,
     claimed: Claimed,
@@ -109,13 +109,14 @@ pub struct Claim {
 enum Claimed {
     /// The body's MAC is one of these.
     Macs(Vec<Vec<u8>>),
-    /// The token itself, and it is the right one.
+    /// It brought the token itself, and that was right.
     Token,
     Not(Refused),
 }
 
 impl Claim {
-    /// Of a delivery to a receiver, or to nobody: whatever is wrong with it, its body is read and hashed as if nothing were.
+    /// The claim of a delivery to a receiver, or to an unknown path. An invalid delivery is read and hashed like a
+    /// valid one.
     pub fn read(receiver: Option<(ReceiverType, &Token)>, headers: &HeaderMap, nobody: &Token) -> Self {
         let Some((kind, token)) = receiver else { return Self::refuse(Refused::SignatureWrong, nobody) };
         let claim = match kind {
@@ -137,12 +138,12 @@ impl Claim {
         Self { context: hmac::Context::with_key(&nobody.short), claimed: Claimed::Not(refused) }
     }
 
-    /// The next piece of the body.
+    /// Adds the next piece of the body.
     pub fn update(&mut self, piece: &[u8]) {
         self.context.update(piece);
     }
 
-    /// Call it once the body has ended.
+    /// Call this after the end of the body.
     pub fn verify(self) -> Result<(), Refused> {
         let mac = self.context.sign();
         match self.claimed {
@@ -150,7 +151,7 @@ impl Claim {
             Claimed::Not(refused) => Err(refused),
             Claimed::Macs(given) => {
                 let is_right = |given: &Vec<u8>| verify_slices_are_equal(mac.as_ref(), given).is_ok();
-                // All of them: which one is right is nobody's business either.
+                // Compare all of them, so that the time does not reveal which one is right.
                 match given.iter().filter(|given| is_right(given)).count() {
                     0 => Err(Refused::SignatureWrong),
                     _ => Ok(()),
@@ -174,7 +175,7 @@ fn one(key: &hmac::Key, given: Result<Vec<u8>, Refused>) -> Result<Claim, Refuse
     Ok(Claim { context: hmac::Context::with_key(key), claimed: Claimed::Macs(vec![given?]) })
 }
 
-/// A signing token is never sent, so whoever sends it has it from elsewhere.
+/// A signing token is never sent, so a sender that sends it got it from elsewhere.
 fn gitlab(token: &Token, headers: &HeaderMap) -> Result<Claim, Refused> {
     let Some(key) = &token.signing else {
         let given = headers.get(GITLAB_TOKEN).ok_or(Refused::SignatureMissing)?;
@@ -209,7 +210,7 @@ mod tests {
     fn verify(kind: ReceiverType, token: &str, headers: &HeaderMap, body: &[u8]) -> Result<(), Refused> {
         let (token, nobody) = (Token::parse(token.as_bytes()).unwrap(), Token::random());
         let mut claim = Claim::read(Some((kind, &token)), headers, &nobody);
-        // In whatever pieces it comes.
+        // The size of the pieces does not matter.
         body.chunks(7).for_each(|piece| claim.update(piece));
         claim.verify()
     }

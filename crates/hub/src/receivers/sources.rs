@@ -1,4 +1,4 @@
-//! The sources of a namespace, by what deliveries name: so that one of thousands is found without a look at the others.
+//! The sources of a namespace, indexed by the names in deliveries, so that one of thousands is found directly.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -20,9 +20,9 @@ pub struct Source {
     pub name: SourceName,
     pub uid: String,
     kind: SourceKind,
-    /// Of the resource.
+    /// Name of the resource.
     own_name: String,
-    /// What a Git repository follows.
+    /// The reference that a Git repository follows.
     reference: Option<GitReference>,
     labels: BTreeMap<String, String>,
 }
@@ -39,7 +39,7 @@ impl Source {
         Ok(Self { name, uid: row.uid, kind, own_name: row.key.name, reference, labels: labels.unwrap_or_default() })
     }
 
-    /// What is said of references is said of a Git repository's.
+    /// References in a hint are those of a Git repository.
     fn is_moved_by(&self, hint: &Hint) -> bool {
         self.kind != SourceKind::GitRepository || hint.concerns(self.reference.as_ref())
     }
@@ -49,9 +49,9 @@ impl Source {
 pub struct Sources {
     all: Vec<Source>,
     by_name: HashMap<(SourceKind, String), usize>,
-    /// Of Git repositories: hosts say these of themselves.
+    /// Git repositories, by the addresses that hosts name.
     by_address: HashMap<Address, Vec<usize>>,
-    /// Hosts are known by several names, inside and outside; paths are the same.
+    /// By path: hosts have several names, inside and outside; paths are the same.
     by_path: HashMap<String, Vec<usize>>,
 }
 
@@ -77,7 +77,7 @@ impl Sources {
         self.all.push(source);
     }
 
-    /// The sources of a receiver that a hint is about; none: it names a repository that they aren't.
+    /// The sources of a receiver that a hint is about. None: it names another repository.
     pub fn concerned(&self, receiver: &ReceiverSpec, hint: &Hint) -> Option<Vec<&Source>> {
         let places = if hint.repositories.is_empty() {
             self.named(receiver)
@@ -96,8 +96,8 @@ impl Sources {
         Some(sources.filter(|source| source.is_moved_by(hint)).collect())
     }
 
-    /// Those that a delivery is about which names no repository. Of hosts that name one with each push it is none that could be
-    /// relied on, so what is listed by `*` is not asked for it.
+    /// The sources of a delivery that names no repository. If hosts of this type name one with each push, such a
+    /// delivery can't be relied on, so sources that are only listed by `*` are not fetched.
     fn named(&self, receiver: &ReceiverSpec) -> BTreeSet<usize> {
         if receiver.r#type == ReceiverType::GenericHmac {
             return (0..self.all.len()).filter(|place| self.is_listed(receiver, *place)).collect();
@@ -169,7 +169,7 @@ mod tests {
         check("github", json!([{"name": "infra-next"}]), push(infra, "refs/heads/main"), Some(&[]));
         let theirs = json!([{"name": "*", "matchLabels": {"team": "b"}}]);
         check("github", theirs, push(infra, "refs/heads/next"), Some(&["infra-next"]));
-        // The host says its outer name.
+        // The host uses its outer name.
         check("gitea", every(), push("https://git.example.com/team/inside.git", "refs/heads/main"), Some(&["inside"]));
         check("gitea", json!([{"name": "other"}]), push(infra, "refs/heads/main"), Some(&["other"]));
         check("github", every(), push("https://git.example.com/team/unknown", "refs/heads/main"), None);

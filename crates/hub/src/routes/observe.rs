@@ -17,17 +17,17 @@ use crate::{
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const MAX_ID: usize = 64;
-/// Longest part of a path that is logged; two names of Kubernetes' longest fit.
+/// Maximum length of a logged path; two of Kubernetes' longest names fit.
 const MAX_PATH: usize = 768;
-/// Longest part of an impersonated name that is logged: that of any service account.
+/// Maximum length of an impersonated name in the log: any service account's name fits.
 const MAX_NAME: usize = 340;
 
-/// Whom a request came from, handed up to the log with its answer.
+/// The user that sent a request, passed to the log with the answer.
 #[derive(Clone)]
 pub struct Asker(String);
 
 impl Asker {
-    /// An impersonated name is content of the request, whether it was allowed or not.
+    /// Logs an impersonated name whether it was allowed or not.
     pub fn of(user: &User, headers: &HeaderMap) -> Self {
         Self(match wanted_name(headers) {
             Some(wanted) => format!("{} as {}", user.name, wanted.chars().take(MAX_NAME).collect::<String>()),
@@ -40,7 +40,7 @@ pub async fn observe(State(hub): State<Arc<Hub>>, mut request: Request, next: Ne
     let started = Instant::now();
     let id = request_id(&request);
     let method = request.method().clone();
-    // Without the query: selectors and the like are content.
+    // Without the query, because selectors and the like are content.
     let path: String = request.uri().path().chars().take(MAX_PATH).collect();
     let route = Route::of(&path);
     let peer = request.extensions().get::<ConnectInfo<SocketAddr>>().map(|ConnectInfo(peer)| *peer);
@@ -59,7 +59,7 @@ pub async fn observe(State(hub): State<Arc<Hub>>, mut request: Request, next: Ne
     let shown = id.to_str().unwrap_or_default();
     let peer = peer.map(|peer| peer.to_string()).unwrap_or_default();
     let ms = took.as_secs_f64() * 1000.0;
-    // Polls, probes, scrapes and webhooks are most of the traffic and say nothing while they are well.
+    // Polls, probes, scrapes and webhooks are most of the traffic; only their failures are logged.
     let is_routine = matches!(route, Route::Agent | Route::Health | Route::Metrics | Route::Webhook) && code < 400;
     if is_routine {
         tracing::debug!(request_id = shown, %method, path, route = route.as_str(), user, code, ms, peer, "request");
@@ -70,7 +70,7 @@ pub async fn observe(State(hub): State<Arc<Hub>>, mut request: Request, next: Ne
     response
 }
 
-/// The client's own id, so that its log and ours can be joined, if it is one; else a new one.
+/// The client's own id if it is valid, so that both logs can be joined; otherwise a new one.
 fn request_id(request: &Request) -> HeaderValue {
     let given = request.headers().get(REQUEST_ID).filter(|value| is_id(value.as_bytes()));
     given.cloned().unwrap_or_else(|| {

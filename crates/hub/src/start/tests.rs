@@ -1,4 +1,4 @@
-//! The hub as its clients see it: over TLS, with the authority of its kubeconfig.
+//! The hub as clients see it: over TLS, with the authority of its kubeconfig.
 
 mod slow_clients;
 mod watches;
@@ -22,9 +22,9 @@ use tokio_rustls::{TlsConnector, client::TlsStream};
 use super::*;
 use crate::config::Patience;
 
-/// For a hub that stops at once, however busy the machine is.
+/// For a hub that stops at once, even on a busy machine.
 const STOP: Duration = Duration::from_secs(60);
-/// What requests may take that are under way then: a stop that waited for it would be seen.
+/// Time for running requests at the stop: the test would notice a stop that waits this long.
 const DRAIN: Duration = Duration::from_secs(600);
 
 fn config(directory: &Path) -> Config {
@@ -43,7 +43,7 @@ fn on_postgres(directory: &Path, url: &str) -> Config {
     config
 }
 
-/// What a client knows: the kubeconfig.
+/// The contents of a kubeconfig.
 struct Client {
     address: SocketAddr,
     server: String,
@@ -139,7 +139,7 @@ async fn first_start_makes_everything_and_a_restart_keeps_it() {
     assert_eq!(second.authority, first.authority);
     assert_eq!(running.hub.identity.installation(), installation);
     assert_eq!(running.hub.store.position(), position);
-    // The port is another one, and the kubeconfig says so.
+    // The port has changed, and the kubeconfig has the new one.
     assert_eq!(second.server, format!("https://{}", running.address));
     assert_eq!(second.get("/metrics").await.code, 200);
     running.stop().await;
@@ -166,7 +166,7 @@ async fn a_removed_kubeconfig_is_made_again_and_a_broken_one_is_named() {
     let mut client = Client::of(&running);
     assert_ne!(client.token, first);
     assert_eq!(client.get("/metrics").await.code, 200);
-    // The old one may be in use where it was moved to.
+    // The old token may be in use in a copy of the file.
     client.token = first;
     assert_eq!(client.get("/metrics").await.code, 200);
     running.stop().await;
@@ -502,12 +502,12 @@ async fn tenants_do_what_their_roles_allow_and_grant_no_more() {
         "secrets is forbidden: User \"system:serviceaccount:team-a:tenant\" cannot list resource \"secrets\" in API group \
          \"\" in the namespace \"team-a\""
     );
-    // Neither does a name that doesn't exist answer otherwise, nor a namespace.
+    // Names and namespaces that don't exist get the same answer.
     assert_eq!(tenant.get(&format!("{}/none", secrets("team-a"))).await.code, 403);
     assert_eq!(tenant.get(&secrets("no-such")).await.code, 403);
     assert_eq!(tenant.get("/api").await.code, 200);
 
-    // Seen by the very next request.
+    // The very next request sees it.
     admin.make(&bindings, binding("tenant", "ClusterRole", "admin", "tenant"), 201).await;
     assert_eq!(tenant.get(&secrets("team-a")).await.code, 200);
     assert_eq!(tenant.get(&secrets("team-b")).await.code, 403);
@@ -587,7 +587,7 @@ async fn a_cluster_is_invited_by_those_who_may() {
     admin.make(&format!("{clusters}/west/join"), json!({}), 404).await;
     let viewer = admin.account("farwater-admin", "viewer").await;
     viewer.make(&format!("{clusters}/east/join"), json!({}), 403).await;
-    // An agent without a token is told so by the agents' door, not by the API's.
+    // The refusal of an agent without a token comes from the agents' endpoints, not from the API.
     let answer = viewer.anonymous(Method::GET, "/agent/v1/desired").await;
     assert_eq!((answer.code.as_u16(), answer.json()["reason"].as_str().unwrap()), (401, "TokenUnknown"));
     running.stop().await;
@@ -634,7 +634,7 @@ async fn who_has_a_secret_sent_somewhere_must_be_allowed_to_read_it() {
     );
     admin.make(path, source("https://git.example.com/a", Some("git")), 201).await;
 
-    // What the administrator has chosen may be edited, but not sent to another host.
+    // A tenant may edit the administrator's choice, but not send it to another host.
     let patched = async |patch: Value| patch_as(&tenant, &format!("{path}/infra"), patch).await;
     assert_eq!(patched(json!({"spec": {"interval": "5m"}})).await, 200);
     assert_eq!(patched(json!({"spec": {"url": "https://evil.example.com/a"}})).await, 403);
@@ -642,7 +642,7 @@ async fn who_has_a_secret_sent_somewhere_must_be_allowed_to_read_it() {
     admin.make(&bindings, binding("reads", "Role", "reads", "tenant"), 201).await;
     assert_eq!(patched(json!({"spec": {"url": "https://git.example.com/b"}})).await, 200);
 
-    // The same for what a service takes to its cluster, and for the namespace there.
+    // The same for Secrets that a service takes to its cluster, and for the namespace there.
     admin.make(&roles, allowed("services", "servicedeployments"), 201).await;
     admin.make(&bindings, binding("services", "Role", "services", "tenant"), 201).await;
     assert_eq!(admin.call(Method::DELETE, &format!("{bindings}/reads"), json!({})).await.code, 200);
@@ -667,7 +667,7 @@ async fn who_has_a_secret_sent_somewhere_must_be_allowed_to_read_it() {
     assert_eq!(patched(json!({"spec": {"secrets": [{"name": "other"}]}})).await, 403);
     assert_eq!(patched(json!({"spec": {"secrets": null}})).await, 200);
 
-    // And for whom a token is shown that messages are sent to.
+    // The same for the receiver of messages that carry a token.
     admin.make(&roles, allowed("providers", "notificationproviders"), 201).await;
     admin.make(&bindings, binding("providers", "Role", "providers", "tenant"), 201).await;
     let path = "/apis/farwater.dev/v1alpha1/namespaces/team-a/notificationproviders";
@@ -694,7 +694,7 @@ async fn a_database_of_a_server_has_one_hub() {
     let HubError::Open(locked @ OpenError::Locked { .. }) = error else { panic!("{error:?}") };
     assert!(locked.to_string().ends_with("another hub is using the database"), "{locked}");
     first.stop().await;
-    // Its keys are other ones.
+    // Its keys are different.
     let Err(error) = start(on_postgres(two.path(), &url)).await else { panic!("it was started") };
     assert!(matches!(error, HubError::Open(OpenError::WrongKey { .. })), "{error:?}");
     start(on_postgres(one.path(), &url)).await.unwrap().stop().await;
@@ -723,7 +723,7 @@ async fn a_hub_whose_database_is_gone_says_so_and_goes_on_once_it_is_back() {
     server.kill9().await.unwrap();
     let answer = client.get(maps).await;
     assert_eq!(answer.code, StatusCode::SERVICE_UNAVAILABLE);
-    // Who asks isn't known, so they aren't told more; the log says why.
+    // The sender is unknown, so the answer gives no details; the log says why.
     assert_eq!(answer.json()["message"], "the token could not be looked up");
     assert_eq!(client.get("/readyz").await.code, StatusCode::SERVICE_UNAVAILABLE);
     assert_eq!(client.get("/livez").await.code, StatusCode::OK, "a restart of the hub would help nobody");
@@ -734,7 +734,7 @@ async fn a_hub_whose_database_is_gone_says_so_and_goes_on_once_it_is_back() {
     }
     assert_eq!(client.get(maps).await.code, StatusCode::OK);
 
-    // While nothing can be written, what is there is served.
+    // While writes fail, existing objects are served.
     server.set_read_only(url.rsplit('/').next().unwrap(), true).await.unwrap();
     let refused = client.call(Method::POST, maps, json!({"metadata": {"name": "a"}})).await;
     assert_eq!(refused.code, StatusCode::SERVICE_UNAVAILABLE);

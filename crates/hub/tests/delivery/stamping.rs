@@ -226,7 +226,7 @@ async fn a_tenant_reaches_granted_clusters_only_and_learns_of_no_others() {
     cluster(&rig, "team-b", "other", json!({"env": "prod"})).await;
     cluster(&rig, "team-a", "own", json!({"env": "prod"})).await;
     let uid = rig.create("ServiceSet", "team-a", SET, set(json!({"clusterSelector": {}}))).await;
-    rig.wait_for("ServiceSet", "team-a", SET, |set| condition(set, "Ready") == "True/NoClusters").await;
+    rig.wait_for("ServiceSet", "team-a", SET, |set| condition(set, "Ready") == "False/NoClusters").await;
     assert!(rows(&rig, &uid).await.is_empty());
     let grant = json!({"spec": {
         "clusterSelector": {"matchLabels": {"env": "prod"}}, "namespaces": ["team-a"], "verbs": ["deploy"],

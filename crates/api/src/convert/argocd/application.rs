@@ -1,4 +1,4 @@
-//! An Application as a service.
+//! Converts an Application to a service.
 
 use serde_json::{Map, Value, json};
 
@@ -12,21 +12,21 @@ use super::{
     origin::{self, Origin},
 };
 
-/// The namespace for objects that name none, as kubectl takes it.
+/// Namespace for objects that name none, as in kubectl.
 const NO_NAMESPACE: &str = "default";
-/// Where the files of a second source lie, with a number behind it.
+/// Folder of the files of a second source, followed by a number.
 const FOLDER: &str = "farwater-source";
 
-/// What an Application is called and where it goes, where that is not its own to say.
+/// Name and target of an Application, if something other than itself determines them.
 pub(super) struct Given<'a> {
-    /// Of the spec in the object, for messages.
+    /// Path of the spec in the object, for messages.
     pub path: &'a str,
     /// Its origin, for messages.
     pub shown: String,
     pub name: String,
-    /// The release of its charts; none: it differs by cluster.
+    /// Release name of its charts. None: it differs by cluster.
     pub release: Option<String>,
-    /// None: its destination says it.
+    /// Target. None: the destination determines it.
     pub place: Option<Place>,
 }
 
@@ -43,7 +43,7 @@ pub(super) fn convert(object: &Value, input: &mut Input<'_>) -> Result<Converted
     Ok(told.with(objects))
 }
 
-/// The service, and the sources that it needs before it.
+/// The service, after the sources that it needs.
 pub(super) fn build(
     meta: &Value,
     spec: Value,
@@ -77,7 +77,7 @@ pub(super) fn build(
     Ok(objects.into_iter().chain([service.into_object()?]).collect())
 }
 
-/// Where it goes, and the namespace for what names none.
+/// Target, and namespace for objects that name none.
 fn destination(
     mut destination: Fields,
     given: Option<Place>,
@@ -105,7 +105,7 @@ fn destination(
     Ok((place, namespace))
 }
 
-/// Its sources and how they are rendered. The first that has files is the service's own; the files of others lie below it.
+/// Sources and their rendering. The first source with files is the service's own; files of the others go below it.
 fn files(
     spec: &mut Fields,
     service: &mut Service,
@@ -115,7 +115,7 @@ fn files(
 ) -> Result<Vec<Value>, NotConverted> {
     let mut stated = spec.maps("sources")?;
     let single = spec.map("source")?;
-    // Argo CD reads `source` only where there are no others.
+    // Argo CD reads `source` only if `sources` is empty.
     if stated.is_empty() {
         stated.push(single);
     }
@@ -174,7 +174,7 @@ fn files(
     Ok(objects)
 }
 
-/// A source that is only named for files which nothing asks for is not needed.
+/// Whether a source is needed. One that is only named for files that nothing refers to is not.
 fn is_used(origin: &Origin, service: &Service) -> bool {
     let beside = service.spec.get("sources").and_then(Value::as_array).into_iter().flatten();
     service.spec["sourceRef"] == origin.reference
@@ -256,7 +256,7 @@ fn syncing(spec: &mut Fields, service: &mut Service, told: &mut Told) -> Result<
     ignored(spec, service, (heals, keeps_ignored), told)
 }
 
-/// Fields that others may change. `heals`: drift is corrected. `keeps`: newer versions leave these fields, too.
+/// Fields that others may change. `heals`: drift is corrected. `keeps`: newer versions leave these fields as well.
 fn ignored(
     spec: &mut Fields,
     service: &mut Service,
@@ -270,7 +270,7 @@ fn ignored(
     for mut rule in spec.maps("ignoreDifferences")? {
         let path = rule.path.clone();
         let mut selects = Map::new();
-        // Without a group it is the core one.
+        // Without a group, the rule means the core group.
         selects.insert("group".to_owned(), rule.text("group")?.unwrap_or_default().into());
         let mut is_plain = true;
         for name in ["kind", "namespace", "name"] {
@@ -310,7 +310,7 @@ fn ignored(
         }
         service.apply.insert("ignoreDifferences".to_owned(), Value::Array(made));
     }
-    // Changes by others are reverted by default.
+    // By default, changes by others are reverted.
     if !heals || !is_whole {
         service.apply.insert("drift".to_owned(), "Report".into());
     }

@@ -1,4 +1,4 @@
-//! An ApplicationSet: its lists become a service each, its clusters a ServiceSet.
+//! Converts an ApplicationSet: each item of its lists becomes a service, its clusters become a ServiceSet.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use serde_json::{Map, Value, json};
@@ -10,15 +10,15 @@ use super::{
     template::{self, Unknown},
 };
 
-/// Most services that one ApplicationSet may become; a larger number is taken for a mistake.
+/// Maximum number of services from one ApplicationSet. A larger number counts as a mistake.
 const MAX_VARIANTS: usize = 1000;
-/// What to do where folders or files of a repository say which Applications there are.
+/// Advice if folders or files of a repository determine the Applications.
 const GENERATE: &str = "which Applications there are is said by files that are not known here; give the Applications themselves, which `kubectl get \
      applications -A -o yaml` has and `argocd appset generate` prints";
-/// Values of a cluster generator for each cluster.
+/// Values that a cluster generator sets for each cluster.
 const OF_A_CLUSTER: [&str; 5] = ["name", "nameNormalized", "server", "metadata", "project"];
 
-/// What one Application, or one for each cluster, is made of.
+/// Input for one Application, or for one per cluster.
 #[derive(Clone, Default)]
 struct Variant {
     parameters: Map<String, Value>,
@@ -119,7 +119,7 @@ fn read_list(mut list: Fields, told: &mut Told) -> Result<Vec<Variant>, NotConve
     variants
 }
 
-/// Clusters by the labels of their Secrets: ours have labels of their own.
+/// Selects clusters by the labels of their Secrets. Our Clusters have labels of their own.
 fn read_clusters(mut clusters: Fields, go: bool, told: &mut Told) -> Result<Variant, NotConverted> {
     refuse_own_template(&mut clusters)?;
     let path = clusters.at("selector");
@@ -158,7 +158,7 @@ fn read_clusters(mut clusters: Fields, go: bool, told: &mut Told) -> Result<Vari
     Ok(Variant { parameters, clusters: Some(selector) })
 }
 
-/// Each of the first generator with each of the second. At most one of them is of clusters.
+/// Combines each item of the first generator with each of the second. At most one of them selects clusters.
 fn read_matrix(mut matrix: Fields, go: bool, told: &mut Told) -> Result<Vec<Variant>, NotConverted> {
     refuse_own_template(&mut matrix)?;
     let path = matrix.path.clone();
@@ -188,7 +188,7 @@ fn read_matrix(mut matrix: Fields, go: bool, told: &mut Told) -> Result<Vec<Vari
 fn refuse_own_template(generator: &mut Fields) -> Result<(), NotConverted> {
     let path = generator.at("template");
     let template = generator.take("template");
-    // Exports have one that says nothing.
+    // Exports contain an empty one.
     let says_nothing = |value: &Value| match value {
         Value::Null => true,
         Value::String(text) => text.is_empty(),
@@ -236,7 +236,7 @@ fn build(
     let stated = meta["name"].as_str().unwrap_or_default().to_owned();
     let place = variant.clusters.map(Place::Clusters);
     let name = if place.is_some() {
-        // The destination is the cluster itself; its other fields are the same on all clusters.
+        // The destination is the cluster itself. Its other fields are the same on all clusters.
         let mut destination = Fields::new("spec.template.spec.destination", spec["destination"].take())?;
         let to = [destination.text("name")?, destination.text("server")?];
         let is_each = to.iter().flatten().all(|text| is_whole(text, go, &["name", "nameNormalized", "server"]));
@@ -256,7 +256,7 @@ fn build(
     let release = place.is_none().then(|| name.clone());
     meta["name"] = name.clone().into();
     template::fill_all(&mut spec, go, &parameters, "spec.template.spec").map_err(|unknown| differs(&unknown))?;
-    // Labels that differ by cluster are no loss: a service names its cluster.
+    // Labels that differ by cluster are no loss, because a service names its cluster.
     for field in ["labels", "annotations"] {
         let Some(texts) = meta[field].as_object_mut() else { continue };
         texts.retain(|name, text| {
@@ -276,14 +276,14 @@ fn build(
     application::build(&meta, spec, given, input, told)
 }
 
-/// Whether a text is one placeholder of these, and nothing else.
+/// Whether a text is exactly one of these placeholders.
 fn is_whole(text: &str, go: bool, names: &[&str]) -> bool {
     let inner = text.trim().strip_prefix("{{").and_then(|text| text.strip_suffix("}}")).map(str::trim);
     let name = inner.and_then(|inner| if go { inner.strip_prefix('.') } else { Some(inner) });
     name.is_some_and(|name| names.contains(&name))
 }
 
-/// A name without what differs by cluster, with the rest of its placeholders.
+/// A name without the parts that differ by cluster, with its other placeholders.
 fn without_cluster(text: &str, go: bool) -> String {
     let mut left = String::new();
     let mut rest = text;

@@ -1,4 +1,4 @@
-//! How an Application's files become objects: options of Helm, Kustomize and folders of manifests.
+//! Rendering options of an Application: Helm, Kustomize and folders of manifests.
 
 use serde_json::{Map, Value, json};
 
@@ -7,28 +7,29 @@ use super::{
     Input,
     origin::Origin,
 };
+use crate::path_pattern::alternatives;
 
-/// Argo CD writes these into options.
+/// Variables that Argo CD replaces in options.
 const BUILD_VARIABLE: [&str; 2] = ["$ARGOCD_", "${ARGOCD_"];
-/// The workload of a count of replicas.
+/// Kinds to which a number of replicas applies.
 const SCALED: &str = "Deployment|ReplicaSet|ReplicationController|StatefulSet";
 
-/// The fields of one source other than its origin.
+/// Fields of one source other than its origin.
 pub(super) struct Rendering {
-    /// A renderer without its path; empty: the folder says all.
+    /// Renderer without its path. Empty: the folder determines it.
     pub renderer: Map<String, Value>,
-    /// Of everything that comes out.
+    /// Patches for all rendered objects.
     pub patches: Vec<Value>,
 }
 
-/// What options refer to.
+/// Context of the options.
 pub(super) struct Around<'a> {
     pub input: &'a Input<'a>,
     /// All sources of the Application.
     pub origins: &'a [Origin],
-    /// The one that is spoken of.
+    /// The source with these options.
     pub origin: &'a Origin,
-    /// The Application's name: Helm's release is called so.
+    /// The Application's name, which Helm uses for the release.
     pub release: Option<&'a str>,
     pub mounts: &'a mut Mounts,
 }
@@ -61,7 +62,7 @@ pub(super) fn convert(
     Ok(rendering)
 }
 
-/// Plain manifests. Whether a folder is one is not known here.
+/// Options for plain manifests. Whether the folder holds any is not known here.
 fn of_directory(mut directory: Fields, renderer: &mut Map<String, Value>, told: &mut Told) -> Result<(), NotConverted> {
     let path = directory.at("recurse");
     let is_stated = !directory.is_empty();
@@ -99,30 +100,26 @@ fn of_directory(mut directory: Fields, renderer: &mut Map<String, Value>, told: 
     Ok(())
 }
 
-/// The patterns of `.gitignore` that fit the same files as Argo CD's glob of their paths, in which `*` stands for slashes too. None: there are
-/// none, or it is not known.
+/// Patterns of `.gitignore` that match the same files as Argo CD's glob, in which `*` also matches slashes. None: there
+/// are none, or none is known.
 fn patterns(glob: &str, recurse: bool) -> Option<Vec<String>> {
-    let list = glob.strip_prefix('{').and_then(|rest| rest.strip_suffix('}'));
-    let one = |glob: &str| {
-        if glob.is_empty() || glob.starts_with('/') || glob.contains(['{', '}', '[', ']', '?', '!', '#', '\\', ' ']) {
+    let one = |glob: &String| {
+        if glob.is_empty() || glob.starts_with('/') || glob.contains(['[', ']', '?', '!', '#', '\\', ' ']) {
             return None;
         }
         let stars = glob.matches('*').count();
         let rooted = || Some(format!("/{glob}"));
         match stars {
             0 => rooted(),
-            // Any file with this ending, however deep it lies.
-            1 if glob.starts_with('*') && !glob.contains('/') => Some(glob.to_owned()),
-            // All of a folder.
+            // Any file with this ending, at any depth.
+            1 if glob.starts_with('*') && !glob.contains('/') => Some(glob.clone()),
+            // All files of a folder.
             1 if glob.ends_with("/*") => rooted(),
             1 if !recurse && !glob.contains('/') => rooted(),
             _ => None,
         }
     };
-    match list {
-        Some(list) => list.split(',').map(|glob| one(glob.trim())).collect(),
-        None => one(glob).map(|pattern| vec![pattern]),
-    }
+    alternatives(glob).ok()?.iter().map(one).collect()
 }
 
 fn of_helm(mut helm: Fields, around: &mut Around<'_>, told: &mut Told) -> Result<Map<String, Value>, NotConverted> {
@@ -161,7 +158,7 @@ fn of_helm(mut helm: Fields, around: &mut Around<'_>, told: &mut Told) -> Result
     Ok(options)
 }
 
-/// Files of the chart, of its repository, and of others by their `ref`.
+/// Values files of the chart, of its repository, and of other sources by their `ref`.
 fn values_files(helm: &mut Fields, around: &mut Around<'_>, told: &mut Told) -> Result<Vec<Value>, NotConverted> {
     let path = helm.at("valueFiles");
     let mut files = Vec::new();
@@ -198,12 +195,12 @@ fn values_files(helm: &mut Fields, around: &mut Around<'_>, told: &mut Told) -> 
     Ok(files)
 }
 
-/// Relative to the folder, or with `/` in front to the root.
+/// Path relative to the folder or, with a leading `/`, to the root.
 fn place(folder: &str, file: &str) -> Option<String> {
     if file.starts_with('/') { clean_path(file) } else { clean_path(&format!("{folder}/{file}")) }
 }
 
-/// What counts later comes later: a text of YAML, a map, and single parameters.
+/// Values in order of precedence, the highest last: a YAML text, a map, and single parameters.
 fn values(helm: &mut Fields, around: &Around<'_>, told: &mut Told) -> Result<Map<String, Value>, NotConverted> {
     let mut values = Map::new();
     let path = helm.at("values");
@@ -238,7 +235,7 @@ fn values(helm: &mut Fields, around: &Around<'_>, told: &mut Told) -> Result<Map
     Ok(values)
 }
 
-/// `--set name=value` of Helm as values. None: it speaks of lists.
+/// Helm's `--set name=value` as values. None: it addresses lists.
 fn set_parameter(name: &str, value: &str, is_text: bool) -> Option<Map<String, Value>> {
     let mut keys: Vec<String> = vec![String::new()];
     let mut characters = name.chars();
@@ -253,7 +250,7 @@ fn set_parameter(name: &str, value: &str, is_text: bool) -> Option<Map<String, V
     if keys.iter().any(String::is_empty) || value.starts_with('{') {
         return None;
     }
-    // As Helm reads what `--set` gives it.
+    // As Helm parses the value of `--set`.
     let is_number = value == "0" || (!value.starts_with('0') && value.parse::<i64>().is_ok());
     let read = match value {
         text if is_text => json!(text),
@@ -341,7 +338,7 @@ fn replicas(
     Ok(())
 }
 
-/// Labels and annotations of all objects; what also changes selectors and pods can't be said.
+/// Labels and annotations of all objects. Those that also change selectors and pods cannot be expressed.
 fn common(kustomize: &mut Fields, changes: &mut Vec<Value>, told: &mut Told) -> Result<(), NotConverted> {
     let mut texts = |name: &str| match kustomize.take(name) {
         Value::Object(texts) => texts,
@@ -374,7 +371,7 @@ fn common(kustomize: &mut Fields, changes: &mut Vec<Value>, told: &mut Told) -> 
     Ok(())
 }
 
-/// `NAME=OTHER:TAG`, `NAME:TAG` or `NAME@DIGEST`, as `kustomize edit set image` takes it.
+/// `NAME=OTHER:TAG`, `NAME:TAG` or `NAME@DIGEST`, the formats of `kustomize edit set image`.
 fn read_image(text: &str) -> Option<Value> {
     let (name, new) = match text.split_once('=') {
         Some((name, new)) => (Some(name), new),

@@ -1,4 +1,4 @@
-//! Where an Application's files come from, as a source of ours.
+//! Converts the origin of an Application's files to a source.
 
 use serde_json::{Map, Value, json};
 
@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{SourceKind, digest::Digest};
 
-/// The longest name that is made: names are read in tables.
+/// Maximum length of a created name: people read names in tables.
 const MAX_NAME: usize = 63;
 
 /// One of `spec.sources`.
@@ -17,13 +17,13 @@ pub(super) struct Origin {
     pub object: Value,
     /// `sourceRef` of the service.
     pub reference: Value,
-    /// `{name, version}`, of a repository of charts.
+    /// `{name, version}`, for a repository of charts.
     pub chart: Option<Value>,
-    /// Below the root, clean.
+    /// Path below the root, normalised.
     pub path: String,
-    /// The name that other sources use in `$NAME/file`.
+    /// Name that other sources use in `$NAME/file`.
     pub name: Option<String>,
-    /// Whether it has files of its own, and is not only named by others.
+    /// Whether it has files of its own, and is not only a target of references.
     pub has_files: bool,
 }
 
@@ -79,7 +79,7 @@ pub(super) fn read(
     })
 }
 
-/// A tag, a digest or a range; none is `latest` in both.
+/// A tag, a digest or a range. None: `latest`, in both products.
 fn of_artifact(revision: Option<&str>) -> Option<Value> {
     let revision = revision.filter(|revision| *revision != "latest")?;
     Some(match revision {
@@ -89,7 +89,8 @@ fn of_artifact(revision: Option<&str>) -> Option<Value> {
     })
 }
 
-/// A branch, a tag, a commit or a range of tags: Argo CD finds out which by asking the repository. None: its default branch.
+/// A branch, a tag, a commit or a range of tags. Argo CD determines which by asking the repository. None: the default
+/// branch.
 fn of_git(revision: Option<&str>, path: &str, told: &mut Told) -> Result<Option<Value>, NotConverted> {
     let Some(revision) = revision.filter(|revision| *revision != "HEAD") else { return Ok(None) };
     if let Some(branch) = revision.strip_prefix("refs/heads/") {
@@ -108,7 +109,8 @@ fn of_git(revision: Option<&str>, path: &str, told: &mut Told) -> Result<Option<
     if is_range(revision) {
         return Ok(Some(json!({"semver": revision})));
     }
-    // Argo CD resolves it as a branch, a tag or a commit, depending on which one exists. A wrong guess finds nothing, and nothing is deployed then.
+    // Argo CD resolves it as a branch, a tag or a commit, depending on which one exists. A wrong guess finds nothing,
+    // so nothing is deployed.
     if looks_like_version(revision) {
         told.note(path, format!("{revision} is taken for a tag"));
         return Ok(Some(json!({"tag": revision})));
@@ -128,7 +130,7 @@ fn is_range(revision: &str) -> bool {
     is_open || is_wild
 }
 
-/// `1.2.3`, `v1.2`, `v2.0.0-rc.1`, `web-1.2.3`; but `release-1.2` is the name of a branch, mostly.
+/// `1.2.3`, `v1.2`, `v2.0.0-rc.1`, `web-1.2.3`. But `release-1.2` is usually the name of a branch.
 fn looks_like_version(revision: &str) -> bool {
     let numbers = |text: &str| {
         let parts: Vec<&str> = text.strip_prefix('v').unwrap_or(text).split('.').collect();
@@ -140,7 +142,8 @@ fn looks_like_version(revision: &str) -> bool {
     numbers(first) >= 2 || numbers(last) >= 3
 }
 
-/// After the last two parts of the address, and what is followed where that is no branch named by the address alone.
+/// Names a source after the last two parts of its address and, unless it follows a branch named by the address alone,
+/// its reference.
 fn name_source(
     kind: SourceKind,
     namespace: &str,
@@ -161,7 +164,7 @@ fn name_source(
     let key = spec.to_string();
     let is_usable = |name: &str| is_object_name(name);
     let free = is_usable(&name) && input.taken.is_free_for((kind.as_str(), namespace, &name), &key);
-    // Another address, or another state of it, has this name.
+    // Another address, or another reference of it, has this name.
     let name = if free {
         name
     } else {

@@ -1,4 +1,4 @@
-//! An AppProject as ClusterGrants: where a tenant of the hub, called as the project, may deploy what.
+//! Converts an AppProject to ClusterGrants: targets and kinds of a tenant with the project's name.
 
 use std::collections::BTreeMap;
 
@@ -9,9 +9,9 @@ use super::{
     Input,
 };
 
-/// The label by which a grant selects one cluster.
+/// Label by which a grant selects one cluster.
 const LABEL: &str = "cluster";
-/// Kubernetes' own kinds that belong to no namespace, with a dot and the group behind them.
+/// Kubernetes' own cluster-scoped kinds, as `Kind.group`.
 const CLUSTER_SCOPED: [&str; 31] = [
     "APIService.apiregistration.k8s.io",
     "CSIDriver.storage.k8s.io",
@@ -86,7 +86,7 @@ pub(super) fn convert(object: &Value, input: &mut Input<'_>) -> Result<Converted
     Ok(told.with(objects))
 }
 
-/// Prefixes of addresses; none: any.
+/// Prefixes of addresses. None: any.
 fn sources(spec: &mut Fields, told: &mut Told) -> Result<Option<Vec<String>>, NotConverted> {
     let path = spec.at("sourceRepos");
     let repositories = spec.texts("sourceRepos")?;
@@ -139,7 +139,8 @@ fn kinds(spec: &mut Fields, grant: &mut Map<String, Value>, told: &mut Told) -> 
                     "it denies all kinds, so that nothing can be deployed",
                 ));
             }
-            // Without its group: that of others of the same name is denied too, rather than one too few.
+            // Without its group, kinds of the same name in other groups are denied too. That is safer than denying too
+            // few.
             Kinds::Some(kinds) => denied.extend(kinds.into_iter().map(|kind| kind.trim_end_matches('.').to_owned())),
         }
     }
@@ -171,7 +172,7 @@ fn kinds(spec: &mut Fields, grant: &mut Map<String, Value>, told: &mut Told) -> 
 
 enum Kinds {
     All,
-    /// `Kind.group`, of the core group `Kind.`
+    /// `Kind.group`, or `Kind.` for the core group.
     Some(Vec<String>),
 }
 
@@ -192,7 +193,7 @@ fn read_kinds(spec: &mut Fields, name: &str) -> Result<Kinds, NotConverted> {
     Ok(Kinds::Some(kinds))
 }
 
-/// As whom services are applied.
+/// Service account that applies the services.
 fn account(spec: &mut Fields, input: &Input<'_>, told: &mut Told) -> Result<String, NotConverted> {
     let path = spec.at("destinationServiceAccounts");
     let mut accounts: Vec<String> = Vec::new();
@@ -221,7 +222,7 @@ fn account(spec: &mut Fields, input: &Input<'_>, told: &mut Told) -> Result<Stri
     }
 }
 
-/// By cluster, none for all of them: the namespaces, none for all of them.
+/// Namespaces by cluster. No cluster: all clusters. No namespaces: all namespaces.
 type Destinations = BTreeMap<Option<String>, Option<Vec<String>>>;
 
 fn destinations(spec: &mut Fields, input: &Input<'_>, told: &mut Told) -> Result<Destinations, NotConverted> {
@@ -267,7 +268,7 @@ fn destinations(spec: &mut Fields, input: &Input<'_>, told: &mut Told) -> Result
     Ok(clusters)
 }
 
-/// The name of one cluster, as the value of a label.
+/// Name of one cluster, as the value of a label.
 fn cluster_name(stated: &str, input: &Input<'_>) -> Result<String, String> {
     match input.cluster(stated)? {
         Place::Cluster(cluster) if cluster.name.len() <= 63 => Ok(cluster.name),

@@ -1,12 +1,12 @@
-//! Templates of ApplicationSets: `{{name}}`, and the paths of Go's templates, `{{ .metadata.labels.env }}`.
+//! Templates of ApplicationSets: `{{name}}`, and paths of Go templates, `{{ .metadata.labels.env }}`.
 
 use serde_json::{Map, Value};
 
-/// The text between the braces, where it has no value here.
+/// Text between the braces that has no value here.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Unknown(pub String);
 
-/// A text with its placeholders replaced by parameters. `go`: they are written as Go's.
+/// Replaces the placeholders of a text with parameters. `go`: they are Go templates.
 pub(super) fn fill(text: &str, go: bool, parameters: &Value) -> Result<String, Unknown> {
     let mut filled = String::new();
     let mut rest = text;
@@ -23,7 +23,7 @@ pub(super) fn fill(text: &str, go: bool, parameters: &Value) -> Result<String, U
     Ok(filled)
 }
 
-/// All texts of a value; the error has the place below `path`.
+/// Replaces the placeholders in all texts of a value. The error has the path below `path`.
 pub(super) fn fill_all(value: &mut Value, go: bool, parameters: &Value, path: &str) -> Result<(), (String, Unknown)> {
     match value {
         Value::String(text) if text.contains("{{") => {
@@ -54,7 +54,7 @@ fn look_up(inner: &str, go: bool, parameters: &Value) -> Option<String> {
     if path.is_empty() || !path.chars().all(is_plain) || (go && path.contains(['-', '/'])) {
         return None;
     }
-    // Without Go's templates a name is one key, with dots and all.
+    // Without Go templates, a name with dots is one key.
     let value = parameters.get(path).or_else(|| path.split('.').try_fold(parameters, |value, part| value.get(part)))?;
     match value {
         Value::String(text) => Some(text.clone()),
@@ -64,7 +64,7 @@ fn look_up(inner: &str, go: bool, parameters: &Value) -> Option<String> {
     }
 }
 
-/// Parameters of two generators; the later one's count.
+/// Joins the parameters of two generators. The later take precedence.
 pub(super) fn join(first: &Map<String, Value>, second: &Map<String, Value>) -> Map<String, Value> {
     first.iter().chain(second).map(|(name, value)| (name.clone(), value.clone())).collect()
 }

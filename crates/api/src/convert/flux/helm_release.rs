@@ -1,4 +1,4 @@
-//! A HelmRelease of Flux as a service.
+//! Converts Flux's HelmRelease to a service.
 
 use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
@@ -12,7 +12,7 @@ use super::{
     workload::{self, Reference},
 };
 
-/// The longest name that a release may have.
+/// Maximum length of a release name.
 const MAX_RELEASE: usize = 53;
 
 pub(super) fn convert(object: &Value, input: &mut Input<'_>) -> Result<Converted, NotConverted> {
@@ -41,7 +41,7 @@ pub(super) fn convert(object: &Value, input: &mut Input<'_>) -> Result<Converted
     Ok(told.with(objects))
 }
 
-/// `chart.spec`, or what `chartRef` names.
+/// `chart.spec`, or the target of `chartRef`.
 fn chart(
     spec: &mut Fields,
     object: &Value,
@@ -53,7 +53,7 @@ fn chart(
     let mut reference = spec.map("chartRef")?;
     let mut template = spec.map("chart")?;
     if reference.is_empty() {
-        // Of the HelmChart that Flux makes.
+        // Metadata of the HelmChart that Flux creates.
         template.take("metadata");
         let stated = template.map("spec")?;
         template.finish(told);
@@ -70,7 +70,7 @@ fn chart(
             let why = format!("HelmChart {namespace}/{name} is not in the input, and names the chart; add it");
             return Err(NotConverted::impossible(path, why));
         };
-        // It names its source in its own namespace.
+        // The chart names its source in its own namespace.
         let chart = chart.clone();
         let stated = Fields::new(format!("{path}: spec"), chart["spec"].clone())?;
         return named_chart(stated, &chart, service, helm, input, told);
@@ -121,7 +121,7 @@ fn named_chart(
     Ok(reference)
 }
 
-/// In Flux these take the place of the chart's own `values.yaml`; here they come on top of it.
+/// In Flux, these files replace the chart's own `values.yaml`. Here they are added to it.
 fn values_files(
     stated: &mut Fields,
     folder: &str,
@@ -163,12 +163,12 @@ fn values_files(
     Ok(())
 }
 
-/// A path relative to a folder that it lies in.
+/// Path of a file relative to a folder that contains it.
 fn below<'a>(file: &'a str, folder: &str) -> Option<&'a str> {
     if folder.is_empty() { Some(file) } else { file.strip_prefix(folder)?.strip_prefix('/') }
 }
 
-/// As Flux composes it: `[TARGET-]NAME`, cut with a hash at the end where it is too long.
+/// Release name as Flux composes it: `[TARGET-]NAME`, cut with a hash at the end if it is too long.
 fn release_name(spec: &mut Fields, object: &Value, target: Option<&str>) -> Result<String, NotConverted> {
     if let Some(name) = spec.text("releaseName")? {
         return Ok(name);
@@ -184,7 +184,7 @@ fn release_name(spec: &mut Fields, object: &Value, target: Option<&str>) -> Resu
     })
 }
 
-/// Those of ConfigMaps that the input has, below the inline ones.
+/// Values of ConfigMaps in the input. The inline values take precedence.
 fn values(
     spec: &mut Fields,
     object: &Value,
@@ -260,7 +260,7 @@ fn post_renderers(spec: &mut Fields, helm: &mut Map<String, Value>, told: &mut T
     Ok(())
 }
 
-/// Flux looks for no drift of releases unless it is asked to.
+/// By default, Flux does not detect drift of releases.
 fn drift(mut detection: Fields, service: &mut Service, told: &mut Told) -> Result<(), NotConverted> {
     let path = detection.path.clone();
     let mut mode = match detection.text("mode")?.as_deref() {
@@ -284,14 +284,14 @@ fn drift(mut detection: Fields, service: &mut Service, told: &mut Told) -> Resul
     if service.apply.contains_key("ignoreDifferences") {
         told.note(&format!("{path}.ignore"), "these fields are left as they are when a newer version is applied, too");
     }
-    // Changes by others are reverted by default.
+    // By default, changes by others are reverted.
     if mode != "Correct" {
         service.apply.insert("drift".to_owned(), mode.into());
     }
     Ok(())
 }
 
-/// How a release is installed, upgraded, tested, rolled back and removed.
+/// Options for install, upgrade, test, rollback and uninstall.
 fn actions(
     spec: &mut Fields,
     service: &mut Service,
@@ -371,7 +371,7 @@ fn actions(
     Ok(())
 }
 
-/// `crds`, or the older flag that says the same.
+/// `crds`, or the older flag for the same.
 fn definitions(action: &mut Fields) -> Result<String, NotConverted> {
     let skips = action.flag("skipCRDs")?;
     let stated = action.text("crds")?;

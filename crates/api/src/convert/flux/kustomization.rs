@@ -1,4 +1,4 @@
-//! A Kustomization of Flux as a service.
+//! Converts Flux's Kustomization to a service.
 
 use serde_json::{Map, Value, json};
 
@@ -7,7 +7,7 @@ use super::{
     Input, workload,
 };
 
-/// The namespace for objects that name none; Flux refuses these.
+/// Namespace for objects that name none. Flux refuses them.
 const NO_NAMESPACE: &str = "default";
 
 pub(super) fn convert(object: &Value, input: &mut Input<'_>) -> Result<Converted, NotConverted> {
@@ -19,7 +19,7 @@ pub(super) fn convert(object: &Value, input: &mut Input<'_>) -> Result<Converted
             "this is what Flux itself is installed by, with its own objects; convert what those apply, and leave this one behind",
         );
     }
-    // Commonmetadata comes last, as Flux applies it.
+    // `commonMetadata` comes last, as in Flux.
     let mut service = workload::begin(object, &mut spec, input, &mut told)?;
     let last = std::mem::take(&mut service.patches);
 
@@ -46,7 +46,7 @@ pub(super) fn convert(object: &Value, input: &mut Input<'_>) -> Result<Converted
     Ok(told.with(objects))
 }
 
-/// What changes the objects on their way.
+/// Fields that change the rendered objects.
 fn rendering(spec: &mut Fields, service: &mut Service, told: &mut Told) -> Result<(), NotConverted> {
     service.patches.extend(patches::convert_older(spec, told)?);
     service.patches.extend(patches::convert(spec, told)?);
@@ -76,7 +76,7 @@ fn rendering(spec: &mut Fields, service: &mut Service, told: &mut Told) -> Resul
     Ok(())
 }
 
-/// Flux moves everything into `targetNamespace`; ours puts only those objects there that name no namespace.
+/// Flux moves all objects into `targetNamespace`. Ours moves only objects that name no namespace.
 fn namespace(spec: &mut Fields, service: &mut Service, told: &mut Told) -> Result<(), NotConverted> {
     let path = spec.at("targetNamespace");
     match spec.text("targetNamespace")? {
@@ -100,7 +100,7 @@ fn namespace(spec: &mut Fields, service: &mut Service, told: &mut Told) -> Resul
     Ok(())
 }
 
-/// Text in files that is replaced: ours are templates of their own kind. Their values go over for them.
+/// Substitution in files. Our templates have their own syntax; only the values are converted for them.
 fn substitutions(spec: &mut Fields, service: &mut Service, told: &mut Told) -> Result<(), NotConverted> {
     let mut build = spec.map("postBuild")?;
     if build.is_empty() {

@@ -1,5 +1,5 @@
-//! Flux's sources as ours. Fields have Flux's names where they mean the same, so a field goes over if ours has it, and what does not
-//! is named.
+//! Converts Flux's sources to ours. Fields with the same meaning have the same names, so a field is copied if ours has
+//! it. The others are reported.
 
 use std::sync::LazyLock;
 
@@ -12,23 +12,23 @@ use super::{
 };
 use crate::{GitRepository, HelmRepository, OCIRepository, SourceKind};
 
-/// The group of Flux's sources, in all versions.
+/// API group of Flux's sources, in all versions.
 pub const FLUX_GROUP: &str = "source.toolkit.fluxcd.io";
-/// What Flux says by leaving it out.
+/// Flux's default provider.
 const DEFAULT_PROVIDER: &str = "generic";
-/// What Flux follows where nothing is said; ours is another one.
+/// Flux's default branch; ours is another one.
 const DEFAULT_BRANCH: &str = "master";
-/// Fields that ours lack and that choose no file: how something is fetched, and who else may use it. Without any other one something else
-/// would be applied, or could be.
+/// Fields that ours lack and that select no file: how a source is fetched, and who else may use it. Losing any other
+/// field changes what is applied, or could.
 const OF_THE_WAY: [&str; 5] = [
     "spec.accessFrom",
     "spec.certSecretRef",
     "spec.proxySecretRef",
     "spec.serviceAccountName",
-    // Flux asks for no identity where keys are given.
+    // With keys, Flux does not check an identity.
     "spec.verify.matchOIDCIdentity",
 ];
-/// What to do in place of others.
+/// Advice for fields that ours lack.
 const INSTEAD: [(&str, &str); 4] = [
     ("spec.ignore", "let services name folders with only their own files"),
     ("spec.include", "name the other repository in spec.sources of the services"),
@@ -40,7 +40,7 @@ pub fn is_flux_source(object: &Value) -> bool {
     object["apiVersion"].as_str().is_some_and(|version| version.split('/').next() == Some(FLUX_GROUP))
 }
 
-/// A GitRepository, HelmRepository or OCIRepository of Flux as ours.
+/// Converts a GitRepository, HelmRepository or OCIRepository of Flux.
 pub fn convert(object: &Value) -> Result<Converted, NotConverted> {
     if !is_flux_source(object) {
         return Err(NotConverted::Foreign("Flux"));
@@ -70,13 +70,13 @@ pub fn convert(object: &Value) -> Result<Converted, NotConverted> {
     Ok(told.with(vec![converted]))
 }
 
-/// One of the input, under its name in the hub.
+/// Converts a source of the input under its name in the hub.
 pub(super) fn place(object: &Value, input: &mut Input<'_>) -> Result<Converted, NotConverted> {
     let namespace = input.namespace(namespace_of(object)).to_owned();
     place_in(&namespace, object, input)
 }
 
-/// The same in a namespace of the hub: that of a service that names it.
+/// The same for a given namespace of the hub: that of a service that names the source.
 pub(super) fn place_in(namespace: &str, object: &Value, input: &mut Input<'_>) -> Result<Converted, NotConverted> {
     let mut converted = convert(object)?;
     for one in &mut converted.objects {
@@ -85,13 +85,13 @@ pub(super) fn place_in(namespace: &str, object: &Value, input: &mut Input<'_>) -
         }
         let kind = one["kind"].as_str().unwrap_or_default();
         let shown = format!("{kind} {}/{}", namespace_of(object), name_of(object));
-        // Repositories of several namespaces that say the same are one.
+        // Equal repositories of several namespaces become one.
         input.taken.claim((kind, namespace, name_of(one)), &one["spec"].to_string(), &shown)?;
     }
     Ok(converted)
 }
 
-/// What ours can't verify is not converted at all.
+/// A source with a verification that ours lack is not converted at all.
 fn check_verification(kind: SourceKind, spec: &Value) -> Result<(), NotConverted> {
     let verify = &spec["verify"];
     if verify.is_null() {
@@ -111,7 +111,7 @@ fn check_verification(kind: SourceKind, spec: &Value) -> Result<(), NotConverted
     Ok(())
 }
 
-/// What means the same in another form.
+/// Rewrites fields that have another form here.
 fn prepare(kind: SourceKind, spec: &mut Value, notes: &mut Vec<String>) {
     if let Some(fields) = spec.as_object_mut() {
         match fields.remove("provider") {
@@ -124,11 +124,11 @@ fn prepare(kind: SourceKind, spec: &mut Value, notes: &mut Vec<String>) {
             }
         }
     }
-    // As it was written before Flux's first version.
+    // Flux's form before its first stable version.
     if kind == SourceKind::GitRepository && spec["verify"]["mode"] == "head" {
         spec["verify"]["mode"] = "HEAD".into();
     }
-    // Flux takes the first of several.
+    // Flux uses the first of several.
     let order: &[&str] = match kind {
         SourceKind::GitRepository => &["commit", "name", "semver", "tag", "branch"],
         SourceKind::OciRepository => &["digest", "semver", "tag"],
@@ -169,7 +169,7 @@ fn lost(path: &str) -> String {
     format!("{path}: has no counterpart, and without it something else would be applied{instead}")
 }
 
-/// The fields that a schema has; the others become losses.
+/// Keeps the fields that a schema has. The others become losses.
 fn keep(value: &Value, schema: &Value, path: &str, tell: &mut impl FnMut(&str)) -> Value {
     let (Value::Object(fields), Some(properties)) = (value, schema["properties"].as_object()) else {
         return value.clone();
@@ -198,7 +198,7 @@ fn note_secrets(spec: &Value, notes: &mut Vec<String>) {
     }
 }
 
-/// The schema of a kind's spec.
+/// Schema of a kind's spec.
 fn schema(kind: SourceKind) -> &'static Value {
     static SCHEMAS: LazyLock<[Value; 3]> = LazyLock::new(|| {
         [GitRepository::crd(), HelmRepository::crd(), OCIRepository::crd()].map(|crd| {
@@ -215,7 +215,7 @@ fn read(kind: SourceKind, object: &Value) -> Result<(), serde_json::Error> {
         SourceKind::GitRepository => serde_json::from_value::<GitRepository>(object.clone()).map(drop),
         SourceKind::HelmRepository => serde_json::from_value::<HelmRepository>(object.clone()).map(drop),
         SourceKind::OciRepository => serde_json::from_value::<OCIRepository>(object.clone()).map(drop),
-        // Flux has none such.
+        // Flux has no such kind.
         SourceKind::ManagedNamespace => Ok(()),
     }
 }

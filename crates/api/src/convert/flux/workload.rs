@@ -1,4 +1,4 @@
-//! What Kustomizations and HelmReleases have in common.
+//! Shared parts of Kustomizations and HelmReleases.
 
 use serde_json::{Map, Value, json};
 
@@ -10,11 +10,11 @@ use super::{
     Input, KEEPERS, KEPT, group_of, source,
 };
 
-/// Fields that ours has no need of.
+/// Fields that ours do not need.
 const NEEDLESS: &str =
     "no counterpart is needed: clusters are watched, failures are tried again, and each object's health counts";
 
-/// The service that becomes of an object, and its place.
+/// The service that an object becomes, and its target.
 pub(super) fn begin(
     object: &Value,
     spec: &mut Fields,
@@ -42,7 +42,7 @@ pub(super) fn begin(
 
 fn claim(object: &Value, service: &Service, input: &mut Input<'_>) -> Result<(), NotConverted> {
     let shown = format!("{} {}/{}", object["kind"].as_str().unwrap_or_default(), namespace_of(object), name_of(object));
-    // A set and a service of one name would be read as one by people.
+    // People would confuse a set and a service of one name.
     input.taken.claim(("ServiceDeployment", &service.namespace, &service.name), &shown, &shown)
 }
 
@@ -68,7 +68,7 @@ fn place(spec: &mut Fields, input: &Input<'_>) -> Result<Place, NotConverted> {
     }
 }
 
-/// As whom it is applied is said by a grant.
+/// The grant determines the service account.
 fn account(spec: &mut Fields, object: &Value, service: &Service, told: &mut Told) -> Result<(), NotConverted> {
     let path = spec.at("serviceAccountName");
     let Some(name) = spec.text("serviceAccountName")? else { return Ok(()) };
@@ -96,11 +96,11 @@ fn common_metadata(spec: &mut Fields, service: &mut Service, told: &mut Told) ->
     Ok(())
 }
 
-/// A source by reference: it must be in the service's own namespace of the hub.
+/// A source by reference. It must be in the service's own namespace of the hub.
 pub(super) struct Reference {
     pub kind: String,
     pub name: String,
-    /// A copy of it for that namespace, where it is converted into another one by itself.
+    /// A copy for that namespace, if the source itself is converted into another one.
     pub copy: Vec<Value>,
 }
 
@@ -197,7 +197,7 @@ pub(super) fn depends_on(
     Ok(())
 }
 
-/// Rules of drift as `ignoreDifferences`; `lost` takes the rules that have no counterpart.
+/// Drift rules as `ignoreDifferences`. `lost` receives the rules that have no counterpart.
 pub(super) fn ignored(
     rules: Vec<Fields>,
     service: &mut Service,

@@ -8,6 +8,7 @@ use farwater_api::{
 };
 use farwater_fleet::{
     conditions::holding,
+    placement::cluster_candidates,
     prune::is_protected,
     words::{counted, listed, verb},
 };
@@ -127,8 +128,30 @@ pub fn of_managed_namespace(managed: &ManagedNamespace) -> Vec<String> {
     ]
 }
 
-pub fn of_cluster(name: &str) -> Vec<String> {
+/// Whether a service runs on a cluster. `is_there`: whether there is a cluster of this namespace and name.
+pub fn is_on(service: &ServiceDeployment, cluster: (&str, &str), is_there: impl Fn((&str, &str)) -> bool) -> bool {
+    let namespace = service.namespace().unwrap_or_default();
+    let mut candidates = cluster_candidates(&service.spec.cluster_ref, &namespace).into_iter();
+    candidates.find(|candidate| *candidate == cluster || is_there(*candidate)) == Some(cluster)
+}
+
+/// `services`: those that run on it, as `NAMESPACE/NAME`, and how many of them sets have made; an error: why they can't be listed.
+pub fn of_cluster(name: &str, services: Result<(&[String], usize), &str>) -> Vec<String> {
+    let told = match services {
+        Err(why) => format!("the services on it can't be listed: {why}"),
+        Ok(([], _)) => "no service is on it".to_owned(),
+        Ok((services, of_sets)) => {
+            let (count, are) = (counted(services.len(), "service"), verb(&services.len(), "is", "are"));
+            let rest = match of_sets {
+                0 => "they wait for a cluster of this name".to_owned(),
+                all if all == services.len() => "their sets let go of them".to_owned(),
+                some => format!("their sets let go of {some}, and the others wait for a cluster of this name"),
+            };
+            format!("{count} {are} on it: {}; {rest}", list(services))
+        }
+    };
     vec![
+        told,
         "no workload is deleted: what its agent applied stays, and the hub refuses the agent from then on".to_owned(),
         format!("to take the agent out as well: farwater cluster leave {name} --context CONTEXT"),
     ]
@@ -236,6 +259,27 @@ mod tests {
                 after,
             ],
         );
+    }
+
+    #[test]
+    fn the_services_of_a_cluster_are_counted_and_the_first_are_named() {
+        let web = service("web", json!({}));
+        let none = |_: (&str, &str)| false;
+        assert!(is_on(&web, ("team-a", "east"), none) && is_on(&web, ("farwater-admin", "east"), none));
+        // Its own namespace has one of that name.
+        assert!(!is_on(&web, ("farwater-admin", "east"), |cluster| cluster == ("team-a", "east")));
+        assert!(!is_on(&web, ("team-a", "west"), none) && !is_on(&web, ("team-b", "east"), none));
+
+        let names: Vec<String> = (0..7).map(|n| format!("team-a/s{n}")).collect();
+        let first = |services| of_cluster("east", services)[0].clone();
+        assert_eq!(first(Ok((&[], 0))), "no service is on it");
+        assert_eq!(first(Ok((&names[..1], 1))), "1 service is on it: team-a/s0; their sets let go of them");
+        assert_eq!(
+            first(Ok((&names, 2))),
+            "7 services are on it: team-a/s0, team-a/s1, team-a/s2, team-a/s3, team-a/s4 and 2 more; their sets let go of 2, and the \
+             others wait for a cluster of this name"
+        );
+        assert_eq!(first(Err("forbidden")), "the services on it can't be listed: forbidden");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use farwater_fleet::why::Standing;
+use farwater_fleet::{deletion::holders, why::Standing};
 
 use super::Doomed;
 use crate::{
@@ -15,10 +15,18 @@ use crate::{
 };
 
 /// What an object that is not gone waits for.
-enum Left {
-    Waits(String),
+struct Left {
+    why: String,
+    /// The same as of the moment at which the wait began: it differs where more than the time has changed.
+    state: String,
     /// A person must act first.
-    Stuck(String),
+    is_stuck: bool,
+}
+
+impl Left {
+    fn waits(why: String) -> Self {
+        Self { state: why.clone(), why, is_stuck: false }
+    }
 }
 
 /// Names each object that is gone. A failure of one object doesn't end the wait for the others.
@@ -29,12 +37,12 @@ pub async fn wait(session: &Session, going: &[Doomed], timeout: Duration) -> Res
         match until_gone(session, doomed, deadline).await? {
             None => print(&format!("{} deleted\n", doomed.qualified()))?,
             Some(left) => {
-                let (told, of_this) = match left {
-                    Left::Waits(why) => (format!("is still there after {}s: {why}", timeout.as_secs()), exit::TIMEOUT),
-                    Left::Stuck(why) => (format!("is not going to be gone by itself: {why}"), exit::NO),
+                let (told, of_this) = match left.is_stuck {
+                    true => (format!("is not going to be gone by itself: {}", left.why), exit::NO),
+                    false => (format!("is still there after {}s: {}", timeout.as_secs(), left.why), exit::TIMEOUT),
                 };
                 say(&format!("{} {}", doomed.place(), text::plain(&told)));
-                say(&format!("  next: {} why {}", session.program.name(), doomed.argument()));
+                say(&format!("  next: {}", next_look(session, doomed)));
                 code = code.max(of_this);
             }
         }
@@ -45,26 +53,23 @@ pub async fn wait(session: &Session, going: &[Doomed], timeout: Duration) -> Res
 /// None: it is gone, or another one has its name.
 async fn until_gone(session: &Session, doomed: &Doomed, deadline: Instant) -> Result<Option<Left>> {
     let mut looks = Looks::until(deadline);
+    let began = jiff::Timestamp::now();
     loop {
-        let left = match look(session, doomed).await {
+        let left = match look(session, doomed, began).await {
             Ok(None) => return Ok(None),
             Ok(Some(left)) => left,
             // A hub that is away for a moment is no answer.
-            Err(failure) if failure.code == exit::UNREACHABLE => Left::Waits(failure.cause),
+            Err(failure) if failure.code == exit::UNREACHABLE => Left::waits(failure.cause),
             Err(failure) => return Err(failure),
         };
-        let over = match &left {
-            Left::Waits(why) => looks.note(&doomed.place(), why, false),
-            Left::Stuck(why) => looks.note(&doomed.place(), why, true),
-        };
-        if over.is_some() {
+        if looks.note_as(&doomed.place(), &left.state, &left.why, left.is_stuck).is_some() {
             return Ok(Some(left));
         }
         looks.pause().await;
     }
 }
 
-async fn look(session: &Session, doomed: &Doomed) -> Result<Option<Left>> {
+async fn look(session: &Session, doomed: &Doomed, began: jiff::Timestamp) -> Result<Option<Left>> {
     let attempt = format!("read {} {}", doomed.kind.kind, doomed.place());
     let missing = |failure: &Failure| failure.is_missing();
     let found = match session.read(&attempt, &doomed.path()).await {
@@ -74,17 +79,36 @@ async fn look(session: &Session, doomed: &Doomed) -> Result<Option<Left>> {
     if found["metadata"]["uid"] != doomed.uid.as_str() {
         return Ok(None);
     }
-    if doomed.kind.plural != "servicedeployments" {
-        let conditions = found["status"]["conditions"].as_array().into_iter().flatten();
-        let ready = conditions.filter(|condition| condition["type"] == "Ready").find_map(|one| one["message"].as_str());
-        return Ok(Some(Left::Waits(
-            ready.filter(|text| !text.is_empty()).unwrap_or("it is being deleted").to_owned(),
-        )));
+    if !is_explained(doomed) {
+        let finalizers: Vec<String> =
+            serde_json::from_value(found["metadata"]["finalizers"].clone()).unwrap_or_default();
+        return Ok(Some(Left::waits(match holders(&finalizers) {
+            holders if holders.is_empty() => "it is being deleted".to_owned(),
+            holders => format!("it is being deleted, and held by {holders}"),
+        })));
     }
-    match why::explain(session, &doomed.namespace, &doomed.name).await {
+    match why::look(session, &doomed.kind, &doomed.namespace, &doomed.name).await {
         Err(failure) if missing(&failure) => Ok(None),
-        Ok(finding) if finding.standing == Standing::Broken => Ok(Some(Left::Stuck(finding.sentence))),
-        Ok(finding) => Ok(Some(Left::Waits(finding.sentence))),
         Err(failure) => Err(failure),
+        Ok(judge) => {
+            let finding = judge(jiff::Timestamp::now());
+            let is_stuck = finding.standing == Standing::Broken;
+            Ok(Some(Left { why: finding.sentence, state: judge(began).sentence, is_stuck }))
+        }
+    }
+}
+
+/// Whether `why` says what the deletion waits for.
+fn is_explained(doomed: &Doomed) -> bool {
+    matches!(doomed.kind.plural.as_str(), "servicedeployments" | "servicesets")
+}
+
+fn next_look(session: &Session, doomed: &Doomed) -> String {
+    match is_explained(doomed) {
+        true => format!("{} why {}", session.program.name(), doomed.argument()),
+        false => {
+            let namespace = if doomed.kind.namespaced { format!(" -n {}", doomed.namespace) } else { String::new() };
+            session.kubectl(&format!("describe {}{namespace}", doomed.qualified()))
+        }
     }
 }

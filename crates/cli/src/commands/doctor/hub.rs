@@ -43,12 +43,12 @@ async fn fleet(session: &Session) -> Vec<Check> {
         Err(failure) => return vec![Check::new(Part::Hub, "figures", failure)],
     };
     match answered.status {
-        StatusCode::OK => judge(&Figures::parse(&answered.body), true),
+        StatusCode::OK => judge(&Figures::parse(&answered.body), true, &session.kubectl(&release())),
         StatusCode::FORBIDDEN => {
             let found = format!("/metrics is not yours to read; of the namespace {} alone:", session.namespace);
             let told = Check::new(Part::Hub, "figures", Finding::warn(found, "ask for the role system:monitoring"));
             match count(session).await {
-                Ok(figures) => [vec![told], judge(&figures, false)].concat(),
+                Ok(figures) => [vec![told], judge(&figures, false, &session.kubectl(&release()))].concat(),
                 Err(failure) => vec![told, Check::new(Part::Hub, "services", failure)],
             }
         }
@@ -76,8 +76,8 @@ async fn count(session: &Session) -> Result<Figures> {
     Ok(Figures::of_resources(services.chain(git).chain(helm).chain(oci)))
 }
 
-/// `whole`: of the whole hub.
-fn judge(figures: &Figures, whole: bool) -> Vec<Check> {
+/// `whole`: of the whole hub. `release`: the command that lets deletions begin again.
+fn judge(figures: &Figures, whole: bool, release: &str) -> Vec<Check> {
     let all = if whole { " -A" } else { "" };
     let mut checks = Vec::new();
     let mut push = |name, finding| checks.push(Check::new(Part::Hub, name, finding));
@@ -98,8 +98,7 @@ fn judge(figures: &Figures, whole: bool) -> Vec<Check> {
             push("restored", Finding::fail(found, "docs/runbooks/cluster-restored.md"));
         }
         if figures.count("farwater_prunes_frozen") > 0 {
-            let remedy =
-                format!("review the held prunes, then: kubectl {}; see docs/runbooks/prunes-frozen.md", release());
+            let remedy = format!("review the held prunes, then: {release}; see docs/runbooks/prunes-frozen.md");
             push("deletions", Finding::fail("nothing is deleted in the whole fleet", remedy));
         }
         let stale = figures.count("farwater_secret_references_stale");
@@ -158,7 +157,7 @@ mod tests {
     use super::*;
 
     fn graded(text: &str) -> Vec<(&'static str, Grade)> {
-        let checks = judge(&Figures::parse(text), true);
+        let checks = judge(&Figures::parse(text), true, "kubectl");
         checks.into_iter().map(|check| (check.name, check.finding.grade)).collect()
     }
 

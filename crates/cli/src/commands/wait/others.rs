@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use farwater_api::{RolloutPhase, SourceKind, service_set::RolloutStatus};
+use farwater_fleet::summary::NO_CLUSTERS;
 use http::Method;
 use serde_json::{Value, json};
 
@@ -77,7 +78,7 @@ pub async fn until(session: &Session, awaited: &Awaited, goal: Goal, timeout: Du
     let what = if awaited.form == Form::Set { goal.word() } else { "ready" };
     let over = loop {
         let progress = match read(session, awaited).await {
-            Ok(object) => judge(&object, awaited.form, goal),
+            Ok(object) => judge(&object, awaited, goal),
             // A hub that is away for a moment is no answer.
             Err(failure) if failure.code == exit::UNREACHABLE => Progress::NotYet(failure.cause),
             Err(failure) => return Err(failure),
@@ -133,7 +134,8 @@ fn found(awaited: &Awaited, answer: Result<Value>) -> Result<Value> {
 }
 
 /// What an object's own status says; a status about an older spec or request says nothing.
-fn judge(object: &Value, form: Form, goal: Goal) -> Progress {
+fn judge(object: &Value, awaited: &Awaited, goal: Goal) -> Progress {
+    let form = awaited.form;
     let (metadata, status) = (&object["metadata"], &object["status"]);
     if metadata["deletionTimestamp"].is_string() {
         return Progress::Refused("it is being deleted".to_owned());
@@ -157,17 +159,26 @@ fn judge(object: &Value, form: Form, goal: Goal) -> Progress {
     if let Some(stalled) = condition("Stalled").filter(|stalled| stalled["status"] == "True") {
         return Progress::Refused(text(stalled));
     }
+    let ready = condition("Ready");
+    // Whatever an earlier rollout came to: nothing is deployed anywhere.
+    if let Some(none) = ready.filter(|ready| form == Form::Set && ready["reason"] == NO_CLUSTERS) {
+        return Progress::NotYet(text(none));
+    }
     if form == Form::Set
         && let Some(why) = open_rollout(status)
     {
         return why;
     }
-    let ready = condition("Ready");
     // What all members have applied need not be healthy.
     if form == Form::Set && goal == Goal::Applied || ready.is_some_and(|ready| ready["status"] == "True") {
         return Progress::Reached;
     }
-    Progress::NotYet(ready.map_or_else(|| "there is no status yet".to_owned(), text))
+    match ready {
+        None => Progress::NotYet("there is no status yet".to_owned()),
+        // The request was answered, and this is the answer.
+        Some(ready) if awaited.fetch && ready["status"] == "False" => Progress::Refused(text(ready)),
+        Some(ready) => Progress::NotYet(text(ready)),
+    }
 }
 
 /// Why some members of a set don't have its current version.
@@ -199,6 +210,11 @@ mod tests {
         object
     }
 
+    fn of(form: Form) -> Awaited {
+        let kind = crate::kinds::find("gitrepositories").unwrap();
+        Awaited { kind, namespace: "team-a".to_owned(), name: "infra".to_owned(), form, fetch: false }
+    }
+
     fn not_yet(why: &str) -> Progress {
         Progress::NotYet(why.to_owned())
     }
@@ -206,7 +222,7 @@ mod tests {
     #[test]
     fn a_source_is_ready_when_it_was_fetched_after_the_request() {
         let check =
-            |object: Value, expected: Progress| assert_eq!(judge(&object, Form::Source, Goal::Healthy), expected);
+            |object: Value, expected: Progress| assert_eq!(judge(&object, &of(Form::Source), Goal::Healthy), expected);
         check(object(&[("Ready", "True")], &json!({})), Progress::Reached);
         check(object(&[("Ready", "False")], &json!({})), not_yet("m"));
         check(object(&[("Ready", "False"), ("Stalled", "True")], &json!({})), Progress::Refused("m".to_owned()));
@@ -217,12 +233,19 @@ mod tests {
         let mut asked = object(&[("Ready", "True")], &json!({"lastHandledReconcileAt": "1"}));
         asked["metadata"]["annotations"] = json!({farwater_api::REQUESTED_AT: "2"});
         check(asked, not_yet("the source is being fetched"));
+        // A server that did not answer the request is a no; without a request it is waited for.
+        let fetched = Awaited { fetch: true, ..of(Form::Source) };
+        let unanswered = object(&[("Ready", "False")], &json!({}));
+        assert_eq!(judge(&unanswered, &fetched, Goal::Healthy), Progress::Refused("m".to_owned()));
     }
 
     #[test]
     fn a_set_is_ready_when_its_rollout_is_complete_on_all_clusters() {
         let check = |rollout: Value, goal, expected: Progress| {
-            assert_eq!(judge(&object(&[("Ready", "True")], &json!({"rollout": rollout})), Form::Set, goal), expected);
+            assert_eq!(
+                judge(&object(&[("Ready", "True")], &json!({"rollout": rollout})), &of(Form::Set), goal),
+                expected
+            );
         };
         let rollout = |phase: &str, updated: i64| json!({"number": 3, "phase": phase, "updated": updated, "waiting": 2 - updated});
         check(rollout("Complete", 2), Goal::Healthy, Progress::Reached);
@@ -234,16 +257,19 @@ mod tests {
             Progress::Refused("rollout 3 is Halted: 1 of 2 clusters are done".to_owned()),
         );
         check(json!({"number": 0, "phase": "Complete"}), Goal::Healthy, not_yet("nothing was rolled out yet"));
+        let mut none = object(&[("Ready", "False")], &json!({"rollout": rollout("Complete", 2)}));
+        none["status"]["conditions"][0]["reason"] = NO_CLUSTERS.into();
+        assert_eq!(judge(&none, &of(Form::Set), Goal::Applied), not_yet("m"));
         let complete = json!({"rollout": rollout("Complete", 2)});
         let ill = object(&[("Ready", "False")], &complete);
-        assert_eq!(judge(&ill, Form::Set, Goal::Healthy), not_yet("m"));
-        assert_eq!(judge(&ill, Form::Set, Goal::Applied), Progress::Reached);
+        assert_eq!(judge(&ill, &of(Form::Set), Goal::Healthy), not_yet("m"));
+        assert_eq!(judge(&ill, &of(Form::Set), Goal::Applied), Progress::Reached);
     }
 
     #[test]
     fn a_cluster_is_ready_when_its_agent_is_heard() {
         let cluster = |ready: &str| {
-            judge(&object(&[("Ready", ready)], &json!({"observedGeneration": 0})), Form::Cluster, Goal::Healthy)
+            judge(&object(&[("Ready", ready)], &json!({"observedGeneration": 0})), &of(Form::Cluster), Goal::Healthy)
         };
         assert_eq!((cluster("True"), cluster("False")), (Progress::Reached, not_yet("m")));
     }

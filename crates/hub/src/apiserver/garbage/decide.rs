@@ -1,4 +1,4 @@
-//! What the garbage collector does with one object: a function of its owner references and of what they lead to.
+//! The garbage collector's decision about an object: a function of its owner references and of the owners found.
 //!
 //! The rules are those of `k8s.io/kubernetes/pkg/controller/garbagecollector` (`attemptToDeleteItem`).
 
@@ -14,42 +14,42 @@ use super::super::{
     meta,
 };
 
-/// Where an owner reference leads.
+/// Where an owner reference points.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Lead {
     To(Key),
-    /// Nobody here knows such a kind, so nobody here can say that the owner doesn't exist.
+    /// The hub does not know this kind, so it can't know that the owner doesn't exist.
     UnknownKind,
     /// A cluster-scoped object can't name the namespace of its owner.
     NoNamespace,
 }
 
-/// An owner, as it was found.
+/// An owner as it was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
     Solid,
     /// It is being deleted in the foreground.
     WaitsForDependents,
-    /// There is none of this name, or it has another uid.
+    /// No object has this name, or it has another uid.
     Absent,
 }
 
-/// What depends on the object itself.
+/// Dependents of the object itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Dependents {
     pub any: bool,
-    /// One of them waits for its own dependents: perhaps for this object.
+    /// One of them waits for its own dependents, possibly for this object.
     pub may_be_a_cycle: bool,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Verdict {
     Keep,
-    /// It has another owner that stays: these references go.
+    /// It has another owner that stays: remove these references.
     Release(BTreeSet<String>),
     Collect(Propagation),
-    /// Its owner waits for it, and it has dependents of its own. `unblock`: its owner no longer waits, so that no cycle
-    /// of them waits for ever.
+    /// Its owner waits for it, and it has dependents of its own. `unblock`: its owner stops waiting, so that a cycle of
+    /// them does not wait forever.
     CollectInForeground {
         unblock: bool,
     },
@@ -73,7 +73,7 @@ pub fn lead(registry: &Registry, reference: &Value, dependent: &Key) -> Lead {
     Lead::To(Key { kind: kind.store.clone(), namespace, name: text("name").to_owned() })
 }
 
-/// The owner that a reference names, given what lies under its key.
+/// The owner that a reference names, given the object with its key.
 pub fn classify(reference: &Value, found: Option<&Value>) -> Owner {
     match found {
         Some(owner) if owner["metadata"]["uid"] == reference["uid"] => {
@@ -87,9 +87,9 @@ pub fn classify(reference: &Value, found: Option<&Value>) -> Owner {
     }
 }
 
-/// `owners` are those of the object's references, in their order.
+/// `owners`: the owners of the object's references, in the same order.
 pub fn decide(object: &Value, owners: &[Owner], dependents: Dependents) -> Verdict {
-    // Deletion is a one-way trip, and nobody's second one.
+    // An object that is being deleted needs no other decision.
     if is_marked(object) || owners.is_empty() {
         return Verdict::Keep;
     }
@@ -124,7 +124,7 @@ fn unblocked(object: &Value) -> Value {
     object
 }
 
-/// What a verdict makes of the object.
+/// The effect of a verdict on the object.
 pub fn carry_out(verdict: &Verdict, object: &Value, kind: &ResourceKind, now: jiff::Timestamp) -> Removal {
     let remove = |object: &Value, policy| plan_removal(object, kind, Cascade::from(policy), now);
     let managed = |new| manage(&kind.store, "", Some(object), new, now);

@@ -1,4 +1,4 @@
-//! What the garbage collector tells people.
+//! Events of the garbage collector.
 
 use farwater_api::ADMIN_NAMESPACE;
 use farwater_store::{Change, Key, Kind, Resource, Store, StoreError, Write, WriteError};
@@ -10,7 +10,7 @@ use super::super::{call::timestamp, managed::manage, meta};
 /// As Kubernetes' collector calls itself.
 const REPORTER: &str = "garbage-collector-controller";
 
-/// An Event about an owner that can't be where the object says.
+/// Writes an Event about an owner that can't exist where the object says.
 pub async fn report_misplaced_owner(
     store: &Store,
     resource: &Resource,
@@ -27,7 +27,7 @@ pub async fn report_misplaced_owner(
     }
 }
 
-/// Events of cluster-scoped objects lie with the administrators.
+/// Events of cluster-scoped objects are in the admin namespace.
 fn namespace_of(resource: &Resource) -> &str {
     if resource.key.namespace.is_empty() { ADMIN_NAMESPACE } else { &resource.key.namespace }
 }

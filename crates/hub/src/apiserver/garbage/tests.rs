@@ -50,7 +50,7 @@ async fn marks(store: &Store) -> usize {
     load_garbage(&mut store.tables().await.unwrap(), "", 1000).await.unwrap().len()
 }
 
-/// Passes until nothing is marked.
+/// Runs passes until no mark is left.
 async fn settle(store: &Store) {
     let mut collector = collector(store);
     for _ in 0..20 {
@@ -75,7 +75,7 @@ async fn a_collector_that_is_stopped_anywhere_is_taken_up_by_the_next() {
         }
         delete(&store, &owner, policy).await;
         for _ in 0..10 {
-            // Dropped wherever it is, as by a kill.
+            // Dropped at any point, like by a kill.
             let limit = Duration::from_millis(rand::rng().random_range(1..20));
             let _ = tokio::time::timeout(limit, collector(&store).pass()).await;
             store.close().await;
@@ -92,7 +92,7 @@ async fn a_collector_that_is_stopped_anywhere_is_taken_up_by_the_next() {
     }
 }
 
-/// Overwrites the owner's row behind the store's back.
+/// Overwrites the owner's row without the store's knowledge.
 async fn damage(store: &Store, bytes: &'static [u8]) {
     let damaged = store.transact(move |tx| {
         Box::pin(async move {
@@ -111,7 +111,7 @@ async fn an_owner_that_can_not_be_read_is_not_absent() {
     make(&store, "owner", &[]).await;
     make(&store, "dependent", &["owner"]).await;
     damage(&store, b"not JSON").await;
-    // Before that it is at hand as it was written.
+    // Until it is closed, the store has the object in its cache.
     store.close().await;
     let store = open(&folder).await;
     let mut collector = collector(&store);
@@ -131,7 +131,7 @@ async fn an_owner_that_appears_between_two_looks_saves_its_dependent() {
     let folder = TempDir::new().unwrap();
     let store = open(&folder).await;
     make(&store, "dependent", &["owner"]).await;
-    // As after a first look that found no owner.
+    // As after a first decision that found no owner.
     make(&store, "owner", &[]).await;
     let dependents = Dependents::default();
     store.transact(move |tx| Box::pin(judge_again(tx, key("dependent"), dependents))).await.unwrap();

@@ -1,4 +1,4 @@
-//! The paths of each kind: what may be asked there, with which parameters and bodies, and what is answered.
+//! The paths of each kind, with the parameters, bodies and answers of their operations.
 
 use serde_json::{Map, Value, json};
 
@@ -62,7 +62,7 @@ fn delete_parameters() -> Vec<Value> {
     parameters
 }
 
-/// Kubernetes names it of custom resources only.
+/// Kubernetes lists it for custom resources only.
 fn read_parameters(kind: &ResourceKind) -> Vec<Value> {
     let version = || parameter("resourceVersion", "string", "The answer is at least as new as this.");
     kind.ours.then(version).into_iter().collect()
@@ -116,7 +116,7 @@ fn capital(word: &str) -> String {
     letters.next().map(|first| first.to_ascii_uppercase().to_string() + letters.as_str()).unwrap_or_default()
 }
 
-/// A group as Kubernetes' names of operations have it: `rbac.authorization.k8s.io` is `rbacAuthorization`.
+/// A group in the names of operations, as in Kubernetes: `rbac.authorization.k8s.io` is `rbacAuthorization`.
 fn group_word(group: &str) -> String {
     let short = if group.is_empty() { "core" } else { group.strip_suffix(".k8s.io").unwrap_or(group) };
     let mut words = short.split('.');
@@ -124,11 +124,11 @@ fn group_word(group: &str) -> String {
     words.fold(first, |all, word| all + &capital(word))
 }
 
-/// A path of a kind, as the names of its operations tell it from others.
+/// A path of a kind, and what distinguishes it in names of operations.
 #[derive(Clone, Copy)]
 struct Place<'a> {
     kind: &'a ResourceKind,
-    /// What is sent there and answered.
+    /// Kind of the request and the answer.
     gvk: (&'a str, &'a str, &'a str),
     schema: &'a str,
     /// The subresource.
@@ -146,7 +146,7 @@ struct Operation<'a> {
     action: &'a str,
     parameters: Vec<Value>,
     body: Option<Body<'a>>,
-    /// The schema of the answer, and the codes that it may have.
+    /// Schema of the answer, and its possible codes.
     answer: &'a str,
     codes: &'a [u16],
 }
@@ -161,7 +161,7 @@ impl<'a> Place<'a> {
         Self { kind, gvk, schema: &kind.schema_name, sub: "", everywhere: false }
     }
 
-    /// Unique in a document of all groups: generated clients make functions of these.
+    /// Unique in a document of all groups, because clients are generated with functions of these names.
     fn id(&self, action: &str) -> String {
         let (verb, all) = match action {
             "get" => ("read", ""),
@@ -187,6 +187,7 @@ impl<'a> Place<'a> {
             op.codes.iter().map(|code| (code.to_string(), json!({"description": says(code), "content": content})));
         let refused = ("401".to_owned(), json!({"description": "Unauthorized"}));
         let responses: Map<String, Value> = answers.chain([refused]).collect();
+
         let mut value = json!({
             "operationId": self.id(op.action),
             "tags": [format!("{}_{}", group_word(&self.kind.group), self.kind.version)],
@@ -195,6 +196,7 @@ impl<'a> Place<'a> {
             "x-kubernetes-action": op.action,
             "x-kubernetes-group-version-kind": gvk_of(self.gvk),
         });
+
         if let Some(body) = op.body {
             let schema = json!({"schema": reference(body.schema)});
             let content: Map<_, _> = body.types.iter().map(|t| ((*t).to_owned(), schema.clone())).collect();
@@ -231,7 +233,7 @@ impl<'a> Place<'a> {
 
     fn patch(&self) -> Value {
         let body = Some(Body { schema: PATCH, types: patch_types(self.kind), required: true });
-        // An apply makes what doesn't exist; Kubernetes doesn't say so of custom resources.
+        // An apply creates missing objects; Kubernetes doesn't state that for custom resources.
         let codes: &[u16] = if self.kind.ours { &[200] } else { &[200, 201] };
         let parameters = patch_parameters();
         self.operation(Operation { action: "patch", parameters, body, answer: self.schema, codes })
@@ -241,7 +243,7 @@ impl<'a> Place<'a> {
         let body = Some(Body { schema: DELETE_OPTIONS, types: WRITTEN, required: false });
         let (answer, codes): (_, &[u16]) = match action {
             "deletecollection" => (STATUS, &[200]),
-            // The answer is a Namespace, too; what Kubernetes publishes is what its clients expect.
+            // The answer is a Namespace, too; but clients expect what Kubernetes publishes.
             _ if self.kind.answers_deleted && self.kind.kind != "Namespace" => (self.schema, &[200, 202]),
             _ => (STATUS, &[200, 202]),
         };
@@ -254,7 +256,7 @@ fn collection_path(root: &str, kind: &ResourceKind) -> String {
     format!("{root}{scope}/{}", kind.plural)
 }
 
-/// What is sent to a subresource has a schema, or is the resource itself.
+/// A subresource is sent either a kind with a schema of its own, or the resource itself.
 fn subresource<'a>(registry: &'a Registry, kind: &'a ResourceKind, sub: &'a Subresource) -> Option<Value> {
     let mut place = Place { sub: sub.name, ..Place::of(kind) };
     if let Some(gvk) = sub.kind {
@@ -281,6 +283,7 @@ pub fn paths(registry: &Registry, kind: &ResourceKind, paths: &mut Map<String, V
         paths.insert(collection, json!({"parameters": path_parameters(kind, false), "post": place.post()}));
         return;
     }
+
     let list = kind.list_schema_name();
     let mut all = json!({"parameters": path_parameters(kind, false), "get": place.list(&list), "post": place.post()});
     if kind.verbs.contains(&"deletecollection") {
@@ -291,6 +294,7 @@ pub fn paths(registry: &Registry, kind: &ResourceKind, paths: &mut Map<String, V
         let everywhere = Place { everywhere: true, ..place };
         paths.insert(format!("{root}/{}", kind.plural), json!({"get": everywhere.list(&list)}));
     }
+
     let item = json!({
         "parameters": path_parameters(kind, true),
         "get": place.get(),
@@ -299,6 +303,7 @@ pub fn paths(registry: &Registry, kind: &ResourceKind, paths: &mut Map<String, V
         "delete": place.delete("delete", delete_parameters()),
     });
     paths.insert(format!("{collection}/{{name}}"), item);
+
     for sub in &kind.subresources {
         if let Some(path) = subresource(registry, kind, sub) {
             paths.insert(format!("{collection}/{{name}}/{}", sub.name), path);

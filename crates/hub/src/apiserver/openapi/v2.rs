@@ -1,4 +1,4 @@
-//! The v2 document: all groups in one, in the older spelling, and of our kinds only what it has words for.
+//! The v2 document: all groups in one, in the older format. Our kinds have only what that format can express.
 
 use serde_json::{Map, Value, json};
 
@@ -36,14 +36,15 @@ fn move_references(value: &mut Value) {
     }
 }
 
-/// Takes out of a custom resource's schema what v2 can't say, or what kubectl's reader of v2 can't take, as kube-apiserver
-/// does (apiextensions' `ToStructuralOpenAPIV2`): a field that may be null has no type, and so nothing inside.
+/// Removes the parts of a custom resource's schema that v2 can't express or kubectl's reader of v2 can't parse, as
+/// kube-apiserver does (apiextensions' `ToStructuralOpenAPIV2`). A nullable field has no type, and so no contents.
 fn narrow(schema: &mut Value) {
     let nullable = |schema: &Value| schema["nullable"] == true;
     let Some(map) = schema.as_object_mut() else { return };
     for word in ["allOf", "anyOf", "oneOf", "not", "default"] {
         map.remove(word);
     }
+
     let open = map.get("x-kubernetes-preserve-unknown-fields") == Some(&json!(true));
     let may_be_null = map.remove("nullable") == Some(json!(true));
     if open || may_be_null {
@@ -55,6 +56,7 @@ fn narrow(schema: &mut Value) {
     if may_be_null || untold {
         map.remove("type");
     }
+
     let properties = map.get("properties").and_then(Value::as_object).into_iter().flatten();
     let optional: Vec<String> = properties.filter(|(_, s)| nullable(s)).map(|(name, _)| name.clone()).collect();
     if let Some(required) = map.get_mut("required").and_then(Value::as_array_mut) {
@@ -63,6 +65,7 @@ fn narrow(schema: &mut Value) {
             map.remove("required");
         }
     }
+
     map.get_mut("properties").and_then(Value::as_object_mut).into_iter().flatten().for_each(|(_, s)| narrow(s));
     for part in ["items", "additionalProperties"] {
         map.get_mut(part).map(narrow);
@@ -79,7 +82,7 @@ fn spell_path(mut path: Value) -> Value {
     path
 }
 
-/// The type stands in the parameter itself.
+/// In v2, the type is in the parameter itself.
 fn spell_parameters(parameters: &mut Value) {
     for parameter in parameters.as_array_mut().into_iter().flatten().filter_map(Value::as_object_mut) {
         if let Some(Value::Object(schema)) = parameter.remove("schema") {
@@ -88,7 +91,7 @@ fn spell_parameters(parameters: &mut Value) {
     }
 }
 
-/// The body is one of the parameters, media types are the operation's.
+/// In v2, the body is one of the parameters, and media types belong to the operation.
 fn spell_operation(operation: &mut Value) {
     spell_parameters(&mut operation["parameters"]);
     let body = operation.as_object_mut().and_then(|operation| operation.remove("requestBody"));
@@ -146,7 +149,7 @@ mod tests {
         check(json!({"items": with(json!({"type": "array"})), "anyOf": []}), json!({"items": open}));
     }
 
-    /// A field may be called as a word of the schema is.
+    /// A field may have the name of a schema keyword.
     #[test]
     fn fields_are_no_words_of_the_schema() {
         let fields = json!({"type": "object", "properties": {

@@ -20,7 +20,7 @@ pub fn parse(text: &str, filter: &mut Filter) -> Result<(), ApiError> {
     Parser { tokens: tokens(text), at: 0 }.parse(filter).map_err(ApiError::bad_request)
 }
 
-/// Symbols and words; whitespace only parts them.
+/// Symbols and words; whitespace only separates them.
 fn tokens(text: &str) -> Vec<&str> {
     let mut tokens = Vec::new();
     let mut rest = text.trim_start();
@@ -36,7 +36,7 @@ fn tokens(text: &str) -> Vec<&str> {
     tokens
 }
 
-/// A key or a value: anything but a symbol and the end.
+/// A key or a value: anything except a symbol and the end.
 fn is_word(token: &str) -> bool {
     !token.is_empty() && !token.contains(['=', '!', ',', '(', ')', '>', '<'])
 }
@@ -85,11 +85,13 @@ impl<'a> Parser<'a> {
             return Err(FieldError::invalid("<nil>", &json!(key), &problem).to_string());
         }
         let key = key.to_owned();
+
         if matches!(self.peek(), "" | ",") {
             let exists = if absent { LabelRequirement::NotExists } else { LabelRequirement::Exists };
             filter.labels.0.push(exists(key));
             return Ok(());
         }
+
         let operator = self.next();
         let values = match operator {
             "in" | "notin" => self.values()?,
@@ -97,6 +99,7 @@ impl<'a> Parser<'a> {
             other => return Err(format!("found '{other}', expected: {OPERATORS}")),
         };
         check_values(&key, operator, &values)?;
+
         match operator {
             ">" | "<" => {
                 let number = values[0].parse().unwrap_or_default();
@@ -117,7 +120,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Sorted, each once.
+    /// Sorted, without duplicates.
     fn values(&mut self) -> Result<Vec<String>, String> {
         match self.next() {
             "(" => {}
@@ -135,7 +138,7 @@ impl<'a> Parser<'a> {
         Ok(values)
     }
 
-    /// Up to the closing parenthesis; what is left out between commas is the empty value.
+    /// Reads up to the closing parenthesis; nothing between two commas is the empty value.
     fn list(&mut self, values: &mut Vec<String>) -> Result<(), String> {
         loop {
             match self.next() {

@@ -1,4 +1,4 @@
-//! What an object is once it was decoded: defaults and conversions of built-in kinds.
+//! An object after it was decoded: defaults and conversions of built-in kinds.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};
@@ -8,18 +8,19 @@ use super::{
     RBAC, events, set,
 };
 
-/// What decoding makes of an object before anything is done with it: what is empty goes, and built-in kinds get their
-/// defaults and conversions.
+/// The effect of decoding, before any other step: empty fields are removed, and built-in kinds get their defaults and
+/// conversions.
 pub fn normalize(object: &mut Value, kind: &ResourceKind) {
     if let Some(metadata) = object["metadata"].as_object_mut() {
         metadata.retain(|name, value| {
-            // No managers at all: what a client says, and Go keeps where it has a type for the object.
+            // An empty list of managers is a statement of the client, which Go keeps if it has a type for the object.
             let said = name == "managedFields" && !kind.ours;
             said || !(value.as_object().is_some_and(|m| m.is_empty())
                 || value.as_array().is_some_and(Vec::is_empty)
                 || value.as_str().is_some_and(str::is_empty))
         });
     }
+
     match kind.kind.as_str() {
         "Secret" => {
             if let Some(Value::Object(texts)) = object.as_object_mut().and_then(|o| o.remove("stringData")) {
@@ -38,6 +39,7 @@ pub fn normalize(object: &mut Value, kind: &ResourceKind) {
         "RoleBinding" | "ClusterRoleBinding" => default_binding(object),
         _ => {}
     }
+
     if !kind.ours {
         drop_empty(object);
         fill(object, kind);
@@ -49,7 +51,7 @@ pub fn label_namespace(object: &mut Value) {
     object["metadata"]["labels"]["kubernetes.io/metadata.name"] = name;
 }
 
-/// Maps and lists that Go leaves out where they are empty.
+/// Maps and lists that Go omits if they are empty.
 fn drop_empty(object: &mut Value) {
     const FIELDS: [&str; 5] = ["binaryData", "data", "imagePullSecrets", "secrets", "subjects"];
     let empty = |value: &Value| {
@@ -57,14 +59,14 @@ fn drop_empty(object: &mut Value) {
     };
     if let Some(map) = object.as_object_mut() {
         map.retain(|name, value| !(FIELDS.contains(&name.as_str()) && empty(value)));
-        // Of a namespace.
+        // A namespace's.
         if let Some(spec) = map.get_mut("spec").and_then(Value::as_object_mut) {
             spec.retain(|name, value| !(name == "finalizers" && empty(value)));
         }
     }
 }
 
-/// What Go writes of every object, empty or not.
+/// Fields that Go writes for every object, even if they are empty.
 pub fn fill(object: &mut Value, kind: &ResourceKind) {
     let always: &[(&str, Value)] = match kind.kind.as_str() {
         "Event" => return events::default(object),

@@ -5,13 +5,13 @@ use serde_json::{Value, json};
 
 use super::super::{kinds::ResourceKind, meta, status::FieldError};
 
-/// Longest action, reason and reporting instance, and longest message, of events with an `eventTime`.
+/// Maximum length of action, reason and reporting instance, and of the message, for events with an `eventTime`.
 const SHORT: usize = 128;
 const NOTE: usize = 1024;
-/// Kubernetes has no limits for older events; ours keep a namespace from filling the hub.
+/// Kubernetes has no limits for older events; these keep a namespace from filling the hub.
 const OLD: usize = 4;
 
-/// What Go writes of every event, empty or not.
+/// Fields that Go writes for every event, even if they are empty.
 pub fn default(object: &mut Value) {
     for (field, empty) in [
         ("eventTime", Value::Null),
@@ -37,7 +37,7 @@ pub fn default(object: &mut Value) {
 }
 
 pub fn validate(object: &Value, old: Option<&Value>, kind: &ResourceKind, errors: &mut Vec<FieldError>) {
-    // Metadata of older events is not looked at, beyond what everything has: a quirk that clients have come to rely on.
+    // Metadata of older events has no further checks: a quirk that clients rely on.
     check_namespace(object, errors);
     check_counts(object, errors);
     if object["eventTime"].is_null() {
@@ -58,13 +58,13 @@ fn text<'a>(object: &'a Value, field: &str) -> &'a str {
     object[field].as_str().unwrap_or_default()
 }
 
-/// Events lie beside what they speak of; those of what has no namespace lie with the administrators.
+/// Events are in the namespace of their object; those of cluster-scoped objects are in the admin namespace.
 fn check_namespace(object: &Value, errors: &mut Vec<FieldError>) {
     let (own, involved) = (meta::text(object, "namespace"), text(&object["involvedObject"], "namespace"));
     let agree = if involved.is_empty() {
         matches!(own, "" | "default" | "kube-system" | ADMIN_NAMESPACE)
     } else {
-        // Newer events may speak of another namespace.
+        // Newer events may be about another namespace.
         own == involved || !object["eventTime"].is_null()
     };
     if !agree {
@@ -73,7 +73,7 @@ fn check_namespace(object: &Value, errors: &mut Vec<FieldError>) {
     }
 }
 
-/// Go reads them as int32: a larger one breaks lists of events for all clients.
+/// Go reads them as int32: a larger number breaks lists of events for all clients.
 fn check_counts(object: &Value, errors: &mut Vec<FieldError>) {
     for (field, count) in [("count", &object["count"]), ("series.count", &object["series"]["count"])] {
         let is_fit = count.is_null() || count.as_i64().is_some_and(|count| i32::try_from(count).is_ok());
@@ -100,7 +100,7 @@ fn check_new(object: &Value, kind: &ResourceKind, errors: &mut Vec<FieldError>) 
     if let Some(problem) = meta::check_qualified_name(controller) {
         errors.push(FieldError::invalid(reporter, &json!(controller), &problem));
         if controller.is_empty() {
-            // Go's rule names both what is missing and what it should look like.
+            // Go's rule names both the missing value and its required form.
             errors.push(FieldError::invalid(reporter, &json!(""), meta::QUALIFIED));
         }
     }
@@ -131,7 +131,7 @@ fn check_series(object: &Value, errors: &mut Vec<FieldError>) {
     }
 }
 
-/// What only the newer version asks for.
+/// Checks of the newer version only.
 fn check_created(object: &Value, errors: &mut Vec<FieldError>) {
     check_series(object, errors);
     if object["eventTime"].is_null() {
@@ -154,7 +154,7 @@ fn check_created(object: &Value, errors: &mut Vec<FieldError>) {
     }
 }
 
-/// In the newer version an event never changes, but for its series.
+/// In the newer version an event never changes, except its series.
 fn check_updated(object: &Value, old: &Value, errors: &mut Vec<FieldError>) {
     if object["series"] != old["series"] {
         check_series(object, errors);

@@ -22,12 +22,12 @@ type Check = fn(&Value, Option<&Value>, &ResourceKind, &mut Vec<FieldError>);
 
 struct Rule {
     name: &'static str,
-    /// Resources that it holds for, by their plural.
+    /// Plurals of the resources that it applies to.
     resources: &'static [&'static str],
     check: Check,
 }
 
-/// In this order. The last two look at nothing that another rule, or the schema, has refused.
+/// In this order. The last two skip what another rule, or the schema, has refused.
 const RULES: [Rule; 13] = [
     Rule {
         name: "durations",
@@ -60,7 +60,7 @@ const RULES: [Rule; 13] = [
     },
 ];
 
-/// Each rule with each resource, by its plural, that it holds for.
+/// Each rule with each resource, by its plural, that it applies to.
 pub fn rules() -> impl Iterator<Item = (&'static str, &'static str)> {
     RULES.iter().flat_map(|rule| rule.resources.iter().map(|resource| (*resource, rule.name)))
 }
@@ -71,7 +71,7 @@ pub(super) fn check(object: &Value, old: Option<&Value>, kind: &ResourceKind, er
     }
 }
 
-/// Fields of ours that are durations, by resource.
+/// Durations in our kinds, by resource.
 const DURATIONS: [(&str, &str, Bounds); 8] = [
     ("agentpolicies", "deadline", duration::AGENT_DEADLINE),
     ("clusters", "pollInterval", duration::POLL_INTERVAL),
@@ -83,8 +83,8 @@ const DURATIONS: [(&str, &str, Bounds); 8] = [
     ("ocirepositories", "timeout", duration::SOURCE_TIMEOUT),
 ];
 
-/// A duration that no controller would keep to is refused, not silently cut. One that is stored already may stay, as in Kubernetes
-/// when a rule becomes stricter: otherwise not even the object's finalizers could go.
+/// Refuses a duration that no controller would keep to, instead of silently cutting it. A stored one may stay, as in
+/// Kubernetes when a rule becomes stricter: otherwise not even the object's finalizers could be removed.
 fn check_durations(object: &Value, old: Option<&Value>, kind: &ResourceKind, errors: &mut Vec<FieldError>) {
     for (_, field, bounds) in DURATIONS.iter().filter(|(plural, ..)| *plural == kind.plural) {
         let (path, value) = (format!("spec.{field}"), &object["spec"][*field]);
@@ -96,7 +96,8 @@ fn check_durations(object: &Value, old: Option<&Value>, kind: &ResourceKind, err
     }
 }
 
-/// Options that no renderer would read, and more of them than an entry holds. What is stored already may stay, as with durations.
+/// Refuses options that no renderer reads, and more of them than an entry can have. Stored ones may stay, as with
+/// durations.
 fn check_renderers(object: &Value, old: Option<&Value>, _: &ResourceKind, errors: &mut Vec<FieldError>) {
     let spec = &object["spec"];
     let is_new = |field: &str| !spec[field].is_null() && old.is_none_or(|old| old["spec"][field] != spec[field]);
@@ -115,7 +116,7 @@ fn check_renderers(object: &Value, old: Option<&Value>, _: &ResourceKind, errors
     }
 }
 
-/// Expressions that no agent could read are refused with their place. One that is stored already may stay, as with durations.
+/// Refuses expressions that agents can't parse, with their position. Stored ones may stay, as with durations.
 fn check_health(object: &Value, old: Option<&Value>, kind: &ResourceKind, errors: &mut Vec<FieldError>) {
     let rules: Vec<(String, &Value)> = match kind.plural.as_str() {
         "healthrules" => vec![("spec".to_owned(), &object["spec"])],
@@ -130,14 +131,16 @@ fn check_health(object: &Value, old: Option<&Value>, kind: &ResourceKind, errors
         }
         _ => return,
     };
+
     let was_there = |rule: &Value| {
         old.is_some_and(|old| match &old["spec"]["health"] {
             Value::Array(rules) => rules.contains(rule),
             _ => old["spec"] == *rule,
         })
     };
+
     for (path, value) in rules.into_iter().filter(|(_, rule)| !was_there(rule)) {
-        // One that can't be read at all has been refused by its schema.
+        // The schema has refused a rule that can't be parsed.
         let Ok(rule) = serde_json::from_value::<HealthRuleSpec>(value.clone()) else { continue };
         for (field, error) in health_rules::problems(&rule) {
             errors.push(FieldError::invalid(format!("{path}.{field}"), &value[field], &error.to_string()));
@@ -145,7 +148,7 @@ fn check_health(object: &Value, old: Option<&Value>, kind: &ResourceKind, errors
     }
 }
 
-/// The same of those that say when what is depended on is ready.
+/// The same for expressions that say when a dependency is ready.
 fn check_dependencies(object: &Value, old: Option<&Value>, _: &ResourceKind, errors: &mut Vec<FieldError>) {
     let references = object["spec"]["dependsOn"].as_array();
     let before = old.and_then(|old| old["spec"]["dependsOn"].as_array());
@@ -163,7 +166,7 @@ fn check_dependencies(object: &Value, old: Option<&Value>, _: &ResourceKind, err
     }
 }
 
-/// The same of those that say which fields of a service's objects are ignored.
+/// The same for expressions that say which fields of a service's objects are ignored.
 fn check_ignored_fields(object: &Value, old: Option<&Value>, _: &ResourceKind, errors: &mut Vec<FieldError>) {
     let rules = object["spec"]["apply"]["ignoreDifferences"].as_array();
     let before = old.and_then(|old| old["spec"]["apply"]["ignoreDifferences"].as_array());
@@ -177,12 +180,12 @@ fn check_ignored_fields(object: &Value, old: Option<&Value>, _: &ResourceKind, e
     }
 }
 
-/// A spec that makes no sense for any objects that it names. No value is quoted: it may be a secret.
+/// Refuses a spec that makes no sense whatever objects it names. No value is quoted, because it may be a secret.
 fn check_parameters(object: &Value, old: Option<&Value>, kind: &ResourceKind, errors: &mut Vec<FieldError>) {
     let spec = &object["spec"];
     let is_known =
         |fields: &[&str]| old.is_some_and(|old| fields.iter().all(|field| old["spec"][*field] == spec[*field]));
-    // One that can't be read has been refused by its schema.
+    // The schema has refused a spec that can't be parsed.
     let wrong = match kind.plural.as_str() {
         "servicedeployments" if !is_known(&["configuration", "parameters"]) => {
             let stated = json!({
@@ -205,12 +208,12 @@ fn check_parameters(object: &Value, old: Option<&Value>, kind: &ResourceKind, er
     errors.extend(wrong.into_iter().map(|(field, why)| FieldError::invalid_unquoted(format!("spec.{field}"), &why)));
 }
 
-/// A window that would never be in force as it was meant. One that is stored already may stay, as with durations.
+/// Refuses a window that would never be in force as intended. Stored ones may stay, as with durations.
 fn check_window(object: &Value, old: Option<&Value>, _: &ResourceKind, errors: &mut Vec<FieldError>) {
     if old.is_some_and(|old| old["spec"] == object["spec"]) {
         return;
     }
-    // One that can't be read has been refused by its schema.
+    // The schema has refused a spec that can't be parsed.
     let Ok(spec) = serde_json::from_value::<ChangeWindowSpec>(object["spec"].clone()) else { return };
     let (namespace, name) = (meta::text(object, "namespace"), meta::text(object, "name"));
     for problem in Window::read(namespace, name, &spec).err().unwrap_or_default() {
@@ -222,7 +225,7 @@ fn check_window(object: &Value, old: Option<&Value>, _: &ResourceKind, errors: &
     }
 }
 
-/// A change that begins in spite of windows needs a reason that others can read.
+/// An override of windows needs a reason that others can read.
 fn check_freeze_override(object: &Value, old: Option<&Value>, _: &ResourceKind, errors: &mut Vec<FieldError>) {
     let said = |object: &Value| object["metadata"]["annotations"][OVERRIDE_FREEZE].as_str().map(str::to_owned);
     let is_new = old.is_none_or(|old| said(old) != said(object));
@@ -232,23 +235,23 @@ fn check_freeze_override(object: &Value, old: Option<&Value>, _: &ResourceKind, 
     }
 }
 
-/// A pipeline with a stage that can't be reached, or with settings that would have no effect.
+/// Refuses a pipeline with an unreachable stage, or with settings that would have no effect.
 fn check_pipeline(object: &Value, old: Option<&Value>, _: &ResourceKind, errors: &mut Vec<FieldError>) {
     if old.is_some_and(|old| old["spec"] == object["spec"]) {
         return;
     }
-    // One that can't be read has been refused by its schema.
+    // The schema has refused a spec that can't be parsed.
     let Ok(spec) = serde_json::from_value(object["spec"].clone()) else { return };
     let wrong = promotion::read_gates(&spec).err().unwrap_or_default();
     errors.extend(wrong.into_iter().map(|one| FieldError::invalid_unquoted(format!("spec.{}", one.field), &one.why)));
 }
 
-/// Providers that nothing could be sent to. No value is quoted: somebody may have written a secret where none belongs.
+/// Refuses providers that can't be sent to. No value is quoted, because a secret may be in the wrong field.
 fn check_provider(object: &Value, old: Option<&Value>, _: &ResourceKind, errors: &mut Vec<FieldError>) {
     if old.is_some_and(|old| old["spec"] == object["spec"]) {
         return;
     }
-    // One that can't be read has been refused by its schema.
+    // The schema has refused a spec that can't be parsed.
     let Ok(spec) = serde_json::from_value(object["spec"].clone()) else { return };
     let wrong = notify::problems(&spec);
     errors.extend(wrong.into_iter().map(|(field, why)| FieldError::invalid_unquoted(format!("spec.{field}"), &why)));

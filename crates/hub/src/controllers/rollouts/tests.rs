@@ -1,5 +1,5 @@
-//! What a rollout holds, and what a change window does, by each field of what an agent is told. docs/rollouts.md and docs/freezing.md say it
-//! in words.
+//! For each field of an entry: whether a rollout and a change window hold a change of it. docs/rollouts.md and
+//! docs/freezing.md explain the rules.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ use farwater_fleet::assignment::{Decision, EntryInputs, Inputs, resolve_action};
 use super::*;
 use crate::controllers::held_specs::counting;
 
-/// All that an entry is made of.
+/// All inputs of an entry.
 #[derive(Clone)]
 struct World {
     spec: ServiceDeploymentSpec,
@@ -81,7 +81,7 @@ impl World {
         change(&self.spec, &self.candidate, Some(self.parameters)).unwrap()
     }
 
-    /// What counts of a change of a service of no set while a window is closed.
+    /// The fields that count for a service of no set that was changed while a window is closed.
     fn in_closed_window(&self, before: &Self) -> Self {
         let closed = Closed { by: "ops/holidays".to_owned(), reason: "holidays".to_owned(), until: None };
         let spec = counting(&self.spec, before.spec.clone());
@@ -104,7 +104,7 @@ impl World {
     }
 }
 
-/// Each field by its name. A field that is new has to be named here, and then in the table.
+/// Lists each field by its name. A new field has to be added here, and then to the table.
 macro_rules! each_field {
     ($($field:ident),*) => {
         fn each_field(deployment: &Deployment) -> BTreeMap<&'static str, String> {
@@ -139,7 +139,7 @@ each_field!(
 #[derive(Debug, PartialEq, Eq)]
 enum Is {
     Held,
-    /// And why.
+    /// With the reason.
     LetThrough(&'static str),
 }
 use Is::{Held, LetThrough};
@@ -148,7 +148,7 @@ const NARROWS: &str = "it narrows what may be done, or stops it";
 const COUNTS: &str = "it is of a change that was let go on, and none itself";
 const OF_THE_ROW: &str = "another revision of the same content changes nothing in the cluster";
 
-/// What changes a field, and whether that waits for the rollout of its set, or for a window.
+/// Names of fields, a change of them, and whether that waits for the set's rollout, and for a window.
 type Row = (&'static [&'static str], fn(&mut World), Is, Is);
 
 fn table() -> Vec<Row> {
@@ -177,7 +177,7 @@ fn table() -> Vec<Row> {
         (&["options"], |w| w.spec.apply = parse(json!({"drift": "Report"})), Held, Held),
         (&["tests"], |w| w.spec.tests = parse(json!([{"name": "smoke", "image": "i"}])), Held, Held),
         (&["health"], |w| w.spec.health = parse(json!([{"kind": "Job", "current": "true"}])), Held, Held),
-        // Of a set's template it is one of its changes.
+        // For a set, it is part of the template.
         (&["prune"], |w| w.spec.prune = !w.spec.prune, Held, LetThrough(NARROWS)),
         (
             &["parameters"],

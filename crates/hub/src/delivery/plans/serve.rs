@@ -1,4 +1,4 @@
-//! What an agent asks of requests for plans, and what it tells.
+//! The endpoints of agents for requests for plans, and for plans.
 
 use std::sync::Arc;
 
@@ -42,10 +42,10 @@ pub async fn get_plan(State(delivery): State<Arc<Delivery>>, headers: HeaderMap)
     Ok(Json(PlanRequest { statement, signature, entry }).into_response())
 }
 
-/// Longest body: the plan, and what is around it.
+/// Maximum bytes of a body: the plan, and the fields around it.
 pub const MAX_REPORT_BYTES: usize = MAX_PLAN_BYTES + (64 << 10);
 
-/// As the agent wrote it, once it was read.
+/// As the agent wrote it.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 enum Report {

@@ -1,4 +1,4 @@
-//! Clients that send slowly keep only themselves waiting.
+//! Clients that send slowly delay only themselves.
 
 use tokio::io::AsyncWriteExt as _;
 
@@ -37,7 +37,7 @@ async fn bodies_that_trickle_in_take_no_turn_from_agents_and_administrators() {
         slow.push(trickle(&client, "/agent/v1/join", "").await);
         slow.push(trickle(&client, "/apis/authorization.k8s.io/v1/selfsubjectreviews", &token).await);
     }
-    // Were one of them held until a body has come, these would wait for ten seconds and be refused.
+    // If one of them were held until a body is complete, these would wait for ten seconds and be refused.
     for _ in 0..4 {
         assert_eq!(client.get("/api/v1/namespaces").await.code, 200);
         let refused = client.send(client.request(Method::POST, "/agent/v1/join").body(Full::from("{}")).unwrap()).await;

@@ -1,4 +1,4 @@
-//! What watches cost the hub, and what they can't take from others.
+//! The cost of watches to the hub, and the resources that they can't take from others.
 
 use futures::StreamExt as _;
 
@@ -8,7 +8,7 @@ fn administrator() -> crate::auth::User {
     crate::auth::User { name: "test".into(), groups: vec!["system:masters".into()], ..Default::default() }
 }
 
-/// A watch is decided upon again while it lasts.
+/// The right to a watch is decided again while it lasts.
 fn watch_request(client: &Client) -> Request<Bytes> {
     let request = Request::get("/api/v1/configmaps?watch=true");
     request.header("authorization", format!("Bearer {}", client.token)).body(Bytes::new()).unwrap()
@@ -56,15 +56,15 @@ async fn a_watchs_initial_state_takes_turns_and_a_slow_reader_holds_none() {
     for written in futures::future::join_all(writes).await {
         written.unwrap();
     }
-    // Without a connection, so that no buffer of the kernel reads ahead of the test.
+    // Without a connection, because a buffer of the kernel would read ahead of the test.
     let turn = running.hub.turns.next().await;
     let answer =
         apiserver::serve(Arc::clone(&running.hub), administrator(), turn, watch_request(&Client::of(&running))).await;
     let mut events = answer.into_body().into_data_stream();
 
-    // The first page is read, and nobody takes it: other requests have their turn.
+    // The first page was read, and the client does not receive it: other requests have their turn.
     assert_eq!(Client::of(&running).get("/api/v1/namespaces").await.code, 200);
-    // The next page needs a turn, and there is none.
+    // The next page needs a turn, but none is free.
     let only = running.hub.turns.next().await;
     let mut shown = 0;
     while let Ok(Some(event)) = tokio::time::timeout(Duration::from_millis(500), events.next()).await {
