@@ -235,7 +235,7 @@ impl std::fmt::Debug for Certificates {
 
 impl Collector for Certificates {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
-        let help = "End of a certificate, in Unix seconds: the one that the hub serves, and its own authority's, which agents pin";
+        let help = "End of a certificate, in Unix seconds: the hub's, and its own authority's, which agents pin";
         let mut metric =
             encoder.encode_descriptor("certificate_end_timestamp_seconds", help, None, MetricType::Gauge)?;
         let ends = [("server", self.server.end()), ("authority", self.delivery.identity.authority_end())];

@@ -29,7 +29,7 @@ pub struct Connection(SendRequest<Full<Bytes>>);
 impl Dial {
     /// A client for the server at `https://HOST:PORT`. `authority`: PEM of the authority of its certificate.
     pub fn new(url: &str, authority: &str) -> Result<Self> {
-        let Some(address) = url.strip_prefix("https://") else { bail!("{url} is no https URL") };
+        let Some(address) = url.strip_prefix("https://") else { bail!("{url} is not an https URL") };
         let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
         let mut roots = RootCertStore::empty();
         roots.add(CertificateDer::from_pem_slice(authority.as_bytes()).context("read an authority")?)?;

@@ -16,7 +16,7 @@ const ARM: Package = Package { program: "/usr/lib/aarch64-linux-gnu/faketime/lib
 /// The library for this machine's architecture.
 pub fn library() -> Result<Package> {
     let library = [("x86_64", X86), ("aarch64", ARM)].into_iter().find(|(arch, _)| *arch == ARCH);
-    library.map(|(_, library)| library).with_context(|| format!("where libfaketime lies on {ARCH} is not known"))
+    library.map(|(_, library)| library).with_context(|| format!("the path of libfaketime on {ARCH} is unknown"))
 }
 
 /// Variables for a program whose clock is off by `offset`, in libfaketime's format: `-1d`, `+90m`. Timers and file
@@ -48,7 +48,7 @@ impl Clock {
 
     /// Variables for a program that uses this clock.
     pub fn environment(&self) -> Result<Vec<(String, String)>> {
-        let file = self.file.to_str().context("the clock's file has a strange name")?;
+        let file = self.file.to_str().context("the path of the clock's file is not valid UTF-8")?;
         preloaded(&[("FAKETIME_TIMESTAMP_FILE", file), ("FAKETIME_CACHE_DURATION", "1")])
     }
 

@@ -49,8 +49,8 @@ pub fn program(name: &str) -> Result<PathBuf> {
 
 /// `target/<profile>`: our own folder, or for tests, which are in `deps`, the one above.
 fn profile_dir() -> Result<PathBuf> {
-    let own = std::env::current_exe().context("ask where this program lies")?;
-    let dir = own.parent().context("this program lies nowhere")?;
+    let own = std::env::current_exe().context("find the path of this program")?;
+    let dir = own.parent().context("this program's path has no folder")?;
     let dir = if dir.ends_with("deps") || dir.ends_with("examples") { dir.parent().unwrap_or(dir) } else { dir };
     Ok(dir.to_owned())
 }
@@ -173,7 +173,7 @@ impl Hub {
         let file = kube::config::Kubeconfig::read_from(self.kubeconfig()).context("read admin.kubeconfig")?;
         let file = serde_json::to_value(&file)?;
         let token = file.pointer("/users/0/user/token").and_then(|token| token.as_str());
-        token.map(str::to_owned).context("admin.kubeconfig holds no token")
+        token.map(str::to_owned).context("admin.kubeconfig has no token")
     }
 
     /// Creates the cluster if it is missing, and a one-time token to join it.

@@ -44,7 +44,8 @@ impl Helm {
         // "Successfully packaged chart and saved it to: PATH"
         let said = String::from_utf8(output.stdout)?;
         let path = said.trim().rsplit(": ").next().map(PathBuf::from);
-        path.filter(|path| path.is_file()).with_context(|| format!("helm package said {said:?}"))
+        path.filter(|path| path.is_file())
+            .with_context(|| format!("helm package printed no path of an archive: {said:?}"))
     }
 
     /// Writes the `index.yaml` for a folder of archives.

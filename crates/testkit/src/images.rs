@@ -51,13 +51,13 @@ impl Images {
         let Some(folder) = env::var_os(FOLDER).map(PathBuf::from) else { return Self::make(dir) };
         fs::create_dir_all(&folder).with_context(|| format!("create {}", folder.display()))?;
         let lock = File::create(folder.join("lock")).context("create the images' lock file")?;
-        lock.lock().context("wait for images that another test makes")?;
+        lock.lock().context("wait for another test that builds the images")?;
         let made = folder.join("made");
         if made.exists() {
             return Ok(Self::in_folder(&folder));
         }
         let images = Self::make(&folder)?;
-        File::create(&made).context("note that the images are made")?;
+        File::create(&made).context("record that the images are built")?;
         Ok(images)
     }
 

@@ -72,7 +72,7 @@ pub async fn run(hub: &mut Hub, duration: Duration, seed: i64, kill_every: Optio
     .await?;
     let output = process.output();
     let Some(line) = output.lines().rev().find(|line| line.starts_with('{')) else {
-        bail!("the informer said nothing of what it saw\n{}", process.tail());
+        bail!("the informer printed no result\n{}", process.tail());
     };
-    serde_json::from_str(line).with_context(|| format!("read what the informer says: {line}"))
+    serde_json::from_str(line).with_context(|| format!("read the informer's result: {line}"))
 }

@@ -123,7 +123,7 @@ impl Plane {
     /// the cluster continues. It has the same objects with their uids and versions, and the same users. After that the
     /// planes are independent.
     pub async fn copy(&self) -> Result<Self> {
-        let running = self.running.as_ref().context("the plane is shared: nobody may touch its parts")?;
+        let running = self.running.as_ref().context("the plane is shared: a test must not touch its parts")?;
         start_anew(|| running.copy()).await.context("copy a Kubernetes control plane")
     }
 
@@ -191,13 +191,13 @@ impl Plane {
 
     /// The process of a part, to pause, kill or measure it. Only for an own plane.
     pub fn part(&mut self, part: Part) -> Result<&mut Process> {
-        let running = self.running.as_mut().context("the plane is shared: nobody may touch its parts")?;
+        let running = self.running.as_mut().context("the plane is shared: a test must not touch its parts")?;
         running.parts.get_mut(&part).with_context(|| format!("the plane runs no {part:?}"))
     }
 
     /// Restarts a killed part on the same port and data, and waits until the API answers.
     pub async fn restart(&mut self, part: Part) -> Result<()> {
-        let running = self.running.as_mut().context("the plane is shared: nobody may touch its parts")?;
+        let running = self.running.as_mut().context("the plane is shared: a test must not touch its parts")?;
         running.parts.remove(&part);
         running.start(part)?;
         running.api_server_ready().await

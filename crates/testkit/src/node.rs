@@ -56,7 +56,7 @@ pub struct Node {
 impl Node {
     /// `images`: tar files of [`crate::images`] or of `cargo xtask image`.
     pub async fn start(images: &[&Path]) -> Result<Self> {
-        ensure!(is_root(), "a real node needs root: it makes namespaces and mounts");
+        ensure!(is_root(), "a real node needs root, because it creates namespaces and mounts");
         packages::require(&packages::NODE)?;
         let tools = Tools::find_all()?;
         // Paths of sockets must be short.

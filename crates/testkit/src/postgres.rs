@@ -196,12 +196,12 @@ impl Postgres {
 
     /// Gives a folder for data to the user that the server runs as.
     pub fn own_folder(&self, folder: &Path) -> Result<()> {
-        let running = self.running.as_ref().context("the server is shared: nobody may touch it")?;
+        let running = self.running.as_ref().context("the server is shared: a test must not change it")?;
         running.place.give(folder)
     }
 
     fn own(&mut self) -> Result<&mut Running> {
-        self.running.as_mut().context("the server is shared: nobody may touch it")
+        self.running.as_mut().context("the server is shared: a test must not change it")
     }
 }
 

@@ -79,7 +79,7 @@ impl SshServer {
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755))?;
         fs::create_dir(folder.path().join("repositories"))?;
         let host_key = Key::make("ed25519", "", "")?;
-        let user = bare_command("id").arg("-un").output().context("ask who we are")?.stdout;
+        let user = bare_command("id").arg("-un").output().context("get the name of the current user")?.stdout;
         let user = String::from_utf8(user)?.trim().to_owned();
         let mut server = Self { port: ports::free()?, user, folder, host_key, process: None };
         let authorized: String = keys.iter().map(|key| key.public.clone()).collect();

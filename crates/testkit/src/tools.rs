@@ -497,7 +497,7 @@ pub fn repository_root() -> Result<PathBuf> {
     let folder =
         std::env::var_os("CARGO_MANIFEST_DIR").map_or_else(std::env::current_dir, |folder| Ok(folder.into()))?;
     let root = folder.ancestors().find(|folder| folder.join("Cargo.lock").is_file());
-    root.map(Path::to_owned).with_context(|| format!("{} lies in no copy of the repository", folder.display()))
+    root.map(Path::to_owned).with_context(|| format!("{} is not in a clone of the repository", folder.display()))
 }
 
 /// `~/.cache/farwater`, as XDG specifies.
@@ -613,12 +613,12 @@ fn module_folder(source: &Path, module: &str) -> Result<PathBuf> {
         true => command.args(["mod", "download", "-json", module]),
         false => command.args(["list", "-m", "-json", module]),
     };
-    let output = command.output().with_context(|| format!("ask go where {module} lies"))?;
+    let output = command.output().with_context(|| format!("ask go for the folder of {module}"))?;
     if !output.status.success() {
-        bail!("ask go where {module} lies: {}", String::from_utf8_lossy(&output.stderr));
+        bail!("ask go for the folder of {module}: {}", String::from_utf8_lossy(&output.stderr));
     }
     let told: serde_json::Value = serde_json::from_slice(&output.stdout)?;
-    told["Dir"].as_str().map(PathBuf::from).with_context(|| format!("go doesn't say where {module} lies"))
+    told["Dir"].as_str().map(PathBuf::from).with_context(|| format!("go reports no folder of {module}"))
 }
 
 #[cfg(test)]

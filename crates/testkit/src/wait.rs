@@ -40,7 +40,7 @@ where
         if start.elapsed() >= bound {
             return Err(match last_error {
                 Some(error) => error.context(format!("waited {bound:?} for {what}")),
-                None => anyhow!("waited {bound:?} for {what}, in vain"),
+                None => anyhow!("waited {bound:?} for {what}"),
             });
         }
         tokio::time::sleep(pause).await;

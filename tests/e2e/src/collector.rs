@@ -83,7 +83,7 @@ impl Told {
                     }
                 }
             }
-            other => anyhow::bail!("{other} is no path of OTLP"),
+            other => anyhow::bail!("{other} is not a path of OTLP"),
         }
         self.bodies.push(body);
         Ok(())

@@ -266,7 +266,7 @@ impl<'a> Stage<'a> {
     async fn late_words_open_no_step(&mut self) -> Result<()> {
         self.sim.delay(self.names.iter().map(String::as_str), true);
         self.commit(&[SET], Course::Good).await?;
-        self.until_reached(1).await.context("the canaries were done, and nobody came after them")?;
+        self.until_reached(1).await.context("the canaries were done, but no cluster followed")?;
         tokio::time::sleep(self.play.watched + self.play.soak).await;
         ensure!(self.news().len() <= self.most(), "{} of at most {}", self.news().len(), self.most());
         self.sim.delay(self.names.iter().map(String::as_str), false);

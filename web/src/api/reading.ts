@@ -5,7 +5,7 @@ import { ApiError } from "./client";
 
 /** Minimum pause between two reads, however often `ask` is called. */
 const REST_MS = 2000;
-/** Pause before a read that nobody asked for. Such reads show changes that only time causes. */
+/** Pause before a read without a call of `ask`. Such reads show changes that only time causes. */
 const QUIET_MS = 15_000;
 
 export interface Told<T> {

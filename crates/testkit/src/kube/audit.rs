@@ -52,7 +52,7 @@ impl PlaneOptions {
 impl Plane {
     /// Requests of [`AUDITED`] since then. Only for an own plane with [`PlaneOptions::audited`].
     pub fn requests(&self, since: Timestamp) -> Result<Vec<Request>> {
-        let running = self.running.as_ref().context("the plane is shared: nobody has its log")?;
+        let running = self.running.as_ref().context("the plane is shared: its log is not available")?;
         let path = running.settings.audit_log();
         let log = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
         // The last line may be incomplete.

@@ -248,7 +248,7 @@ impl Settings {
         let body = response.into_body().collect().await?.to_bytes();
         connection.abort();
         if !status.is_success() {
-            bail!("/readyz says {status}: {}", String::from_utf8_lossy(&body));
+            bail!("/readyz answered {status}: {}", String::from_utf8_lossy(&body));
         }
         Ok(())
     }

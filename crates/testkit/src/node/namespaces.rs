@@ -93,7 +93,7 @@ fn child_of(init: &Process) -> Result<u32> {
         }
         std::thread::sleep(Duration::from_millis(10));
     }
-    bail!("the namespaces were not made:\n{}", init.tail())
+    bail!("can't create the namespaces:\n{}", init.tail())
 }
 
 fn ip(arguments: &[&str]) -> Result<()> {

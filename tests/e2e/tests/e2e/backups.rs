@@ -186,7 +186,7 @@ async fn restart_agent(fleet: &mut Fleet) -> Result<()> {
     let agent = fleet.agent("east")?;
     agent.kill9();
     agent.restart()?;
-    wait_for("the agent to name what it keeps", PATIENCE, || {
+    wait_for("the agent to name the objects that it keeps", PATIENCE, || {
         let log = agent.process().output();
         async move { Ok((log.contains(KEPT) && log.contains("farwater-admin/later")).then_some(())) }
     })

@@ -164,7 +164,7 @@ async fn check_objects(plane: &Plane, fleet: &Fleet, mistake: &Mistake, before: 
         ensure!(now.get(name).is_some_and(|(now, _)| now == uid), "{name} of {} went: {now:?}", mistake.service);
     }
     let goes_on = now["good"].1 == "two" || mistake.spoils_all;
-    ensure!(goes_on, "what is good in {} did not go on: {now:?}", mistake.service);
+    ensure!(goes_on, "good objects of {} were not updated: {now:?}", mistake.service);
     Ok(())
 }
 

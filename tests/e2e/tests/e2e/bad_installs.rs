@@ -192,7 +192,7 @@ async fn missing_rights_are_all_named_before_anything_is_changed() -> Result<()>
     let named = ["may not", "create clusterroles", "patch deployments in farwater-system", "nothing was changed"];
     check(&join, desk.at(&hub, &join)?, 3, &named)?;
     let clusters: Api<Cluster> = Api::namespaced(hub.client().await?, ADMIN_NAMESPACE);
-    ensure!(clusters.get_opt("east").await?.is_none(), "nor was anything made in the hub");
+    ensure!(clusters.get_opt("east").await?.is_none(), "join created a Cluster in the hub");
     clusters.create(&PostParams::default(), &Cluster::new("east", serde_json::from_value(json!({}))?)).await?;
     let leave = ["cluster", "leave", "east", "--context", "alice", "--cluster-kubeconfig", &cluster];
     check(&leave, desk.at(&hub, &leave)?, 3, &["delete clusterrolebindings", "nothing was changed"])?;
@@ -235,7 +235,7 @@ async fn objects_of_others_are_left_alone() -> Result<()> {
     let words = ["Deployment farwater-system/farwater-agent is there and not ours", "nothing was changed"];
     for action in ["join", "leave"] {
         if action == "leave" {
-            ensure!(clusters.get_opt("east").await?.is_none(), "join made a Cluster");
+            ensure!(clusters.get_opt("east").await?.is_none(), "join created a Cluster");
             clusters.create(&PostParams::default(), &Cluster::new("east", serde_json::from_value(json!({}))?)).await?;
         }
         let given = ["cluster", action, "east", "--context", "admin", "--cluster-kubeconfig", &cluster];
@@ -436,7 +436,7 @@ async fn a_full_volume_stops_a_first_start_and_a_restore_and_loses_nothing() -> 
     fs::remove_file(&ballast)?;
     hub.restart().await?;
     let maps: Api<ConfigMap> = Api::namespaced(hub.client().await?, ADMIN_NAMESPACE);
-    maps.get("later").await.context("what was there is lost")?;
+    maps.get("later").await.context("an earlier object is lost")?;
     Ok(())
 }
 

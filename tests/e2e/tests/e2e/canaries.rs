@@ -111,7 +111,7 @@ async fn two_hundred_planted_secrets_are_found_nowhere() -> Result<()> {
     )
     .await?;
     for word in ["configuration.own0", "Secret own has no key own1"] {
-        ensure!(said.contains(word), "nobody says {word}");
+        ensure!(said.contains(word), "no output has {word}");
     }
     search::check_answers(&fleet, &marks, &metrics, &collector).await?;
     let services = search::names(&fleet, "servicedeployments").await?;
@@ -177,7 +177,7 @@ async fn what_the_hub_signs_in_with_is_found_nowhere() -> Result<()> {
     let explained = ["explain", "parameters", "app", "-o", "json"];
     let said = search::check_command_line(&fleet, &marks, &[&branch, &explained, &["plan", "app"]]).await?;
     for word in ["HostKeyNotTrusted", "configuration.vault0", "git-lfs-authenticate", "farwater/promote/web/beyond"] {
-        ensure!(said.contains(word), "nobody says {word}");
+        ensure!(said.contains(word), "no output has {word}");
     }
     search::check_answers(&fleet, &marks, &metrics, &collector).await?;
     let services = search::names(&fleet, "servicedeployments").await?;

@@ -123,7 +123,7 @@ async fn a_watcher_of_kube_rs_goes_on_after_a_restart_of_the_hub() -> Result<()>
         let value = |map: &ConfigMap| map.data.as_ref().and_then(|data| data.get("value")).cloned().unwrap_or_default();
         reader.state().iter().map(|map| (map.name_any(), value(map))).collect::<BTreeMap<_, _>>()
     };
-    wait_for("the watcher to hold what is there", PATIENCE, || async {
+    wait_for("the watcher's cache to match the existing objects", PATIENCE, || async {
         let held = held();
         let right = held.len() == 20 && held.get("m0").is_some_and(|v| v == "2") && held.contains_key("m20");
         Ok((right && !held.contains_key("m1")).then_some(()))

@@ -94,7 +94,7 @@ async fn flux_applies_a_folder_of_our_kinds_and_waits_for_the_cluster() -> Resul
     flux.until_applied(&second, PATIENCE).await?;
     ensure!(in_cluster.get("m").await?.data.is_some_and(|data| data["value"] == "two"));
     let notes: Api<ConfigMap> = fleet.api();
-    ensure!(notes.get_opt("note").await?.is_none(), "Flux did not prune what left the folder");
+    ensure!(notes.get_opt("note").await?.is_none(), "Flux did not prune an object that left the folder");
     Ok(())
 }
 

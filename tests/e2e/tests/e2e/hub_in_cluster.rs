@@ -355,7 +355,7 @@ async fn a_hub_takes_a_renewed_certificate_and_another_version_and_nothing_else_
         site.until_cluster("Ready", Some("True")).await?;
         site.until_ready().await?;
     }
-    ensure!(has_map(&site, "next").await?, "what was written under the other version is lost");
+    ensure!(has_map(&site, "next").await?, "a write under the other version is lost");
     ensure!(agent(&site).await? == agent_before, "the agent was started again");
     ensure!(site.uids().await? == workload, "the workload changed");
     Ok(())

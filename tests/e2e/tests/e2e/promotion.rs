@@ -73,7 +73,7 @@ async fn a_commit_and_its_tag_get_to_production_together_when_somebody_says_so()
     let first = repository.branch("main").unwrap_or_default();
     fleet.until_value(staging, "one 1.0").await?;
     until_candidate(&fleet, &first, "1.0").await?;
-    ensure!(fleet.value(production).await?.is_none(), "nobody has said so");
+    ensure!(fleet.value(production).await?.is_none(), "it was promoted without an approval");
     fleet.cli().expect(0, &approve)?;
     fleet.until_value(production, "one 1.0").await?;
     let settled = fleet.until("nothing to wait", || async {

@@ -131,7 +131,10 @@ async fn a_deleted_service_orphans_or_deletes_as_it_says() -> Result<()> {
     ensure!(names(plane, &fleet.namespace("goes")).await? == ["kept"]);
     for (service, name) in [("stays", "a"), ("goes", "kept")] {
         let left = maps(service).await?.get(name).await?.metadata;
-        ensure!(left.labels.unwrap_or_default().keys().all(|key| !key.contains("farwater")), "an orphan is nobody's");
+        ensure!(
+            left.labels.unwrap_or_default().keys().all(|key| !key.contains("farwater")),
+            "an orphan still has our labels"
+        );
     }
     // A protected object is reported.
     let events = fleet.api::<Event>().list(&ListParams::default()).await?.items.into_iter();

@@ -79,7 +79,7 @@ async fn a_chart_follows_its_repository_its_values_and_its_patches() -> Result<(
     has(plane, &namespace, name, json!({"colour": "blue", "from": namespace})).await?;
 
     let refused = change(&fleet, "shop", json!({"renderers": [{"type": "Raw", "helm": {}}]})).await;
-    let said = refused.err().context("the hub refuses options that nobody reads")?.to_string();
+    let said = refused.err().context("the hub accepted options that have no effect")?.to_string();
     ensure!(said.contains("spec.renderers[0].helm"), "{said}");
     Ok(())
 }

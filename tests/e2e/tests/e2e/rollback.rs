@@ -57,11 +57,11 @@ async fn a_rollback_outlives_its_upstream_and_the_hubs_restart() -> Result<()> {
     let cli = fleet.cli();
     let ran = cli.expect(0, &["rollback", "app", "--reason", "it crashes", "--wait", "--timeout", "90s"])?;
     ensure!(ran.stdout.contains(&format!("pinned to version 1: main@sha1:{first}")), "{ran:?}");
-    ensure!(fleet.value(plane).await?.as_deref() == Some(GOOD), "what was rolled back is what runs");
+    ensure!(fleet.value(plane).await?.as_deref() == Some(GOOD), "the rolled back version does not run");
     let service = fleet.until_condition("app", "Pinned", "True", "it crashes").await?;
     let status = service.status.unwrap_or_default();
     ensure!(condition(&status.conditions, "Ready") == Some("True"));
-    ensure!(status.held_revision.is_some_and(|held| held.ends_with(&second)), "what is held back is named");
+    ensure!(status.held_revision.is_some_and(|held| held.ends_with(&second)), "the held revision is not named");
     let by = status.pinned_by.context("who pinned it")?;
     ensure!(history(&fleet)?[0].1 == "Pinned");
     let entries = versions(&fleet)?;
@@ -224,7 +224,7 @@ async fn a_bad_database_holds_back_what_depends_on_it_and_goes_last() -> Result<
     fleet.until_condition("web", "Ready", "False", "Not_A_Name").await?;
     let maps: Api<ConfigMap> = Api::namespaced(plane.client().await?, &fleet.namespace("web"));
     let web = maps.get("web").await?.data.unwrap_or_default();
-    ensure!(web.get("value").is_some_and(|value| value == "one"), "what waits was delivered: {web:?}");
+    ensure!(web.get("value").is_some_and(|value| value == "one"), "a waiting change was delivered: {web:?}");
     let fixed = repository.change("main", &[("db/b.yaml", None)])?;
     fleet.reconcile("infra").await?;
     fleet.until_applied("db", &fixed).await?;

@@ -382,7 +382,7 @@ async fn an_agent_takes_the_new_token_of_its_service_account_from_its_file() -> 
     let maps: Api<ConfigMap> = Api::namespaced(client, &fleet.namespace("web"));
     let before = maps.get("a").await?.metadata.uid;
     maps.delete("a", &DeleteParams::default()).await?;
-    wait_for("the object to be made again", Duration::from_secs(60), || async {
+    wait_for("the object to be recreated", Duration::from_secs(60), || async {
         Ok(maps.get_opt("a").await?.filter(|map| map.metadata.uid != before))
     })
     .await
