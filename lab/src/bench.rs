@@ -1,5 +1,5 @@
-//! `cargo xtask bench NAME`: figures. One JSON object per line and metric on standard output, talk on standard error;
-//! the last full run of each is kept under docs/performance with the machine that it ran on.
+//! `cargo xtask bench NAME`: runs a benchmark. Standard output has one JSON object per metric and line, and standard
+//! error the progress. The last full run of each benchmark is kept under docs/performance with its machine.
 
 mod agent;
 mod api;
@@ -29,12 +29,12 @@ use xtask::{machine, repository, step};
 
 use crate::campaign;
 
-/// Measure; prints one JSON object per line and metric
+/// Run a benchmark; print one JSON object per metric and line
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// The benchmark, or `agent` for all whose names begin with `agent-`; without it they are listed
+    /// Name of the benchmark, or `agent` for all named `agent-…` [default: list all benchmarks]
     name: Option<String>,
-    /// Less work, and the record under docs/performance stays as it is
+    /// Do less work, and keep the record under docs/performance unchanged
     #[arg(long)]
     quick: bool,
 }
@@ -43,114 +43,117 @@ struct Bench {
     name: &'static str,
     about: &'static str,
     needs: Needs,
-    /// With less work, if that is asked for.
+    /// Runs the benchmark. If true, with less work.
     run: fn(bool) -> LocalBoxFuture<'static, Result<Vec<Figure>>>,
 }
 
-/// What is built as it is released before a benchmark begins.
+/// Release builds that a benchmark needs before it starts.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Needs {
     Programs,
-    /// A client that is measured runs in this very process: it must be a release program too, or it would lose by that alone.
+    /// Also this program, because it contains a measured client. Without optimizations that client would be too slow.
     ProgramsAndThis,
-    /// It makes the images itself.
+    /// None: the benchmark builds the images itself.
     Images,
 }
 
 const BENCHES: &[Bench] = &[
     Bench {
         name: "agent-commit",
-        about: "from a commit to objects that have changed, with hints and without",
+        about: "time from a commit to changed objects, with and without hints",
         needs: Needs::ProgramsAndThis,
         run: |quick| Box::pin(agent::commit_to_applied::measure(quick)),
     },
     Bench {
         name: "agent-apply",
-        about: "4,000 objects created, changed and unchanged, beside a bare client, kubectl and Flux",
+        about: "applying 4,000 new, changed and unchanged objects, compared with a bare client, kubectl and Flux",
         needs: Needs::ProgramsAndThis,
         run: |quick| Box::pin(agent::apply::measure(quick)),
     },
     Bench {
         name: "agent-drift",
-        about: "1,000 objects kept for ten minutes beside Flux: requests, processor time, how soon a change is undone",
+        about: "drift correction of 1,000 objects for ten minutes, compared with Flux: requests, processor time, delay",
         needs: Needs::ProgramsAndThis,
         run: |quick| Box::pin(agent::drift::measure(quick)),
     },
     Bench {
         name: "agent-rest",
-        about: "memory and processor time of an agent at rest, with 200, 2,000, and 5,000 of 105,000 objects",
+        about: "memory and processor time of an idle agent with 200, 2,000, and 5,000 of 105,000 objects",
         needs: Needs::ProgramsAndThis,
         run: |quick| Box::pin(agent::at_rest::measure(quick)),
     },
     Bench {
         name: "hub-start",
-        about: "time until the hub is ready, first and again, and its memory then",
+        about: "time of the hub's first and later starts until it is ready, and its memory then",
         needs: Needs::Programs,
         run: |quick| Box::pin(hub_start::measure(quick)),
     },
     Bench {
         name: "cli-start",
-        about: "time until the command line has said its own version",
+        about: "time in which the CLI prints its own version",
         needs: Needs::Programs,
         run: |quick| Box::pin(async move { cli_start::measure(quick) }),
     },
     Bench {
         name: "connections",
-        about: "memory and processor time of a hub with 5,000 connected agents at rest",
+        about: "memory and processor time of a hub with 5,000 idle connected agents",
         needs: Needs::Programs,
         run: |quick| Box::pin(connections::measure(quick)),
     },
     Bench {
         name: "api",
-        about: "10,000, 200,000 and 1,000,000 ServiceDeployments of 3 KB: pages, gets, watches, writes, memory and start",
+        about: "10,000, 200,000 and 1,000,000 ServiceDeployments of 3 KB: pages, gets, watches, writes, memory, start \
+                time",
         needs: Needs::ProgramsAndThis,
         run: |quick| Box::pin(api::measure(quick)),
     },
     Bench {
         name: "list-storm",
-        about: "polls of agents beside 100,000 lists of services, in rounds with and without",
+        about: "agents' polls during 100,000 lists of services, compared with rounds without lists",
         needs: Needs::ProgramsAndThis,
         run: |quick| Box::pin(api::measure_storm(quick)),
     },
     Bench {
         name: "pod",
-        about: "hub and agent as pods of a real node: image sizes, seconds to install and join, memory and processor time at rest",
+        about: "hub and agent as pods of a real node: image sizes, time to install and join, memory and processor time \
+                when idle",
         needs: Needs::Images,
         run: |quick| Box::pin(pod::measure(quick)),
     },
     Bench {
         name: "sources-bundles",
-        about: "bundles beside nginx with the same files",
+        about: "serving bundles, compared with nginx and the same files",
         needs: Needs::ProgramsAndThis,
         run: |quick| Box::pin(sources::serving::measure(quick)),
     },
     Bench {
         name: "sources-checks",
-        about: "what a Git host is asked for 1, 100 and 1,000 clusters, and while webhooks tell of pushes",
+        about: "requests to a Git host for 1, 100 and 1,000 clusters, and while webhooks announce pushes",
         needs: Needs::ProgramsAndThis,
         run: |quick| Box::pin(sources::checks(quick)),
     },
     Bench {
         name: "sources-deliveries",
-        about: "what a webhook's delivery costs",
+        about: "cost of a webhook's delivery",
         needs: Needs::ProgramsAndThis,
         run: |quick| Box::pin(sources::deliveries::measure(quick)),
     },
     Bench {
         name: "sources-monorepo",
-        about: "what a commit costs in a monorepo of 10,000 services",
+        about: "cost of a commit in a monorepo of 10,000 services",
         needs: Needs::ProgramsAndThis,
         run: |quick| Box::pin(sources::monorepo::measure(quick)),
     },
     Bench {
         name: "sources-neighbours",
-        about: "from a commit to a cluster beside sources that stall, drip, fail or bring harm",
+        about: "time from a commit to a cluster, beside sources that stall, drip, fail or are harmful",
         needs: Needs::ProgramsAndThis,
         run: |quick| Box::pin(sources::neighbours::measure(quick)),
     },
     Bench {
         name: "parameters",
-        about: "10,000 services that share one context: processor time of a changed key beside the number that is handed it",
+        about: "10,000 services that share one context: processor time of a changed key, by the number of services \
+                that use it",
         needs: Needs::Programs,
         run: |quick| Box::pin(parameters::measure(quick)),
     },
@@ -162,31 +165,32 @@ const BENCHES: &[Bench] = &[
     },
     Bench {
         name: "fleet-impact",
-        about: "what a branch would change among 10,000 services",
+        about: "the impact of a branch on 10,000 services",
         needs: Needs::Programs,
         run: |quick| Box::pin(fleet::impact::measure(quick)),
     },
     Bench {
         name: "fleet-stamping",
-        about: "100 sets on 10,000 clusters: their services made, and those of one cluster with a new label",
+        about: "100 sets on 10,000 clusters: creating their services, and those of one cluster with a new label",
         needs: Needs::Programs,
         run: |quick| Box::pin(fleet::stamping::measure(quick)),
     },
     Bench {
         name: "list-services",
-        about: "10,000 ServiceDeployments listed by kubectl",
+        about: "listing 10,000 ServiceDeployments with kubectl",
         needs: Needs::ProgramsAndThis,
         run: |quick| Box::pin(list_services::measure(quick)),
     },
     Bench {
         name: "render",
-        about: "a chart and an overlay of other projects, beside the helm and kustomize commands; the cache; the child's memory",
+        about: "rendering a chart and an overlay of other projects, compared with the helm and kustomize commands; the \
+                cache; the child's memory",
         needs: Needs::ProgramsAndThis,
         run: |quick| Box::pin(render::measure(quick)),
     },
 ];
 
-/// One line of the result.
+/// A measured value: one line of the result.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Figure {
     pub metric: String,
@@ -205,14 +209,14 @@ impl Figure {
         Self { metric: metric.to_owned(), workload: workload.to_owned(), value, unit, ..Self::default() }
     }
 
-    /// The goal is a largest value.
+    /// Sets a maximum value as goal.
     pub fn at_most(mut self, limit: f64) -> Self {
         self.goal = Some(format!("<= {limit} {}", self.unit));
         self.holds = Some(self.value <= limit);
         self
     }
 
-    /// Another program's value for the same work; the goal is a least share of it.
+    /// Adds another program's value for the same work, with a minimum share of it as goal.
     pub fn beside(mut self, peer: String, peer_value: f64, share: f64) -> Self {
         let ratio = (self.value / peer_value * 100.0).round() / 100.0;
         (self.peer, self.peer_value, self.ratio) = (Some(peer), Some(peer_value), Some(ratio));
@@ -221,14 +225,14 @@ impl Figure {
         self
     }
 
-    /// Another program's value for the same work, to be looked at.
+    /// Adds another program's value for the same work, without a goal.
     pub fn compared(mut self, peer: &str, peer_value: f64) -> Self {
         (self.peer, self.peer_value) = (Some(peer.to_owned()), Some(peer_value));
         self.ratio = (peer_value > 0.0).then(|| (self.value / peer_value * 1000.0).round() / 1000.0);
         self
     }
 
-    /// The same; the goal is a largest share of it.
+    /// Adds another program's value for the same work, with a maximum share of it as goal.
     pub fn at_most_of(self, peer: &str, peer_value: f64, share: f64) -> Self {
         let mut figure = self.compared(peer, peer_value);
         figure.goal = Some(format!("<= {share} x the peer"));
@@ -264,12 +268,12 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let benches: Vec<&Bench> = BENCHES.iter().filter(is_meant).collect();
     if benches.is_empty() {
         let names: Vec<_> = BENCHES.iter().map(|bench| bench.name).collect();
-        bail!("there is no benchmark {name:?}; there is {}", names.join(", "));
+        bail!("there is no benchmark {name:?}; choose one of {}", names.join(", "));
     }
     if cfg!(debug_assertions) && benches.iter().any(|bench| bench.needs == Needs::ProgramsAndThis) {
         return run_in_release(name, arguments.quick);
     }
-    // What is only looked at may be programs that are there already.
+    // A quick run may use programs that exist already.
     let are_there = arguments.quick && std::env::var_os("FARWATER_BIN_DIR").is_some();
     if benches.iter().any(|bench| bench.needs != Needs::Images) && !are_there {
         campaign::build_programs()?;
@@ -284,7 +288,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
             println!("{}", serde_json::to_string(figure)?);
             eprintln!("  {figure}");
         }
-        // At once: what comes next may take long.
+        // Print each figure at once, because the next benchmark may take long.
         if !arguments.quick {
             keep(bench.name, &figures)?;
         }
@@ -293,10 +297,10 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(if missed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// Builds this program as the programs that it measures are built, and hands over to it.
+/// Builds this program with the profile of the measured programs, and runs it.
 fn run_in_release(name: &str, quick: bool) -> Result<ExitCode> {
     let target = repository::target_directory()?;
-    eprintln!("building a release lab: the peer is part of it");
+    eprintln!("building a release lab, because it contains the measured client");
     let mut cargo = repository::cargo()?;
     cargo.args(["build", "--release", "--locked", "-p", "lab"]);
     step::run("cargo build --release -p lab", cargo, &repository::log("release-build")?)?;
@@ -316,7 +320,7 @@ fn keep(name: &str, figures: &[Figure]) -> Result<()> {
     fs::write(&path, format!("{record:#}\n")).with_context(|| format!("write {}", path.display()))
 }
 
-/// The value below which `share` of the sorted samples lie, by nearest rank.
+/// The percentile of the samples by nearest rank: the value that `share` of them don't exceed.
 pub fn percentile(samples: &mut [Duration], share: f64) -> Duration {
     samples.sort_unstable();
     let rank = (share * samples.len() as f64).ceil() as usize;

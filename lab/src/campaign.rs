@@ -1,5 +1,5 @@
-//! `cargo xtask campaign NAME`: counts that are too long for every test run. The record lies under docs/campaigns and is
-//! written after each round, so that a campaign that was stopped goes on where it was.
+//! `cargo xtask campaign NAME`: tests in rounds that take too long for every test run. The record under docs/campaigns
+//! is written after each round, so that a stopped campaign continues where it was.
 
 mod fleet_rollouts;
 mod fuzz;
@@ -34,27 +34,27 @@ use xtask::{
     repository, step,
 };
 
-/// Run a long count; its record under docs/campaigns is resumed while commit and seed stay the same
+/// Run a long test campaign; a record under docs/campaigns is resumed while commit and seed stay the same
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// The campaign; without it they are listed
+    /// Name of the campaign [default: list all campaigns]
     name: Option<String>,
-    /// Stop after this time, between two rounds; the next run goes on
+    /// Stop after this time, between two rounds; the next run continues
     #[arg(long)]
     minutes: Option<u64>,
-    /// Seed of all randomness; another one begins a new record
+    /// Seed of all random numbers; another seed starts a new record
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Count to reach, instead of the campaign's own
+    /// Count to reach [default: the campaign's own]
     #[arg(long)]
     count: Option<u64>,
-    /// Rounds at once, for campaigns that mostly wait
+    /// Rounds to run at the same time, for campaigns that mostly wait
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=8))]
     parallel: u64,
-    /// The hub's database, for campaigns that run on either; each has a record of its own
+    /// The hub's database, for campaigns that run on both; each has its own record
     #[arg(long, value_enum)]
     engine: Option<Engine>,
-    /// Name the records that are older than what they vouch for, with the commits since then; exit code 1 if there are any
+    /// List records that are older than the code they cover, with the commits since then; exit code 1 if there are any
     #[arg(long, conflicts_with = "name")]
     due: bool,
 }
@@ -69,21 +69,21 @@ struct Campaign {
     name: &'static str,
     about: &'static str,
     goal: u64,
-    /// The first is meant if none is named.
+    /// Engines that the campaign runs on. The first one is the default.
     engines: &'static [Engine],
-    /// Whether it runs our programs, or tests of a crate.
+    /// Whether it runs our programs. Otherwise it runs tests of a crate.
     needs_programs: bool,
-    /// Folders whose later changes make the record out of date. If empty, each round records its commit, and the record continues across
-    /// commits.
+    /// Folders whose later changes make the record outdated. Empty: each round records its commit, and the record
+    /// continues across commits.
     vouches_for: &'static [&'static str],
-    /// One round, from its own seed.
+    /// Runs one round with its own seed.
     round: fn(u64, Engine) -> LocalBoxFuture<'static, Result<Round>>,
 }
 
 const CAMPAIGNS: &[Campaign] = &[
     Campaign {
         name: "steady",
-        about: "the tests again and again, as every change runs them: none is red, and shaky ones are named",
+        about: "runs the tests again and again, as for every change: no test fails twice, and shaky ones are named",
         goal: 20,
         engines: &[Engine::Sqlite],
         needs_programs: false,
@@ -92,7 +92,7 @@ const CAMPAIGNS: &[Campaign] = &[
     },
     Campaign {
         name: "slow",
-        about: "the tests that are too slow for every run (xtask/slow.toml)",
+        about: "runs the tests that are too slow for every run (xtask/slow.toml)",
         goal: 1,
         engines: &[Engine::Sqlite],
         needs_programs: false,
@@ -101,7 +101,7 @@ const CAMPAIGNS: &[Campaign] = &[
     },
     Campaign {
         name: "hub-engines",
-        about: "the hub's black-box tests, each on the engine on which it doesn't run every time",
+        about: "runs the hub's black-box tests, each on the engine that it doesn't use in every run",
         goal: 1,
         engines: &[Engine::Sqlite],
         needs_programs: false,
@@ -110,7 +110,7 @@ const CAMPAIGNS: &[Campaign] = &[
     },
     Campaign {
         name: "kill9",
-        about: "the hub is killed under load: no acknowledged write is lost, no delete comes back, no watch has a gap",
+        about: "kills the hub under load: no acknowledged write is lost, no deleted object returns, no watch has a gap",
         goal: 100,
         engines: &[Engine::Sqlite, Engine::Postgres],
         needs_programs: true,
@@ -119,8 +119,8 @@ const CAMPAIGNS: &[Campaign] = &[
     },
     Campaign {
         name: "watch-order",
-        about: "three replicas write to one PostgreSQL database while 50 watchers go from one to another: no gap, nothing \
-                twice or out of order, no time travel",
+        about: "three replicas write to one PostgreSQL database while 50 watchers switch between them: events have no \
+                gaps, repeats or wrong order, and no watcher goes back in time",
         goal: 1_000_000,
         engines: &[Engine::Postgres],
         needs_programs: false,
@@ -129,8 +129,9 @@ const CAMPAIGNS: &[Campaign] = &[
     },
     Campaign {
         name: "informer",
-        about: "minutes of client-go's informers and leader election while objects change and the hub is killed: no cache goes \
-                back in time or differs from a list, no answer contradicts an earlier one, and no two lead at once",
+        about: "runs client-go's informers and leader election for minutes while objects change and the hub is killed: \
+                no cache goes back in time or differs from a list, no answer contradicts an earlier one, and no two \
+                lead at once",
         goal: 60,
         engines: &[Engine::Sqlite],
         needs_programs: true,
@@ -139,7 +140,8 @@ const CAMPAIGNS: &[Campaign] = &[
     },
     Campaign {
         name: "k9s",
-        about: "k9s in a terminal: lists, follows, describes and deletes our kinds, and shows a reader of one namespace what it may read",
+        about: "runs k9s in a terminal: it lists, follows, describes and deletes our kinds, and a reader of one \
+                namespace sees only that namespace",
         goal: 2,
         engines: &[Engine::Sqlite],
         needs_programs: false,
@@ -148,8 +150,8 @@ const CAMPAIGNS: &[Campaign] = &[
     },
     Campaign {
         name: "hub-pod",
-        about: "the hub's pod on a real node is deleted while two agents poll every 30 s: none misses more than one poll, and no \
-                object of a service changes",
+        about: "deletes the hub's pod on a real node while two agents poll every 30 s: no agent misses more than one \
+                poll, and no object of a service changes",
         goal: 20,
         engines: &[Engine::Sqlite],
         needs_programs: true,
@@ -158,8 +160,8 @@ const CAMPAIGNS: &[Campaign] = &[
     },
     Campaign {
         name: "node",
-        about: "the images that are shipped, on a real node: install, join, deploy, upgrade, two versions that can't be had, leave; \
-                and once more by the cluster's own names",
+        about: "runs the shipped images on a real node: install, join, deploy, upgrade, two unavailable versions, \
+                leave; then again with the cluster's own names",
         goal: 2,
         engines: &[Engine::Sqlite],
         needs_programs: false,
@@ -168,7 +170,8 @@ const CAMPAIGNS: &[Campaign] = &[
     },
     Campaign {
         name: "image-digest",
-        about: "a clone in another folder, with nothing downloaded or built before, makes images with the same digests",
+        about: "builds the images in a clone in another folder, without any downloads or earlier builds: the digests \
+                are the same",
         goal: 1,
         engines: &[Engine::Sqlite],
         needs_programs: false,
@@ -177,7 +180,8 @@ const CAMPAIGNS: &[Campaign] = &[
     },
     Campaign {
         name: "image-arm64",
-        about: "the images for 64-bit ARM are made, and emulated: a hub and two agents of them follow a repository to a second commit",
+        about: "builds the images for 64-bit ARM and emulates them: a hub and two agents follow a repository to a \
+                second commit",
         goal: 1,
         engines: &[Engine::Sqlite],
         needs_programs: false,
@@ -186,7 +190,8 @@ const CAMPAIGNS: &[Campaign] = &[
     },
     Campaign {
         name: "prune-chaos",
-        about: "random faults in Git, the hub and the API server: no object goes that nobody meant to go, by its uid, and all others do",
+        about: "causes random faults in Git, the hub and the API server: exactly the intended objects are deleted, by \
+                their uids",
         goal: 2_000,
         engines: &[Engine::Sqlite],
         needs_programs: true,
@@ -195,8 +200,9 @@ const CAMPAIGNS: &[Campaign] = &[
     },
     Campaign {
         name: "hostile-api",
-        about: "objects applied through an API server that refuses 30 %, takes up to 2 s, forgets versions and cuts watches: all arrive, \
-                none is called synced before, Retry-After is kept, and lists stay few",
+        about: "applies objects through an API server that refuses 30 %, takes up to 2 s, forgets versions and cuts \
+                watches: all arrive, none is reported as synced before, Retry-After is respected, and there are few \
+                lists",
         goal: 5_000,
         engines: &[Engine::Sqlite],
         needs_programs: true,
@@ -205,8 +211,8 @@ const CAMPAIGNS: &[Campaign] = &[
     },
     Campaign {
         name: "fuzz",
-        about: "generated and damaged patches, selectors, protobuf and applied configurations: each is answered, none with an error of the \
-                hub's own, and the hub goes on",
+        about: "sends generated and damaged patches, selectors, protobuf and applied configurations: each gets an \
+                answer, none is an internal error, and the hub keeps running",
         goal: 500_000,
         engines: &[Engine::Sqlite],
         needs_programs: true,
@@ -215,8 +221,9 @@ const CAMPAIGNS: &[Campaign] = &[
     },
     Campaign {
         name: "hostile-clients",
-        about: "slow bodies, 10,000 idle connections, stalled watches, rapid resets and oversized heads, from one address and from many, \
-                while 200 agents poll: their p99 at most doubles, administrators are answered, and memory stays flat",
+        about: "sends slow bodies, 10,000 idle connections, stalled watches, rapid resets and oversized heads from one \
+                or many addresses while 200 agents poll: their p99 at most doubles, administrators get answers, memory \
+                stays flat",
         goal: 10,
         engines: &[Engine::Sqlite],
         needs_programs: true,
@@ -225,7 +232,8 @@ const CAMPAIGNS: &[Campaign] = &[
     },
     Campaign {
         name: "refusals",
-        about: "answers that the hub gives before it has read a body, over HTTP/1.1 and HTTP/2, to curl, Python, Go and hyper: none is lost",
+        about: "lets the hub answer before it has read a body, over HTTP/1.1 and HTTP/2, to curl, Python, Go and \
+                hyper: no answer is lost",
         goal: 1,
         engines: &[Engine::Sqlite],
         needs_programs: true,
@@ -234,8 +242,9 @@ const CAMPAIGNS: &[Campaign] = &[
     },
     Campaign {
         name: "rollout-histories",
-        about: "random histories of commits, failures, silence, restarts and orders in a simulated fleet: each decision of a rollout keeps \
-                what an oracle knows, and each history ends with all clusters at the newest good commit",
+        about: "plays random histories of commits, failures, silence, restarts and commands in a simulated fleet: an \
+                oracle accepts each decision of a rollout, and each history ends with all clusters at the newest good \
+                commit",
         goal: 1_000_000,
         engines: &[Engine::Sqlite],
         needs_programs: false,
@@ -244,9 +253,10 @@ const CAMPAIGNS: &[Campaign] = &[
     },
     Campaign {
         name: "fleet-rollouts",
-        about: "sets on 3 real and 300 simulated clusters: a bad commit stays with the canaries, late words open no step, silent clusters \
-                catch up, two rollouts cross, the hub is killed on the way, its clock jumps around the end of a freeze, slips in labels and \
-                selectors trip the brake; held to the clusters' own account",
+        about: "rolls sets out to 3 real and 300 simulated clusters: a bad commit stays with the canaries, late \
+                reports open no step, silent clusters catch up, two rollouts cross, the hub is killed, its clock jumps \
+                around the end of a freeze, mistakes in labels and selectors trip the brake; compared with the \
+                clusters' own records",
         goal: 20,
         engines: &[Engine::Sqlite],
         needs_programs: true,
@@ -264,7 +274,7 @@ impl Campaign {
         Ok(asked)
     }
 
-    /// Where there is a choice, the record of the second says so in its name.
+    /// Name of the record. If the campaign runs on both engines, that on PostgreSQL has a suffix.
     fn record(&self, engine: Engine) -> String {
         match engine {
             Engine::Postgres if self.engines.len() > 1 => format!("{}-postgres", self.name),
@@ -273,11 +283,11 @@ impl Campaign {
     }
 }
 
-/// What one round adds.
+/// Results of one round.
 struct Round {
     count: u64,
     failures: Vec<String>,
-    /// Its figures, kept as they are.
+    /// Figures of the round, stored unchanged.
     figures: Value,
 }
 
@@ -315,7 +325,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     };
     let Some(campaign) = CAMPAIGNS.iter().find(|campaign| campaign.name == name) else {
         let names: Vec<_> = CAMPAIGNS.iter().map(|campaign| campaign.name).collect();
-        bail!("there is no campaign {name:?}; there is {}", names.join(", "));
+        bail!("there is no campaign {name:?}; choose one of {}", names.join(", "));
     };
     let engine = campaign.engine(arguments.engine)?;
     if campaign.needs_programs {
@@ -333,7 +343,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         let first = record.seed.wrapping_mul(1_000_003).wrapping_add(record.rounds.len() as u64);
         let seeds = (0..arguments.parallel).map(|nth| first.wrapping_add(nth));
         let rounds = join_all(seeds.map(|seed| (campaign.round)(seed, engine)));
-        // Those before one that could not be run count: the next run goes on with that.
+        // Rounds before a broken one count. The next run continues with the broken one.
         let mut broken = None;
         for round in runtime.block_on(rounds) {
             match round {
@@ -357,7 +367,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(if done { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The records that don't know the newest changes of what they vouch for.
+/// Lists records that are missing, incomplete or older than the code that they cover.
 fn show_due() -> Result<ExitCode> {
     let folder = repository::root()?.join("docs/campaigns");
     let mut are_due = false;
@@ -379,14 +389,14 @@ fn show_due() -> Result<ExitCode> {
     Ok(if are_due { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// Why a record doesn't vouch for what is checked out.
+/// Reasons why a record does not cover the checked-out commit.
 fn faults_of(record: &Record, campaign: &Campaign) -> Vec<String> {
     let mut faults = Vec::new();
     if !record.failures.is_empty() {
         faults.push(format!("{} failures", record.failures.len()));
     }
     if record.commit.ends_with("-dirty") {
-        faults.push("of uncommitted changes".to_owned());
+        faults.push("recorded with uncommitted changes".to_owned());
     }
     if record.count < campaign.goal {
         faults.push(format!("{} of {}", record.count, campaign.goal));
@@ -407,15 +417,15 @@ fn faults_of(record: &Record, campaign: &Campaign) -> Vec<String> {
     faults
 }
 
-/// Commits on only one side, so an older checkout counts too.
+/// Number of commits on either side, so that an older checkout counts too.
 fn commits_since(commit: &str, folders: &[&str]) -> Result<usize> {
     let range = format!("{commit}...HEAD");
     let arguments = [&["rev-list", "--count", "--no-merges", &range, "--"], folders].concat();
     machine::git(&arguments)?.parse().context("read the count of git rev-list")
 }
 
-/// Builds both programs as they are meant to be run, the hub to be fast and the agent to be small, and has the testkit
-/// use them.
+/// Builds both programs with the release profiles, which make the hub fast and the agent small. The testkit then uses
+/// them.
 pub fn build_programs() -> Result<()> {
     let target = repository::target_directory()?;
     let (log, programs) = (repository::log("release-build")?, target.join("xtask/programs"));
@@ -427,7 +437,7 @@ pub fn build_programs() -> Result<()> {
         let mut cargo = repository::cargo()?;
         cargo.args(["build", "--locked", "--profile", profile, "-p", package]);
         step::run(&format!("cargo build -p {package}"), cargo, &log)?;
-        // Anew, not over the old one: that may still run.
+        // Remove the old file first: it may still be running, so it can't be overwritten.
         let built = programs.join(program);
         if built.exists() {
             fs::remove_file(&built)?;
@@ -453,7 +463,7 @@ fn resume(path: &Path, name: &str, campaign: &Campaign, arguments: &Arguments) -
     };
     let Ok(text) = fs::read(path) else { return Ok(fresh) };
     let mut old: Record = serde_json::from_slice(&text).with_context(|| format!("read {}", path.display()))?;
-    // Commits since then that change none of the folders that it vouches for, such as the one of its own record, change nothing.
+    // Later commits that change none of the covered folders don't matter, such as the commit of the record itself.
     let goes_on = || match campaign.vouches_for {
         [] => !fresh.commit.ends_with("-dirty") && old.failures.is_empty(),
         folders => commits_since(&old.commit, folders).is_ok_and(|count| count == 0),
@@ -464,14 +474,14 @@ fn resume(path: &Path, name: &str, campaign: &Campaign, arguments: &Arguments) -
     Ok(continued(old, fresh))
 }
 
-/// Counts of another program, machine or seed prove nothing about this one.
+/// Continues the old record only with the same program, machine and seed. Other counts prove nothing about this one.
 fn continued(old: Record, fresh: Record) -> Record {
     let same = old.seed == fresh.seed && old.commit == fresh.commit && old.machine == fresh.machine;
     if same && !old.commit.ends_with("-dirty") { Record { goal: fresh.goal, ..old } } else { fresh }
 }
 
 fn save(path: &PathBuf, record: &Record) -> Result<()> {
-    let folder = path.parent().context("the record lies in no folder")?;
+    let folder = path.parent().context("the record has no folder")?;
     fs::create_dir_all(folder).with_context(|| format!("create {}", folder.display()))?;
     let mut file = tempfile::NamedTempFile::new_in(folder)?;
     serde_json::to_writer_pretty(&mut file, record)?;

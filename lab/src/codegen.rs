@@ -1,4 +1,5 @@
-//! `cargo xtask codegen`: files that are made from the code and checked in, so that reviews see them change.
+//! `cargo xtask codegen`: writes files that are generated from the code and checked in, so that reviews show their
+//! changes.
 
 mod page_types;
 mod reference;
@@ -8,11 +9,10 @@ use std::{fs, path::PathBuf, process::ExitCode};
 use anyhow::{Context as _, Result, bail};
 use xtask::{deny, repository};
 
-/// Write the generated files: resource definitions and JSON schemas under deploy, the reference under docs, the
-/// page's types, deny.toml
+/// Write the generated files: CRDs and JSON schemas under deploy, the reference under docs, the page's types, deny.toml
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// Write nothing; fail if a file is not what would be written
+    /// Write nothing; fail if a file is out of date
     #[arg(long)]
     check: bool,
 }
@@ -33,7 +33,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Fails with the names of the files that differ from what the code says now.
+/// Fails with the names of outdated files.
 fn check() -> Result<()> {
     let stale = stale()?;
     if stale.is_empty() {
@@ -44,7 +44,7 @@ fn check() -> Result<()> {
 }
 
 struct Generated {
-    /// Relative to the repository.
+    /// Path relative to the repository.
     path: PathBuf,
     content: String,
 }
@@ -68,11 +68,11 @@ fn all() -> Result<Vec<Generated>> {
     Ok(files)
 }
 
-/// The alerts as Prometheus' operator takes them: the same groups, under `spec`.
+/// The alerts for the Prometheus operator: the same groups, under `spec`.
 fn prometheus_rule() -> Result<Generated> {
     let path = repository::root()?.join("deploy/monitoring/alerts.yaml");
     let alerts = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
-    let (_, groups) = alerts.split_once("groups:").context("alerts.yaml has groups")?;
+    let (_, groups) = alerts.split_once("groups:").context("alerts.yaml has no line `groups:`")?;
     let mut content =
         "# Made by cargo xtask codegen from alerts.yaml; don't edit.\napiVersion: monitoring.coreos.com/v1\n\
                        kind: PrometheusRule\nmetadata:\n  name: farwater\nspec:\n  groups:"
@@ -85,7 +85,7 @@ fn prometheus_rule() -> Result<Generated> {
     Ok(Generated { path: "deploy/monitoring/prometheus-rule.yaml".into(), content })
 }
 
-/// One file per kind, as a management cluster would install it.
+/// One CustomResourceDefinition per kind, as a management cluster would install it.
 fn resource_definitions() -> Result<Vec<Generated>> {
     let definitions = farwater_api::custom_resource_definitions().into_iter().map(|definition| {
         let name = definition.spec.names.plural.clone();

@@ -1,4 +1,4 @@
-//! `cargo xtask demo`: two real control planes follow a Git repository, live in the terminal.
+//! `cargo xtask demo`: shows live in the terminal how two real control planes follow a Git repository.
 
 mod keys;
 mod picture;
@@ -18,17 +18,17 @@ use scene::Scene;
 use screen::Screen;
 use times::{Phase, Times};
 
-/// From nothing to healthy takes some ten seconds; on a machine that also compiles, longer.
+/// Maximum time until the fleet is healthy. It takes some ten seconds, and longer on a busy machine.
 const HEALTHY: Duration = Duration::from_secs(180);
 const LOOK: Duration = Duration::from_millis(400);
 
 /// Show a commit become running objects: two Kubernetes control planes, a Git server, a hub and two agents
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// Stop, with exit code 0, when everything is healthy and a further commit has arrived
+    /// Stop with exit code 0 when everything is healthy and a second commit has arrived
     #[arg(long)]
     once: bool,
-    /// How long it took to build this program before it ran
+    /// Seconds that the build of this program took
     #[arg(long, hide = true, env = lab::BUILD_SECONDS, default_value_t = 0.0)]
     build_seconds: f64,
 }
@@ -50,7 +50,8 @@ fn build_programs(times: &mut Times) -> Result<()> {
     page::build_if_stale(&log)?;
     times.end(Phase::Page);
     let mut cargo = repository::cargo()?;
-    // For the whole workspace: a selection of packages has other features, and would build much of it twice.
+    // Build with the features of the whole workspace. A selection of packages has other features, so cargo would build
+    // most dependencies twice.
     cargo.args(["build", "--locked", "--workspace", "--bin", "farwater", "--bin", "farwater-agent"]);
     step::run("cargo build", cargo, &log)?;
     times.end(Phase::Programs);
@@ -80,12 +81,12 @@ async fn show(arguments: &Arguments, mut times: Times) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     println!("{}\n{times}", scene.tree().await?);
-    screen::say("this is no terminal: the demo runs until you interrupt it");
+    screen::say("no interactive terminal: the demo runs until you interrupt it");
     tokio::signal::ctrl_c().await?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// A further commit, until it has arrived.
+/// Pushes a second commit and waits until it has arrived.
 async fn arrive(scene: &mut Scene, screen: &mut Screen) -> Result<()> {
     scene.strict();
     let second = scene.change_greeting("hello again")?;
@@ -94,19 +95,19 @@ async fn arrive(scene: &mut Scene, screen: &mut Screen) -> Result<()> {
     let arrived = |fleet: &Fleet| fleet.is_healthy() && fleet.web_is_at(&second);
     follow(scene, screen, "the second commit has arrived", arrived).await?;
     scene.check_greeting("hello again").await?;
-    screen.note(format!("both clusters run commit {}; read from their own API servers", short(&second)));
+    screen.note(format!("both clusters run commit {}, as their own API servers confirm", short(&second)));
     println!("{}", scene.tree().await?);
     Ok(())
 }
 
-/// For others: the demo with `--once`, in plain lines, of whatever programs the testkit uses.
+/// Runs the demo with `--once` in plain lines, for campaigns. Uses the programs that the testkit is set to.
 pub async fn follow_a_commit() -> Result<()> {
     let mut scene = Scene::start(&[], &mut Times::start()).await?;
     wait_until_healthy(&scene).await?;
     arrive(&mut scene, &mut Screen::quiet()).await
 }
 
-/// Shows the fleet until it is as wanted.
+/// Shows the fleet until `wanted` holds.
 async fn follow(scene: &Scene, screen: &mut Screen, what: &str, wanted: impl Fn(&Fleet) -> bool) -> Result<()> {
     let start = std::time::Instant::now();
     loop {
@@ -124,7 +125,7 @@ async fn follow(scene: &Scene, screen: &mut Screen, what: &str, wanted: impl Fn(
     }
 }
 
-/// For others who use the scene: the same wait, in plain lines.
+/// Waits until the fleet is healthy, without output. For other users of the scene.
 pub async fn wait_until_healthy(scene: &Scene) -> Result<()> {
     follow(scene, &mut Screen::quiet(), "the fleet is healthy", Fleet::is_healthy).await
 }

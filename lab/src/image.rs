@@ -1,7 +1,7 @@
 //! `cargo xtask image`: OCI images of hub and agent.
 //!
-//! The agent's holds its static program and the renderer's. The hub's holds another, and the git program that fetches sources, from
-//! pinned Debian packages. The same commit gives the same digests on every machine.
+//! The agent's image has its static program and the renderer. The hub's image has its static program, and the git
+//! program from pinned Debian packages, which fetches sources. A commit gives the same digests on every machine.
 
 mod architecture;
 mod debian;
@@ -21,24 +21,25 @@ use xtask::repository;
 
 pub use self::{architecture::Architecture, programs::Programs, shipped::Shipped};
 
-/// Make OCI images of hub and agent, as layouts and tar files, without a container engine
+/// Build OCI images of hub and agent, as layouts and tar files, without a container engine
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// What comes before `/hub:VERSION` and `/agent:VERSION`: a registry and a path in it
+    /// Prefix of the image references: a registry and a path, before `/hub:VERSION` and `/agent:VERSION`
     #[arg(long, default_value = "localhost/farwater")]
     repository: String,
-    /// For which processors; what builds for another one than this machine's is installed
+    /// Architectures to build for; Rust's target for another architecture than this machine's is installed
     #[arg(long = "arch", value_enum, default_value = "amd64")]
     architectures: Vec<Architecture>,
-    /// Where they are written, in a folder ARCH each [default: `images` in the target directory]
+    /// Folder for the images, with a subfolder for each architecture [default: `images` in the target directory]
     #[arg(long)]
     output: Option<PathBuf>,
-    /// Take the Debian packages' present versions, and pin them in deploy/images/debian-ARCH.lock
+    /// Use the current versions of the Debian packages, and pin them in deploy/images/debian-ARCH.lock
     #[arg(long)]
     refresh: bool,
 }
 
-/// Without it glibc keeps ever more of what was freed, by the largest piece that it has seen: 64 KiB.
+/// Makes glibc return freed memory beyond 64 KiB to the system. Without it, glibc raises this threshold with the
+/// largest block that was freed, and keeps ever more memory.
 pub const AGENT_ENVIRONMENT: [(&str, &str); 1] = [("MALLOC_TRIM_THRESHOLD_", "65536")];
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -57,7 +58,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
             write(&folder, name, &image)?;
         }
     }
-    eprintln!("layouts and tar files are in {}", output.display());
+    eprintln!("wrote layouts and tar files to {}", output.display());
     Ok(ExitCode::SUCCESS)
 }
 
@@ -82,11 +83,11 @@ fn write(folder: &Path, name: &str, image: &Image) -> Result<()> {
 pub struct Made {
     pub hub: Image,
     pub agent: Image,
-    /// What is in them.
+    /// Programs in the images.
     pub programs: Programs,
 }
 
-/// What is shipped, under these names.
+/// Builds the shipped images, with these references.
 pub fn make(architecture: Architecture, hub_reference: &str, agent_reference: &str, refresh: bool) -> Result<Made> {
     let git = debian::Packages::get(architecture, refresh)?;
     let programs = programs::build(architecture)?;
@@ -125,7 +126,8 @@ fn hub(program: Vec<u8>, git: &debian::Packages) -> Result<(Root, Start)> {
     Ok((root, start("hub", &entrypoint)))
 }
 
-/// A user without a name would make some programs fail; a folder of its own for what a volume doesn't cover.
+/// Files for the image's user. Some programs fail without a user name, and the home folder is for files outside
+/// volumes.
 fn ground(state: &str) -> Root {
     let mut root = Root::default();
     root.add("etc/passwd", Node::text(format!("root:x:0:0::/:/\nnonroot:x:{USER}:{USER}::{state}:/\n")));

@@ -1,5 +1,6 @@
-//! What `cargo xtask` starts for its commands `demo`, `campaign`, `bench`, `codegen` and `image`. They link the crates of hub and agent,
-//! and xtask, which stands before every build, would wait for those. One file per command.
+//! The commands `demo`, `campaign`, `bench`, `codegen` and `image` of `cargo xtask`. They link the crates of hub and
+//! agent. They are not in xtask itself, because xtask is built first and would have to wait for those crates. One file
+//! per command.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod bench;
@@ -12,7 +13,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// As users know it.
+/// The command line, under the name that users type.
 #[derive(Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask", about = "Tasks of this repository that need its crates")]
 struct Arguments {

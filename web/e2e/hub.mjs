@@ -1,4 +1,4 @@
-// A real hub, and the API that the page itself uses.
+// Runs a real hub, and calls the API that the page uses.
 
 import { spawn } from "node:child_process";
 import { mkdtempSync, readFileSync, rmSync } from "node:fs";
@@ -34,7 +34,7 @@ export class Hub {
 
   async run() {
     const program = process.env.FARWATER_BIN;
-    if (!program) throw new Error("FARWATER_BIN names no farwater program");
+    if (!program) throw new Error("set FARWATER_BIN to the path of the farwater program");
     this.process = spawn(program, ["hub", "--data-dir", this.dir, "--listen", `127.0.0.1:${this.port}`], { stdio: "ignore", env: {} });
     this.exited = new Promise((resolve) => this.process.on("exit", resolve));
     await until("the hub is ready", async () => (await this.send("GET", "/readyz")).code === 200);
@@ -83,7 +83,7 @@ export class Hub {
   }
 }
 
-/** Waits on a condition, with a bound. */
+/** Waits until the condition holds. Throws after `ms`. */
 export async function until(what, check, ms = 20_000) {
   const end = Date.now() + ms;
   let last = "";

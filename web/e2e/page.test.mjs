@@ -35,14 +35,14 @@ function service(name, path = "apps/web", namespace = "farwater-admin") {
   return hub.create("servicedeployments", "ServiceDeployment", name, spec, namespace);
 }
 
-/** A page whose every complaint and every request to elsewhere fails the test. */
+/** Opens a page. Any error on its console, and any request to another origin, fails the test. */
 async function withPage(run, options = {}) {
   const context = await browser.newContext({ ignoreHTTPSErrors: true, viewport: { width: 1280, height: 900 }, ...options });
   const page = await context.newPage();
   const complaints = [];
   page.on("pageerror", (error) => complaints.push(`error: ${error.message}`));
   page.on("console", (message) => {
-    // The browser reports refused and lost requests by itself; the tests look at what the page says of them.
+    // The browser itself logs refused and lost requests. The tests check the page's own messages about them.
     const network = /Failed to load resource|net::ERR_/.test(message.text());
     if (message.type() === "error" && !network) complaints.push(`console: ${message.text()}`);
   });
@@ -76,7 +76,7 @@ async function picture(page, name) {
   await page.screenshot({ path: join(SCREENSHOTS, `${name}.png`), fullPage: true });
 }
 
-test("a wrong token is refused in words, and a right one is kept in the tab alone", () =>
+test("a wrong token gives an error message, and a right one is kept only in the tab", () =>
   withPage(async (page) => {
     await picture(page, "sign-in");
     await signIn(page, "wrong");
@@ -92,7 +92,7 @@ test("a wrong token is refused in words, and a right one is kept in the tab alon
     assert.equal(await page.evaluate(() => sessionStorage.length), 0);
   }));
 
-test("changes arrive without a reload, and what is deleted goes", () =>
+test("changes and deletions appear without a reload", () =>
   withPage(async (page) => {
     await signIn(page);
     await live(page);
@@ -103,7 +103,7 @@ test("changes arrive without a reload, and what is deleted goes", () =>
     await row(page, "arrives").waitFor({ state: "detached" });
   }));
 
-test("a hub that goes away is told with an age, and what was missed is there when it is back", () =>
+test("while the hub is away the page shows its age, and it catches up when the hub is back", () =>
   withPage(async (page) => {
     await signIn(page);
     await live(page);
@@ -148,7 +148,7 @@ test("everything can be done by keyboard", () =>
   }));
 
 for (const colorScheme of ["light", "dark"]) {
-  test(`nothing is in the way of assistive technology in ${colorScheme} colours`, () =>
+  test(`the page passes accessibility checks in ${colorScheme} colours`, () =>
     withPage(
       async (page) => {
         await check(page);
@@ -166,7 +166,7 @@ for (const colorScheme of ["light", "dark"]) {
     ));
 }
 
-test("a set has an address of its own and is reached and left by keyboard, and what its hub counts is shown", () =>
+test("a set has its own URL, is opened and left by keyboard, and shows the hub's counts", () =>
   withPage(async (page) => {
     const template = { spec: { targetNamespace: "shop", sourceRef: { name: "infra" }, path: "shop" } };
     await hub.create("servicesets", "ServiceSet", "shop", { clusterSelector: {}, template });
@@ -178,7 +178,7 @@ test("a set has an address of its own and is reached and left by keyboard, and w
     await page.keyboard.press("Enter");
     await page.getByRole("heading", { level: 1, name: "shop farwater-admin" }).waitFor();
     assert.ok(page.url().endsWith("?set=farwater-admin%2Fshop"), page.url());
-    // Its only cluster was never heard: it is of no canary, and waits.
+    // Its only cluster never reported, so it belongs to no canary and waits.
     await page.getByRole("listitem").filter({ has: page.getByRole("heading", { name: "rest" }) }).getByText("1 waiting").waitFor();
     await page.getByRole("table").getByRole("rowheader", { name: "nothing yet" }).waitFor();
     await page.getByRole("columnheader", { name: "east" }).waitFor();
@@ -188,16 +188,16 @@ test("a set has an address of its own and is reached and left by keyboard, and w
     await page.getByRole("heading", { level: 1, name: "shop farwater-admin" }).waitFor();
     await page.keyboard.press("Escape");
     await link.waitFor();
-    await until("it is where it was left", () => link.evaluate((one) => one === document.activeElement));
+    await until("the row of the set has the focus again", () => link.evaluate((one) => one === document.activeElement));
     await page.goBack();
-    // What it has made is a click away, opened.
+    // A click on a cluster opens the service that the set created there.
     await page.getByRole("link", { name: "farwater-admin/east" }).click();
     await page.getByRole("button", { name: /^shop-east /, expanded: true }).waitFor();
     await page.goto(`${hub.url}/ui/?set=farwater-admin/none`);
     await page.getByText("There is no ServiceSet farwater-admin/none").waitFor();
   }));
 
-/** Who waits is in two rows. */
+/** Number of marks. A waiting member is drawn in two rows. */
 const drawn = (members) => members.length + members.filter((one) => one.wantedRevision).length;
 
 const FLEETS = {
@@ -207,7 +207,7 @@ const FLEETS = {
 };
 for (const [size, [steps, options]] of Object.entries(FLEETS)) {
   for (const colorScheme of ["light", "dark"]) {
-    test(`a rollout over ${size} clusters is told in ${colorScheme} colours, on a phone too, and asks for little`, () =>
+    test(`a rollout over ${size} clusters is shown in ${colorScheme} colours, on a phone too, with few requests`, () =>
       withPage(
         async (page) => {
           const simulated = simulate(steps, options);
@@ -223,7 +223,7 @@ for (const [size, [steps, options]] of Object.entries(FLEETS)) {
           if (options.halted) await page.getByText(/It was stopped by fleet\/canary-0001, which failed: Deployment web\/web/).waitFor();
           else await page.getByText(/The next step waits for fleet\/eu-\d+, which is healthy and soaks, for \d+/).waitFor();
           if (size === "10000") {
-            // Nobody is listed before somebody asks, and then of one step, page by page.
+            // The page lists members only after a click, and then of one step, page by page.
             assert.deepEqual(asked.members, []);
             await page.getByRole("columnheader", { name: /^eu / }).getByRole("button", { name: "show clusters" }).click();
             await page.getByRole("button", { name: "clusters of eu after these" }).click();
@@ -256,7 +256,7 @@ async function check(page) {
   assert.deepEqual(violations.map((one) => `${one.id}: ${one.nodes.map((node) => node.html).join(" ")}`), []);
 }
 
-test("a tenant sees its own namespace and is told that there is no more", async () => {
+test("a tenant sees only its own namespace, and the page says so", async () => {
   await hub.ask("POST", "/api/v1/namespaces", { apiVersion: "v1", kind: "Namespace", metadata: { name: "team-a" } });
   const account = { apiVersion: "v1", kind: "ServiceAccount", metadata: { name: "viewer" } };
   await hub.ask("POST", "/api/v1/namespaces/team-a/serviceaccounts", account);

@@ -1,4 +1,4 @@
-// A rollout as a hub would tell of it, of any size: what no fleet of a test is large enough for.
+// Simulates a hub's answers about a rollout of any size. The fleets of other tests are too small for this.
 
 const NEW = `main@sha1:${"4c1d".repeat(10)}`;
 const OLD = `main@sha1:${"0b7e".repeat(10)}`;
@@ -25,7 +25,7 @@ function progressOf(step, index, size, halted) {
   return index < size * 0.75 ? "Progressing" : "Waiting";
 }
 
-/** `sizes`: clusters of each step. */
+/** `sizes`: number of clusters in each step. */
 export function simulate(sizes, { halted = false } = {}) {
   const since = (seconds) => new Date(Date.now() - seconds * 1000).toISOString();
   const members = Object.entries(sizes).flatMap(([step, size]) =>
@@ -92,7 +92,7 @@ export function simulate(sizes, { halted = false } = {}) {
   };
 }
 
-/** Has a page told this of a set, and counts what it asks for. */
+/** Answers a page's requests about a set with these data, and records the requests. */
 export async function serve(page, name, { members, survey, status }) {
   const asked = { rollout: 0, members: [] };
   const json = (body) => ({ status: 200, contentType: "application/json", body: JSON.stringify(body) });

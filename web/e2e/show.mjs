@@ -1,5 +1,5 @@
-// All that the page has at some addresses of a hub: what it draws, what it keeps, and what it says to its console. For tests of what
-// must not be there, which are elsewhere: standard input says where and what, as JSON, and standard output what was found.
+// Prints everything that the page draws, stores, requests and logs at some addresses of a hub. Rust tests use it to
+// prove that secrets are absent. Standard input has the addresses as JSON, and standard output the findings.
 
 import { json } from "node:stream/consumers";
 
@@ -36,7 +36,7 @@ try {
     await page.goto(`${url}/ui/${address}`);
     await page.getByRole("status").getByText("live", { exact: true }).waitFor();
     await page.getByText(shows).first().waitFor();
-    await page.waitForFunction(() => !/Asking for the objects|Counting clusters/.test(document.body.innerText));
+    await page.waitForFunction(() => !/Loading objects|Counting clusters/.test(document.body.innerText));
     await look(address);
   }
   console.log(JSON.stringify(found));

@@ -1,11 +1,11 @@
-// Who is signed in, in this tab: sessionStorage ends with the tab and is sent nowhere by itself.
+// The session of this tab. sessionStorage ends with the tab, and the browser sends it nowhere.
 
 const KEY = "farwater-session";
 
 export interface Session {
   token: string;
   user: string;
-  /** The only namespace that is shown; absent: all of them. */
+  /** The only namespace that is shown. Absent: all namespaces. */
   namespace?: string;
 }
 
@@ -23,13 +23,13 @@ export function save(session: Session | undefined): void {
   else sessionStorage.removeItem(KEY);
 }
 
-/** The namespace of a service account, which is the one that its token is most likely for. */
+/** Namespace of a service account: the one that its token most likely may read. */
 export function homeNamespace(user: string): string | undefined {
   const parts = user.split(":");
   return parts.length === 4 && parts[0] === "system" && parts[1] === "serviceaccount" ? parts[2] : undefined;
 }
 
-/** Whether a text can be a namespace (RFC 1123 label), and so can't change the path that it becomes a part of. */
+/** Whether the text is a valid namespace (RFC 1123 label), and therefore safe to insert into a path. */
 export function isNamespace(text: string): boolean {
   return /^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$/.test(text);
 }

@@ -1,10 +1,10 @@
-//! Whether the checked-in generated files are fresh. Lab makes them, of the crates that they describe.
+//! Checks that the checked-in generated files are up to date. Lab generates them from the crates that they describe.
 
 use anyhow::Result;
 
 use crate::{lab, repository, step};
 
-/// Fails with the names of the files that differ from what the code says now.
+/// Fails with the names of outdated files.
 pub fn check() -> Result<()> {
     let log = repository::log("codegen-check")?;
     let mut command = lab::command(&log)?;

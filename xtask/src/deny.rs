@@ -1,6 +1,5 @@
-//! `cargo xtask deny`: what may be in the dependency tree. The same rules as deny.toml, which is written from here,
-//! for machines without cargo-deny. Security advisories are a database of others: only cargo-deny reads it, where it is
-//! installed.
+//! `cargo xtask deny`: checks the dependency tree on machines without cargo-deny. `deny.toml` is generated from the
+//! same rules. Only cargo-deny reads the database of security advisories, if it is installed.
 
 mod licence;
 
@@ -14,20 +13,20 @@ use anyhow::{Result, bail};
 
 use crate::repository;
 
-/// Check the dependency tree: banned crates, licences, what the agent and the pure crates may link
+/// Check the dependency tree: banned crates, licences, and crates that the agent and the pure crates must not link
 #[derive(clap::Args)]
 pub struct Arguments {}
 
 pub fn run(_: &Arguments) -> Result<ExitCode> {
     check()?;
-    println!("the dependency tree is as it should be");
+    println!("the dependency tree follows all rules");
     Ok(ExitCode::SUCCESS)
 }
 
-/// A crate that must not come in, by whatever way.
+/// A crate that must not be in the dependency tree, not even indirectly.
 struct Ban {
     name: &'static str,
-    /// Only versions whose first two numbers are below these.
+    /// Ban only versions below this `major.minor`. None: all versions.
     below: Option<(u64, u64)>,
     why: &'static str,
 }
@@ -44,7 +43,7 @@ const BANS: &[Ban] = &[
     Ban { name: "reqwest", below: Some((0, 13)), why: "older ones bring a second TLS stack" },
 ];
 
-/// `axum/ws` pins another tungstenite than kube's.
+/// `axum/ws` pins another version of tungstenite than kube.
 const BANNED_FEATURES: &[(&str, &str)] = &[("axum", "ws")];
 
 const LICENCES: &[&str] = &[
@@ -64,18 +63,18 @@ const LICENCES: &[&str] = &[
     "Zlib",
 ];
 
-/// What is known of a crate and does not concern what we do with it.
+/// Advisories that don't affect our use of the crate, with the reason.
 const IGNORED_ADVISORIES: &[(&str, &str)] = &[(
     "RUSTSEC-2023-0071",
     "rsa only checks signatures and rewrites numbers of keys; private keys are used by aws-lc-rs",
 )];
 
-/// File-level copyleft of single crates that we don't change.
+/// Crates with file-level copyleft, allowed because we don't change them.
 const LICENCE_EXCEPTIONS: &[(&str, &str)] = &[("uluru", "MPL-2.0")];
 
 type Boundary = (&'static str, &'static [&'static str], &'static str);
 
-/// What a package of ours must not link, and why. Names stand for themselves and for what begins with `NAME-`.
+/// A package of ours, the crates that it must not link, and why. `NAME` also stands for all crates `NAME-…`.
 const BOUNDARIES: &[Boundary] = &[
     (
         "farwater-agent",
@@ -101,7 +100,7 @@ const BOUNDARIES: &[Boundary] = &[
     (
         "farwater-fieldmanager",
         &["tokio", "hyper", "rustls", "sqlx", "farwater-api", "farwater-store"],
-        "who owns a field needs no sockets, files, clocks or runtime, and no kinds of ours",
+        "field ownership needs no sockets, files, clocks or runtime, and no kinds of Farwater",
     ),
     ("farwater-cli", &["farwater-testkit"], "the testkit is for development only"),
     (
@@ -116,11 +115,11 @@ const BOUNDARIES: &[Boundary] = &[
             "farwater-store",
             "sqlx",
         ],
-        "it is built before everything else; what needs this goes into lab",
+        "xtask is built before everything else; put code that needs this into lab",
     ),
 ];
 
-/// A crate in the tree. Asked from `cargo tree`: `cargo metadata` also names crates behind features that are off.
+/// A crate in the tree, from `cargo tree`. `cargo metadata` would also list crates of disabled features.
 struct Package {
     name: String,
     version: String,
@@ -129,7 +128,7 @@ struct Package {
     ours: bool,
 }
 
-/// Every crate that `arguments` select, for every platform.
+/// All crates that `arguments` select, for all platforms.
 fn tree(arguments: &[&str]) -> Result<Vec<Package>> {
     let fixed = ["tree", "--locked", "--target", "all", "--prefix", "none", "--format", "{p}\t{l}\t{f}"];
     let output = repository::cargo_output(&[&fixed, arguments].concat())?;
@@ -143,7 +142,7 @@ fn read_package(line: &str) -> Result<Package> {
     let (package, licence, features) = (column(), column(), column());
     let mut words = package.split(' ');
     let (Some(name), Some(version)) = (words.next(), words.next().and_then(|word| word.strip_prefix('v'))) else {
-        bail!("cargo tree printed what is no package: {line:?}")
+        bail!("cargo tree printed a line that is not a package: {line:?}")
     };
     Ok(Package {
         name: name.to_owned(),
@@ -154,7 +153,7 @@ fn read_package(line: &str) -> Result<Package> {
     })
 }
 
-/// Fails with every violation at once.
+/// Fails with all violations at once.
 pub fn check() -> Result<()> {
     let all = tree(&["--workspace", "--edges", "normal,build,dev"])?;
     let mut violations = Vec::new();
@@ -219,7 +218,7 @@ fn check_boundary(boundary: &Boundary, linked: &[Package], violations: &mut Vec<
     }
 }
 
-/// The same rules for those who have cargo-deny.
+/// The same rules as a configuration of cargo-deny.
 pub fn cargo_deny_configuration() -> String {
     let mut text =
         "# Made by cargo xtask codegen from xtask/src/deny.rs; don't edit.\n\n[graph]\nall-features = false\n\n\

@@ -1,4 +1,4 @@
-//! The invariants of ARCHITECTURE.md name the tests that hold them; this holds the document to it.
+//! Checks that each invariant of ARCHITECTURE.md names the tests that prove it, and that these tests exist.
 
 use std::{fs, path::Path, process::Command};
 
@@ -9,7 +9,7 @@ use crate::repository;
 const DOCUMENT: &str = "ARCHITECTURE.md";
 const SECTION: &str = "## Invariants";
 
-/// Fails with every invariant that names no test, and every test that doesn't exist.
+/// Fails with all invariants that name no test, and all named tests that don't exist.
 pub fn check() -> Result<()> {
     let root = repository::root()?;
     let text = fs::read_to_string(root.join(DOCUMENT)).with_context(|| format!("read {DOCUMENT}"))?;
@@ -20,7 +20,7 @@ pub fn check() -> Result<()> {
 
 fn find_faults(document: &str, tests: &[String]) -> Result<Vec<String>> {
     let Some((_, section)) = document.split_once(&format!("\n{SECTION}\n")) else {
-        bail!("{DOCUMENT} has no section {SECTION:?}")
+        bail!("{DOCUMENT} has no section {SECTION:?}: restore it, or correct xtask/src/invariants.rs")
     };
     let section = section.split("\n## ").next().unwrap_or_default();
     let invariants: Vec<&str> = section.split("\n- ").skip(1).collect();
@@ -38,12 +38,12 @@ fn find_faults(document: &str, tests: &[String]) -> Result<Vec<String>> {
     Ok(faults)
 }
 
-/// Tests are sentences: `a_word` of two at least.
+/// Whether the code is the name of a test: at least two words, such as `a_word`.
 fn is_test_name(code: &str) -> bool {
     code.contains('_') && code.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'_'))
 }
 
-/// The functions that an attribute `#[test]`, or one like `#[tokio::test(…)]`, stands before, in every tracked file and new one.
+/// All functions with an attribute `#[test]` or one like `#[tokio::test(…)]`, in tracked and new files.
 fn test_names(root: &Path) -> Result<Vec<String>> {
     let listed = Command::new("git")
         .current_dir(root)
@@ -53,14 +53,14 @@ fn test_names(root: &Path) -> Result<Vec<String>> {
     ensure!(listed.status.success(), "git ls-files: {}", listed.status);
     let mut names = Vec::new();
     for path in String::from_utf8(listed.stdout)?.split('\0').filter(|path| !path.is_empty()) {
-        // A file that was removed and is still in the index.
+        // The file was removed but is still in the index.
         let Ok(source) = fs::read_to_string(root.join(path)) else { continue };
         names.extend(tests_in(&source));
     }
     Ok(names)
 }
 
-/// A list of functions that are tests, each on a line of its own.
+/// Names of the test functions in a source file.
 const ON_BOTH_ENGINES: &str = "on_both_engines!(";
 
 fn tests_in(source: &str) -> Vec<String> {

@@ -1,5 +1,5 @@
-//! The program `lab`, which does the commands that need the crates of hub and agent. Those take minutes to build, and the other commands
-//! of xtask are needed before that.
+//! Runs the program `lab`, which has the commands that need the crates of hub and agent. These crates take minutes to
+//! build, and the other commands of xtask must work before that.
 
 use std::{
     ffi::OsString,
@@ -13,10 +13,11 @@ use anyhow::{Context as _, Result};
 
 use crate::{repository, step};
 
-/// A variable that lab gets: the seconds that it took to build it. The demo adds them to its own.
+/// Environment variable for lab: the seconds that its build took. The demo adds them to its own time.
 pub const BUILD_SECONDS: &str = "XTASK_BUILD_SECONDS";
 
-// All that follows the command's name, `--help` too: lab reads it. No doc comment: it would be each command's help.
+// All arguments after the command's name, including `--help`, are for lab. This is no doc comment, because clap would
+// show it as the help of each command.
 #[derive(clap::Args)]
 #[command(disable_help_flag = true)]
 pub struct Arguments {
@@ -24,7 +25,8 @@ pub struct Arguments {
     all: Vec<OsString>,
 }
 
-/// Becomes lab with the command of this name: terminal, signals and exit code are lab's.
+/// Replaces this process with lab, which runs the command of this name. Lab gets the terminal and signals, and its exit
+/// code is the result.
 pub fn run(name: &str, arguments: &Arguments) -> Result<ExitCode> {
     let start = Instant::now();
     let mut lab = command(&repository::log("lab-build")?)?;
@@ -33,10 +35,11 @@ pub fn run(name: &str, arguments: &Arguments) -> Result<ExitCode> {
     Err(lab.exec()).with_context(|| format!("start {}", lab.get_program().display()))
 }
 
-/// The program, built unless it is: a build of the whole workspace has built it too.
+/// Command that runs lab. Builds the program first, unless a build of the whole workspace has already done so.
 pub fn command(log: &Path) -> Result<Command> {
     let mut cargo = repository::cargo()?;
-    // For the whole workspace: a selection of packages has other features, and would build much of it twice.
+    // Build with the features of the whole workspace. A selection of packages has other features, so cargo would build
+    // most dependencies twice.
     cargo.args(["build", "--locked", "--workspace", "--bin", "lab"]);
     step::run("cargo build --bin lab", cargo, log)?;
     Ok(Command::new(repository::target_directory()?.join("debug/lab")))

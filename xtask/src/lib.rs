@@ -1,4 +1,4 @@
-//! What the tasks of this repository share, those of xtask and those of lab.
+//! Code that the tasks of xtask and lab share.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod deny;

@@ -1,4 +1,4 @@
-//! What a figure was measured on.
+//! The machine and the commit of a measurement.
 
 use std::fs;
 
@@ -30,13 +30,13 @@ pub fn describe() -> Machine {
     }
 }
 
-/// The commit that is checked out, with `-dirty` where files other than documentation differ from it.
+/// The checked-out commit, with `-dirty` if files other than documentation differ from it.
 pub fn commit() -> Result<String> {
     let changed = !git(&["status", "--porcelain", "--", ".", ":(exclude)docs"])?.is_empty();
     Ok(format!("{}{}", git(&["rev-parse", "HEAD"])?, if changed { "-dirty" } else { "" }))
 }
 
-/// What git prints when it runs in the repository's root, without the line break at its end.
+/// Output of git, run in the repository's root, without the last line break.
 pub fn git(arguments: &[&str]) -> Result<String> {
     let output = std::process::Command::new("git").current_dir(repository::root()?).args(arguments).output();
     let output = output.context("run git")?;

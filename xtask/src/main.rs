@@ -25,15 +25,15 @@ enum Command {
     /// Show a commit become running objects: two Kubernetes control planes, a Git server, a hub and two agents
     Demo(lab::Arguments),
     Tools(tools::Arguments),
-    /// Run a long count; its record under docs/campaigns is resumed while commit and seed stay the same
+    /// Run a long test campaign; a record under docs/campaigns is resumed while commit and seed stay the same
     Campaign(lab::Arguments),
-    /// Measure; prints one JSON object per line and metric
+    /// Run a benchmark; print one JSON object per metric and line
     Bench(lab::Arguments),
-    /// Write the generated files: resource definitions and JSON schemas under deploy, the reference under docs, the
-    /// page's types, deny.toml
+    /// Write the generated files: CRDs and JSON schemas under deploy, the reference under docs, the page's types,
+    /// deny.toml
     Codegen(lab::Arguments),
     Deny(deny::Arguments),
-    /// Make OCI images of hub and agent, as layouts and tar files, without a container engine
+    /// Build OCI images of hub and agent, as layouts and tar files, without a container engine
     Image(lab::Arguments),
 }
 

@@ -1,4 +1,4 @@
-//! The page, `web`: what the hub embeds when it is built.
+//! Builds and tests the page in `web`. The hub's build embeds it.
 
 use std::{fs, path::Path, process::Command, time::SystemTime};
 
@@ -8,23 +8,24 @@ use walkdir::WalkDir;
 use crate::{repository, step};
 
 const BUILT: &str = "web/dist/index.html";
-/// Folders of `web` that are not its sources.
+/// Folders of `web` that are not sources.
 const MADE: [&str; 2] = ["dist", "node_modules"];
 
-/// Builds the page from its pinned packages, so that the same commit gives the same files on every machine.
+/// Builds the page from its pinned packages, so that a commit gives the same files on every machine.
 pub fn build(log: &Path) -> Result<()> {
     let root = repository::root()?;
     let first = !root.join(BUILT).exists();
-    npm(&["ci", "--no-audit", "--no-fund"], log).context("npm and Node 20 or newer build the page")?;
+    npm(&["ci", "--no-audit", "--no-fund"], log).context("building the page needs npm and Node 20 or newer")?;
     npm(&["run", "build"], log)?;
     if first {
-        // Cargo can't watch for a folder that was not there when it last built the hub.
+        // Cargo can't watch a folder that did not exist when it last built the hub, so touch the build script.
         fs::File::open(root.join("crates/hub/build.rs"))?.set_modified(SystemTime::now())?;
     }
     Ok(())
 }
 
-/// The same where what it is made of is newer. Each build has the hub built anew, which takes minutes when it is optimized.
+/// Builds the page if it is missing or older than its sources. Each build makes cargo rebuild the hub, which takes
+/// minutes with optimizations.
 pub fn build_if_stale(log: &Path) -> Result<()> {
     let root = repository::root()?;
     let Ok(built) = root.join(BUILT).metadata().and_then(|metadata| metadata.modified()) else { return build(log) };
@@ -40,7 +41,7 @@ pub fn build_if_stale(log: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The page's unit tests.
+/// Runs the page's unit tests.
 pub fn test(log: &Path) -> Result<()> {
     npm(&["test"], log)
 }

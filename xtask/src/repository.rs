@@ -1,4 +1,4 @@
-//! Where things are in this clone.
+//! Paths in this clone.
 
 use std::{
     fs,
@@ -11,7 +11,7 @@ use serde::Deserialize;
 
 pub use farwater_testkit::tools::repository_root as root;
 
-/// Where builds go: cargo's own answer, so that `CARGO_TARGET_DIR` and configuration files count.
+/// The target folder. Cargo reports it, so that `CARGO_TARGET_DIR` and configuration files are respected.
 pub fn target_directory() -> Result<PathBuf> {
     #[derive(Deserialize)]
     struct Metadata {
@@ -22,14 +22,14 @@ pub fn target_directory() -> Result<PathBuf> {
     Ok(metadata.target_directory)
 }
 
-/// Where to keep what a command prints, without the file's ending.
+/// Path for a command's log, without the file extension.
 pub fn log(name: &str) -> Result<PathBuf> {
     let folder = target_directory()?.join("xtask/logs");
     fs::create_dir_all(&folder).with_context(|| format!("create {}", folder.display()))?;
     Ok(folder.join(format!("{name}.log")))
 }
 
-/// What cargo prints, its complaints going to the terminal.
+/// Standard output of cargo. Its standard error goes to the terminal.
 pub fn cargo_output(arguments: &[&str]) -> Result<String> {
     let output = cargo()?.args(arguments).stderr(Stdio::inherit()).output();
     let output = output.with_context(|| format!("run cargo {}", arguments.join(" ")))?;
@@ -39,11 +39,11 @@ pub fn cargo_output(arguments: &[&str]) -> Result<String> {
     String::from_utf8(output.stdout).with_context(|| format!("read the answer of cargo {}", arguments.join(" ")))
 }
 
-/// The cargo that runs us, in the root of the repository.
+/// The cargo that started us, run in the root of the repository.
 pub fn cargo() -> Result<Command> {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(root()?);
-    // What `cargo run` tells a program about its own crate is not meant for builds of others.
+    // `cargo run` sets variables about our own crate, which must not reach the builds of other crates.
     for (name, _) in std::env::vars_os() {
         let name = name.to_string_lossy().into_owned();
         if name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_") || name == "CARGO_BIN_NAME" {

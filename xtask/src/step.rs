@@ -1,4 +1,4 @@
-//! One external command of a task: its output in a log, a sign of life on the terminal, an explained failure.
+//! Runs an external command of a task: output in a log, progress on the terminal, an error with the end of the log.
 
 use std::{
     fmt::Write as _,
@@ -16,24 +16,24 @@ use farwater_testkit::watchdog;
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use rustix::process::{Pid, Signal};
 
-/// Without a terminal a line per minute shows that a long step is alive.
+/// Without a terminal, one line in this time shows that a long step is alive.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(60);
-/// Of that line.
+/// Maximum length of that line.
 const SIGN_COLUMNS: usize = 100;
 const LOOK: Duration = Duration::from_millis(100);
-/// A command that takes longer is killed. The longest builds take half of that.
+/// Time after which a command is killed. The longest builds take half of it.
 const LIMIT: Duration = Duration::from_secs(45 * 60);
-/// Lines of the log that a failure repeats.
+/// Number of lines of the log that an error shows.
 const TAIL: usize = 30;
-/// Characters of each: a linker's command line alone fills a screen.
+/// Maximum length of each line: a linker's command line would fill a screen.
 const LINE: usize = 300;
 
-/// Where people read progress: a spinner on a terminal, plain lines in CI.
+/// Output for progress: a spinner on a terminal, plain lines in CI.
 pub fn is_interactive() -> bool {
     std::io::stderr().is_terminal() && std::env::var_os("CI").is_none()
 }
 
-/// A command that failed, for people.
+/// A failed command, with the end of its log for people.
 #[derive(Debug, thiserror::Error)]
 #[error("{command}\n  {status}; the last lines of {log}:\n{tail}", log = log.display())]
 pub struct Failure {
@@ -47,7 +47,7 @@ pub struct Failure {
 ///
 /// # Errors
 ///
-/// A [`Failure`] where it failed; another error where it could not be started, or took longer than [`LIMIT`].
+/// A [`Failure`] if the command failed. Another error if it could not be started or took longer than [`LIMIT`].
 pub fn run(what: &str, command: Command, log: &Path) -> Result<()> {
     run_within(LIMIT, what, command, log)
 }
@@ -68,8 +68,8 @@ fn run_within(limit: Duration, what: &str, command: Command, log: &Path) -> Resu
     })
 }
 
-/// A child and the processes that it starts in its group. They are killed when the child has ended, when this is dropped, and by the
-/// watchdog when this process ends first.
+/// A child and all processes in its group. They are killed when the child ends or this is dropped. If this process ends
+/// first, the watchdog kills them.
 #[derive(Debug)]
 pub struct Group {
     child: Child,
@@ -87,7 +87,8 @@ impl Group {
     pub fn try_wait(&mut self) -> Result<Option<ExitStatus>> {
         let status = self.child.try_wait()?;
         if status.is_some() && !self.has_ended {
-            // Ends the processes that it left. While the group has members its number isn't reused; without members this fails.
+            // Kill the processes that the child left behind. The number of a group is not reused while it has members.
+            // Without members this fails.
             let _ = self.kill();
             self.has_ended = true;
             watchdog::forget(self.child.id());
@@ -95,7 +96,7 @@ impl Group {
         Ok(status)
     }
 
-    /// The caller still has to wait for it.
+    /// Kills the group. The caller must still wait for the child.
     pub fn kill(&mut self) -> Result<()> {
         if let (false, Some(leader)) = (self.has_ended, Pid::from_raw(self.child.id().cast_signed())) {
             rustix::process::kill_process_group(leader, Signal::KILL).context("kill a process group")?;
@@ -113,7 +114,7 @@ impl Drop for Group {
     }
 }
 
-/// Waits for something that writes to `log`, and shows that it is alive.
+/// Waits for a command that writes to `log`, and shows that it is alive.
 pub fn wait(what: &str, log: &Path, mut has_ended: impl FnMut() -> bool) {
     let mut life = Life::new(what);
     while !has_ended() {
@@ -153,13 +154,13 @@ impl<'a> Step<'a> {
     }
 }
 
-/// For people: `12.3s`, `4m05s`.
+/// A duration for people: `12.3s`, `4m05s`.
 pub fn seconds(time: Duration) -> String {
     let whole = time.as_secs();
     if whole >= 60 { format!("{}m{:02}s", whole / 60, whole % 60) } else { format!("{:.1}s", time.as_secs_f64()) }
 }
 
-/// What was written to `log` from byte `position` on.
+/// Content of `log` from byte `position` on.
 pub fn read_from(log: &Path, position: u64) -> Result<String> {
     let mut file = fs::File::open(log)?;
     file.seek(SeekFrom::Start(position))?;
@@ -186,15 +187,15 @@ fn describe(command: &Command) -> String {
     text
 }
 
-/// One line for people, above what changes.
+/// Prints one line for people, above the progress lines.
 pub fn say(line: &str) {
     BARS.suspend(|| eprintln!("{line}"));
 }
 
-/// Of all steps that run at the same time.
+/// Progress lines of all running steps.
 static BARS: LazyLock<MultiProgress> = LazyLock::new(MultiProgress::new);
 
-/// Shows that a long step is alive: on a terminal a line that changes, else a line per minute.
+/// Shows that a long step is alive: with a changing line on a terminal, otherwise with one line per minute.
 pub struct Life {
     what: String,
     start: Instant,
@@ -214,7 +215,7 @@ impl Life {
         Self { what: what.to_owned(), start: Instant::now(), told: Instant::now(), bar }
     }
 
-    /// `state` says what is being done at this moment.
+    /// `state` returns the current activity.
     pub fn show(&mut self, state: impl FnOnce() -> String) {
         match &self.bar {
             Some(bar) => {

@@ -1,4 +1,4 @@
-//! `cargo xtask test`: everything that must hold, from a bare machine with Rust, Go and Node.
+//! `cargo xtask test`: runs all checks and tests, on a machine with only Rust, Go and Node.
 
 mod disk;
 mod jobs;
@@ -35,44 +35,44 @@ use results::Counts;
 use suite::{Group, Report};
 use usage::Usage;
 
-/// Run everything: tools, page, lints, generated files, unit and black-box tests, the demo
+/// Run all checks: tools, page, lints, generated files, unit and black-box tests, the demo
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// Only these phases, in the usual order; may be repeated or separated by commas
+    /// Run only these phases, in the usual order; repeat the option or separate phases with commas
     #[arg(long, value_delimiter = ',', value_name = "PHASE")]
     only: Vec<String>,
-    /// Show the phases and what each does
+    /// List the phases and what each does
     #[arg(long)]
     list: bool,
-    /// Of the phase `test` only tests whose ids contain one of these: e2e::prune, hub/api::watches
+    /// In the phase `test`, run only tests whose ids contain one of these parts: e2e::prune, hub/api::watches
     #[arg(long, value_delimiter = ',', value_name = "PART")]
     tests: Vec<String>,
-    /// Of the phase `test` the hub's black-box tests, each on the engine on which it usually doesn't run
+    /// In the phase `test`, run only the hub's black-box tests, each on the database engine that it usually doesn't use
     #[arg(long)]
     swap_engines: bool,
-    /// Of the phase `test` only tests that took this long or longer when they were last recorded
+    /// In the phase `test`, run only tests that took at least this long in the last record
     #[arg(long, value_name = "SECONDS")]
     over: Option<f64>,
-    /// One process of tests at a time: what each takes on a machine that does nothing else
+    /// Run one test process at a time, to measure each test on an idle machine
     #[arg(long)]
     alone: bool,
-    /// Of the phase `test` only the tests that are left out of normal runs because they are too slow (xtask/slow.toml)
+    /// In the phase `test`, run only the tests that are too slow for normal runs (xtask/slow.toml)
     #[arg(long)]
     slow: bool,
-    /// Keep the record of this run in docs/performance/tests.json, with --alone in tests-alone.json
+    /// Save the record of this run in docs/performance/tests.json, or with --alone in tests-alone.json
     #[arg(long)]
     record: bool,
 }
 
-/// Phases; most have a part in which one processor has nothing to do.
+/// Number of phases that run at the same time. Most phases leave a processor idle for part of the time.
 const AT_THE_SAME_TIME: usize = 2;
 
-/// What the phases share.
+/// Data that the phases share.
 pub struct Run {
-    /// One log per phase.
+    /// Folder with one log per phase.
     pub logs: PathBuf,
     pub selection: Selection,
-    /// What the phase `test` leaves.
+    /// Results of the phase `test`.
     pub report: Mutex<Report>,
 }
 
@@ -120,7 +120,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     record.save(&target.join("xtask/tests.json"))?;
     match (arguments.record, arguments.alone) {
         (true, true) if record.failed > 0 || report.all_tests.is_empty() => {
-            bail!("nothing is recorded: not all of it ran and passed")
+            bail!("nothing was recorded, because not all tests ran and passed")
         }
         (true, true) => slow::Alone::add(&report.times, &report.all_tests)?,
         (true, false) => record.save(&record::kept()?)?,
@@ -129,12 +129,12 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(code)
 }
 
-/// Waits for other runs that use this target folder, so that a run tests its own build.
+/// Waits until no other run uses this target folder, so that each run tests its own build.
 fn take_turn(target: &Path) -> Result<fs::File> {
     let path = target.join("xtask/run.lock");
     let file = fs::File::create(&path).with_context(|| format!("create {}", path.display()))?;
     if file.try_lock().is_err() {
-        step::say(&format!("another run of the tests uses {}; this one begins when that has ended", target.display()));
+        step::say(&format!("waiting for another run of the tests that uses {}", target.display()));
         file.lock().with_context(|| format!("lock {}", path.display()))?;
     }
     Ok(file)
@@ -143,13 +143,13 @@ fn take_turn(target: &Path) -> Result<fs::File> {
 fn choose(only: &[String]) -> Result<Vec<&'static Phase>> {
     if let Some(wrong) = only.iter().find(|name| !PHASES.iter().any(|phase| phase.name == **name)) {
         let names: Vec<_> = PHASES.iter().map(|phase| phase.name).collect();
-        bail!("there is no phase {wrong:?}; the phases are {}", names.join(", "));
+        bail!("there is no phase {wrong:?}; choose one of {}", names.join(", "));
     }
     Ok(PHASES.iter().filter(|phase| only.is_empty() || only.iter().any(|name| name == phase.name)).collect())
 }
 
-/// Runs each phase when those that it needs have ended, [`AT_THE_SAME_TIME`] at most. Those that need one that could not be run to its end
-/// are not run.
+/// Runs the phases, at most [`AT_THE_SAME_TIME`] at once. Each starts when the phases that it needs have ended. It does
+/// not run if one of them returned an error.
 fn run_phases(chosen: &[&'static Phase], run: &Run) -> Vec<Outcome> {
     let watch = usage::Watch::start();
     let mut waiting = chosen.to_vec();
@@ -161,7 +161,7 @@ fn run_phases(chosen: &[&'static Phase], run: &Run) -> Vec<Outcome> {
             let is_broken = |name: &str| outcomes.iter().any(|one| one.phase == name && one.result.is_err());
             if let Some(index) = waiting.iter().position(|phase| phase.needs.iter().any(|name| is_broken(name))) {
                 let phase = waiting.remove(index);
-                step::say(&format!("==> {}: not run, it needs a phase that failed", phase.name));
+                step::say(&format!("==> {}: not run, because it needs a phase that failed", phase.name));
                 outcomes.push(Outcome::not_run(phase));
                 continue;
             }
@@ -188,11 +188,11 @@ fn run_phases(chosen: &[&'static Phase], run: &Run) -> Vec<Outcome> {
 
 fn run_phase(phase: &'static Phase, run: &Run, watch: &usage::Watch) -> Outcome {
     step::say(&format!("==> {}: {}", phase.name, phase.about));
-    // The log of this run only.
+    // Remove the log of an earlier run.
     let _ = fs::remove_file(run.log(phase.name));
     watch.begin(phase.name);
     let start = Instant::now();
-    // A panic that ended this thread would let the run wait for it for ever.
+    // Catch a panic: if it ended this thread, the run would wait for the phase for ever.
     let result = catch_unwind(AssertUnwindSafe(|| (phase.run)(run))).unwrap_or_else(|_| Err(anyhow!("it panicked")));
     let time = start.elapsed();
     let name = phase.name;
@@ -246,13 +246,13 @@ fn conclude(outcomes: &[Outcome], time: Duration, report: &Report) -> ExitCode {
     let processors = outcomes.iter().map(|outcome| outcome.usage.processor_seconds).sum();
     let (processors, time) = (seconds(Duration::from_secs_f64(processors)), seconds(time));
     let memory = usage::gibibytes(outcomes.iter().map(|outcome| outcome.usage.memory).max().unwrap_or(0));
-    println!("{:<33} {time:>8} {processors:>8} {memory:>9}\n", "in all");
+    println!("{:<33} {time:>8} {processors:>8} {memory:>9}\n", "total");
     for fault in &report.faults {
         println!("{fault}");
     }
     println!("{} passed, {} failed", total.passed, total.failed);
     if !report.unmeasured.is_empty() {
-        println!("slow, and not measured alone: {} (CONTRIBUTING.md)", report.unmeasured.join(", "));
+        println!("slow, but not measured alone yet: {} (see CONTRIBUTING.md)", report.unmeasured.join(", "));
     }
     if !report.shaky.is_empty() {
         println!("{} shaky: {}", report.shaky.len(), report.shaky.join(", "));
@@ -260,7 +260,7 @@ fn conclude(outcomes: &[Outcome], time: Duration, report: &Report) -> ExitCode {
     if total.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Where the time of the tests went.
+/// Prints the slowest programs.
 fn show_programs(groups: &[Group]) {
     if groups.is_empty() {
         return;

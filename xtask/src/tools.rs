@@ -1,11 +1,11 @@
-//! `cargo xtask tools`: the pinned programs that tests and the demo need.
+//! `cargo xtask tools`: builds the pinned programs that tests and the demo need.
 
 use std::process::ExitCode;
 
 use anyhow::Result;
 use farwater_testkit::{Tools, packages};
 
-/// Build Kubernetes, kwok, kubectl and other clients from their Go modules, unless they are there; print where they are
+/// Build missing tools (Kubernetes, kwok, kubectl and other clients) from their Go modules, and print their paths
 #[derive(clap::Args)]
 pub struct Arguments {}
 

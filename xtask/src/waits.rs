@@ -1,5 +1,5 @@
-//! Tests wait for conditions, never for times: each place where a test sleeps, or holds something to a time, stands in `xtask/waits.toml`
-//! with its reason.
+//! Checks that tests wait for conditions, not for times. `xtask/waits.toml` lists each place where a test sleeps or
+//! compares an elapsed time, with the reason.
 
 use std::{collections::BTreeMap, fs, process::Command};
 
@@ -9,18 +9,18 @@ use serde::Deserialize;
 use crate::repository;
 
 const LIST: &str = "xtask/waits.toml";
-/// What a line of a test must not have.
+/// Text that a line of a test must not contain.
 const TIMES: [&str; 2] = ["sleep(", "elapsed() <"];
-/// The bound of what waits for a condition.
+/// Name of the limit for waits on a condition. Lines with it are allowed.
 const BOUND: &str = "PATIENCE";
-/// Milliseconds: a pause between two looks.
+/// Longest allowed pause between two checks of a condition, in milliseconds.
 const LOOK: u64 = 100;
-/// Folders whose files are tests or serve tests only; of other files it is what follows this line.
+/// Folders with only tests and code for tests. In other files, the tests follow [`UNIT_TESTS`].
 const TEST_FOLDERS: [&str; 2] = ["/tests/", "tests/e2e/"];
 const UNIT_TESTS: [&str; 2] = ["#[cfg(test)]", "mod tests {"];
-/// The clock of such tests is turned by the runtime, so that a sleep takes no time.
+/// Tests with this attribute use a simulated clock, so a sleep takes no time.
 const TURNED_CLOCK: &str = "start_paused = true";
-/// What waits for conditions has to sleep between its looks.
+/// The code that waits for conditions. It must sleep between two checks.
 const WAITS_FOR_CONDITIONS: &str = "crates/testkit/";
 
 #[derive(Debug, Deserialize)]
@@ -38,7 +38,7 @@ struct Listed {
     reason: String,
 }
 
-/// Fails with each file that has more or fewer such places than are listed.
+/// Fails with all files that have more or fewer such places than the list says.
 pub fn check() -> Result<()> {
     let root = repository::root()?;
     let text = fs::read_to_string(root.join(LIST)).with_context(|| format!("read {LIST}"))?;
@@ -48,20 +48,20 @@ pub fn check() -> Result<()> {
     ensure!(output.status.success(), "git ls-files: {}", output.status);
     let mut found = BTreeMap::new();
     for file in String::from_utf8(output.stdout)?.split('\0').filter(|file| !file.is_empty()) {
-        // A file that was removed and is still in the index.
+        // The file was removed but is still in the index.
         let Ok(source) = fs::read_to_string(root.join(file)) else { continue };
         found.insert(file.to_owned(), places(file, &source));
     }
     let faults = faults(&list.wait, found);
     ensure!(
         faults.is_empty(),
-        "tests wait for conditions (testkit::wait_for); what can't is listed in {LIST} with its reason:\n  {}",
+        "tests must wait for conditions (testkit::wait_for); list exceptions in {LIST} with a reason:\n  {}",
         faults.join("\n  ")
     );
     Ok(())
 }
 
-/// The numbers of the lines.
+/// Line numbers of the places in a file.
 fn places(file: &str, source: &str) -> Vec<usize> {
     if file.starts_with(WAITS_FOR_CONDITIONS) || file.starts_with("xtask/src/waits.rs") {
         return Vec::new();
@@ -92,7 +92,7 @@ fn faults(list: &[Listed], mut found: BTreeMap<String, Vec<usize>>) -> Vec<Strin
     for Listed { file, places, .. } in list {
         let lines = found.remove(file).unwrap_or_default();
         if lines.len() != *places {
-            faults.push(format!("{file}: {} places, and {places} are listed: lines {lines:?}", lines.len()));
+            faults.push(format!("{file}: {} places, but {places} are listed: lines {lines:?}", lines.len()));
         }
     }
     let unlisted = found.into_iter().filter(|(_, lines)| !lines.is_empty());
@@ -118,7 +118,7 @@ mod tests {
         let found = || BTreeMap::from([("a.rs".to_owned(), vec![5, 6]), ("b.rs".to_owned(), vec![])]);
         let listed = |places| Listed { file: "a.rs".to_owned(), places, reason: String::new() };
         assert_eq!(faults(&[listed(2)], found()), Vec::<String>::new());
-        assert_eq!(faults(&[listed(1)], found()), ["a.rs: 2 places, and 1 are listed: lines [5, 6]"]);
+        assert_eq!(faults(&[listed(1)], found()), ["a.rs: 2 places, but 1 are listed: lines [5, 6]"]);
         assert_eq!(faults(&[], found()), ["a.rs: lines [5, 6]"]);
     }
 }

@@ -1,4 +1,4 @@
-//! An agent's side of the protocol without a cluster: for load on a hub.
+//! The agent's side of the protocol without a cluster, to put load on a hub.
 
 use std::{
     collections::BTreeMap,
@@ -16,12 +16,12 @@ use farwater_testkit::{Hub, farwater::JoinToken};
 use rustix::process::{Resource, getrlimit, setrlimit};
 
 pub(crate) const KUBERNETES: &str = "v1.36.0";
-/// A cluster that has just joined is told when its state was computed.
+/// Maximum time until the hub has computed the state of a new cluster.
 const COMPUTED: Duration = Duration::from_secs(60);
-/// Of a bundle, compressed.
+/// Maximum size of a compressed bundle.
 const MAX_BUNDLE: usize = 64 << 20;
 
-/// Of the cluster that it is named after, which it makes. It keeps no connection.
+/// An agent. Its cluster has its name, and is created first. It keeps no connection.
 pub struct Agent {
     identity: Identity,
     trust: Trust,
@@ -53,13 +53,13 @@ impl Agent {
         Ok(HubClient::new(&self.identity.hub, self.trust.clone())?)
     }
 
-    /// What it asked for its token by is closed then.
+    /// Opens a connection for hints. The connection that it used for its token is closed before.
     pub async fn connect(&self) -> Result<Socket> {
         Ok(self.client()?.connect(&self.caller()).await?)
     }
 }
 
-/// An agent that polls, over a connection that it keeps.
+/// An agent that polls over one persistent connection.
 pub struct Poller {
     agent: Agent,
     client: HubClient,
@@ -72,7 +72,7 @@ impl Poller {
         Ok(Self { client: agent.client()?, agent, etag: None })
     }
 
-    /// What is new since the last poll.
+    /// Changes since the last poll.
     pub async fn poll(&mut self) -> Result<Option<DesiredState>> {
         let polled = self.client.poll(&self.agent.caller(), self.etag.as_deref()).await?;
         let Some(body) = polled.body else { return Ok(None) };
@@ -81,12 +81,12 @@ impl Poller {
         Ok(Some(desired))
     }
 
-    /// The next poll has all of it, new or not.
+    /// Makes the next poll return the whole state, even if nothing changed.
     pub fn forget(&mut self) {
         self.etag = None;
     }
 
-    /// All of it, new or not.
+    /// The whole state, even if nothing changed.
     pub async fn desired(&mut self) -> Result<DesiredState> {
         self.forget();
         self.poll().await?.context("a poll without a condition had no answer")
@@ -100,13 +100,13 @@ impl Poller {
         self.client.report(&self.agent.caller(), report).await.map(drop)
     }
 
-    /// For requests that are made otherwise.
+    /// The access token, for other requests.
     pub async fn token(&self) -> Result<String> {
         Ok(self.client.ask_token(&self.agent.caller(), &self.agent.identity.keys).await?)
     }
 }
 
-/// The bundle of each service that is to be applied, by name.
+/// Bundles of services to apply, by service name.
 pub fn bundles(desired: &DesiredState) -> BTreeMap<String, Digest> {
     let named = |entry: &Verbatim<Entry>| match &entry.action {
         Action::Apply(deployment) => Some((entry.service.name.clone(), deployment.bundle)),
@@ -115,12 +115,12 @@ pub fn bundles(desired: &DesiredState) -> BTreeMap<String, Digest> {
     desired.entries.iter().filter_map(named).collect()
 }
 
-/// The digest of each service's entry, by name: what makes an agent do something.
+/// Digests of the services' entries by name. A changed digest makes an agent act.
 pub fn digests(desired: &DesiredState) -> BTreeMap<String, Digest> {
     desired.entries.iter().map(|entry| (entry.service.name.clone(), entry.digest())).collect()
 }
 
-/// Asks as agents do: again, where the hub has not got to a new cluster yet.
+/// Retries like an agent if the hub has not processed a new cluster yet.
 async fn patiently<T, F: Future<Output = Result<T, HubError>>>(ask: impl Fn() -> F) -> Result<T> {
     let begun = Instant::now();
     loop {
@@ -131,7 +131,7 @@ async fn patiently<T, F: Future<Output = Result<T, HubError>>>(ask: impl Fn() ->
     }
 }
 
-/// Each connection is a file, here and in the hub, which inherits this.
+/// Raises the limit of open files. Each connection is a file here and in the hub, which inherits the limit.
 pub fn allow_files() -> Result<()> {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;

@@ -1,7 +1,7 @@
 //! Agents without clusters that speak the real protocol: a fleet of hundreds on one machine.
 //!
-//! An [`Agent`] joins and a [`Poller`] polls, for load. A [`Sim`] is a fleet whose clusters do with a bundle what a file of it says, and
-//! which keeps an account of what reached whom, apart from the hub's own word.
+//! An [`Agent`] joins and a [`Poller`] polls, to create load. A [`Sim`] is a whole fleet. Its clusters treat a bundle
+//! as a file in the bundle says. It keeps its own record of deliveries, independent of the hub.
 
 mod agent;
 mod sim;

@@ -1,4 +1,4 @@
-//! Clusters that do what the file [`BEHAVIOUR`] of a bundle says.
+//! Clusters that follow the file [`BEHAVIOUR`] of a bundle.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -26,14 +26,14 @@ use tokio::task::JoinSet;
 
 use crate::agent::Poller;
 
-/// The name of a file of a bundle, in any folder: `good`, `bad`. Without one it is good.
+/// Name of a file of a bundle, in any folder. Its content is `good` or `bad`. Without the file the bundle is good.
 pub const BEHAVIOUR: &str = "behaviour";
-/// Between two polls of an agent, where nothing else is said.
+/// Default interval between two polls of an agent.
 const POLL: Duration = Duration::from_millis(500);
-/// Agents that join at the same time.
+/// Number of agents that join at the same time.
 const AT_ONCE: usize = 32;
 
-/// What becomes of a bundle in a simulated cluster.
+/// What happens to a bundle in a simulated cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Course {
     /// It is healthy at once.
@@ -42,7 +42,8 @@ pub enum Course {
     Bad,
 }
 
-/// What an agent was handed, when it first saw it. That nothing may be deleted now is none: the fleet's brake reaches all at once.
+/// A bundle that an agent got, at the time when the agent first saw it. A stop of deletions is not recorded, because it
+/// reaches all agents at once.
 #[derive(Clone, Debug)]
 pub struct Arrival {
     pub at: Instant,
@@ -52,29 +53,29 @@ pub struct Arrival {
     pub course: Course,
 }
 
-/// A fleet. Dropped, it is silent.
+/// A simulated fleet. When dropped, its agents are silent.
 pub struct Sim {
     shared: Arc<Shared>,
     tasks: JoinSet<Result<()>>,
 }
 
 struct Shared {
-    /// Of bundles that somebody has looked into.
+    /// Courses of bundles that were already read.
     courses: tokio::sync::Mutex<HashMap<Digest, Course>>,
     ledger: Mutex<Vec<Arrival>>,
     silent: Mutex<BTreeSet<String>>,
-    /// Clusters whose agents speak of the version before only.
+    /// Clusters whose agents only report the previous version.
     late: Mutex<BTreeSet<String>>,
     folder: tempfile::TempDir,
 }
 
 impl Sim {
-    /// Makes clusters with these names and labels, and agents for them.
+    /// Creates clusters with these names and labels, and agents for them.
     pub async fn join(hub: &Hub, clusters: Vec<(String, BTreeMap<String, String>)>) -> Result<Self> {
         Self::join_polling(hub, clusters, POLL).await
     }
 
-    /// The same, with `poll` between two polls of an agent.
+    /// The same, with `poll` as the agents' interval.
     pub async fn join_polling(
         hub: &Hub,
         clusters: Vec<(String, BTreeMap<String, String>)>,
@@ -105,22 +106,22 @@ impl Sim {
         Ok(Self { shared, tasks })
     }
 
-    /// Whether these clusters' agents say nothing, and ask for nothing.
+    /// Whether these clusters' agents are silent: they neither report nor poll.
     pub fn silence<'n>(&self, clusters: impl IntoIterator<Item = &'n str>, on: bool) {
         change(&self.shared.silent, clusters, on);
     }
 
-    /// Whether these clusters' agents go on saying of their old version that it is healthy, and nothing of a newer one.
+    /// Whether these clusters' agents keep reporting their old version as healthy, and nothing about a newer one.
     pub fn delay<'n>(&self, clusters: impl IntoIterator<Item = &'n str>, on: bool) {
         change(&self.shared.late, clusters, on);
     }
 
-    /// What reached whom so far, in the order in which it did.
+    /// Deliveries so far, in order.
     pub fn ledger(&self) -> Vec<Arrival> {
         lock(&self.shared.ledger).clone()
     }
 
-    /// An agent that gave up is an error of whoever simulates.
+    /// Fails if an agent gave up.
     pub async fn check(&mut self) -> Result<()> {
         match self.tasks.try_join_next() {
             None => Ok(()),
@@ -148,13 +149,13 @@ struct SimAgent {
     poller: Poller,
     shared: Arc<Shared>,
     accepted: Option<AcceptedStatement>,
-    /// By uid: what the hub was told last.
+    /// The last reports that the hub accepted, by uid.
     said: BTreeMap<String, ServiceReport>,
-    /// By uid: what the hub is to be told.
+    /// Reports that the hub must still get, by uid.
     unsaid: BTreeMap<String, Option<ServiceReport>>,
-    /// By uid: the entry that was seen last.
+    /// Digests of the last seen entries, by uid.
     seen: BTreeMap<String, Digest>,
-    /// By uid: what of it makes workloads ([`makings`]).
+    /// Digests of the parts that affect workloads ([`makings`]), by uid.
     makes: BTreeMap<String, Digest>,
     sequence: u64,
 }
@@ -166,14 +167,14 @@ impl SimAgent {
     }
 
     async fn run(mut self, poll: Duration) -> Result<()> {
-        // All at the same time would be a storm that no fleet makes.
+        // Spread the polls: real agents don't all poll at the same moment.
         tokio::time::sleep(poll.mul_f64(rand::random_range(0.0..1.0))).await;
         loop {
             tokio::time::sleep(poll).await;
             if lock(&self.shared.silent).contains(&self.name) {
                 continue;
             }
-            // A hub that is away comes back.
+            // Retry, because the hub may be restarting.
             let Ok(news) = self.poller.poll().await else { continue };
             if let Some(state) = news {
                 self.accept(state).await.with_context(|| format!("{} accepts a state", self.name))?;
@@ -189,7 +190,7 @@ impl SimAgent {
                 continue;
             }
             let Some(course) = self.foresee(entry).await? else {
-                // The hub went away meanwhile.
+                // The hub was stopped meanwhile.
                 self.poller.forget();
                 return Ok(());
             };
@@ -209,7 +210,7 @@ impl SimAgent {
         Ok(())
     }
 
-    /// What will become of an entry; none: its bundle can't be had now.
+    /// Course of an entry. None: its bundle can't be downloaded now.
     async fn foresee(&self, entry: &Entry) -> Result<Option<Course>> {
         match &entry.action {
             Action::Apply(deployment) => self.course(deployment.bundle).await,
@@ -217,7 +218,7 @@ impl SimAgent {
         }
     }
 
-    /// What there is to say of a new entry.
+    /// The report about a new entry.
     fn act(&mut self, entry: &Verbatim<Entry>, course: Course) -> Result<Option<ServiceReport>> {
         let digest = entry.digest();
         Ok(match &entry.action {
@@ -240,7 +241,7 @@ impl SimAgent {
         })
     }
 
-    /// Each bundle is looked into once, by whoever comes first.
+    /// The first agent that needs a bundle reads it for all others.
     async fn course(&self, bundle: Digest) -> Result<Option<Course>> {
         let mut courses = self.shared.courses.lock().await;
         if let Some(known) = courses.get(&bundle) {
@@ -261,10 +262,10 @@ impl SimAgent {
         Ok(Some(course))
     }
 
-    /// What the hub did not take comes again.
+    /// Sends reports. Reports that the hub did not accept are sent again.
     async fn tell(&mut self) {
         if lock(&self.shared.late).contains(&self.name) {
-            // Of what it knew before it goes on speaking.
+            // Keep reporting the previous version.
             let old = self.said.clone().into_iter().map(|(uid, report)| (uid, Some(report))).collect();
             self.send(self.sequence, old).await;
             return;
@@ -276,13 +277,13 @@ impl SimAgent {
         if self.send(self.sequence, news).await {
             return;
         }
-        // It has forgotten what was said before.
+        // The hub has forgotten earlier reports, so send all of them.
         let all =
             self.said.clone().into_iter().map(|(uid, report)| (uid, Some(report))).chain(self.unsaid.clone()).collect();
         self.send(0, all).await;
     }
 
-    /// `false`: the hub does not know the report that this one is based on.
+    /// Returns `false` if the hub does not know the report that this one is based on.
     async fn send(&mut self, base: u64, services: BTreeMap<String, Option<ServiceReport>>) -> bool {
         let said = StatusReport {
             sequence: self.sequence + 1,
@@ -298,7 +299,7 @@ impl SimAgent {
             Ok(()) => {
                 self.sequence = said.sequence;
                 for (uid, report) in services {
-                    // An old word is not the new one.
+                    // The report may have changed meanwhile. Remove it only if it is still the same.
                     if self.unsaid.get(&uid) == Some(&report) {
                         self.unsaid.remove(&uid);
                     }
@@ -314,7 +315,7 @@ impl SimAgent {
     }
 }
 
-/// All of a deployment but what it says of deletions.
+/// Digest of a deployment without its settings about deletions.
 fn makings(deployment: &Deployment) -> Result<Digest> {
     let makes = Deployment { prune: false, hold_prune: None, approved_prune: None, ..deployment.clone() };
     Ok(Digest::of(serde_json::to_vec(&makes).context("write a deployment")?))

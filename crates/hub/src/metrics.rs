@@ -114,21 +114,21 @@ impl Metrics {
 
         let registry = root.sub_registry_with_prefix("farwater");
         let build = Info::new(vec![("version", env!("CARGO_PKG_VERSION"))]);
-        registry.register("build", "The running program", build);
+        registry.register("build", "Version of the running program", build);
 
         let requests = Family::default();
-        registry.register("http_requests", "Requests answered", requests.clone());
+        registry.register("http_requests", "Answered HTTP requests", requests.clone());
         let durations = Family::new_with_constructor((|| Histogram::new(BUCKETS)) as fn() -> Histogram);
-        let help = "Time from a request's head to its answer's head, in seconds";
+        let help = "Time from the head of a request to the head of its response, in seconds";
         registry.register("http_request_duration_seconds", help, durations.clone());
         let in_flight = Family::default();
-        registry.register("http_requests_in_flight", "Requests being worked on", in_flight.clone());
+        registry.register("http_requests_in_flight", "HTTP requests in progress", in_flight.clone());
         let watches = Gauge::default();
-        registry.register("watches", "Watches being served", watches.clone());
+        registry.register("watches", "Open watches", watches.clone());
         let connections = Gauge::default();
-        registry.register("connections", "Connections being served", connections.clone());
+        registry.register("connections", "Open connections of clients", connections.clone());
         let tls_reload_failing = Gauge::default();
-        let help = "1 while the files of the server's certificate hold a new one that can't be used";
+        let help = "1 while the files of the server's certificate have a new one that can't be used";
         registry.register("tls_reload_failing", help, tls_reload_failing.clone());
 
         registry.register_collector(Box::new(StorePosition(delivery.store.clone())));
@@ -216,7 +216,7 @@ impl std::fmt::Debug for StorePosition {
 impl Collector for StorePosition {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
         let gauge = ConstGauge::new(self.0.position());
-        let help = "The newest version that watchers are shown";
+        let help = "Newest resource version that watches can see";
         gauge.encode(encoder.encode_descriptor("store_position", help, None, gauge.metric_type())?)
     }
 }
@@ -235,8 +235,7 @@ impl std::fmt::Debug for Certificates {
 
 impl Collector for Certificates {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
-        let help =
-            "When a certificate ends: the one that the hub serves with, and its own authority's, which agents pin";
+        let help = "End of a certificate, in Unix seconds: the hub's, and its own authority's, which agents pin";
         let mut metric =
             encoder.encode_descriptor("certificate_end_timestamp_seconds", help, None, MetricType::Gauge)?;
         let ends = [("server", self.server.end()), ("authority", self.delivery.identity.authority_end())];
@@ -258,13 +257,13 @@ struct OwnProcess {
 impl Collector for OwnProcess {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
         let started = ConstGauge::new(self.started);
-        let help = "Start time of the process";
+        let help = "Start time of the process, in Unix seconds";
         started.encode(encoder.encode_descriptor("process_start_time_seconds", help, None, MetricType::Gauge)?)?;
         let Some(usage) = Usage::read() else { return Ok(()) };
-        let help = "Processor time, user and system";
+        let help = "User and system CPU time, in seconds";
         let cpu = encoder.encode_descriptor("process_cpu_seconds", help, None, MetricType::Counter)?;
         ConstCounter::new(usage.cpu_seconds).encode(cpu)?;
-        let help = "Resident memory";
+        let help = "Resident memory, in bytes";
         let memory = encoder.encode_descriptor("process_resident_memory_bytes", help, None, MetricType::Gauge)?;
         ConstGauge::new(usage.resident_bytes).encode(memory)
     }
@@ -290,13 +289,13 @@ impl Collector for SecretPlaces {
         let away = conditions.iter().filter(|condition| condition.is_away).count();
         show(
             "secret_backends_away",
-            "Backends of secrets that can't be asked; their last values stay in use",
+            "Secret backends that can't be reached; their last values stay in use",
             count(away),
         )?;
         let stale = conditions.iter().map(|condition| condition.stale).sum();
         show(
             "secret_references_stale",
-            "Secrets of backends whose values could not be read again when they were to be",
+            "References to secret backends whose last refresh failed; their last values stay in use",
             count(stale),
         )
     }
@@ -314,17 +313,17 @@ impl std::fmt::Debug for ControllerWork {
 impl Collector for ControllerWork {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
         let work = work_counts(&self.0);
-        let help = "Objects that a controller has looked at";
+        let help = "Reconciles of a controller";
         let mut metric = encoder.encode_descriptor("reconciles", help, None, MetricType::Counter)?;
         for &(controller, counts) in &work {
             ConstCounter::new(counts.done).encode(metric.encode_family(&[("controller", controller)])?)?;
         }
-        let help = "Objects that a controller has looked at in vain; it tries again";
+        let help = "Failed reconciles of a controller; each is retried";
         let mut metric = encoder.encode_descriptor("reconcile_errors", help, None, MetricType::Counter)?;
         for &(controller, counts) in &work {
             ConstCounter::new(counts.failed).encode(metric.encode_family(&[("controller", controller)])?)?;
         }
-        let help = "Objects that wait for a controller";
+        let help = "Objects that wait in a controller's queue";
         let mut metric = encoder.encode_descriptor("queue_depth", help, None, MetricType::Gauge)?;
         for &(controller, counts) in &work {
             ConstGauge::new(counts.ready as u64).encode(metric.encode_family(&[("controller", controller)])?)?;

@@ -12,56 +12,57 @@ use crate::{
 pub mod names {
     pub const NAME: &str = "farwater-agent";
     pub const NAMESPACE: &str = farwater_api::AGENT_NAMESPACE;
-    /// The Secret with the one-time token, worth nothing after the join.
+    /// The Secret with the one-time token, which is useless after the join.
     pub const JOIN: &str = "farwater-agent-join";
     /// The Secret with the proxy's URL, which may hold a password.
     pub const PROXY: &str = "farwater-agent-proxy";
-    /// The ConfigMap with further authorities.
+    /// The ConfigMap with additional authorities.
     pub const AUTHORITIES: &str = "farwater-agent-ca";
-    /// The ConfigMap with the configuration of plugins.
+    /// The ConfigMap with the plugins file.
     pub const PLUGINS: &str = "farwater-agent-plugins";
-    /// What binds the administrators' account to cluster-admin.
+    /// The ClusterRoleBinding of the administrators' account to cluster-admin.
     pub const ADMINISTRATOR: &str = farwater_api::ADMIN_SERVICE_ACCOUNT;
 }
 
 const TOKEN: &str = "token";
-/// Authorities that may vouch for the hub besides the pinned one.
+/// Folder with the authorities that the agent trusts for the hub besides the pinned one.
 const AUTHORITIES: &str = "/etc/farwater/ca";
 const AUTHORITIES_FILE: &str = "ca.crt";
 const PLUGINS: &str = "/etc/farwater/plugins";
 const PLUGINS_FILE: &str = "plugins.yaml";
-/// Annotation of the pod.
+/// Annotation of the pod: the digest of the plugins file.
 const PLUGINS_DIGEST: &str = "farwater.dev/plugins-digest";
 const PROXY_KEY: &str = "url";
 const STATE: &str = "/var/lib/farwater-agent";
 const HEALTH_PORT: u16 = 8081;
 
-/// What differs from cluster to cluster.
+/// Settings of one cluster's agent.
 #[derive(Clone, Debug, Default)]
 pub struct Agent {
-    /// The whole reference, by tag or digest.
+    /// Full image reference, with a tag or digest.
     pub image: String,
-    /// Where it reaches the hub: `https://HOST[:PORT]`.
+    /// URL of the hub: `https://HOST[:PORT]`.
     pub hub: String,
-    /// `sha256:HEX` of the hub's authority.
+    /// Digest of the hub's authority: `sha256:HEX`.
     pub ca_pin: String,
-    /// For the first start only; without it, the Secret is expected to be there or the agent to have joined.
+    /// One-time token for the first start. None: the Secret exists already, or the agent has joined before.
     pub join_token: Option<String>,
-    /// The HTTP proxy on its way to the hub: `http://[USER:PASSWORD@]HOST:PORT`.
+    /// HTTP proxy to the hub: `http://[USER:PASSWORD@]HOST:PORT`. None: no proxy.
     pub https_proxy: Option<String>,
-    /// PEM of authorities that may vouch for the hub besides the pinned one: a company's, for what stands in between.
+    /// PEM of further authorities that the agent trusts for the hub, such as a company's for a TLS proxy in between.
     pub authorities: Option<String>,
-    /// The programs that services may name as renderers, as the agent reads them: YAML. They come by `mounts`.
+    /// YAML of the plugins file: the programs that services may use as renderers. `mounts` brings them into the pod.
     pub plugins: Option<String>,
     pub mounts: Mounts,
     pub limits: Limits,
-    /// Further variables: `NO_PROXY`, `FARWATER_LOG`.
+    /// Additional environment variables, such as `NO_PROXY` and `FARWATER_LOG`.
     pub environment: Vec<(String, String)>,
-    /// Whether services of the administrators' namespace may do anything in the cluster, as they may by default.
+    /// Whether services of the admin namespace may do anything in the cluster. The chart and `cluster join` default to
+    /// true.
     pub bind_administrator: bool,
 }
 
-/// The agent's own limits, as its options of these names. An empty one means the agent's default.
+/// The agent's own limits. Each field is the agent's option of the same name. Empty: the agent's default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
     pub allow_accounts: Vec<String>,
@@ -83,14 +84,14 @@ impl Limits {
     }
 }
 
-/// How programs and files of somebody else's get into its pod; as Kubernetes has these fields.
+/// Fields of the pod that bring other programs and files into it, as in Kubernetes.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Mounts {
-    /// Those without a `securityContext` get that of the agent, as its namespace takes no pod with less.
+    /// A container without a `securityContext` gets the agent's, because the namespace refuses pods with a weaker one.
     pub init_containers: Vec<Value>,
     pub volumes: Vec<Value>,
-    /// Of the agent's container.
+    /// Mounts of the agent's container.
     pub volume_mounts: Vec<Value>,
 }
 
@@ -99,7 +100,7 @@ impl Agent {
         Part { name: names::NAME, component: "agent", namespace: AGENT_NAMESPACE, version: env!("CARGO_PKG_VERSION") }
     }
 
-    /// In the order in which they have to be made.
+    /// The objects, in the order in which they must be created.
     pub fn objects(&self) -> Vec<Value> {
         let part = Self::part();
         let mut objects = vec![
@@ -138,7 +139,7 @@ impl Agent {
             let map = json!({"data": {PLUGINS_FILE: text}});
             objects.push(part.object("v1", "ConfigMap", names::PLUGINS, map));
         }
-        // Only the node asks it how it is, and no policy keeps nodes out.
+        // Only the node probes the pod, and no policy blocks nodes.
         objects.extend([part.network_policy(json!([])), part.disruption_budget(), self.deployment()]);
         objects
     }
@@ -186,7 +187,7 @@ impl Agent {
             "args": ["--log-format", "json", "--health-listen", format!("[::]:{HEALTH_PORT}")],
             "env": variables,
             "ports": [{"name": "health", "containerPort": HEALTH_PORT}],
-            // It answers these without its hub and without its API server: a restart mends neither.
+            // The agent answers these probes without its hub or API server, because a restart would fix neither.
             "livenessProbe": probe("/livez", "health", "HTTP", seconds(20, 3)),
             "readinessProbe": probe("/readyz", "health", "HTTP", seconds(5, 3)),
             "resources": {
@@ -201,7 +202,7 @@ impl Agent {
         }
         let mut template = part.pod(pod, container);
         if let Some(text) = &self.plugins {
-            // They are read at the start: other ones are another pod.
+            // The agent reads plugins only at its start: the digest restarts the pod when they change.
             template["metadata"]["annotations"] = json!({PLUGINS_DIGEST: Digest::of(text).to_string()});
         }
         part.object(
@@ -210,8 +211,8 @@ impl Agent {
             names::NAME,
             json!({"spec": {
                 "replicas": 1,
-                // A new version stands by until it has shown that it reaches the hub; only then the old one ends. Which of
-                // the two acts, a Lease decides.
+                // The old pod ends only after the new one has proven that it reaches the hub. Until then a Lease
+                // decides which of the two is active.
                 "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}},
                 "minReadySeconds": 5,
                 "revisionHistoryLimit": 2,

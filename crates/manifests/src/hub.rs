@@ -1,4 +1,4 @@
-//! The hub in a cluster. It needs no rights there: it never talks to the cluster that it runs in.
+//! The hub in a cluster. The hub needs no rights there, because it never calls the API server of that cluster.
 
 use serde_json::{Value, json};
 
@@ -8,42 +8,42 @@ use names::DATA;
 pub mod names {
     pub const NAME: &str = "farwater-hub";
     pub const NAMESPACE: &str = "farwater-hub";
-    /// The container, for whoever runs a command in it.
+    /// The container's name, needed to run a command in it.
     pub const CONTAINER: &str = "hub";
     pub const SERVICE_PORT: u16 = 443;
-    /// Where the volume with everything that it keeps is mounted.
+    /// Mount path of the volume with all of the hub's data.
     pub const DATA: &str = "/var/lib/farwater";
 }
 
-/// Where a Secret with the server's certificate is mounted.
+/// Mount path of the Secret with the server's certificate.
 const TLS: &str = "/etc/farwater/tls";
 const PORT: u16 = 8443;
-/// For the pod's group, which is ours: 0440.
+/// File mode 0440: readable by the pod's group, which is the hub's.
 const SECRET_MODE: u32 = 0o440;
-/// Requests that run get 10 s to end, and the database some more to be closed.
+/// Running requests get 10 s to finish, and the rest is for closing the database.
 const GRACE_SECONDS: u64 = 30;
 
-/// What differs from place to place.
+/// Settings of an installation.
 #[derive(Clone, Debug)]
 pub struct Hub {
-    /// The whole reference, by tag or digest.
+    /// Full image reference, with a tag or digest.
     pub image: String,
-    /// Where agents and people reach it: `https://HOST[:PORT]`; none: the name of its Service, for this cluster alone.
+    /// URL at which agents and people reach the hub: `https://HOST[:PORT]`. None: its Service, for this cluster alone.
     pub url: Option<String>,
     pub exposure: Exposure,
     pub database: Database,
     pub tls: Tls,
-    /// Of the volume with keys, mirrors and (unless there is PostgreSQL) the database.
+    /// Size of the volume with keys, mirrors and, without PostgreSQL, the database.
     pub storage: String,
     pub storage_class: Option<String>,
 }
 
-/// The type of its Service.
+/// Type of the hub's Service.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Exposure {
     #[default]
     ClusterIp,
-    /// At the port of the hub's URL, if that names one.
+    /// Uses the port of the hub's URL, if the URL names one.
     NodePort,
     LoadBalancer,
 }
@@ -63,17 +63,17 @@ pub enum Database {
     /// A file on the volume.
     #[default]
     Sqlite,
-    /// A Secret in the hub's namespace with the URL under `url`, and the password, if that isn't in it, under `password`.
+    /// A Secret in the hub's namespace: `url` has the URL, and `password` the password if the URL has none.
     Postgres { secret: String },
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Tls {
-    /// The hub's own authority.
+    /// A certificate of the hub's own authority.
     #[default]
     Own,
-    /// A Secret of type `kubernetes.io/tls` in the hub's namespace, as cert-manager keeps it: its `ca.crt`, or a public authority,
-    /// has issued the certificate. Read again when it changes.
+    /// A Secret of type `kubernetes.io/tls` in the hub's namespace, as cert-manager creates it. Its `ca.crt` or a
+    /// public authority has issued the certificate. The hub reads the certificate again when it changes.
     Secret { name: String },
 }
 
@@ -91,7 +91,7 @@ impl Default for Hub {
     }
 }
 
-/// Of `https://HOST:PORT`.
+/// Port of `https://HOST:PORT`. None: the URL has no port.
 fn port_of(url: &str) -> Option<u16> {
     url.trim_end_matches('/').rsplit_once(':')?.1.parse().ok()
 }
@@ -106,12 +106,12 @@ impl Hub {
         }
     }
 
-    /// Where the Service is reached from inside the cluster.
+    /// URL of the Service inside the cluster.
     pub fn service_url() -> String {
         format!("https://{}.{}.svc", names::NAME, names::NAMESPACE)
     }
 
-    /// In the order in which they have to be made.
+    /// The objects, in the order in which they must be created.
     pub fn objects(&self) -> Vec<Value> {
         let part = Self::part();
         let mut port = json!({"name": "https", "port": names::SERVICE_PORT, "targetPort": "https"});
@@ -167,7 +167,7 @@ impl Hub {
         let mut mounts = vec![json!({"name": "data", "mountPath": DATA}), json!({"name": "tmp", "mountPath": "/tmp"})];
         let mut volumes = vec![json!({"name": "tmp", "emptyDir": {"sizeLimit": "1Gi"}})];
         if let Tls::Secret { name } = &self.tls {
-            // A whole folder: the node replaces single files never.
+            // Mount the whole folder, because the node never updates files that are mounted one by one.
             mounts.push(json!({"name": "tls", "mountPath": TLS, "readOnly": true}));
             volumes.push(json!({"name": "tls", "secret": {"secretName": name, "defaultMode": SECRET_MODE}}));
         }
@@ -175,7 +175,7 @@ impl Hub {
             "image": self.image,
             "env": self.environment(),
             "ports": [{"name": "https", "containerPort": PORT}],
-            // A first start with many objects may take a while; so may a migration.
+            // The first start with many objects may take a while, and so may a migration.
             "startupProbe": probe("/readyz", "https", "HTTPS", timing(2, 150)),
             "livenessProbe": probe("/livez", "https", "HTTPS", timing(20, 3)),
             "readinessProbe": probe("/readyz", "https", "HTTPS", timing(5, 2)),

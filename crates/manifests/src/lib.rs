@@ -1,5 +1,5 @@
-//! What puts hub and agent into a cluster, as data: `farwater install` and `farwater cluster join` apply these objects, and the
-//! Helm charts give the same.
+//! The Kubernetes objects of hub and agent. `farwater install` and `farwater cluster join` apply them, and the Helm
+//! charts create the same ones.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
@@ -11,10 +11,10 @@ pub mod rules;
 pub use agent::{Agent, Limits, Mounts};
 pub use hub::{Database, Exposure, Hub, Tls};
 
-/// Names that other programs look for.
+/// Names of objects that other programs look up.
 pub mod names {
     pub use crate::{agent::names as agent, hub::names as hub};
 }
 
-/// The release that an object belongs to, of its labels.
+/// Label with the version of the release that an object belongs to.
 pub const VERSION_LABEL: &str = "app.kubernetes.io/version";

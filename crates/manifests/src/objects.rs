@@ -1,13 +1,13 @@
-//! What the objects of both programs have in common.
+//! Parts that the objects of hub and agent share.
 
 use serde_json::{Map, Value, json};
 
 use crate::rules::Rule;
 
-/// Who containers run as: the images' user.
+/// User id of containers: the user of the images.
 const USER: u64 = 65532;
 
-/// Of one program: its name, and where its objects are.
+/// One program: its name, and the namespace of its objects.
 #[derive(Clone, Copy)]
 pub struct Part {
     pub name: &'static str,
@@ -17,7 +17,7 @@ pub struct Part {
 }
 
 impl Part {
-    /// What its pods are found by.
+    /// Labels that select the program's pods.
     pub fn selector(self) -> Value {
         json!({"app.kubernetes.io/name": "farwater", "app.kubernetes.io/component": self.component})
     }
@@ -29,7 +29,7 @@ impl Part {
         labels
     }
 
-    /// An object of the whole cluster; `content` is all but its type and metadata.
+    /// A cluster-scoped object. `content` is everything except its type and metadata.
     pub fn cluster_object(self, api_version: &str, kind: &str, name: &str, content: Value) -> Value {
         let mut object = json!({
             "apiVersion": api_version, "kind": kind, "metadata": {"name": name, "labels": self.labels()},
@@ -38,14 +38,14 @@ impl Part {
         object
     }
 
-    /// An object in its namespace.
+    /// An object in the program's namespace.
     pub fn object(self, api_version: &str, kind: &str, name: &str, content: Value) -> Value {
         let mut object = self.cluster_object(api_version, kind, name, content);
         object["metadata"]["namespace"] = json!(self.namespace);
         object
     }
 
-    /// Nothing in it needs rights on its node.
+    /// The program's namespace. Its pods need no rights on their node, so it enforces the strictest pod security.
     pub fn namespace_object(self) -> Value {
         let mut namespace = self.cluster_object("v1", "Namespace", self.namespace, json!({}));
         namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] = json!("restricted");
@@ -84,7 +84,7 @@ impl Part {
         ]
     }
 
-    /// A pod of one container, with what every pod of ours has.
+    /// A pod template with one container, and the fields that hub and agent share.
     pub fn pod(self, pod: Value, container: Value) -> Value {
         let mut only = guarded(json!({
             "name": self.component,
@@ -101,7 +101,7 @@ impl Part {
                 "seccompProfile": {"type": "RuntimeDefault"},
             },
             "containers": [only],
-            // Only weighs where there are several: one that is alone goes anywhere.
+            // Matters only with several pods: a single one may run on any node.
             "topologySpreadConstraints": [{
                 "maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway",
                 "labelSelector": {"matchLabels": self.selector()},
@@ -111,7 +111,8 @@ impl Part {
         json!({"metadata": {"labels": self.labels()}, "spec": spec})
     }
 
-    /// Lets in what is named by `ingress`, and everything out: repositories, databases and hubs lie anywhere.
+    /// Allows only the given `ingress`. Egress is not restricted, because repositories, databases and hubs may be
+    /// anywhere.
     pub fn network_policy(self, ingress: Value) -> Value {
         self.object(
             "networking.k8s.io/v1",
@@ -123,7 +124,7 @@ impl Part {
         )
     }
 
-    /// One at a time may be evicted: a single pod must not hold up a node's drain.
+    /// Allows the eviction of one pod at a time. A single pod must not block the drain of its node.
     pub fn disruption_budget(self) -> Value {
         self.object(
             "policy/v1",
@@ -139,7 +140,7 @@ impl Part {
 pub const RBAC_GROUP: &str = "rbac.authorization.k8s.io";
 pub const RBAC: &str = "rbac.authorization.k8s.io/v1";
 
-/// A container that has no rights on its node, unless it says what it has.
+/// Adds a `securityContext` without any rights on the node, unless the container has its own.
 pub fn guarded(mut container: Value) -> Value {
     if container["securityContext"].is_null()
         && let Some(fields) = container.as_object_mut()
@@ -152,19 +153,19 @@ pub fn guarded(mut container: Value) -> Value {
     container
 }
 
-/// Lays the fields of one object over another's.
+/// Overwrites fields of `object` with those of `over`.
 pub fn merge(object: &mut Value, over: Value) {
     if let (Some(fields), Value::Object(over)) = (object.as_object_mut(), over) {
         fields.extend(over);
     }
 }
 
-/// `env` of a container.
+/// The `env` list of a container.
 pub fn environment<'a>(pairs: impl IntoIterator<Item = (&'a str, String)>) -> Vec<Value> {
     pairs.into_iter().map(|(name, value)| json!({"name": name, "value": value})).collect()
 }
 
-/// A probe of an HTTP path.
+/// A probe that requests an HTTP path.
 pub fn probe(path: &str, port: &str, scheme: &str, timing: Map<String, Value>) -> Value {
     let mut probe = json!({"httpGet": {"path": path, "port": port, "scheme": scheme}});
     merge(&mut probe, Value::Object(timing));

@@ -1,17 +1,18 @@
-//! Rights in a cluster, each with its reason: manifests, chart and documentation say the same. The hub needs none.
+//! The agent's rights in a cluster, each with its purpose. Manifests and `docs/rights.md` are made from these rules,
+//! and the chart has the same ones. The hub needs no rights.
 
 use serde_json::{Value, json};
 
 /// A rule of a Role or ClusterRole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// `""` is the core group.
+    /// API groups. `""` is the core group.
     pub groups: &'static [&'static str],
     pub resources: &'static [&'static str],
-    /// Empty: all of them.
+    /// Names of the objects. Empty: all objects.
     pub names: &'static [&'static str],
     pub verbs: &'static [&'static str],
-    /// Reads after "it may do this to".
+    /// Purpose of the rule, as the end of "it may do this to …".
     pub why: &'static str,
 }
 
@@ -25,40 +26,40 @@ impl Rule {
     }
 }
 
-/// Of the agent in the whole cluster. Objects of services are looked up, applied, watched and deleted as the account that a
-/// grant names, with that account's rights and no others.
+/// The agent's rights in the whole cluster. The agent reads, applies, watches and deletes objects of services as the
+/// account that a grant names, with only that account's rights.
 pub const AGENT_IN_CLUSTER: &[Rule] = &[
     Rule {
         groups: &[""],
         resources: &["serviceaccounts"],
         names: &[],
         verbs: &["impersonate"],
-        why: "act as the account that a service's grant names; add resourceNames to narrow it to some accounts",
+        why: "act as the service account that a service's grant names; add resourceNames to limit the accounts",
     },
     Rule {
         groups: &[""],
         resources: &["namespaces"],
         names: &[],
         verbs: &["get"],
-        why: "know whether a service's namespace is there, and tell this cluster from others by the uid of kube-system",
+        why: "check that a service's namespace exists, and identify the cluster by the uid of kube-system",
     },
 ];
 
-/// Of the agent in its own namespace.
+/// The agent's rights in its own namespace.
 pub const AGENT_IN_NAMESPACE: &[Rule] = &[
     Rule {
         groups: &[""],
         resources: &["secrets"],
         names: &[],
         verbs: &["get", "list", "create", "patch", "delete"],
-        why: "keep its identity, the last desired state, inventories and small bundles where they outlive its pod",
+        why: "store its identity, the last desired state, inventories and small bundles, so that they outlive its pod",
     },
     Rule {
         groups: &["coordination.k8s.io"],
         resources: &["leases"],
         names: &[],
         verbs: &["create"],
-        why: "make the Lease that decides which of two agents acts",
+        why: "create the Lease that decides which of two agents is active",
     },
     Rule {
         groups: &["coordination.k8s.io"],
@@ -72,57 +73,62 @@ pub const AGENT_IN_NAMESPACE: &[Rule] = &[
         resources: &["deployments"],
         names: &["farwater-agent"],
         verbs: &["get", "patch"],
-        why: "change itself to the version that its hub wants, and go back",
+        why: "update itself to the version that its hub wants, and roll back",
     },
     Rule {
         groups: &[""],
         resources: &["pods"],
         names: &[],
         verbs: &["list"],
-        why: "say why a new version of it does not start",
+        why: "report why a new version of the agent does not start",
     },
 ];
 
-/// The page of the documentation.
+/// Text of `docs/rights.md`.
 pub fn page() -> String {
     format!(
         "# What the agent may do, and why\n\n\
-         Objects of services are looked up, applied, watched and deleted as the service account that a\n\
-         [ClusterGrant](kinds/clustergrant.md) names, with that account's rights and no others. Services of the hub's namespace\n\
-         `farwater-admin` are applied as `farwater-system/farwater-administrator`, which `cluster join` binds to `cluster-admin`; the\n\
-         chart leaves that out with `bindAdministrator: false`.\n\n\
-         The hub has no rights in any cluster. But it signs what the agent does, so a hub in wrong hands could have it act as any account of the\n\
-         cluster. Limits of the agent's own hold against that.\n\
+         The agent reads, applies, watches and deletes objects of services as the service account that a\n\
+         [ClusterGrant](kinds/clustergrant.md) names. It has only that account's rights there. For services of the hub's\n\
+         namespace `farwater-admin` it acts as `farwater-system/farwater-administrator`. `cluster join` binds that account to\n\
+         `cluster-admin`; the chart does not with `bindAdministrator: false`.\n\n\
+         The hub has no rights in any cluster. But it signs the agent's desired state, so a compromised hub could make the agent\n\
+         act as any account of the cluster. The agent's own limits restrict this.\n\
          \n\
          ## What no hub can widen\n\
          \n\
          | option of the agent, and of `farwater cluster join` | value of the chart | without it |\n\
          |---|---|---|\n\
-         | `--allow-accounts PATTERN,…` | `limits.allowAccounts` | services may act as any account but those of `kube-system`, `kube-public` and `kube-node-lease` |\n\
-         | `--allow-namespaces PATTERN,…` | `limits.allowNamespaces` | services may read and change any namespace but these three |\n\
-         | `--deny-kinds PATTERN,…` | `limits.denyKinds` | services may change each kind that their account may |\n\
-         | `--max-deletions N` | `limits.maxDeletions` | 1000 objects are deleted per minute; further ones wait |\n\
+         | `--allow-accounts PATTERN,…` | `limits.allowAccounts` | services may act as any account, except those of `kube-system`, `kube-public` and `kube-node-lease` |\n\
+         | `--allow-namespaces PATTERN,…` | `limits.allowNamespaces` | services may read and change any namespace, except these three |\n\
+         | `--deny-kinds PATTERN,…` | `limits.denyKinds` | services may change every kind that their account may change |\n\
+         | `--max-deletions N` | `limits.maxDeletions` | the agent deletes at most 1000 objects per minute; further deletions wait |\n\
          \n\
-         A pattern of accounts is `NAMESPACE/NAME`, one of kinds `RESOURCE[.GROUP]`; `*` stands for anything, but for none of the three namespaces\n\
-         of the cluster itself: these are allowed by their full names. Services in `kube-system` need `--allow-namespaces '*,kube-system'`, and also\n\
-         `--allow-accounts '*/*,kube-system/*'` if their grant names an account of `kube-system`. No option allows the agent's own namespace. An object\n\
-         that a limit refuses is reported as refused, with the option. The status of the Cluster shows the limits (`status.agentLimits`).\n\
+         A pattern for accounts is `NAMESPACE/NAME`, and a pattern for kinds is `RESOURCE[.GROUP]`. `*` matches anything except\n\
+         the three namespaces of the cluster itself. These are allowed only by their full names:\n\
          \n\
-         **These limits narrow what the agent asks for, not what follows from it:**\n\
+         - Services in `kube-system` need `--allow-namespaces '*,kube-system'`.\n\
+         - If their grant names an account of `kube-system`, they also need `--allow-accounts '*/*,kube-system/*'`.\n\
          \n\
-         - An account that may create Pods and cluster role bindings can do anything through a Pod of its own. The account of the administrators,\n\
-         \x20 `farwater-system/farwater-administrator`, is one. Against a hub in wrong hands, install with `bindAdministrator: false` (or without that\n\
-         \x20 account in `--allow-accounts`), and deploy by accounts of narrower rights.\n\
-         - A Namespace or a CustomResourceDefinition counts as one deletion, with all that goes with it: `--deny-kinds\n\
-         \x20 namespaces,customresourcedefinitions.apiextensions.k8s.io` has the agent neither change nor delete them.\n\
-         - An AgentPolicy may install another version of the agent, also one without limits. If the hub must not\n\
-         \x20 choose it, take `patch` on Deployments out of the Role below, and update agents yourself.\n\
-         - A list over all namespaces is not narrowed: RBAC decides that.\n\n\
+         No option allows the agent's own namespace. The agent reports an object that a limit refuses as refused, and names the\n\
+         option. The status of the Cluster shows the limits (`status.agentLimits`).\n\
+         \n\
+         **These limits apply to the agent's own requests, not to their consequences:**\n\
+         \n\
+         - An account that may create Pods and cluster role bindings can do anything through its own Pod. The administrators'\n\
+         \x20 account, `farwater-system/farwater-administrator`, is one. To protect a cluster against a compromised hub, install\n\
+         \x20 with `bindAdministrator: false`, or leave that account out of `--allow-accounts`. Then deploy with accounts that\n\
+         \x20 have fewer rights.\n\
+         - Deleting a Namespace or a CustomResourceDefinition counts as one deletion, with everything in it. With `--deny-kinds\n\
+         \x20 namespaces,customresourcedefinitions.apiextensions.k8s.io` the agent neither changes nor deletes them.\n\
+         - An AgentPolicy may install another version of the agent, even one without limits. If the hub must not choose the\n\
+         \x20 version, remove `patch` on Deployments from the Role below, and update agents yourself.\n\
+         - A list over all namespaces is not limited: RBAC decides it.\n\n\
          ## In the whole cluster (ClusterRole `farwater-agent`)\n\n{}\n\
-         Discovery and `/version` are allowed to every authenticated user by Kubernetes' own `system:discovery`.\n\n\
+         Kubernetes' own `system:discovery` allows discovery and `/version` to every authenticated user.\n\n\
          ## In its namespace, `farwater-system` (Role `farwater-agent`)\n\n{}\n\
-         **Whoever reads Secrets there is the agent**, and whoever may change its Deployment too: give nobody rights in that\n\
-         namespace.\n",
+         **A user who can read Secrets in this namespace can act as the agent.** So can a user who may change its Deployment.\n\
+         Give no one rights in this namespace.\n",
         table(AGENT_IN_CLUSTER),
         table(AGENT_IN_NAMESPACE)
     )

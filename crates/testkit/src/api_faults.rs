@@ -1,5 +1,5 @@
-//! Stands between an agent and its cluster's API server, with TLS and HTTP/2 as that has, and does what a hostile or overloaded one
-//! does.
+//! A proxy between an agent and its cluster's API server, with TLS and HTTP/2. It behaves like a hostile or overloaded
+//! API server.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -37,73 +37,75 @@ use tokio_util::{
 
 use crate::{Plane, authority::Authority, https};
 
-/// What a refused request is told to wait.
+/// Value of Retry-After for a refused request.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
-/// A watch that loses its version while it runs does so within this time.
+/// Maximum time until a running watch loses its version.
 const EXPIRES_WITHIN: Duration = Duration::from_secs(2);
-/// What API servers say then.
+/// Event that API servers send in that case.
 const EXPIRED: &str = r#"{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"too old resource version: a fault","reason":"Expired","code":410}}"#;
-/// Clocks of two processes and a busy machine: a request this much early is not.
+/// Allowed difference between the clocks of two processes on a busy machine. A request this much early does not count.
 const TOLERANCE: Duration = Duration::from_millis(50);
 
-/// What is done to requests. Nothing by default.
+/// Faults for requests. None by default.
 #[derive(Clone, Debug, Default)]
 pub struct Faults {
-    /// The share of requests that is answered 429 or 503, with Retry-After.
+    /// Share of requests that are answered with 429 or 503, and Retry-After.
     pub refused: f64,
-    /// Writes of paths that contain the first are answered 429, and told to wait so long.
+    /// Writes to paths that contain the text are answered with 429, and the duration as Retry-After.
     pub throttled: Option<(String, Duration)>,
-    /// So many writes of paths that contain the first lose their connection with all that is on it: each other one after it was done.
+    /// Number of writes to paths that contain the text whose connection is closed, with all requests on it. Every other
+    /// one is executed first.
     pub lost: Option<(String, u64)>,
-    /// Each request waits up to this long.
+    /// Maximum delay of each request.
     pub latency: Duration,
-    /// The share of watches that is told that its version is gone.
+    /// Share of watches that are refused because their version is gone.
     pub expired: f64,
-    /// The share of watches that is told so while it runs: by an event, after which the stream ends.
+    /// Share of running watches that get an event that their version is gone. Then the stream ends.
     pub expired_later: f64,
-    /// Watches end after this long, in the middle of a line. The faults of single lines are not for these.
+    /// Watches end after this time, in the middle of a line. Faults of single lines don't apply to them.
     pub cut: Option<Duration>,
-    /// What comes on a watch is held back, and all after it: it stays open and silent, also when this is over.
+    /// The next event of a watch and all later ones are held back. The watch stays open and silent, even after this
+    /// fault ends.
     pub stall: bool,
-    /// Watches say nothing of objects of this name.
+    /// Watches leave out objects with this name.
     pub swallow: Option<String>,
-    /// Reads of paths that contain the first are answered with the second.
+    /// Reads of paths that contain the text are answered with the status.
     pub reads: Option<(String, u16)>,
-    /// Lists have so many objects on a page, whatever is asked for: an API server may give fewer.
+    /// Page size of lists, whatever the client requests. An API server may return fewer objects than requested.
     pub page: Option<usize>,
 }
 
-/// What was seen.
+/// Observed requests.
 #[derive(Clone, Debug, Default, serde::Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Seen {
     pub requests: u64,
     pub writes: u64,
-    /// First pages, as often as they were asked for.
+    /// First pages of lists, counting repeated requests.
     pub lists: u64,
-    /// Further pages.
+    /// Further pages of lists.
     pub pages: u64,
-    /// Lists of all namespaces that were let through: what a watch begins with.
+    /// Lists of all namespaces that were let through. A watch begins with one.
     pub wide_lists: u64,
     pub watches: u64,
     pub refused: u64,
-    /// Connections that were opened.
+    /// Opened connections.
     pub connections: u64,
-    /// Writes that lost theirs.
+    /// Writes that lost their connection.
     pub lost: u64,
     pub expired: u64,
     pub expired_later: u64,
     pub cut: u64,
-    /// Lines of watches: those that were held back, and those that were left out.
+    /// Lines of watches that were held back, and lines that were left out.
     pub stalled: u64,
     pub swallowed: u64,
-    /// Requests that came again before they were told to, and how much.
+    /// Requests that were repeated before their Retry-After, with the difference.
     pub early: Vec<String>,
 }
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 type Body = UnsyncBoxBody<Bytes, BoxError>;
-/// How often what was asked for, by verb and resource as Kubernetes names them; what is no resource goes by its path.
+/// Number of requests by verb and resource, as Kubernetes names them. For a non-resource request, the path.
 pub type Asked = BTreeMap<(String, String), u64>;
 
 struct State {
@@ -111,11 +113,11 @@ struct State {
     seen: Seen,
     asked: Asked,
     random: StdRng,
-    /// When a request may come again, see [`identity`].
+    /// Earliest time of the next attempt, by [`identity`].
     not_before: HashMap<(Method, String), Instant>,
 }
 
-/// A reverse proxy in front of a plane. Dropped, it ends.
+/// A reverse proxy in front of a plane. Ends when dropped.
 pub struct ApiFaults {
     kubeconfig: PathBuf,
     state: Arc<Mutex<State>>,
@@ -129,7 +131,7 @@ impl Drop for ApiFaults {
 }
 
 impl ApiFaults {
-    /// Its kubeconfig, for an agent, is written into `folder`.
+    /// Writes the proxy's kubeconfig, for an agent, into `folder`.
     pub async fn start(plane: &Plane, folder: &Path, seed: u64) -> Result<Self> {
         let client = plane.client().await?;
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
@@ -170,7 +172,7 @@ fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Who asks is the plane's administrator to the API server.
+/// The API server sees all requests as those of the plane's administrator.
 fn write_kubeconfig(path: &Path, address: SocketAddr, authority: &Authority) -> Result<()> {
     let authority = BASE64.encode(authority.pem());
     let cluster = json!({"server": format!("https://{address}"), "certificate-authority-data": authority});
@@ -217,7 +219,7 @@ fn is_first_page(path: &str) -> bool {
     is_list(path) && !path.contains("&continue=")
 }
 
-/// The same list with so many objects on a page at most.
+/// The list with at most so many objects on a page.
 fn shorten_page(path: &str, page: usize) -> String {
     let Some((before, rest)) = path.split_once("limit=") else { return path.to_owned() };
     let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
@@ -225,7 +227,7 @@ fn shorten_page(path: &str, page: usize) -> String {
     format!("{before}limit={}{after}", asked.parse().map_or(page, |asked: usize| asked.min(page)))
 }
 
-/// Verb and resource.
+/// Verb and resource of a request.
 fn subject(method: &Method, path: &str) -> (String, String) {
     let verb = if is_watch(path) {
         "WATCH"
@@ -246,7 +248,7 @@ fn subject(method: &Method, path: &str) -> (String, String) {
     (verb.to_owned(), resource.to_owned())
 }
 
-/// What becomes of one request.
+/// What happens to a request.
 enum Fate {
     Pass {
         latency: Duration,
@@ -257,20 +259,20 @@ enum Fate {
         latency: Duration,
         retry_after: Duration,
     },
-    /// The connection is closed. `done`: what was asked for is done before.
+    /// The connection is closed. `done`: the request is executed first.
     Lose {
         done: bool,
     },
     Expire,
 }
 
-/// How a watch ends, and when.
+/// How and when a watch ends.
 enum End {
     Cut(Duration),
     Expired(Duration),
 }
 
-/// What is asked for, so that it is known again. What is created is named by its body alone.
+/// Identity of a request, to recognize its next attempt. A create is identified only by its body.
 fn identity(method: &Method, path: &str, body: &[u8]) -> (Method, String) {
     let created = (*method == Method::POST).then(|| serde_json::from_slice::<serde_json::Value>(body).ok()).flatten();
     let name = created.as_ref().and_then(|object| object["metadata"]["name"].as_str());
@@ -345,7 +347,7 @@ fn decide(state: &mut State, method: &Method, path: &str, body: &[u8]) -> Fate {
     Fate::Pass { latency, end }
 }
 
-/// What becomes of one line of a watch.
+/// What happens to one line of a watch.
 enum LineFate {
     Pass,
     Hold,
@@ -461,7 +463,7 @@ fn expire_after(time: Duration, body: kube::client::Body, state: Arc<Mutex<State
     UnsyncBoxBody::new(StreamBody::new(frames))
 }
 
-/// A watch, each line of which meets the faults of its moment.
+/// A watch. Each of its lines gets the faults of that moment.
 fn line_by_line(
     body: kube::client::Body,
     state: Arc<Mutex<State>>,

@@ -1,4 +1,5 @@
-//! The part of a Git host's API that gives tokens to apps, as GitHub's does: it checks the request's signature.
+//! A fake of the part of a Git host's API that issues tokens to apps, like GitHub's. It verifies the request's
+//! signature.
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -22,7 +23,7 @@ use crate::process::bare_command;
 pub const APP: &str = "4711";
 pub const INSTALLATION: &str = "815";
 
-/// Dropped, it ends.
+/// Ends when dropped.
 pub struct AppApi {
     address: SocketAddr,
     key: String,
@@ -35,7 +36,7 @@ struct State {
     life: Duration,
     given: usize,
     refused: Vec<String>,
-    /// Answered instead, if set.
+    /// Answer to send instead. None: the usual one.
     status: Option<u16>,
 }
 
@@ -69,22 +70,22 @@ impl AppApi {
         format!("http://{}/api/v3", self.address)
     }
 
-    /// The app's private key, PEM.
+    /// PEM of the app's private key.
     pub fn key(&self) -> &str {
         &self.key
     }
 
-    /// What a token is that was given as the `n`th, beginning with 1.
+    /// The `n`th issued token, counted from 1.
     pub fn token(n: usize) -> String {
         format!("ghs_{n:036}")
     }
 
-    /// Tokens that were given.
+    /// Number of issued tokens.
     pub fn given(&self) -> usize {
         self.state().given
     }
 
-    /// Why requests were refused.
+    /// Reasons why requests were refused.
     pub fn refused(&self) -> Vec<String> {
         self.state().refused.clone()
     }

@@ -1,4 +1,4 @@
-//! Certificate authorities of others: a company's, or what cert-manager runs.
+//! External certificate authorities, such as a company's or cert-manager's.
 
 use std::time::{Duration, SystemTime};
 
@@ -7,7 +7,7 @@ use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
 };
 
-/// A certificate and its key, PEM.
+/// A certificate and its key, as PEM.
 #[derive(Clone, Debug)]
 pub struct Pair {
     pub certificate: String,
@@ -40,17 +40,17 @@ impl Authority {
         &self.pair.certificate
     }
 
-    /// A server's or a client's certificate that began an hour ago and holds for some more.
+    /// A certificate for a server or client. It began an hour ago and is valid for some more hours.
     pub fn issue(&self, names: &[&str], hours: u32) -> Result<Pair> {
         self.issue_between(names, HOUR, HOUR * hours)
     }
 
-    /// One that ended an hour ago.
+    /// A certificate that expired an hour ago.
     pub fn issue_expired(&self, names: &[&str]) -> Result<Pair> {
         self.issue_between(names, HOUR * 2, Duration::ZERO)
     }
 
-    /// It began `ago` and ends `ahead`, or an hour ago where that is nothing.
+    /// A certificate that began `ago` and ends in `ahead`. Without `ahead` it expired an hour ago.
     fn issue_between(&self, names: &[&str], ago: Duration, ahead: Duration) -> Result<Pair> {
         let key = KeyPair::generate()?;
         let mut params = CertificateParams::new(names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>())?;

@@ -1,5 +1,5 @@
-//! The part of Slack's API and of Teams' workflows that takes messages, as they document it, and stricter: an unknown field, a wrong token,
-//! or an edit of a message that nobody has posted is refused and kept in mind.
+//! A fake of the parts of Slack's API and Teams' workflows that take messages, as documented but stricter. It refuses
+//! and records an unknown field, a wrong token, or an edit of a message that does not exist.
 
 use anyhow::Result;
 use serde_json::{Value, json};
@@ -7,21 +7,21 @@ use serde_json::{Value, json};
 use crate::fake::{Asked, Fake, Said, only};
 
 pub const TOKEN: &str = "xoxb-4711-only-for-tests";
-/// By this name messages are posted, and by the id edited.
+/// Name and id of the channel: messages are posted with the name and edited with the id.
 pub const CHANNEL: &str = "#deploys";
 pub const CHANNEL_ID: &str = "C024BE91L";
 const HOOK: &str = "/services/T000/B000/s3cret-of-a-hook";
 const FLOW: &str = "/workflows/abc/triggers/manual/paths/invoke";
 const FLOW_QUERY: &str = "api-version=2016-06-01&sig=s3cret-of-a-flow";
-/// Characters of a section.
+/// Maximum number of characters in a section.
 const MAX_TEXT: usize = 3000;
 
 #[derive(Clone, Debug)]
 pub struct Message {
     pub text: String,
-    /// All of it.
+    /// The whole text.
     pub body: Value,
-    /// How often it was edited.
+    /// Number of edits.
     pub edits: usize,
 }
 
@@ -32,7 +32,7 @@ struct State {
     cards: Vec<Message>,
 }
 
-/// Dropped, it ends.
+/// Ends when dropped.
 pub struct ChatServer(Fake<State>);
 
 impl ChatServer {
@@ -40,37 +40,37 @@ impl ChatServer {
         Ok(Self(Fake::start(State::default(), answer).await?))
     }
 
-    /// Of the API.
+    /// URL of the API.
     pub fn api(&self) -> String {
         format!("{}/api", self.0.url())
     }
 
-    /// Of a webhook for one channel: whoever knows it may write there.
+    /// URL of a webhook for one channel. The URL itself grants access.
     pub fn hook(&self) -> String {
         format!("{}{HOOK}", self.0.url())
     }
 
-    /// Of a workflow of Teams.
+    /// URL of a workflow of Teams.
     pub fn flow(&self) -> String {
         format!("{}{FLOW}?{FLOW_QUERY}", self.0.url())
     }
 
-    /// Messages in the channel, as they are now.
+    /// Current messages in the channel.
     pub fn posted(&self) -> Vec<Message> {
         self.0.with(|state| state.posted.clone())
     }
 
-    /// That came by the webhook.
+    /// Messages that came through the webhook.
     pub fn hooked(&self) -> Vec<Message> {
         self.0.with(|state| state.hooked.clone())
     }
 
-    /// That came by the workflow.
+    /// Messages that came through the workflow.
     pub fn cards(&self) -> Vec<Message> {
         self.0.with(|state| state.cards.clone())
     }
 
-    /// Somebody deletes all messages.
+    /// Deletes all messages, as a person could.
     pub fn clear(&self) {
         self.0.with(|state| state.posted.iter_mut().for_each(|message| message.text.clear()));
     }
@@ -119,7 +119,7 @@ fn refuse(error: &str, why: String) -> Answer {
     Err((Said::json(200, &json!({"ok": false, "error": error})), why))
 }
 
-/// Timestamps of Slack name messages of a channel.
+/// Slack identifies the messages of a channel by timestamps.
 fn stamp(index: usize) -> String {
     format!("1700000000.{index:06}")
 }
@@ -157,7 +157,7 @@ fn update(state: &mut State, asked: &Asked) -> Answer {
         return refuse("message_not_found", format!("an edit of an unknown message: {}", message.body["ts"]));
     };
     if state.posted[known].text.is_empty() {
-        // Deleted: that is nobody's mistake.
+        // The message was deleted. That is not a client's mistake.
         return Ok(Said::json(200, &json!({"ok": false, "error": "message_not_found"})));
     }
     let edits = state.posted[known].edits + 1;

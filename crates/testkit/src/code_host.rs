@@ -1,5 +1,5 @@
-//! The part of Git hosts' APIs that gives commits statuses, as GitHub, GitLab and Gitea document it, and stricter: an unknown field, a wrong
-//! token or state is refused and kept in mind.
+//! A fake of the parts of Git hosts' APIs that take commit statuses, as GitHub, GitLab and Gitea document them but
+//! stricter. It refuses and records an unknown field, a wrong token or a wrong state.
 
 use std::{collections::BTreeSet, time::Instant};
 
@@ -10,19 +10,19 @@ use serde_json::{Value, json};
 use crate::fake::{Asked, Fake, Said};
 
 pub const TOKEN: &str = "glpat-only-for-tests-0123456789";
-/// Of the repository.
+/// Name of the repository.
 pub const PATH: &str = "team/infra";
-/// Of one commit under one context.
+/// Maximum number of statuses of a commit in one context.
 const MAX_STATUSES: usize = 1000;
 
-/// One that was taken.
+/// An accepted status.
 #[derive(Clone, Debug)]
 pub struct Status {
     pub commit: String,
     pub context: String,
     pub state: String,
     pub description: String,
-    /// Where whoever clicks on it gets to.
+    /// URL that a click on the status opens.
     pub target: String,
     pub at: Instant,
 }
@@ -33,7 +33,7 @@ struct State {
     taken: Vec<Status>,
 }
 
-/// Dropped, it ends.
+/// Ends when dropped.
 pub struct CodeHost(Fake<State>);
 
 impl CodeHost {
@@ -41,12 +41,12 @@ impl CodeHost {
         Ok(Self(Fake::start(State { kind, commits: BTreeSet::new(), taken: Vec::new() }, answer).await?))
     }
 
-    /// Of the repository, as people see it.
+    /// URL of the repository for people.
     pub fn url(&self) -> String {
         format!("{}/{PATH}", self.0.url())
     }
 
-    /// From now on it has this commit.
+    /// Adds a commit to the repository.
     pub fn push(&self, commit: &str) {
         self.0.with(|state| state.commits.insert(commit.to_owned()));
     }
@@ -55,7 +55,7 @@ impl CodeHost {
         self.0.with(|state| state.taken.clone())
     }
 
-    /// The newest of a commit under a context.
+    /// The newest status of a commit in a context.
     pub fn status(&self, commit: &str, context: &str) -> Option<Status> {
         self.taken().into_iter().rfind(|status| status.commit == commit && status.context == context)
     }
@@ -100,7 +100,7 @@ fn answer(state: &mut State, asked: &Asked) -> Answer {
         return refuse(404, format!("{} {path}", asked.method));
     };
     if !state.commits.contains(commit) {
-        // Also of a host that has not been told of it yet, which is nobody's mistake.
+        // The host may not know the commit yet. That is not a client's mistake.
         return Ok(match state.kind {
             ProviderType::GitHub => Said::json(422, &json!({"message": format!("No commit found for SHA: {commit}")})),
             _ => Said::json(404, &json!({"message": "404 Commit Not Found"})),
@@ -155,7 +155,7 @@ fn status(state: &State, asked: &Asked, commit: &str) -> Result<Result<Status, S
     if state.kind == ProviderType::GitHub && same.clone().count() >= MAX_STATUSES {
         return Err("This SHA and context has reached the maximum number of statuses.".to_owned());
     }
-    // A status that runs can only be ended.
+    // A running status can only be ended.
     let is_stuck = state.kind == ProviderType::GitLab
         && matches!(status.state.as_str(), "running" | "pending")
         && same.next_back().is_some_and(|known| matches!(known.state.as_str(), "running" | "pending"));

@@ -1,5 +1,5 @@
-//! Deliveries of Git hosts' webhooks: headers, payloads and signatures as GitHub, GitLab and Gitea document them, and as a script
-//! makes them.
+//! Webhook deliveries of Git hosts: headers, payloads and signatures as GitHub, GitLab and Gitea document them, and
+//! generic ones of scripts.
 
 use aws_lc_rs::hmac;
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
@@ -28,13 +28,13 @@ impl Host {
         }
     }
 
-    /// What a host calls a push of a branch.
+    /// The host's name for the push of a branch.
     fn event(self, event: &str) -> &str {
         if self == Self::GitLab && event == "push" { "Push Hook" } else { event }
     }
 }
 
-/// A webhook of a host, with its secret.
+/// A host's webhook, with its secret.
 #[derive(Clone, Debug)]
 pub struct Sender {
     host: Host,
@@ -42,36 +42,36 @@ pub struct Sender {
     is_form: bool,
 }
 
-/// What is pushed.
+/// Content of a push.
 #[derive(Clone, Copy, Debug)]
 pub struct Push<'a> {
-    /// Of the repository: `https://…/team/infra.git`.
+    /// URL of the repository: `https://…/team/infra.git`.
     pub url: &'a str,
     pub branch: &'a str,
     pub before: &'a str,
     pub after: &'a str,
-    /// Bytes of commit messages.
+    /// Size of the commit messages in bytes.
     pub size: usize,
 }
 
 impl Sender {
-    /// A token `whsec_…` is one that GitLab signs with.
+    /// With a token `whsec_…`, GitLab signs deliveries.
     pub fn new(host: Host, token: &str) -> Self {
         Self { host, token: token.to_owned(), is_form: false }
     }
 
-    /// Sends forms, as GitHub does where nobody chooses JSON.
+    /// Sends forms, GitHub's default content type.
     #[must_use]
     pub fn with_forms(self) -> Self {
         Self { is_form: true, ..self }
     }
 
-    /// A push of a branch, delivered to a path.
+    /// Delivers a push of a branch to a path.
     pub fn push(&self, path: &str, push: Push<'_>) -> Request<Bytes> {
         self.request(path, "push", self.payload(push).to_string().as_bytes())
     }
 
-    /// Any event with any payload.
+    /// Delivers an event with a payload.
     pub fn request(&self, path: &str, event: &str, payload: &[u8]) -> Request<Bytes> {
         let body = if self.is_form { form(payload) } else { payload.to_vec() };
         let mut request = Request::new(Bytes::from(body));
@@ -130,7 +130,7 @@ impl Sender {
         hex::encode(hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, self.token.as_bytes()), body))
     }
 
-    /// With the fields that a receiver may look at where the host has them, among others.
+    /// A payload with the fields that a receiver may read, if the host has them, and others.
     fn payload(&self, push: Push<'_>) -> Value {
         let Push { url, branch, before, after, size } = push;
         let page = url.trim_end_matches(".git");
@@ -185,10 +185,10 @@ impl Sender {
 
 const FORM: &str = "application/x-www-form-urlencoded";
 const DELIVERY: &str = "72d3162e-cc78-11e3-81ab-4c9367dc0958";
-/// Years ago: a receiver must not go by it.
+/// A time years ago, because a receiver must not depend on it.
 const TIME: &str = "1700000000";
 
-/// As Standard Webhooks sign: over id, time and body.
+/// Signs as in Standard Webhooks: the id, the time and the body.
 fn signature(key: &str, body: &[u8]) -> String {
     let key = hmac::Key::new(hmac::HMAC_SHA256, &BASE64.decode(key).unwrap_or_default());
     let mut context = hmac::Context::with_key(&key);

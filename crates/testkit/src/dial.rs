@@ -1,4 +1,4 @@
-//! A client of HTTP/1.1 over TLS that does as little as it can: for load, where what it costs is not what is measured.
+//! A minimal client for HTTP/1.1 over TLS. It generates load with little processor time of its own.
 
 use std::sync::Arc;
 
@@ -23,13 +23,13 @@ pub struct Dial {
     tls: TlsConnector,
 }
 
-/// One connection, with one request under way.
+/// One connection, with one request at a time.
 pub struct Connection(SendRequest<Full<Bytes>>);
 
 impl Dial {
-    /// The server at `https://HOST:PORT`, for which this authority, PEM, vouches.
+    /// A client for the server at `https://HOST:PORT`. `authority`: PEM of the authority of its certificate.
     pub fn new(url: &str, authority: &str) -> Result<Self> {
-        let Some(address) = url.strip_prefix("https://") else { bail!("{url} is no https URL") };
+        let Some(address) = url.strip_prefix("https://") else { bail!("{url} is not an https URL") };
         let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
         let mut roots = RootCertStore::empty();
         roots.add(CertificateDer::from_pem_slice(authority.as_bytes()).context("read an authority")?)?;

@@ -1,4 +1,4 @@
-//! A small HTTP server of a test's own that looks at each request as a whole. It plays whom the hub sends messages to.
+//! A small HTTP server for tests that checks each whole request. It plays the services that the hub sends messages to.
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -15,7 +15,7 @@ use hyper_util::rt::TokioIo;
 use serde_json::{Map, Value, json};
 use tokio::{net::TcpListener, task::AbortHandle};
 
-/// Dropped, it ends.
+/// Ends when dropped.
 pub struct Fake<S> {
     address: SocketAddr,
     state: Arc<Mutex<State<S>>>,
@@ -36,7 +36,7 @@ impl<S> Drop for Fake<S> {
     }
 }
 
-/// One request.
+/// A request.
 pub struct Asked {
     pub method: Method,
     pub uri: Uri,
@@ -49,7 +49,7 @@ impl Asked {
         self.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
     }
 
-    /// A JSON object that has no other fields than these.
+    /// The body as a JSON object with only these fields.
     pub fn object(&self, fields: &[&str]) -> Result<Map<String, Value>, String> {
         if !self.header("content-type").starts_with("application/json") {
             return Err(format!("content type {:?}", self.header("content-type")));
@@ -59,7 +59,7 @@ impl Asked {
     }
 }
 
-/// The fields of an object that has no others than these.
+/// The object's fields, if it has only these.
 pub fn only(value: &Value, fields: &[&str]) -> Result<Map<String, Value>, String> {
     let object = value.as_object().ok_or(format!("no object: {value}"))?;
     match object.keys().find(|field| !fields.contains(&field.as_str())) {
@@ -68,10 +68,10 @@ pub fn only(value: &Value, fields: &[&str]) -> Result<Map<String, Value>, String
     }
 }
 
-/// Gives what is answered, or that and why the request was not as it should be.
+/// Returns the answer, or an error that says what is wrong with the request.
 pub type Answer<S> = fn(&mut S, &Asked) -> Result<Said, (Said, String)>;
 
-/// What is answered.
+/// An answer.
 #[derive(Clone, Debug)]
 pub struct Said {
     pub status: u16,
@@ -113,7 +113,7 @@ impl<S: Send + 'static> Fake<S> {
         format!("http://{}", self.address)
     }
 
-    /// Why requests were refused.
+    /// Reasons why requests were refused.
     pub fn refused(&self) -> Vec<String> {
         self.state().refused.clone()
     }
@@ -122,12 +122,12 @@ impl<S: Send + 'static> Fake<S> {
         self.state().asked
     }
 
-    /// Answers every request so, if set, and takes none in.
+    /// Answer to every request, without processing it. None: the usual answers.
     pub fn set_fault(&self, fault: Option<Said>) {
         self.state().fault = fault;
     }
 
-    /// Takes every request in at once, and answers it so much later.
+    /// Processes every request at once, but delays the answer by this time.
     pub fn set_delay(&self, delay: Duration) {
         self.state().delay = delay;
     }

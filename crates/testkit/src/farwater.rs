@@ -1,4 +1,4 @@
-//! The product's own programs, as built: `farwater hub` and `farwater-agent`.
+//! The built programs of the product: `farwater hub` and `farwater-agent`.
 
 use std::{
     fs,
@@ -19,21 +19,21 @@ use crate::{
     process::{bare_command, wait_ready},
 };
 
-/// The hub is promised to be ready within a second; on two cores that also compile, it may take longer.
+/// Maximum time until the hub is ready. A second is promised, but it may take longer on a busy machine.
 const HUB_READY: Duration = Duration::from_secs(30);
-/// What a graceful end may take.
+/// Maximum time of a graceful shutdown.
 const STOP: Duration = Duration::from_secs(15);
 
-/// Where the programs of this process come from, if it has said so.
+/// Folder of the programs, if this process has set one.
 static PROGRAMS: OnceLock<PathBuf> = OnceLock::new();
 
-/// From now on programs are taken from `dir`, for example release builds. The first call decides.
+/// Takes programs from `dir` from now on, such as release builds. The first call decides.
 pub fn use_programs_of(dir: PathBuf) {
-    // A second call would mix two builds in one run.
+    // Ignore a second call, because it would mix two builds in one run.
     let _ = PROGRAMS.set(dir);
 }
 
-/// A program of this workspace. `FARWATER_BIN_DIR` names a folder with other builds of it.
+/// Path of a program of this workspace. `FARWATER_BIN_DIR` names a folder with other builds.
 pub fn program(name: &str) -> Result<PathBuf> {
     let dir = match (PROGRAMS.get(), std::env::var_os("FARWATER_BIN_DIR")) {
         (Some(dir), _) => dir.clone(),
@@ -47,15 +47,15 @@ pub fn program(name: &str) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// `target/<profile>`: beside us, or above us for tests, which lie in `deps`.
+/// `target/<profile>`: our own folder, or for tests, which are in `deps`, the one above.
 fn profile_dir() -> Result<PathBuf> {
-    let own = std::env::current_exe().context("ask where this program lies")?;
-    let dir = own.parent().context("this program lies nowhere")?;
+    let own = std::env::current_exe().context("find the path of this program")?;
+    let dir = own.parent().context("this program's path has no folder")?;
     let dir = if dir.ends_with("deps") || dir.ends_with("examples") { dir.parent().unwrap_or(dir) } else { dir };
     Ok(dir.to_owned())
 }
 
-/// Reads a log for ERROR lines that nobody announced.
+/// Checks a log for unexpected ERROR lines.
 #[derive(Debug, Default)]
 struct Tolerated(Vec<String>);
 
@@ -68,7 +68,7 @@ impl Tolerated {
         log.lines().filter(is_error).filter(|line| !is_tolerated(line)).map(str::to_owned).collect()
     }
 
-    /// Fails the test in whose stack we are, unless that is failing already.
+    /// Fails the running test, unless it is failing already.
     fn check(&self, name: &str, process: &Process) {
         let errors = self.unexpected(&process.output());
         if !errors.is_empty() && !std::thread::panicking() {
@@ -77,11 +77,11 @@ impl Tolerated {
     }
 }
 
-/// What a program is started with beside what it always needs.
+/// Options and variables for a program, besides those that it always gets.
 #[derive(Clone, Debug, Default)]
 pub struct Launch {
     pub arguments: Vec<String>,
-    /// Nothing else is in its environment but what finds programs.
+    /// Its variables. Besides these, it gets only the variables that find programs.
     pub environment: Vec<(String, String)>,
 }
 
@@ -107,7 +107,7 @@ impl Launch {
     }
 }
 
-/// A running hub. Dropped, it is killed, and its log must hold no unexpected ERROR line.
+/// A running hub. When dropped, it is killed, and its log must have no unexpected ERROR line.
 #[derive(Debug)]
 pub struct Hub {
     dir: PathBuf,
@@ -118,22 +118,22 @@ pub struct Hub {
 }
 
 impl Hub {
-    /// Starts a hub on a free port with its data in `dir` and waits until it is ready.
+    /// Starts a hub on a free port with its data in `dir`, and waits until it is ready.
     pub async fn start(dir: &Path) -> Result<Self> {
         Self::start_with(dir, &[]).await
     }
 
-    /// The same with more options of `farwater hub`.
+    /// Starts a hub with further options of `farwater hub`.
     pub async fn start_with(dir: &Path, arguments: &[&str]) -> Result<Self> {
         Self::launch(dir, Launch::arguments(arguments)).await
     }
 
-    /// The same with variables too.
+    /// Starts a hub with further options and variables.
     pub async fn launch(dir: &Path, launch: Launch) -> Result<Self> {
         Self::start_on((Ipv4Addr::LOCALHOST, ports::free()?).into(), dir, launch).await
     }
 
-    /// The same at an address.
+    /// Starts a hub at an address, with further options and variables.
     pub async fn start_on(address: SocketAddr, dir: &Path, launch: Launch) -> Result<Self> {
         let process = spawn_hub(dir, address, &launch)?;
         let mut hub = Self { dir: dir.to_owned(), address, launch, process, tolerated: Tolerated::default() };
@@ -149,7 +149,7 @@ impl Hub {
         self.address.port()
     }
 
-    /// From the next start on it has these variables.
+    /// Sets variables for the next start.
     pub fn set_environment(&mut self, environment: Vec<(String, String)>) {
         self.launch.environment = environment;
     }
@@ -158,12 +158,12 @@ impl Hub {
         &self.dir
     }
 
-    /// The administrator's kubeconfig, which the hub writes at its first start.
+    /// Path of the administrator's kubeconfig, which the hub writes at its first start.
     pub fn kubeconfig(&self) -> PathBuf {
         self.dir.join("admin.kubeconfig")
     }
 
-    /// A client as the administrator.
+    /// A client with the administrator's rights.
     pub async fn client(&self) -> Result<Client> {
         crate::kube::client(&self.kubeconfig(), None).await
     }
@@ -173,7 +173,7 @@ impl Hub {
         let file = kube::config::Kubeconfig::read_from(self.kubeconfig()).context("read admin.kubeconfig")?;
         let file = serde_json::to_value(&file)?;
         let token = file.pointer("/users/0/user/token").and_then(|token| token.as_str());
-        token.map(str::to_owned).context("admin.kubeconfig holds no token")
+        token.map(str::to_owned).context("admin.kubeconfig has no token")
     }
 
     /// Creates the cluster if it is missing, and a one-time token to join it.
@@ -191,17 +191,17 @@ impl Hub {
         &mut self.process
     }
 
-    /// ERROR lines that contain `part` are expected; every line contains "".
+    /// Expects ERROR lines that contain `part`. Every line contains "".
     pub fn tolerate(&mut self, part: &str) {
         self.tolerated.0.push(part.to_owned());
     }
 
-    /// Takes back what was tolerated: any ERROR line, earlier ones too, is a failure.
+    /// Expects no errors again. Any ERROR line is a failure, including earlier ones.
     pub fn expect_no_errors(&mut self) {
         self.tolerated.0.clear();
     }
 
-    /// The last lines of the log and where it lies.
+    /// The last lines of the log, and its path.
     pub fn log_tail(&self) -> String {
         self.process.tail()
     }
@@ -210,12 +210,12 @@ impl Hub {
         self.process.kill9();
     }
 
-    /// Asks it to end as an operator would.
+    /// Asks the hub to shut down, as an operator would.
     pub fn stop(&mut self) -> Result<ExitStatus> {
         self.process.stop(STOP)
     }
 
-    /// Starts it again with the same data, port and options, and waits until it is ready.
+    /// Restarts the hub with the same data, port and options, and waits until it is ready.
     pub async fn restart(&mut self) -> Result<()> {
         self.process.kill9();
         self.process = spawn_hub(&self.dir, self.address, &self.launch)?;
@@ -248,24 +248,24 @@ fn spawn_hub(dir: &Path, address: SocketAddr, launch: &Launch) -> Result<Process
     Process::spawn("the hub", command, &dir.join("hub.log"))
 }
 
-/// The hub's answer to `clusters/NAME/join`: what `farwater cluster join` prints as a command.
+/// The hub's answer to `clusters/NAME/join`, which `farwater cluster join` prints as a command.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct JoinToken {
     pub token: String,
-    /// Empty: the agent gets none.
+    /// Pin of the hub's authority. Empty: the agent gets none.
     pub ca_pin: String,
     pub hub: String,
 }
 
-/// A one-time token of a hub to join one of its clusters.
+/// A one-time token of a hub, to join one of its clusters.
 pub async fn join_token(hub: &Client, namespace: &str, name: &str) -> Result<JoinToken> {
     let path = format!("/apis/{GROUP}/{VERSION}/namespaces/{namespace}/clusters/{name}/join");
     let request = http::Request::post(path).header("content-type", "application/json").body(b"{}".to_vec())?;
     hub.request(request).await.with_context(|| format!("ask for a join token of {namespace}/{name}"))
 }
 
-/// A running agent. Dropped, it is killed, and its log must hold no unexpected ERROR line.
+/// A running agent. When dropped, it is killed, and its log must have no unexpected ERROR line.
 #[derive(Debug)]
 pub struct Agent {
     name: String,
@@ -278,20 +278,20 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// Starts an agent that joins with `join` and keeps its state in `dir`. It returns at once: that it has joined
-    /// shows in the hub.
+    /// Starts an agent that joins with `join` and keeps its state in `dir`. Returns at once: the hub shows when it has
+    /// joined.
     pub fn start(name: &str, dir: &Path, kubeconfig: &Path, join: JoinToken) -> Result<Self> {
         Self::launch(name, dir, kubeconfig, join, Launch::default())
     }
 
-    /// The same with more options and variables.
+    /// Starts an agent with further options and variables.
     pub fn launch(name: &str, dir: &Path, kubeconfig: &Path, join: JoinToken, launch: Launch) -> Result<Self> {
         let process = spawn_agent(name, dir, kubeconfig, &join, &launch)?;
         let (name, dir, kubeconfig) = (name.to_owned(), dir.to_owned(), kubeconfig.to_owned());
         Ok(Self { name, dir, kubeconfig, join, launch, process, tolerated: Tolerated::default() })
     }
 
-    /// From the next start on it has these variables.
+    /// Sets variables for the next start.
     pub fn set_environment(&mut self, environment: Vec<(String, String)>) {
         self.launch.environment = environment;
     }
@@ -305,17 +305,17 @@ impl Agent {
         &mut self.process
     }
 
-    /// ERROR lines that contain `part` are expected; every line contains "".
+    /// Expects ERROR lines that contain `part`. Every line contains "".
     pub fn tolerate(&mut self, part: &str) {
         self.tolerated.0.push(part.to_owned());
     }
 
-    /// Takes back what was tolerated: any ERROR line, earlier ones too, is a failure.
+    /// Expects no errors again. Any ERROR line is a failure, including earlier ones.
     pub fn expect_no_errors(&mut self) {
         self.tolerated.0.clear();
     }
 
-    /// The last lines of the log and where it lies.
+    /// The last lines of the log, and its path.
     pub fn log_tail(&self) -> String {
         self.process.tail()
     }
@@ -328,7 +328,7 @@ impl Agent {
         self.process.stop(STOP)
     }
 
-    /// Starts it again with the same arguments; its token is used up, so it goes by its own keys.
+    /// Restarts the agent with the same arguments. Its token is used up, so it uses its own keys.
     pub fn restart(&mut self) -> Result<()> {
         self.process.kill9();
         self.process = spawn_agent(&self.name, &self.dir, &self.kubeconfig, &self.join, &self.launch)?;
@@ -356,10 +356,10 @@ fn spawn_agent(name: &str, dir: &Path, kubeconfig: &Path, join: &JoinToken, laun
         .arg("--state-dir")
         .arg(dir)
         .env("HOME", dir)
-        // Installed, it lies beside the agent.
+        // When installed, the renderer is beside the agent.
         .env("FARWATER_RENDERER", Tools::find()?.renderer());
     launch.apply(&mut command);
-    // Beside the state directory, not in it: tests delete that one.
+    // Beside the state directory, not inside, because tests delete that directory.
     Process::spawn(&format!("the agent of {name}"), command, &dir.with_extension("log"))
 }
 

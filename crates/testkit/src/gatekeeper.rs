@@ -1,4 +1,5 @@
-//! Whom gates of promotion pipelines ask: a service that looks at each request, and a server that answers as Prometheus does.
+//! Fakes that the gates of promotion pipelines ask: a service that checks each request, and a server that answers like
+//! Prometheus.
 
 use anyhow::Result;
 use serde_json::{Map, Value, json};
@@ -12,7 +13,7 @@ const PATH: &str = "/promotions/ask";
 const FIELDS: [&str; 7] = ["id", "type", "namespace", "pipeline", "stage", "revision", "digest"];
 const QUERY_PATH: &str = "/prometheus/api/v1/query";
 
-/// Says the same to everybody who has signed, until it is told to say something else. Dropped, it ends.
+/// Gives the same answer to every signed request until the answer is changed. Ends when dropped.
 pub struct Gatekeeper(Fake<Keeping>);
 
 struct Keeping {
@@ -22,7 +23,7 @@ struct Keeping {
 }
 
 impl Gatekeeper {
-    /// `token` signs, as it is.
+    /// `token` is the signing key.
     pub async fn start(token: &str) -> Result<Self> {
         let own = Keeping { key: token.as_bytes().to_vec(), says: json!({"result": "wait"}), taken: Vec::new() };
         Ok(Self(Fake::start(own, answer).await?))
@@ -36,7 +37,7 @@ impl Gatekeeper {
         self.0.with(|own| own.says = json!({"result": result, "message": message}));
     }
 
-    /// What it was asked, in its order.
+    /// The requests, in order.
     pub fn taken(&self) -> Vec<Map<String, Value>> {
         self.0.with(|own| own.taken.clone())
     }
@@ -67,7 +68,7 @@ fn answer(own: &mut Keeping, asked: &Asked) -> Result<Said, (Said, String)> {
     Ok(Said::json(200, &own.says))
 }
 
-/// Has one value for one query, and one token that lets in. Dropped, it ends.
+/// Has one value for one query, and accepts one token. Ends when dropped.
 pub struct Gauge(Fake<Measured>);
 
 struct Measured {
@@ -82,7 +83,7 @@ impl Gauge {
         Ok(Self(Fake::start(Measured { token, query, value }, measure).await?))
     }
 
-    /// What `/api/v1/query` is put behind.
+    /// The URL before `/api/v1/query`.
     pub fn url(&self) -> String {
         format!("{}/prometheus/", self.0.url())
     }
@@ -116,7 +117,7 @@ fn measure(own: &mut Measured, asked: &Asked) -> Result<Said, (Said, String)> {
     Ok(Said::json(200, &json!({"status": "success", "data": {"resultType": "vector", "result": [sample]}})))
 }
 
-/// A value as forms write it.
+/// Decodes a form value.
 fn decode(text: &str) -> Vec<u8> {
     let mut bytes = text.bytes();
     let mut decoded = Vec::new();

@@ -32,7 +32,7 @@ use crate::{
     ports,
 };
 
-/// What a request must bring.
+/// Credentials that a request must have.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Auth {
     #[default]
@@ -44,44 +44,44 @@ pub enum Auth {
     Bearer(String),
 }
 
-/// What goes wrong, for every request until it is changed.
+/// Fault of every request, until it is changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Fault {
     #[default]
     None,
-    /// Answers late.
+    /// Delays the answer.
     Delay(Duration),
-    /// Answers this status and nothing else.
+    /// Answers only with this status.
     Status(u16),
-    /// Answers with a redirect to here.
+    /// Redirects to this address.
     Redirect(String),
-    /// Takes the request and never answers.
+    /// Accepts the request and never answers.
     Stall,
-    /// Answers the pack only, never to its end.
+    /// Starts to send the pack and never finishes.
     StallPack,
-    /// Answers in pieces of so many bytes with a pause after each.
+    /// Sends the answer in pieces of so many bytes, with a pause after each.
     Slow { bytes: usize, pause: Duration },
-    /// Cuts the connection after so many bytes of the answer.
+    /// Closes the connection after so many bytes of the answer.
     Cut(usize),
 }
 
-/// Requests since the server was made.
+/// Counts of requests since the server was created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Every request, refused ones too.
+    /// All requests, including refused ones.
     pub requests: usize,
-    /// Questions for references: what `git ls-remote` is for, and what begins a fetch.
+    /// Requests for references: `git ls-remote`, and the first request of a fetch.
     pub ls_refs: usize,
     /// Requests for objects.
     pub fetches: usize,
     pub unauthorized: usize,
-    /// Requests that were answered at the same time, at most.
+    /// Maximum number of concurrent requests.
     pub most_at_once: usize,
-    /// The same of any one repository.
+    /// Maximum number of concurrent requests for one repository.
     pub most_of_one: usize,
 }
 
-/// A server for all repositories in one temporary folder. Ends when dropped.
+/// A server for all repositories in a temporary folder. Ends when dropped.
 pub struct GitServer {
     shared: Arc<Shared>,
     address: SocketAddr,
@@ -99,10 +99,10 @@ struct State {
     auth: Auth,
     fault: Fault,
     counts: Counts,
-    /// Requests that are being answered, by repository.
+    /// Number of running requests by repository.
     under_way: BTreeMap<String, usize>,
     lfs: Lfs,
-    /// What each request brought as its authorization.
+    /// The `authorization` header of each request.
     authorizations: Vec<String>,
 }
 
@@ -131,22 +131,22 @@ impl Drop for Running {
 }
 
 impl GitServer {
-    /// Over HTTP, for everybody.
+    /// Starts a server over HTTP, without authentication.
     pub async fn start() -> Result<Self> {
         Self::start_with([127, 0, 0, 1].into(), None).await
     }
 
-    /// The same at another address of this machine: where a node reaches it.
+    /// Starts a server at another address of this machine, which a node can reach.
     pub async fn start_at(address: IpAddr) -> Result<Self> {
         Self::start_with(address, None).await
     }
 
-    /// Over HTTPS, with a certificate authority of its own ([`GitServer::ca`]).
+    /// Starts a server over HTTPS, with its own certificate authority ([`GitServer::ca`]).
     pub async fn start_tls() -> Result<Self> {
         Self::start_with([127, 0, 0, 1].into(), Some(Tls::make()?)).await
     }
 
-    /// Shows a certificate from now on that ended an hour ago, or one that is good, of the same authority.
+    /// Uses an expired certificate from now on, or a valid one, of the same authority.
     pub async fn set_expired(&mut self, is_expired: bool) -> Result<()> {
         if let Some(tls) = &mut self.tls {
             let pair =
@@ -166,7 +166,7 @@ impl GitServer {
         Ok(server)
     }
 
-    /// Listens again, on the port it had.
+    /// Listens again on the same port.
     pub async fn resume(&mut self) -> Result<()> {
         let listener = ports::listen(self.address).await?;
         self.address = listener.local_addr()?;
@@ -176,7 +176,7 @@ impl GitServer {
         Ok(())
     }
 
-    /// Stops listening and cuts every connection; the port and the repositories stay.
+    /// Stops listening and closes every connection. The port and the repositories stay.
     pub async fn stop(&mut self) {
         if let Some(mut running) = self.running.take() {
             running.stop.cancel();
@@ -184,7 +184,7 @@ impl GitServer {
         }
     }
 
-    /// Makes an empty bare repository.
+    /// Creates an empty bare repository.
     pub fn create(&self, name: &str) -> Result<Repository> {
         Repository::create(&self.root().join(format!("{name}.git")))
     }
@@ -199,12 +199,12 @@ impl GitServer {
         format!("{scheme}://{}", self.address)
     }
 
-    /// The folder of the repositories.
+    /// Folder of the repositories.
     pub fn root(&self) -> &Path {
         self.shared.root.path()
     }
 
-    /// The authority of an HTTPS server, PEM.
+    /// PEM of an HTTPS server's authority.
     pub fn ca(&self) -> Option<&str> {
         self.tls.as_ref().map(|tls| tls.authority.pem())
     }
@@ -221,13 +221,13 @@ impl GitServer {
         self.shared.state().counts
     }
 
-    /// From now on requests at the same time are counted anew.
+    /// Resets the counts of concurrent requests.
     pub fn forget_most(&self) {
         let counts = &mut self.shared.state().counts;
         (counts.most_at_once, counts.most_of_one) = (0, 0);
     }
 
-    /// What requests brought as their authorization, each once.
+    /// The different `authorization` headers of requests.
     pub fn authorizations(&self) -> Vec<String> {
         let mut seen = self.shared.state().authorizations.clone();
         seen.sort();
@@ -235,7 +235,7 @@ impl GitServer {
         seen
     }
 
-    /// Large files of its repositories.
+    /// Git LFS objects of its repositories.
     pub fn lfs<T>(&self, change: impl FnOnce(&mut Lfs) -> T) -> T {
         change(&mut self.shared.state().lfs)
     }
@@ -272,7 +272,8 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>, tls: Option<Tls>, st
                 Err(_) => continue,
             },
         };
-        // As web servers have it: else the end of an answer waits 40 ms for a client that is late to acknowledge its beginning.
+        // As usual for web servers. Otherwise the end of an answer would wait 40 ms for the client's delayed
+        // acknowledgement.
         let _ = stream.set_nodelay(true);
         let (shared, tls) = (shared.clone(), tls.clone());
         let origin = format!(
@@ -284,7 +285,7 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>, tls: Option<Tls>, st
             let service =
                 hyper::service::service_fn(move |request| backend::answer(shared.clone(), origin.clone(), request));
             let http = hyper::server::conn::http1::Builder::new();
-            // A client that goes away is its own affair.
+            // Ignore a client that closes its connection.
             match tls {
                 Some(tls) => {
                     if let Ok(stream) = tls.acceptor.accept(stream).await {

@@ -1,4 +1,4 @@
-//! Charts as the real Helm packages, indexes and pushes them.
+//! Packages, indexes and pushes charts with the real Helm.
 
 use std::{
     fs,
@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::{Tools, process::bare_command, temporary_folder};
 
-/// `helm`, with a home of its own.
+/// `helm`, with its own home.
 pub struct Helm {
     program: PathBuf,
     home: tempfile::TempDir,
@@ -31,7 +31,7 @@ impl Helm {
         Ok(output)
     }
 
-    /// Packages a chart of these files into a folder; its archive.
+    /// Packages a chart of these files into a folder. Returns the archive.
     pub fn package(&self, files: &[(&str, &str)], into: &Path) -> Result<PathBuf> {
         let folder = temporary_folder("farwater-chart-")?;
         write_files(folder.path(), files)?;
@@ -44,10 +44,11 @@ impl Helm {
         // "Successfully packaged chart and saved it to: PATH"
         let said = String::from_utf8(output.stdout)?;
         let path = said.trim().rsplit(": ").next().map(PathBuf::from);
-        path.filter(|path| path.is_file()).with_context(|| format!("helm package said {said:?}"))
+        path.filter(|path| path.is_file())
+            .with_context(|| format!("helm package printed no path of an archive: {said:?}"))
     }
 
-    /// Writes the `index.yaml` of a folder of archives.
+    /// Writes the `index.yaml` for a folder of archives.
     pub fn index(&self, folder: &Path, url: Option<&str>) -> Result<()> {
         let folder = folder.to_string_lossy();
         let mut arguments = vec!["repo", "index", &folder];
@@ -55,7 +56,7 @@ impl Helm {
         self.run(&arguments).map(drop)
     }
 
-    /// Pushes an archive below a path of a registry that speaks plain HTTP: `127.0.0.1:5000/charts`.
+    /// Pushes an archive to a path of a registry over plain HTTP: `127.0.0.1:5000/charts`.
     pub fn push(&self, archive: &Path, place: &str, login: Option<(&str, &str)>) -> Result<()> {
         let (archive, place) = (archive.to_string_lossy(), format!("oci://{place}"));
         let mut arguments = vec!["push", &archive, &place, "--plain-http"];
@@ -77,7 +78,7 @@ pub fn write_files(folder: &Path, files: &[(&str, &str)]) -> Result<()> {
     Ok(())
 }
 
-/// The files of a small chart: a ConfigMap with its version.
+/// Files of a small chart: a ConfigMap with the chart's version.
 pub fn chart(name: &str, version: &str) -> Vec<(String, String)> {
     let map = "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: {{ .Release.Name }}-NAME\ndata:\n  version: \"VERSION\"\n  greeting: {{ .Values.greeting | quote }}\n";
     vec![
@@ -87,7 +88,7 @@ pub fn chart(name: &str, version: &str) -> Vec<(String, String)> {
     ]
 }
 
-/// Borrowed, as functions take files.
+/// The files as borrowed values, which functions take.
 pub fn borrowed(files: &[(String, String)]) -> Vec<(&str, &str)> {
     files.iter().map(|(path, content)| (path.as_str(), content.as_str())).collect()
 }

@@ -1,5 +1,5 @@
-//! A receiver of webhooks as [Standard Webhooks](https://www.standardwebhooks.com) has them: it checks the signature over id, time and
-//! body, and that the body has no field that it doesn't know.
+//! A receiver of webhooks as in [Standard Webhooks](https://www.standardwebhooks.com). It checks the signature over the
+//! id, the time and the body, and that the body has no unknown field.
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use crate::fake::{Asked, Fake, Said};
 
 pub const PATH: &str = "/events/deploy";
 const FIELDS: [&str; 9] = ["id", "type", "thread", "sequence", "severity", "title", "details", "rollout", "services"];
-/// Seconds that a signature may be old.
+/// Maximum age of a signature in seconds.
 const TOLERANCE: i64 = 300;
 
-/// Dropped, it ends.
+/// Ends when dropped.
 pub struct Hook(Fake<State>);
 
 struct State {
@@ -24,7 +24,7 @@ struct State {
 }
 
 impl Hook {
-    /// `token` signs as it is, or as base64 behind `whsec_`.
+    /// `token` is the signing key, as it is or as base64 after `whsec_`.
     pub async fn start(token: &str) -> Result<Self> {
         let key = match token.strip_prefix("whsec_") {
             Some(text) => STANDARD.decode(text)?,
@@ -37,7 +37,7 @@ impl Hook {
         format!("{}{PATH}", self.0.url())
     }
 
-    /// Bodies that were signed right, in their order.
+    /// Bodies with a valid signature, in order.
     pub fn taken(&self) -> Vec<Map<String, Value>> {
         self.0.with(|state| state.taken.clone())
     }
@@ -76,7 +76,7 @@ fn check(state: &State, asked: &Asked) -> Result<(), String> {
     check_signature(&state.key, asked)
 }
 
-/// Over id, time and body.
+/// Signature over the id, the time and the body.
 pub(crate) fn check_signature(key: &[u8], asked: &Asked) -> Result<(), String> {
     let (id, time) = (asked.header("webhook-id"), asked.header("webhook-timestamp"));
     let seconds: i64 = time.parse().map_err(|_| format!("no time: {time:?}"))?;

@@ -1,4 +1,4 @@
-//! A small HTTPS server of a test's own: it plays whom an API server asks, webhooks and kubelets.
+//! A small HTTPS server for tests. It plays the servers that an API server calls: webhooks and kubelets.
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -20,7 +20,7 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::authority::Authority;
 
-/// Dropped, it ends.
+/// Ends when dropped.
 pub struct Https {
     address: SocketAddr,
     authority: Authority,
@@ -34,7 +34,7 @@ impl Drop for Https {
 }
 
 impl Https {
-    /// Answers each request with what `answer` makes of its body.
+    /// Answers each request with the result of `answer` for its body.
     pub async fn start(answer: impl Fn(&[u8]) -> Vec<u8> + Send + Sync + 'static) -> Result<Self> {
         let authority = Authority::new("authority of a test's server")?;
         let tls = TlsAcceptor::from(Arc::new(configuration(&authority)?));
@@ -52,7 +52,7 @@ impl Https {
         self.address.port()
     }
 
-    /// PEM of what vouches for it.
+    /// PEM of the authority of its certificate.
     pub fn authority(&self) -> &str {
         self.authority.pem()
     }

@@ -1,7 +1,7 @@
-//! The hub's pod is deleted again and again while agents poll: what they miss, and what changes in their clusters.
+//! Deletes the hub's pod again and again while two agents poll. Counts missed polls and changes in their clusters.
 //!
-//! Of two agents: one is a pod beside the hub, one a process at another control plane. What they say themselves counts, in their
-//! metrics: when a poll was last answered, and how many were not.
+//! One agent is a pod beside the hub, and one is a process with another control plane. The counts are from their own
+//! metrics: the time of the last answered poll, and the number of failed ones.
 
 use std::{
     future::Future,
@@ -29,29 +29,29 @@ use crate::{
     wait_for,
 };
 
-/// How much of an interval agents add to it or take from it, so that they don't poll in step.
+/// Share of the interval that agents add or subtract at random, so that they don't poll at the same time.
 const JITTER: f64 = 0.1;
-/// A pod is deleted so long before the next poll at most: while it is away, that comes.
+/// Maximum time between the deletion of a pod and the next poll, so that the poll happens while the hub is away.
 const AHEAD: Duration = Duration::from_secs(8);
-/// Most of it in parts of an interval: within shorter ones it comes too.
+/// The same limit as a divisor of the interval, for short intervals.
 const AHEAD_OF_INTERVAL: u32 = 4;
 const SAMPLE: Duration = Duration::from_millis(500);
-/// For a pod to be replaced and agents to be heard again.
+/// Maximum time until a pod is replaced and agents are heard again.
 const REPLACED: Duration = Duration::from_secs(180);
 
 const WEST: &str = "west";
 const SETTINGS: &str = "settings";
 
-/// What one agent did.
+/// Polls of one agent.
 #[derive(Clone, Debug, Serialize)]
 pub struct Polls {
     pub agent: &'static str,
     pub answered: u64,
-    /// Every attempt, those that were made again after a second or two.
+    /// All failed attempts, including retries after a second or two.
     pub failed: u64,
-    /// Seconds between two answers.
+    /// Longest time between two answers, in seconds.
     pub longest_gap: u64,
-    /// How many polls in a row went by without an answer at most.
+    /// Maximum number of consecutive polls without an answer.
     pub missed: u64,
 }
 
@@ -60,15 +60,16 @@ pub struct Outcome {
     pub seed: u64,
     pub deletions: u32,
     pub interval_seconds: u64,
-    /// Seconds without an answer of the hub, of each deletion.
+    /// Seconds without an answer of the hub, for each deletion.
     pub away: Vec<f64>,
     pub agents: Vec<Polls>,
-    /// What is another object, or the same in another version, in the services' namespaces, and agents that were started again.
+    /// Objects in the services' namespaces that were replaced or changed, and agents that were restarted.
     pub changed: Vec<String>,
 }
 
 impl Outcome {
-    /// No agent missed more than one poll, or more than went by while the hub was away, and nothing changed.
+    /// Checks that no agent missed more than one poll, or more than were due while the hub was away, and that nothing
+    /// changed.
     pub fn check(&self) -> Result<()> {
         let away = self.away.iter().copied().fold(0.0, f64::max);
         let bound = most_missed(self.interval_seconds, away);
@@ -86,7 +87,8 @@ impl Outcome {
     }
 }
 
-/// Deletes it so many times, each at another moment before the next poll of one of the agents, which poll every `interval`.
+/// Deletes the pod so many times, each at another moment before the next poll of one of the agents. They poll every
+/// `interval`.
 pub async fn run(
     site: &Site,
     interval: Duration,
@@ -122,7 +124,7 @@ pub async fn run(
 struct Ground<'a> {
     site: &'a Site,
     hub: Client,
-    /// Ends before its plane does, which it would complain about.
+    /// Ends before its plane, because it would report errors without it.
     _agent: Agent,
     plane: Plane,
     port: u16,
@@ -134,9 +136,9 @@ type Objects = Vec<(String, Value)>;
 impl<'a> Ground<'a> {
     async fn make(site: &'a Site, interval: Duration) -> Result<Self> {
         let every = format!("{}s", interval.as_secs());
-        // An agent learns its interval with the poll that a lost connection makes it send.
+        // The lost connection makes the agent poll, and with that poll it learns its interval.
         site.poll_every(&every).await?;
-        // What is counted are polls, and a connected agent makes few.
+        // Without connections, because a connected agent makes few polls.
         site.set_variable("FARWATER_MAX_CONNECTED_AGENTS", "0").await?;
         site.deploy().await?;
         let hub = crate::kube::client_that_asks_once(&site.kubeconfig()).await?;
@@ -171,7 +173,7 @@ impl<'a> Ground<'a> {
         .await
     }
 
-    /// All objects of the services, once nothing writes to them any more, and which processes the agents are.
+    /// All objects of the services after the last write, and the processes of the agents.
     async fn settled(&self) -> Result<Objects> {
         let last: Mutex<Option<Objects>> = Mutex::new(None);
         let objects = wait_for("the services' objects to rest", PATIENCE, || async {
@@ -198,7 +200,7 @@ impl<'a> Ground<'a> {
         Ok(objects)
     }
 
-    /// As `kubectl delete pod` does; how long the hub was away, seen from outside of its cluster.
+    /// Deletes the pod like `kubectl delete pod`. Returns how long the hub was away, as seen from outside its cluster.
     async fn delete_pod(&self) -> Result<f64> {
         let pods: Api<Pod> = self.site.theirs(HUB_NAMESPACE).await?;
         let old = pods.get(HUB_POD).await?.metadata.uid;
@@ -246,7 +248,7 @@ async fn answers(hub: &Client) -> bool {
     matches!(tokio::time::timeout(Duration::from_secs(1), hub.request_text(request)).await, Ok(Ok(_)))
 }
 
-/// A task that ends with this value.
+/// A task that ends when this is dropped.
 struct Task(JoinHandle<()>);
 
 impl Task {
@@ -261,7 +263,7 @@ impl Drop for Task {
     }
 }
 
-/// How long the hub does not answer.
+/// Measures how long the hub does not answer.
 struct Silence {
     asked: Arc<Mutex<(Option<Instant>, Duration)>>,
     _task: Task,
@@ -281,7 +283,7 @@ impl Silence {
         Self { asked, _task: task }
     }
 
-    /// Seconds, of all its silences together.
+    /// Total silence in seconds.
     fn end(self) -> f64 {
         let (since, sum) = *self.asked.lock().unwrap_or_else(PoisonError::into_inner);
         let all = sum + since.map_or(Duration::ZERO, |since| since.elapsed());
@@ -289,7 +291,7 @@ impl Silence {
     }
 }
 
-/// When a silence began, and how long those before it were together.
+/// Updates the start of the current silence and the total of earlier ones.
 fn note_answer(notes: &mut (Option<Instant>, Duration), is_there: bool) {
     match (*notes, is_there) {
         ((None, _), false) => notes.0 = Some(Instant::now()),
@@ -298,10 +300,10 @@ fn note_answer(notes: &mut (Option<Instant>, Duration), is_there: bool) {
     }
 }
 
-/// What an agent's metrics have said so far.
+/// An agent's metrics so far.
 #[derive(Clone, Debug, Default)]
 struct Seen {
-    /// Seconds since 1970, each once.
+    /// Times of answered polls in Unix seconds, without repeats.
     answered_at: Vec<u64>,
     first: Option<Counts>,
     last: Counts,
@@ -326,7 +328,7 @@ impl Watched {
         let notes = Arc::clone(&seen);
         let task = Task::spawn(async move {
             loop {
-                // A scrape that fails is made again; what it would have said is in the next.
+                // A failed scrape is repeated, and the next one has the missing values.
                 if let Ok(request) = http::Request::get(&path).body(Vec::new())
                     && let Ok(text) = client.request_text(request).await
                 {
@@ -350,7 +352,7 @@ impl Watched {
         answered.await.with_context(|| format!("{:?}", self.seen()))
     }
 
-    /// Until its next poll is about so far away.
+    /// Waits until its next poll is about so far away.
     async fn wait_until_before_poll(&self, ahead: Duration) {
         let last = self.seen().answered_at.last().copied().unwrap_or_default();
         let wait = (last + self.interval.as_secs()).saturating_sub(now());
@@ -372,7 +374,7 @@ impl Watched {
     }
 }
 
-/// Of Prometheus' text format.
+/// Reads Prometheus' text format.
 fn note(seen: &mut Seen, text: &str) {
     let value = |series: &str| {
         let line = text.lines().find_map(|line| line.strip_prefix(series));
@@ -387,21 +389,21 @@ fn note(seen: &mut Seen, text: &str) {
     seen.first.get_or_insert(seen.last);
 }
 
-/// How many polls in a row had no answer, if so many seconds lie between two that had: an interval, as long as it may get, for each
-/// and one more. Times are in whole seconds, so that one may be too many.
+/// Number of consecutive polls without an answer in the seconds between two answered ones: one for each full interval
+/// of maximum length beyond the first. Times are in whole seconds, so the result may be one too high.
 fn missed(interval: Duration, gap: u64) -> u64 {
     let longest = interval.as_secs_f64() * (1.0 + JITTER);
     ((gap.saturating_sub(1) as f64 / longest).ceil() as u64).saturating_sub(1)
 }
 
-/// A poll that fails is made again after one second, two, four, so that the hub is found after twice the time that it is away. One, as
-/// long as that is less than an interval.
+/// Maximum number of missed polls. A failed poll is retried after one, two and four seconds, so the agent finds the hub
+/// after at most twice the time that it was away. If that is less than an interval, the limit is one.
 fn most_missed(interval_seconds: u64, away: f64) -> u64 {
     let longest = interval_seconds as f64 * (1.0 + JITTER);
     (((2.0 * away + 1.0) / longest).ceil() as u64).max(1)
 }
 
-/// One site, and so many deletions in it.
+/// Runs so many deletions on a new site.
 pub async fn on_a_new_site(
     interval: Duration,
     deletions: u32,

@@ -1,7 +1,7 @@
-//! Images for real nodes: our programs as the tests build them, with this machine's libraries, and busybox.
+//! Images for real nodes: our programs as tests build them, with this machine's libraries, and busybox.
 //!
-//! `cargo xtask image` makes those that are shipped: static programs, which take minutes to build. What starts them, who they run
-//! as and where they write is the same.
+//! `cargo xtask image` builds the shipped images, with static programs that take minutes to build. Entry points, users
+//! and folders are the same.
 
 use std::{
     env,
@@ -16,20 +16,20 @@ use farwater_image::{Image, Libraries, Node, Root, Start, USER, add_program};
 use crate::{Tools, farwater::program, node::PAUSE, packages, process::bare_command};
 
 pub const HUB: &str = "localhost/farwater/hub:test";
-/// The same hub under another tag.
+/// The same hub image with another tag.
 pub const HUB_NEXT: &str = "localhost/farwater/hub:next";
 pub const AGENT: &str = "localhost/farwater/agent:test";
-/// The same agent under another tag.
+/// The same agent image with another tag.
 pub const AGENT_NEXT: &str = "localhost/farwater/agent:next";
-/// An image of the agent's repository whose program ends at once.
+/// An image of the agent's repository with a program that ends at once.
 pub const AGENT_BROKEN: &str = "localhost/farwater/agent:broken";
-/// The agent, told of a hub that is not there.
+/// The agent image with the address of a hub that does not exist.
 pub const AGENT_LOST: &str = "localhost/farwater/agent:lost";
 pub const BUSYBOX: &str = "localhost/farwater/busybox:test";
-/// A plugin's program, as `examples/jsonnet` has it.
+/// An image with a plugin's program, as in `examples/jsonnet`.
 pub const JSONNET: &str = "localhost/farwater/jsonnet:test";
 const ARCHITECTURE: &str = "amd64";
-/// The folder of the images that all tests of a run share.
+/// Variable with the folder of the images that all tests of a run share.
 pub const FOLDER: &str = "FARWATER_IMAGES";
 
 /// Tar files of images.
@@ -45,18 +45,19 @@ pub struct Images {
 }
 
 impl Images {
-    /// Those of the test run, which are made once by the first test that needs them; else makes all of them in `dir`.
+    /// Images of the test run, which the first test that needs them builds. Without a test run, builds all of them in
+    /// `dir`.
     pub fn of_run(dir: &Path) -> Result<Self> {
         let Some(folder) = env::var_os(FOLDER).map(PathBuf::from) else { return Self::make(dir) };
         fs::create_dir_all(&folder).with_context(|| format!("create {}", folder.display()))?;
         let lock = File::create(folder.join("lock")).context("create the images' lock file")?;
-        lock.lock().context("wait for images that another test makes")?;
+        lock.lock().context("wait for another test that builds the images")?;
         let made = folder.join("made");
         if made.exists() {
             return Ok(Self::in_folder(&folder));
         }
         let images = Self::make(&folder)?;
-        File::create(&made).context("note that the images are made")?;
+        File::create(&made).context("record that the images are built")?;
         Ok(images)
     }
 
@@ -73,7 +74,7 @@ impl Images {
         }
     }
 
-    /// Makes all of them in a folder.
+    /// Builds all images in a folder.
     pub fn make(dir: &Path) -> Result<Self> {
         let write = |name: &str, reference: &str, root: &Root, start: &Start| write(dir, name, reference, root, start);
         let small = small()?;
@@ -99,12 +100,12 @@ impl Images {
         })
     }
 
-    /// [`HUB_NEXT`], for a node that runs already.
+    /// [`HUB_NEXT`], for a running node.
     pub fn make_next_hub(dir: &Path) -> Result<PathBuf> {
         write(dir, "hub-next", HUB_NEXT, &hub(dir)?, &start(&HUB_COMMAND))
     }
 
-    /// [`JSONNET`], for a node that runs already.
+    /// [`JSONNET`], for a running node.
     pub fn make_jsonnet(dir: &Path) -> Result<PathBuf> {
         let mut root = small()?;
         root.add("programs/jsonnet", Node::program(fs::read(Tools::find_all()?.jsonnet())?));
@@ -173,7 +174,7 @@ fn start(entrypoint: &[&str]) -> Start {
     }
 }
 
-/// A copy without debug information: it is most of a program as tests build it.
+/// A copy without debug information, which is most of a program in test builds.
 fn stripped(dir: &Path, program: &Path) -> Result<PathBuf> {
     let copy = dir.join(program.file_name().context("a program has a name")?);
     let mut strip = bare_command("strip");
@@ -183,12 +184,12 @@ fn stripped(dir: &Path, program: &Path) -> Result<PathBuf> {
     Ok(copy)
 }
 
-/// A program with the libraries that this machine's loader would take.
+/// A program with the libraries that this machine's loader would use.
 fn add(root: &mut Root, path: &str, program: &Path) -> Result<()> {
     let output = Command::new("ldd").arg(program).output().context("run ldd")?;
     let text = String::from_utf8_lossy(&output.stdout);
     let mut libraries = Libraries::new();
-    // `libc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x…)`, and the loader alone with its path.
+    // `libc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x…)`, and a line with only the path of the loader.
     for line in text.lines() {
         let place = line.rsplit("=> ").next().and_then(|rest| rest.trim().split(" (").next());
         let Some(place) = place.filter(|place| place.starts_with('/')) else { continue };

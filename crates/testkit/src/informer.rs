@@ -1,4 +1,4 @@
-//! client-go's informers and leader election beside a hub under churn; `tests/localkube/informer` is the program.
+//! Runs client-go's informers and leader election against a hub under churn. The program is `tests/localkube/informer`.
 
 use std::time::Duration;
 
@@ -8,28 +8,28 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::{Hub, Process, Tools, process::bare_command, wait_for};
 
-/// What the program says at its end.
+/// The program's output at its end.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Outcome {
     pub seed: i64,
-    /// Acknowledged.
+    /// Acknowledged writes.
     pub writes: u64,
-    /// Of what is there or of what isn't, as was known.
+    /// Refused writes, because the object exists or does not exist, as expected.
     pub refused: u64,
-    /// Of which nobody knows whether they happened, because the hub was killed.
+    /// Writes with an unknown result, because the hub was killed.
     pub unknown: u64,
-    /// How often a list was to show an object, or none, because nothing but that was known.
+    /// Number of lists whose expected result for an object was known for certain.
     pub judged: u64,
     pub events: u64,
-    /// How often a cache was compared with a list.
+    /// Number of comparisons of a cache with a list.
     pub compared: u64,
-    /// How often somebody was elected.
+    /// Number of elections.
     pub leaders: u64,
     #[serde(deserialize_with = "null_as_empty")]
     pub faults: Vec<String>,
 }
 
-/// A nil slice of Go's.
+/// A nil slice of Go.
 fn null_as_empty<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Vec<String>, D::Error> {
     Ok(Option::deserialize(from)?.unwrap_or_default())
 }
@@ -43,7 +43,7 @@ impl Outcome {
     }
 }
 
-/// Runs the program for `duration` in the administrators' namespace, and kills and restarts the hub in between.
+/// Runs the program for `duration` in the admin namespace, and kills and restarts the hub meanwhile.
 pub async fn run(hub: &mut Hub, duration: Duration, seed: i64, kill_every: Option<Duration>) -> Result<Outcome> {
     let mut command = bare_command(Tools::find()?.informer());
     command
@@ -57,7 +57,7 @@ pub async fn run(hub: &mut Hub, duration: Duration, seed: i64, kill_every: Optio
     let end = Instant::now() + duration;
     if let Some(every) = kill_every {
         let mut next = Instant::now() + every;
-        // Not at the very end: the last comparison is of a hub that has been back for a while.
+        // Don't kill the hub at the very end, because the last comparison needs a hub that has been back for a while.
         while next + every / 2 < end {
             sleep_until(next).await;
             hub.restart().await?;
@@ -72,7 +72,7 @@ pub async fn run(hub: &mut Hub, duration: Duration, seed: i64, kill_every: Optio
     .await?;
     let output = process.output();
     let Some(line) = output.lines().rev().find(|line| line.starts_with('{')) else {
-        bail!("the informer said nothing of what it saw\n{}", process.tail());
+        bail!("the informer printed no result\n{}", process.tail());
     };
-    serde_json::from_str(line).with_context(|| format!("read what the informer says: {line}"))
+    serde_json::from_str(line).with_context(|| format!("read the informer's result: {line}"))
 }

@@ -1,7 +1,7 @@
-//! Real Kubernetes control planes: etcd, kube-apiserver, controller manager, and on request a scheduler with KWOK
-//! nodes, on which Deployments become Available and Jobs Complete.
+//! Real Kubernetes control planes: etcd, kube-apiserver, controller manager, and optionally a scheduler with KWOK
+//! nodes. On such nodes, Deployments become Available and Jobs Complete.
 //!
-//! A plane takes about 0.7 GB and 3 s. All parts run as the user of the test: nothing in them runs foreign commands
+//! A plane takes about 0.7 GB and 3 s. All parts run as the user of the test: none of them runs external commands
 //! (KWOK's exec is not configured), and an unprivileged user could not read programs in root's home.
 
 pub mod audit;
@@ -32,37 +32,37 @@ use crate::{
 };
 use flags::{Place, Settings};
 
-/// On two busy cores a plane needs 3 to 10 s; beyond this something is wrong.
+/// Maximum time until a plane is ready. It needs 3 to 10 s on two busy cores.
 const READY: Duration = Duration::from_secs(90);
-/// Another process may take a port between our probe and the server's bind.
+/// Number of attempts: another process may take a port between our check and the server's bind.
 const ATTEMPTS: usize = 3;
 
 /// The user of the kubeconfig's current context, in `system:masters`.
 pub const ADMIN: &str = "admin";
-/// Users without any right of their own, for tests of access. Contexts of the same name are in every kubeconfig.
+/// Users without any rights, for tests of access. Every kubeconfig has contexts with their names.
 pub const USERS: [&str; 2] = ["alice", "bob"];
-/// As much as [`ADMIN`] under another name, so that what one program asks for can be told from all else: see [`audit`].
+/// A user with the same rights as [`ADMIN`]. Its requests can be told from all others: see [`audit`].
 pub const AUDITED: &str = "audited";
 
-/// What a plane runs besides etcd, API server and controller manager.
+/// Parts of a plane besides etcd, API server and controller manager.
 #[derive(Clone, Debug)]
 pub struct PlaneOptions {
-    /// KWOK nodes. With at least one, a scheduler and kwok run too.
+    /// Number of KWOK nodes. With at least one, a scheduler and kwok run too.
     pub nodes: usize,
     pub scheduler: bool,
-    /// The API server notes what [`AUDITED`] asks for.
+    /// Whether the API server logs the requests of [`AUDITED`].
     pub audited: bool,
 }
 
 impl Default for PlaneOptions {
-    /// Workloads become healthy.
+    /// A plane on which workloads become healthy.
     fn default() -> Self {
         Self { nodes: 2, scheduler: true, audited: false }
     }
 }
 
 impl PlaneOptions {
-    /// Objects only: no Pod ever runs.
+    /// A plane for objects only: no Pod ever runs.
     pub fn without_nodes() -> Self {
         Self { nodes: 0, scheduler: false, audited: false }
     }
@@ -79,7 +79,7 @@ impl PlaneOptions {
     }
 }
 
-/// In the order in which they start.
+/// The parts, in the order in which they start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Part {
     Etcd,
@@ -89,14 +89,14 @@ pub enum Part {
     Kwok,
 }
 
-/// A control plane: one that runs here and ends with this value, or one that somebody else runs.
+/// A control plane: one that runs here and ends when dropped, or one that is shared.
 #[derive(Debug)]
 pub struct Plane {
     kubeconfig: PathBuf,
     running: Option<Running>,
 }
 
-/// Fields are dropped in order: the processes end before their folder goes.
+/// Fields are dropped in this order, so that the processes end before their folder is removed.
 #[derive(Debug)]
 struct Running {
     parts: BTreeMap<Part, Process>,
@@ -105,7 +105,7 @@ struct Running {
 }
 
 impl Plane {
-    /// A plane of one's own with two nodes. Only for tests that break or count what the server does; others share.
+    /// Starts an own plane with two nodes. Only for tests that break or measure the servers. Other tests share planes.
     pub async fn start() -> Result<Self> {
         Self::start_with(PlaneOptions::default()).await
     }
@@ -119,14 +119,15 @@ impl Plane {
         start_anew(|| Self::attempt(&tools, &options, place)).await.context("start a Kubernetes control plane")
     }
 
-    /// Another plane with all that this one holds, as when a cluster's etcd is restored elsewhere while the cluster goes
-    /// on: the same objects with their uids and versions, the same users. From then on each goes its own way.
+    /// Starts another plane with everything that this one stores, as if a cluster's etcd was restored elsewhere while
+    /// the cluster continues. It has the same objects with their uids and versions, and the same users. After that the
+    /// planes are independent.
     pub async fn copy(&self) -> Result<Self> {
-        let running = self.running.as_ref().context("the plane is shared: nobody may touch its parts")?;
+        let running = self.running.as_ref().context("the plane is shared: a test must not touch its parts")?;
         start_anew(|| running.copy()).await.context("copy a Kubernetes control plane")
     }
 
-    /// A plane that somebody else runs, for example the test run.
+    /// A plane that another process runs, such as the test run.
     pub fn existing(kubeconfig: impl Into<PathBuf>) -> Self {
         Self { kubeconfig: kubeconfig.into(), running: None }
     }
@@ -153,12 +154,12 @@ impl Plane {
         Ok(Self { kubeconfig, running: Some(running) })
     }
 
-    /// Where kubectl and an agent find the plane; the current context is [`ADMIN`]'s.
+    /// The kubeconfig for kubectl and an agent. Its current context is [`ADMIN`]'s.
     pub fn kubeconfig(&self) -> &Path {
         &self.kubeconfig
     }
 
-    /// A client as [`ADMIN`]. One per test: its connections belong to the test's runtime.
+    /// A client as [`ADMIN`]. Each test needs its own, because its connections belong to the test's runtime.
     pub async fn client(&self) -> Result<Client> {
         self.client_as(ADMIN).await
     }
@@ -168,7 +169,7 @@ impl Plane {
         client(&self.kubeconfig, Some(user)).await
     }
 
-    /// The built kubectl 1.36 against this plane, with a home of its own so that nothing is cached across planes.
+    /// kubectl 1.36 for this plane, with its own home so that no cache is shared between planes.
     pub fn kubectl(&self) -> Result<Command> {
         let mut command = bare_command(Tools::find()?.kubectl());
         command.arg("--kubeconfig").arg(&self.kubeconfig);
@@ -178,7 +179,7 @@ impl Plane {
         Ok(command)
     }
 
-    /// A new namespace whose name begins with `prefix` and is nobody else's. It is not deleted: that takes 5 s, and
+    /// Creates a namespace with a unique name that begins with `prefix`. It is not deleted: that would take 5 s, and
     /// the plane is thrown away anyway.
     pub async fn namespace(&self, prefix: &str) -> Result<String> {
         let name = unique_name(prefix);
@@ -188,15 +189,15 @@ impl Plane {
         Ok(name)
     }
 
-    /// A part's process, to pause, kill or measure. Only of a plane of one's own.
+    /// The process of a part, to pause, kill or measure it. Only for an own plane.
     pub fn part(&mut self, part: Part) -> Result<&mut Process> {
-        let running = self.running.as_mut().context("the plane is shared: nobody may touch its parts")?;
+        let running = self.running.as_mut().context("the plane is shared: a test must not touch its parts")?;
         running.parts.get_mut(&part).with_context(|| format!("the plane runs no {part:?}"))
     }
 
-    /// Starts a part again that was killed, on the same port and data, and waits until the API answers.
+    /// Restarts a killed part on the same port and data, and waits until the API answers.
     pub async fn restart(&mut self, part: Part) -> Result<()> {
-        let running = self.running.as_mut().context("the plane is shared: nobody may touch its parts")?;
+        let running = self.running.as_mut().context("the plane is shared: a test must not touch its parts")?;
         running.parts.remove(&part);
         running.start(part)?;
         running.api_server_ready().await
@@ -214,7 +215,7 @@ impl Plane {
         Ok(())
     }
 
-    /// Pods can be created and, with nodes, run.
+    /// Waits until Pods can be created and, with nodes, run.
     async fn usable(&self, nodes: usize) -> Result<()> {
         let client = self.client().await?;
         let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), "default");
@@ -251,7 +252,7 @@ impl Running {
         wait_ready(&mut parts, READY, || self.settings.ready()).await
     }
 
-    /// etcd stands still meanwhile: the copy's comes up as after a power cut at this moment.
+    /// Pauses etcd during the copy, so that the copy starts as after a power failure at this moment.
     async fn copy(&self) -> Result<Plane> {
         let dir = temporary_folder("farwater-plane-")?;
         let etcd = self.parts.get(&Part::Etcd).context("the plane runs no etcd")?;
@@ -260,13 +261,13 @@ impl Running {
         etcd.resume()?;
         let parts: Vec<Part> = self.parts.keys().copied().collect();
         let plane = Plane::run(settings?, dir, &parts).await?;
-        // Its nodes came with it.
+        // The nodes are part of the copied data.
         plane.usable(0).await?;
         Ok(plane)
     }
 }
 
-/// Tries again where another process was faster at a port.
+/// Retries if another process took a port first.
 async fn start_anew<P>(mut attempt: impl FnMut() -> P) -> Result<Plane>
 where
     P: Future<Output = Result<Plane>>,
@@ -281,8 +282,8 @@ where
     Err(last_error.context("no attempt was made")?)
 }
 
-/// The plane number `n`, 1 or 2, that all tests share. The test run starts both and names their kubeconfigs in
-/// `FARWATER_PLANE_1` and `_2`; a single test that is run by hand starts its own, once per process.
+/// Shared plane `n`, 1 or 2. The test run starts both planes and passes their kubeconfigs in `FARWATER_PLANE_1` and
+/// `_2`. A single test that is run by hand starts its own plane, once per process.
 pub async fn shared(n: usize) -> Result<&'static Plane> {
     static PLANES: [OnceCell<Plane>; 2] = [OnceCell::const_new(), OnceCell::const_new()];
     let cell = n.checked_sub(1).and_then(|index| PLANES.get(index)).context("the shared planes are number 1 and 2")?;
@@ -295,17 +296,17 @@ pub async fn shared(n: usize) -> Result<&'static Plane> {
     .await
 }
 
-/// The environment variable that hands shared plane `n` to tests.
+/// Environment variable with the kubeconfig of shared plane `n`.
 pub fn plane_variable(n: usize) -> String {
     format!("FARWATER_PLANE_{n}")
 }
 
-/// A client for a kubeconfig file; `context` None is its current one.
+/// A client for a kubeconfig file. Without `context`, it uses the current one.
 pub async fn client(kubeconfig: &Path, context: Option<&str>) -> Result<Client> {
     Client::try_from(configuration(kubeconfig, context).await?).context("build a Kubernetes client")
 }
 
-/// A client that takes every answer as it is: others ask again after a 429, 503 or 504.
+/// A client that never retries. Other clients retry after a 429, 503 or 504.
 pub async fn client_that_asks_once(kubeconfig: &Path) -> Result<Client> {
     let mut config = configuration(kubeconfig, None).await?;
     config.default_retry = false;
@@ -316,12 +317,12 @@ async fn configuration(kubeconfig: &Path, context: Option<&str>) -> Result<Confi
     let file = Kubeconfig::read_from(kubeconfig).with_context(|| format!("read {}", kubeconfig.display()))?;
     let options = KubeConfigOptions { context: context.map(str::to_owned), ..KubeConfigOptions::default() };
     let mut config = Config::from_custom_kubeconfig(file, &options).await.context("use the kubeconfig")?;
-    // Servers of tests are on this machine: never by a proxy that the environment names.
+    // Servers of tests are on this machine, so ignore proxies from the environment.
     config.proxy_url = None;
     Ok(config)
 }
 
-/// `prefix-<process>-<number>`: a Kubernetes name that no other test run or test uses.
+/// A Kubernetes name that no other test run or test uses: `prefix-<process>-<number>`.
 pub fn unique_name(prefix: &str) -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     format!("{prefix}-{:x}-{:04x}-{}", std::process::id(), rand::random::<u16>(), NEXT.fetch_add(1, Ordering::Relaxed))

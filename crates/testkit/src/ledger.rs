@@ -1,9 +1,9 @@
-//! Proof that an acknowledged write survives `kill -9`: clients write, keep a ledger, and hold the server to it.
+//! Proves that an acknowledged write survives `kill -9`. Clients write, keep a ledger, and compare the server with it.
 //!
-//! Each writer owns a few names, so that it knows what each must be. A write whose answer never came is *open*: after
-//! the restart either outcome is right, and reading decides which. Watchers resume from the last version that they saw, never
-//! list again, and must be shown every acknowledged change exactly once, in order, as what it is: replaying what one saw must
-//! make sense at each step and end at what is there.
+//! Each writer owns a few names, so it knows the expected value of each. A write without an answer is *open*: after the
+//! restart both results are correct, and a read decides which. Watchers resume from the last version that they saw and
+//! never list again. They must see every acknowledged change exactly once, in order and with the right type. Replaying
+//! their events must make sense at each step, and end with the actual objects.
 
 mod watcher;
 
@@ -29,34 +29,34 @@ use serde::Serialize;
 use crate::wait_for;
 use watcher::{Picture, Watcher, compare};
 
-/// For the writes before a kill.
+/// Maximum time for the writes before a kill.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
-/// What to run.
+/// Parameters of the load.
 #[derive(Clone, Debug)]
 pub struct Load {
     pub namespace: String,
     pub writers: usize,
-    /// Names that each writer owns.
+    /// Number of names for each writer.
     pub names: usize,
     pub watchers: usize,
     pub kills: u32,
-    /// A kill comes at a random moment within this span after the server was ready, or when `writes` are done.
+    /// The kill comes at a random moment within this time after the server is ready, or when `writes` are done.
     pub between: Duration,
-    /// Fewest that are acknowledged before each kill, so that it proves something however slow the machine is.
+    /// Minimum number of acknowledged writes before each kill, so that it proves something even on a slow machine.
     pub writes: u64,
     pub seed: u64,
 }
 
-/// What came of it. Every list of faults must be empty.
+/// Results. Every list of faults must be empty.
 #[derive(Clone, Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Outcome {
     pub kills: u32,
     pub acknowledged: u64,
-    /// Writes whose answer never came.
+    /// Writes without an answer.
     pub open: u64,
-    /// Over the time that the server was up.
+    /// Writes per second while the server was up.
     pub writes_per_second: f64,
     pub events: u64,
     pub lost: Vec<String>,
@@ -73,21 +73,21 @@ impl Outcome {
     }
 }
 
-/// A server that can be killed without warning and started again on the same data and address.
+/// A server that can be killed without warning and restarted with the same data and address.
 pub trait Killable {
     fn client(&self) -> Client;
-    /// SIGKILL, then start again; returns when the server is ready.
+    /// Kills it with SIGKILL and restarts it. Returns when the server is ready.
     fn kill_and_restart(&mut self) -> impl Future<Output = Result<()>> + Send;
 }
 
-/// The product's hub, with a client that outlives restarts.
+/// The product's hub, with a client that survives restarts.
 pub struct KillableHub {
     hub: crate::Hub,
     client: Client,
 }
 
 impl KillableHub {
-    /// Makes the namespace that the load writes to.
+    /// Creates the namespace for the load.
     pub async fn new(hub: crate::Hub, namespace: &str) -> Result<Self> {
         let client = hub.client().await?;
         let namespace = Namespace {
@@ -115,7 +115,7 @@ impl Killable for KillableHub {
     }
 }
 
-/// The same hub, whose database server is killed instead.
+/// The same hub, but its database server is killed instead.
 pub struct KillableDatabase {
     pub hub: KillableHub,
     pub server: crate::Postgres,
@@ -131,7 +131,7 @@ impl Killable for KillableDatabase {
     }
 }
 
-/// Runs the load. `progress` is called after each kill with the number of kills so far.
+/// Runs the load. Calls `progress` after each kill with the number of kills so far.
 pub async fn run(server: &mut impl Killable, load: &Load, mut progress: impl FnMut(u32, u64)) -> Result<Outcome> {
     let state = Arc::new(Shared::default());
     let client = server.client();
@@ -209,7 +209,7 @@ pub async fn run(server: &mut impl Killable, load: &Load, mut progress: impl FnM
     Ok(outcome)
 }
 
-/// What is there, and the version that it was read at.
+/// The existing objects, and the version of the list.
 async fn list(client: &Client, namespace: &str) -> Result<(Picture, u64)> {
     let list = Api::<ConfigMap>::namespaced(client.clone(), namespace).list(&ListParams::default()).await?;
     let version = list.metadata.resource_version.context("a list has a resourceVersion")?;
@@ -224,7 +224,7 @@ fn value_of(object: &ConfigMap) -> String {
 #[derive(Default)]
 struct Shared {
     stop: AtomicBool,
-    /// The last version that watchers must reach; 0 while writers run.
+    /// Last version that watchers must reach. 0 while writers run.
     end: AtomicU64,
     acknowledged: AtomicU64,
     open: AtomicU64,
@@ -239,16 +239,16 @@ impl Shared {
     }
 }
 
-/// What took effect for certain. A value is written once and never again, so it tells one state of a name from all others.
+/// Writes that certainly took effect. Each value is written only once, so it identifies one state of a name.
 #[derive(Default)]
 struct Ledger {
-    /// Creates and updates: the name and its value, by version.
+    /// Creates and updates: name and value, by version.
     written: BTreeMap<u64, (String, String)>,
-    /// Deletes: the name and its last value. The answer to a delete names no version.
+    /// Deletes: name and last value. The answer to a delete has no version.
     deleted: BTreeSet<(String, String)>,
 }
 
-/// What a writer knows of one name.
+/// A writer's knowledge of one name.
 #[derive(Clone, Debug, PartialEq)]
 enum Known {
     Absent,
@@ -256,7 +256,7 @@ enum Known {
         value: String,
         version: String,
     },
-    /// The answer to the last write never came: before, and after if it took effect.
+    /// The last write had no answer: the value before, and the value if it took effect.
     Open {
         before: Option<String>,
         after: Option<String>,
@@ -282,7 +282,7 @@ impl Writer {
                 Known::Present { value, .. } if self.random.random_bool(0.2) => self.delete(&name, value).await?,
                 Known::Present { value, version } => self.update(&name, value, version).await?,
             }
-            // Now and then a name is read back: what was acknowledged must be what is there.
+            // Sometimes a name is read back. The acknowledged value must be there.
             if self.random.random_bool(0.05) {
                 let known = self.known.get(&name).cloned().unwrap_or(Known::Absent);
                 self.settle(&name, known).await?;
@@ -339,8 +339,8 @@ impl Writer {
                 self.state.acknowledged.fetch_add(1, Ordering::Relaxed);
                 Known::Absent
             }
-            // The server answered: it did nothing, or (504) doesn't know. Only one that shuts down, is overloaded or has lost
-            // its database may say so here.
+            // The server answered that it did nothing, or (504) that it doesn't know. Only a server that shuts down, is
+            // overloaded or has lost its database may do so here.
             (Err(kube::Error::Api(status)), after) if matches!(status.code, 429 | 503 | 504) => {
                 self.state.open.fetch_add(1, Ordering::Relaxed);
                 Known::Open { before, after }
@@ -367,7 +367,7 @@ impl Writer {
         }
     }
 
-    /// Reads a name and holds the answer against what is known.
+    /// Reads a name and compares the answer with the known value.
     async fn settle(&mut self, name: &str, known: Known) -> Result<()> {
         let deadline = Instant::now() + Duration::from_secs(60);
         let found = loop {
@@ -388,7 +388,7 @@ impl Writer {
             let list = if matches!(known, Known::Absent) { &self.state.resurrected } else { &self.state.lost };
             self.state.lock(list).push(report);
         }
-        // A write whose answer was lost but which took effect: watchers must see it too.
+        // The write took effect, although its answer was lost. Watchers must see it too.
         let known = match (value, found.and_then(|o| o.metadata.resource_version), known) {
             (Some(value), Some(version), _) => {
                 self.note_written(name, &version, &value)?;

@@ -1,4 +1,4 @@
-//! Large files of Git, as a host serves them: the batch API and the objects behind it, both beside `git http-backend`
+//! Git LFS as a host serves it: the batch API and the objects, beside `git http-backend`
 //! (<https://github.com/git-lfs/git-lfs/blob/main/docs/api/batch.md>).
 
 use std::collections::BTreeMap;
@@ -8,34 +8,34 @@ use http::{HeaderMap, Method, Response, StatusCode, header};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
-/// What a server knows, and what it does wrong.
+/// Content and faults of a server.
 #[derive(Debug, Default)]
 pub struct Lfs {
     objects: BTreeMap<String, Vec<u8>>,
-    /// Where objects are said to be, instead of here: `http://…`, without the last slash.
+    /// Base URL of the objects: `http://…`, without a trailing slash. None: this server.
     pub elsewhere: Option<String>,
-    /// Put behind their addresses, as storages sign them: `?…`.
+    /// Query string for their addresses, as signed by storage services: `?…`.
     pub query: String,
-    /// A header that belongs to each download.
+    /// A header that each download needs.
     pub header: Option<(String, String)>,
-    /// Downloads are redirected there.
+    /// Address that downloads are redirected to.
     pub redirect: Option<String>,
-    /// Sent instead of each object.
+    /// Content that is sent instead of each object.
     pub forged: Option<Vec<u8>>,
-    /// What each download brought: path and headers.
+    /// Path and headers of each download.
     pub downloads: Vec<(String, HeaderMap)>,
-    /// Objects of each request to the batch API.
+    /// Number of objects in each request to the batch API.
     pub batches: Vec<usize>,
 }
 
-/// What lies in Git for a large file.
+/// Content that Git stores for a large file.
 pub fn pointer(content: &[u8]) -> String {
     let oid = hex::encode(Sha256::digest(content));
     format!("version https://git-lfs.github.com/spec/v1\noid sha256:{oid}\nsize {}\n", content.len())
 }
 
 impl Lfs {
-    /// Keeps a large file and gives its pointer.
+    /// Stores a large file and returns its pointer.
     pub fn put(&mut self, content: &[u8]) -> String {
         self.objects.insert(hex::encode(Sha256::digest(content)), content.to_vec());
         pointer(content)
@@ -45,7 +45,7 @@ impl Lfs {
         self.objects.clear();
     }
 
-    /// Answers a path below `info/lfs` of a repository; `origin` is where we are.
+    /// Answers a path below `info/lfs` of a repository. `origin` is our own address.
     pub(crate) fn answer(
         &mut self,
         origin: &str,
@@ -77,7 +77,7 @@ impl Lfs {
             .map(|object| {
                 let (oid, size) = (object["oid"].as_str().unwrap_or_default(), &object["size"]);
                 if !self.objects.contains_key(oid) {
-                    // A server may say again what it was told.
+                    // A server may repeat the client's values.
                     let who = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
                     let why = format!("no such object for {}", who.unwrap_or("anybody"));
                     return json!({"oid": oid, "size": size, "error": {"code": 404, "message": why}});

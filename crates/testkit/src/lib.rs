@@ -1,7 +1,7 @@
 //! Real servers for tests, the demo and the campaigns: Kubernetes control planes, Git, and our own programs.
 //!
-//! Nothing here is linked into the product. Every process that is started ends with the process that started it,
-//! even when that one is killed (see [`watchdog`]).
+//! Nothing here is linked into the product. Every started process ends with the process that started it, even if that
+//! one is killed (see [`watchdog`]).
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod api_faults;

@@ -1,5 +1,5 @@
-//! nginx with a certificate of its own. In front of a hub: HTTP/1.1 to it and from it, as an ingress is set up, and WebSockets passed
-//! on where that was asked for. Or with files, as fast as it can.
+//! nginx with its own certificate. In front of a hub it uses HTTP/1.1 on both sides, like an ingress, and optionally
+//! passes WebSockets on. Or it serves files as fast as it can.
 
 use std::{
     fs,
@@ -22,15 +22,15 @@ use crate::{
 pub const NGINX: Package = Package { program: "/usr/sbin/nginx", debian: "nginx" };
 const READY: Duration = Duration::from_secs(30);
 
-/// What becomes of them in front of a hub.
+/// How it handles WebSockets in front of a hub.
 #[derive(Clone, Copy, Debug)]
 pub enum WebSockets {
-    /// Those on which nothing has come from the hub for this long are closed; other requests have nginx's own 60 s.
+    /// WebSockets without data from the hub for this time are closed. Other requests have nginx's own limit of 60 s.
     Passed(Duration),
     Refused,
 }
 
-/// A running server. Dropped, it ends.
+/// A running server. Ends when dropped.
 #[derive(Debug)]
 pub struct Nginx {
     port: u16,
@@ -39,17 +39,17 @@ pub struct Nginx {
 }
 
 impl Nginx {
-    /// In front of the hub at this port of the machine.
+    /// Starts it in front of the hub at this port of the machine.
     pub async fn start(hub: u16, certificate: &Pair, websockets: WebSockets) -> Result<Self> {
         Self::serve(certificate, &before_hub(hub, websockets)).await
     }
 
-    /// The files of a folder.
+    /// Starts it with the files of a folder.
     pub async fn of_folder(folder: &Path, certificate: &Pair) -> Result<Self> {
         Self::serve(certificate, &of_files(folder)).await
     }
 
-    /// `server`: what is said of its one server but where it listens.
+    /// `server`: configuration of its only server, without `listen`.
     async fn serve(certificate: &Pair, server: &str) -> Result<Self> {
         packages::require(&[NGINX])?;
         let folder = temporary_folder("farwater-nginx-")?;
@@ -63,7 +63,7 @@ impl Nginx {
         write("tls.key", &certificate.key)?;
         let config = write("nginx.conf", &configuration(port, server))?;
         let mut command = bare_command(NGINX.program);
-        // It opens this log before it reads where its own one is.
+        // nginx opens this log before it reads its configuration.
         command.arg("-p").arg(folder.path()).arg("-c").arg(config).args(["-e", "stderr"]);
         let mut process = Process::spawn("nginx", command, &folder.path().join("nginx.log"))?;
         let probe = || async {
@@ -86,7 +86,7 @@ impl Nginx {
         &mut self.process
     }
 
-    /// One line for each request that has ended, of one before a hub.
+    /// One line for each completed request, in front of a hub.
     pub fn access_log(&self) -> String {
         fs::read_to_string(self.folder.path().join("access.log")).unwrap_or_default()
     }
@@ -130,7 +130,7 @@ fn of_files(folder: &Path) -> String {
 }
 
 fn configuration(port: u16, server: &str) -> String {
-    // As one process of whoever started it: nothing of it outlives that, and it needs no other user.
+    // As a single process of the current user, so that nothing of it survives that process and no other user is needed.
     format!(
         "daemon off; master_process off; pid nginx.pid; error_log stderr warn;
 events {{ worker_connections 256; }}

@@ -1,8 +1,8 @@
-//! A real node: kubelet, containerd, runc, kube-proxy and CoreDNS beside a control plane. Pods are containers here, and images are
-//! tar files that we make.
+//! A real node: kubelet, containerd, runc, kube-proxy and CoreDNS beside a control plane. Its pods are containers, and
+//! its images are tar files that we build.
 //!
-//! All of it runs in namespaces of its own (network, mounts, processes), so that rules, mounts and containers of a node concern
-//! nobody else on the machine and go with it, however it ends. Needs root.
+//! Everything runs in its own namespaces (network, mounts, processes). Rules, mounts and containers of a node therefore
+//! don't affect the machine, and disappear with the node however it ends. Needs root.
 //!
 //! ```text
 //!  this machine ── 10.213.x.y/30 ── node ── 10.244.0.0/24 ── pods
@@ -37,10 +37,11 @@ pub use containerd::PAUSE;
 use namespaces::Namespaces;
 
 const READY: Duration = Duration::from_secs(120);
-/// Its name, and the only one of its cluster.
+/// Name of the only node of its cluster.
 pub const NAME: &str = "node";
 
-/// One node with its control plane. Fields are dropped in order: what runs in the namespaces, then these, then the folder.
+/// A node with its control plane. Fields are dropped in this order: programs in the namespaces, the namespaces, then
+/// the folder.
 #[derive(Debug)]
 pub struct Node {
     kubelet: Process,
@@ -55,10 +56,10 @@ pub struct Node {
 impl Node {
     /// `images`: tar files of [`crate::images`] or of `cargo xtask image`.
     pub async fn start(images: &[&Path]) -> Result<Self> {
-        ensure!(is_root(), "a real node needs root: it makes namespaces and mounts");
+        ensure!(is_root(), "a real node needs root, because it creates namespaces and mounts");
         packages::require(&packages::NODE)?;
         let tools = Tools::find_all()?;
-        // The paths of sockets must be short.
+        // Paths of sockets must be short.
         let dir = temporary_folder("fw-node-")?;
         let namespaces = Namespaces::make(dir.path())?;
         let containerd = containerd::start(dir.path(), &namespaces).await?;
@@ -86,7 +87,7 @@ impl Node {
         })
     }
 
-    /// Makes an image known that was not there at the start.
+    /// Imports an image into a running node.
     pub fn import(&self, image: &Path) -> Result<()> {
         containerd::import(self.dir.path(), &self.namespaces, image)
     }
@@ -99,24 +100,24 @@ impl Node {
         self.plane.client().await
     }
 
-    /// Where this machine reaches what listens on the node, NodePorts too.
+    /// Address at which this machine reaches servers on the node, including NodePorts.
     pub fn address(&self) -> Ipv4Addr {
         self.namespaces.address
     }
 
-    /// Where pods reach what listens on this machine.
+    /// Address at which pods reach servers on this machine.
     pub fn machine(&self) -> Ipv4Addr {
         self.namespaces.machine
     }
 
-    /// A folder on the node for a volume of a pod.
+    /// Creates a folder on the node for a volume of a pod.
     pub fn volume(&self, name: &str) -> Result<PathBuf> {
         let folder = self.dir.path().join("volumes").join(name);
         fs::create_dir_all(&folder)?;
         Ok(folder)
     }
 
-    /// Makes a volume of 10 GiB that a claim can have, as a provisioner would; its folder on the node.
+    /// Creates a volume of 10 GiB for a claim, like a provisioner. Returns its folder on the node.
     pub async fn provide(&self, name: &str) -> Result<PathBuf> {
         let folder = self.volume(name)?;
         let volume: PersistentVolume = serde_json::from_value(json!({
@@ -134,7 +135,7 @@ impl Node {
         Ok(folder)
     }
 
-    /// A command on the node: in its network, with its mounts and processes.
+    /// A command on the node, with its network, mounts and processes.
     pub fn command(&self, command: &Command) -> Command {
         within(self.namespaces.process, &["--net", "--mount", "--pid"], command)
     }

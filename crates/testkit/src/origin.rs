@@ -1,5 +1,5 @@
-//! A web server of a test's own: the files of a folder, or all that another server on this machine answers; over HTTP or HTTPS, with
-//! authentication, faults, and a list of who asked for what.
+//! A web server for tests: it serves the files of a folder, or the answers of another server on this machine. It has
+//! HTTP or HTTPS, authentication, faults, and a list of all requests.
 
 use std::{
     collections::HashMap,
@@ -39,14 +39,14 @@ type Body = UnsyncBoxBody<Bytes, std::io::Error>;
 
 const CHUNK: usize = 32 << 10;
 
-/// A request that came.
+/// A received request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seen {
     pub method: String,
-    /// With its query.
+    /// Path with its query.
     pub path: String,
     pub authorization: Option<String>,
-    /// Whether the client has shown a certificate that it was asked for.
+    /// Whether the client showed a requested certificate.
     pub is_certified: bool,
     pub status: u16,
 }
@@ -73,23 +73,23 @@ enum Behind {
 #[derive(Default)]
 struct State {
     auth: Auth,
-    /// By a part of the path; of several the longest.
+    /// Faults by a part of the path. The longest matching part decides.
     faults: HashMap<String, Fault>,
     seen: Vec<Seen>,
-    /// Requests without an answer, by their paths.
+    /// Number of running requests by path.
     under_way: HashMap<String, usize>,
     most: Most,
     without_validators: bool,
 }
 
-/// Requests that waited for an answer at the same time, at most.
+/// Maximum numbers of concurrent requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Most {
     pub of_all: usize,
     pub of_one_path: usize,
 }
 
-/// Until it is dropped, however that comes.
+/// Counts a request as running until it is dropped.
 struct UnderWay<'a> {
     shared: &'a Shared,
     path: String,
@@ -130,12 +130,12 @@ impl Drop for Origin {
 }
 
 impl Origin {
-    /// The files of a folder, with an ETag by their content.
+    /// Serves the files of a folder, with ETags from their content.
     pub async fn of_folder(folder: &Path, tls: Option<&Pair>) -> Result<Self> {
         Self::start(Behind::Folder(folder.to_owned()), tls).await
     }
 
-    /// In front of a plain server of this machine.
+    /// Serves the answers of a plain HTTP server on this machine.
     pub async fn before(port: u16, tls: Option<&Pair>) -> Result<Self> {
         let client = Box::new(Client::builder(TokioExecutor::new()).build_http());
         Self::start(Behind::Server { port, client }, tls).await
@@ -150,7 +150,7 @@ impl Origin {
         Ok(origin)
     }
 
-    /// Listens again, on the port it had.
+    /// Listens again on the same port.
     pub async fn resume(&mut self) -> Result<()> {
         let listener = ports::listen(self.address).await?;
         self.address = listener.local_addr()?;
@@ -158,7 +158,7 @@ impl Origin {
         Ok(())
     }
 
-    /// Stops listening and cuts every connection; the port stays its own.
+    /// Stops listening and closes every connection. The port stays reserved.
     pub async fn stop(&mut self) {
         if let Some(task) = self.task.take() {
             task.abort();
@@ -166,12 +166,12 @@ impl Origin {
         }
     }
 
-    /// Shows another certificate from now on.
+    /// Uses another certificate from now on.
     pub async fn set_certificate(&mut self, pair: &Pair) -> Result<()> {
         self.set_acceptor(acceptor(pair, None)?).await
     }
 
-    /// Asks clients for a certificate of an authority from now on, and takes those without one.
+    /// Requests certificates of an authority from clients from now on, and accepts clients without one.
     pub async fn ask_for_certificates(&mut self, pair: &Pair, authority: &Authority) -> Result<()> {
         self.set_acceptor(acceptor(pair, Some(authority))?).await
     }
@@ -200,17 +200,17 @@ impl Origin {
         self.shared.state().auth = auth;
     }
 
-    /// For every request, until it is changed.
+    /// Sets the fault of every request, until it is changed.
     pub fn set_fault(&self, fault: Fault) {
         self.set_fault_at("", fault);
     }
 
-    /// For requests whose path has this part.
+    /// Sets the fault of requests whose path contains this part.
     pub fn set_fault_at(&self, part: &str, fault: Fault) {
         self.shared.state().faults.insert(part.to_owned(), fault);
     }
 
-    /// Answers as a server that knows neither ETag nor Last-Modified.
+    /// Answers like a server without ETag and Last-Modified.
     pub fn forget_validators(&self) {
         self.shared.state().without_validators = true;
     }
@@ -219,7 +219,7 @@ impl Origin {
         self.shared.state().seen.clone()
     }
 
-    /// How often something with this in its path was asked for.
+    /// Number of requests whose path contains this part.
     pub fn count(&self, part: &str) -> usize {
         self.shared.state().seen.iter().filter(|seen| seen.path.contains(part)).count()
     }
@@ -235,7 +235,7 @@ impl Origin {
     }
 }
 
-/// `clients`: whose certificates clients are asked for.
+/// `clients`: authority of the certificates that clients are asked for.
 fn acceptor(pair: &Pair, clients: Option<&Authority>) -> Result<TlsAcceptor> {
     let chain = vec![CertificateDer::from_pem_slice(pair.certificate.as_bytes()).context("read a certificate")?];
     let key = PrivateKeyDer::from_pem_slice(pair.key.as_bytes()).context("read a key")?;
@@ -272,7 +272,7 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>, tls: Option<TlsAccep
                 hyper::service::service_fn(move |request| answer(Arc::clone(&shared), is_certified, request))
             };
             let http = hyper::server::conn::http1::Builder::new();
-            // A client that goes away is its own affair.
+            // Ignore a client that closes its connection.
             match tls {
                 Some(tls) => {
                     if let Ok(stream) = tls.accept(stream).await {
@@ -303,7 +303,7 @@ async fn answer(
         (state.auth.clone(), fault.unwrap_or_default())
     };
     let mut seen = Seen { method: request.method().to_string(), path, authorization, is_certified, status: 0 };
-    // Before it is answered: one that is never answered was asked too.
+    // Record the request before its answer, because some requests never get one.
     let number = {
         let mut state = shared.state();
         state.seen.push(seen.clone());
@@ -362,7 +362,7 @@ async fn respond(
     match fault {
         Fault::Slow { .. } | Fault::Cut(_) => {
             let (mut parts, body) = response.into_parts();
-            // What is cut must look as if more were to come.
+            // A shortened answer must look as if more data followed.
             parts.headers.remove(header::TRANSFER_ENCODING);
             let bytes = body.collect().await.map(http_body_util::Collected::to_bytes).unwrap_or_default();
             Response::from_parts(parts, StreamBody::new(pieces(bytes, fault)).boxed_unsync())
@@ -398,7 +398,7 @@ async fn forward(
     let (mut parts, body) = request.into_parts();
     let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
     parts.uri = format!("http://127.0.0.1:{port}{path}").parse()?;
-    // The Host stays: servers write addresses of themselves with it.
+    // Keep the Host header, because servers build their own addresses with it.
     let body = body.collect().await.context("read the request")?.to_bytes();
     let is_head = parts.method == Method::HEAD;
     let response =

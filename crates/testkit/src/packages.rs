@@ -4,7 +4,7 @@ use std::{fs::File, path::Path, process::Command};
 
 use anyhow::{Context as _, Result, bail};
 
-/// A program, by its name or its path, and the Debian package that holds it.
+/// A program, by name or path, and the Debian package that contains it.
 #[derive(Clone, Copy, Debug)]
 pub struct Package {
     pub program: &'static str,
@@ -12,10 +12,10 @@ pub struct Package {
 }
 
 pub const GIT: Package = Package { program: "git", debian: "git" };
-/// For the page's tests.
+/// For the tests of the page.
 pub const CHROMIUM: Package = Package { program: "chromium", debian: "chromium" };
 
-/// For a real node. busybox is what its pods run where they only have to be there.
+/// For a real node. Its idle pods run busybox.
 pub const NODE: [Package; 9] = [
     Package { program: "containerd", debian: "containerd" },
     Package { program: "ctr", debian: "containerd" },
@@ -28,13 +28,14 @@ pub const NODE: [Package; 9] = [
     Package { program: "/bin/busybox", debian: "busybox-static" },
 ];
 
-/// Makes sure that the programs are there. As root on Debian the missing packages are installed, after saying which;
-/// anywhere else the command to run is the error.
+/// Makes sure that the programs exist. As root on Debian it installs missing packages and says which. Otherwise the
+/// error contains the command to run.
 pub fn require(packages: &[Package]) -> Result<()> {
     if missing(packages).is_empty() {
         return Ok(());
     }
-    // Of two that install at once, one takes away the archives that the other has fetched. Ends with the file.
+    // Take a lock: of two concurrent installs, one would remove the archives that the other has downloaded. It ends
+    // with the file.
     let lock =
         File::create(std::env::temp_dir().join("farwater-packages.lock")).context("make the lock of packages")?;
     lock.lock().context("wait for another one that installs packages")?;
@@ -51,7 +52,7 @@ pub fn require(packages: &[Package]) -> Result<()> {
     }
     eprintln!("installing Debian packages: {}", names.join(" "));
     apt_get(&["update"])?;
-    // A fresh `apt-get install` of a server would start it: none of ours may run as a service.
+    // Installing a server would start it as a service, which we don't want.
     let mut install = vec!["install", "--yes", "--no-install-recommends", "-o", "DPkg::Lock::Timeout=300"];
     install.extend(names);
     apt_get(&install)
@@ -75,7 +76,7 @@ fn apt_get(arguments: &[&str]) -> Result<()> {
 }
 
 fn on_path(program: &str) -> bool {
-    // A path stays what it is when it is joined to a folder.
+    // A path stays unchanged when it is joined to a folder.
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
 }

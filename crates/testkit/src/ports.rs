@@ -1,4 +1,4 @@
-//! Free TCP ports for servers that can't be told to bind port 0 and say what they got, and for those that stop and come back.
+//! Free TCP ports for servers that can't bind port 0 and report their port, and for servers that stop and restart.
 
 use std::{
     fs::{self, File},
@@ -11,21 +11,21 @@ use std::{
 
 use anyhow::{Context as _, Result};
 
-/// Where ports are taken from, as far as it lies below those that the system gives to clients: none of them grabs a port between its
+/// Range of ports, if it is below the range that the system gives to clients. Then no client takes a port between its
 /// choice here and the server's bind, or while the server is stopped.
 const RANGE: Range<u16> = 20_000..32_000;
-/// First and last port that clients get.
+/// First and last port for clients.
 const CLIENTS: &str = "/proc/sys/net/ipv4/ip_local_port_range";
-/// Tries to have a port back.
+/// Attempts to get a port back.
 const TRIES: usize = 200;
-/// Between two of them.
+/// Pause between two attempts.
 const HELD: Duration = Duration::from_millis(20);
 
-/// A port of 127.0.0.1 on which no process listens. No other test of this process or of one beside it gets the same port before the range
-/// was used up once.
+/// A port of 127.0.0.1 on which no process listens. No other test of this or another process gets the same port before
+/// the whole range was used.
 pub fn free() -> Result<u16> {
     let range = range_below(&fs::read_to_string(CLIENTS).unwrap_or_default());
-    // Each user of the machine has a file of their own, because a folder for all may refuse those of others.
+    // Each user of the machine has their own file, because a shared folder may refuse the files of other users.
     let path = std::env::temp_dir().join(format!("farwater-ports-{}", fs::metadata("/proc/self")?.uid()));
     let open = File::options().read(true).write(true).create(true).truncate(false).open(&path);
     let mut file = open.with_context(|| format!("open {}", path.display()))?;
@@ -39,19 +39,20 @@ pub fn free() -> Result<u16> {
     let port = candidates.find(is_free).with_context(|| format!("all ports of {range:?} are in use"))?;
 
     file.rewind()?;
-    // Five digits, so that nothing is left of what was there. The lock ends with the file.
+    // Always five digits, so that no old digits remain. The lock ends with the file.
     writeln!(file, "{:05}", port + 1).with_context(|| format!("write {}", path.display()))?;
     Ok(port)
 }
 
-/// `clients`: first and last port that the system gives to clients. Where none of ours lies below, all of ours have to do.
+/// `clients`: first and last port that the system gives to clients. If our whole range overlaps with it, use it all the
+/// same.
 fn range_below(clients: &str) -> Range<u16> {
     let first = clients.split_whitespace().next().and_then(|port| port.parse().ok());
     RANGE.start..first.filter(|first| RANGE.contains(first) && *first > RANGE.start).unwrap_or(RANGE.end)
 }
 
-/// Listens; at port 0: at one that no client takes while the server is stopped. A port of before may be held for a moment yet, by a child that
-/// was forked while it was open and is not another program yet.
+/// Listens at the address. For port 0 it chooses a port that no client takes while the server is stopped. An earlier
+/// port may still be held for a moment by a forked child that has not started its program yet.
 pub async fn listen(mut address: SocketAddr) -> Result<tokio::net::TcpListener> {
     let is_new = address.port() == 0;
     for _ in 0..TRIES {
@@ -75,7 +76,7 @@ mod tests {
 
     #[test]
     fn a_port_is_given_to_one_test_and_to_no_client() {
-        // Threads share the file as processes do.
+        // Threads share the file in the same way as processes.
         let tests: Vec<_> =
             (0..8).map(|_| thread::spawn(|| (0..20).map(|_| free().unwrap()).collect::<Vec<_>>())).collect();
         let ports: Vec<u16> = tests.into_iter().flat_map(|test| test.join().unwrap()).collect();

@@ -1,7 +1,7 @@
-//! PostgreSQL 15 servers: one that all tests share, each with a database of its own, and private ones to break.
+//! PostgreSQL 15 servers: a shared one with a database for each test, and private ones that tests can break.
 //!
-//! The server refuses to run as root, so as root it runs as Debian's user `postgres`, in a temporary folder that belongs
-//! to that user; else as whoever runs the tests. It is never a service of the system.
+//! The server refuses to run as root. As root it therefore runs as Debian's user `postgres`, in a temporary folder of
+//! that user, and otherwise as the current user. It is never a service of the system.
 
 use std::{
     collections::BTreeMap,
@@ -24,31 +24,31 @@ use crate::{
     temporary_folder, wait_for,
 };
 
-/// The version that is promised to work.
+/// The supported version.
 pub const POSTGRES: Package = Package { program: "/usr/lib/postgresql/15/bin/postgres", debian: "postgresql-15" };
 const PROGRAMS: &str = "/usr/lib/postgresql/15/bin";
 
-/// Names the shared server to tests: the URL of its first database.
+/// Variable that passes the shared server to tests: the URL of its first database.
 pub const VARIABLE: &str = "FARWATER_POSTGRES";
 
 const USER: &str = "farwater";
-/// Real, so that a test can look for it where it must not be.
+/// A real password, so that a test can check that it appears nowhere.
 pub const PASSWORD: &str = "canary-password-52e1";
 const FIRST_DATABASE: &str = "postgres";
 
 const READY: Duration = Duration::from_secs(60);
-/// Another process may take a port between our probe and the server's bind.
+/// Number of attempts: another process may take a port between our check and the server's bind.
 const ATTEMPTS: usize = 3;
 
-/// A running server. Dropped, it ends at once and its data goes.
+/// A running server. When dropped, it ends at once and its data is removed.
 #[derive(Debug)]
 pub struct Postgres {
     port: u16,
-    /// None: somebody else runs it.
+    /// None: another process runs it.
     running: Option<Running>,
 }
 
-/// Fields are dropped in order: the server ends before its folder goes.
+/// Fields are dropped in this order, so that the server ends before its folder is removed.
 #[derive(Debug)]
 struct Running {
     process: Process,
@@ -60,11 +60,11 @@ struct Running {
 struct Place {
     data: PathBuf,
     owner: Option<Owner>,
-    /// The log, and the data unless it was wanted elsewhere.
+    /// Folder with the log, and with the data unless another folder was requested.
     folder: tempfile::TempDir,
 }
 
-/// Whom the server runs as, if not as we do.
+/// User that the server runs as. None: the current one.
 #[derive(Clone, Copy, Debug)]
 struct Owner {
     user: u32,
@@ -72,12 +72,13 @@ struct Owner {
 }
 
 impl Postgres {
-    /// A server of one's own, which syncs to disk as in production: for tests that break or measure it.
+    /// Starts an own server that syncs to disk, as in production. For tests that break or measure it.
     pub async fn start() -> Result<Self> {
         Self::start_with(&[]).await
     }
 
-    /// The same with more settings (`fsync`, `max_connections`). With `listen_addresses` it is reached from elsewhere too.
+    /// Starts a server with further settings (`fsync`, `max_connections`). With `listen_addresses` it can be reached
+    /// from elsewhere too.
     pub async fn start_with(settings: &[(&str, &str)]) -> Result<Self> {
         let folder = temporary_folder("farwater-postgres-")?;
         let data = folder.path().join("data");
@@ -85,7 +86,7 @@ impl Postgres {
         Self::start_in(folder, data, settings).await
     }
 
-    /// The same with its data in an empty folder that the caller made, such as a small file system.
+    /// Starts a server with its data in an empty folder of the caller, such as a small file system.
     pub async fn start_at(data: &Path, settings: &[(&str, &str)]) -> Result<Self> {
         Self::start_in(temporary_folder("farwater-postgres-")?, data.to_owned(), settings).await
     }
@@ -113,17 +114,17 @@ impl Postgres {
         Ok(Self { port, running: Some(Running { process, place, settings }) })
     }
 
-    /// The URL of a database of this server, with its password.
+    /// URL of a database of this server, with its password.
     pub fn url(&self, database: &str) -> String {
         url(self.port, database)
     }
 
-    /// The URL of the first database: what [`VARIABLE`] holds.
+    /// URL of the first database: the value of [`VARIABLE`].
     pub fn first_url(&self) -> String {
         self.url(FIRST_DATABASE)
     }
 
-    /// Makes an empty database of a new name; answers its URL.
+    /// Creates an empty database with a new name. Returns its URL.
     pub async fn create_database(&self) -> Result<String> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -132,29 +133,30 @@ impl Postgres {
         Ok(self.url(&name))
     }
 
-    /// Runs SQL as the superuser; answers what it prints, columns divided by `|`.
+    /// Runs SQL as the superuser. Returns the output, with columns separated by `|`.
     pub async fn execute(&self, database: &str, sql: &str) -> Result<String> {
         let port = self.port;
         let (database, sql) = (database.to_owned(), sql.to_owned());
         tokio::task::spawn_blocking(move || psql(port, &database, &sql)).await.context("run psql")?
     }
 
-    /// Whether transactions may write there; connections of before are ended.
+    /// Sets whether transactions may write to the database, and ends existing connections.
     pub async fn set_read_only(&self, database: &str, read_only: bool) -> Result<()> {
         let set = format!("ALTER DATABASE {database} SET default_transaction_read_only = {read_only}");
         self.execute(FIRST_DATABASE, &set).await?;
-        // In one transaction with it, connections that are made at once would still be of before.
+        // In the same transaction, because otherwise new connections might still have the old setting.
         let end = format!("SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE datname = '{database}'");
         self.execute(FIRST_DATABASE, &end).await.map(drop)
     }
 
-    /// SIGKILL to the server and all its processes: a power cut, as far as a machine that goes on can make one.
+    /// Kills the server and all its processes with SIGKILL: a power failure, as far as a running machine can simulate
+    /// one.
     pub async fn kill9(&mut self) -> Result<()> {
         let running = self.own()?;
         let children = children(running.process.id());
         running.process.kill9();
         for child in &children {
-            // One that has seen the end of its server is gone already.
+            // Ignore a process that has already ended with its server.
             let _ = signal("KILL", &child.to_string());
         }
         wait_for("PostgreSQL's processes to be gone", READY, || async {
@@ -163,12 +165,12 @@ impl Postgres {
         .await
     }
 
-    /// Starts it again on the same data and port.
+    /// Restarts it with the same data and port.
     pub async fn restart(&mut self) -> Result<()> {
         self.kill9().await?;
         let port = self.port;
         let running = self.own()?;
-        // The kernel may take a moment to let go of the shared memory and the port.
+        // The kernel may take a moment to release the shared memory and the port.
         wait_for("PostgreSQL to start again", READY, || async {
             let mut process = running.place.spawn(&running.settings, port)?;
             Ok(ready(&mut process, port).await.ok().map(|()| process))
@@ -177,10 +179,10 @@ impl Postgres {
         .map(|process| running.process = process)
     }
 
-    /// Stops the server and all its processes where they are: connections stay open and nothing answers.
+    /// Pauses the server and all its processes: connections stay open, and nothing answers.
     pub fn pause(&mut self) -> Result<()> {
         let server = self.own()?.process.id();
-        // The parent first, so that it starts no others.
+        // The parent first, so that it starts no more processes.
         signal("STOP", &server.to_string())?;
         children(server).iter().for_each(|child| drop(signal("STOP", &child.to_string())));
         Ok(())
@@ -192,21 +194,21 @@ impl Postgres {
         signal("CONT", &server.to_string())
     }
 
-    /// Gives a folder to the user that the server runs as, for data of its own.
+    /// Gives a folder for data to the user that the server runs as.
     pub fn own_folder(&self, folder: &Path) -> Result<()> {
-        let running = self.running.as_ref().context("the server is shared: nobody may touch it")?;
+        let running = self.running.as_ref().context("the server is shared: a test must not change it")?;
         running.place.give(folder)
     }
 
     fn own(&mut self) -> Result<&mut Running> {
-        self.running.as_mut().context("the server is shared: nobody may touch it")
+        self.running.as_mut().context("the server is shared: a test must not change it")
     }
 }
 
 impl Drop for Postgres {
     fn drop(&mut self) {
         if let Some(running) = &self.running {
-            // Its own way to end at once, which leaves nothing of it in the kernel; what is left then is killed.
+            // PostgreSQL's own immediate shutdown leaves nothing in the kernel. Then kill what is left.
             for name in ["CONT", "QUIT"] {
                 let _ = signal(name, &running.process.id().to_string());
             }
@@ -217,8 +219,8 @@ impl Drop for Postgres {
     }
 }
 
-/// The server that all tests share. The test run starts it and names it in [`VARIABLE`]; a single test that is run by hand
-/// starts its own, once per process. It doesn't sync: what a crash does is tested on private ones.
+/// The server that all tests share. The test run starts it and passes it in [`VARIABLE`]. A single test that is run by
+/// hand starts its own, once per process. It doesn't sync, because crashes are tested on private servers.
 pub async fn shared() -> Result<&'static Postgres> {
     static SHARED: OnceCell<Postgres> = OnceCell::const_new();
     SHARED
@@ -232,16 +234,16 @@ pub async fn shared() -> Result<&'static Postgres> {
 }
 
 impl Postgres {
-    /// Fast and careless with its data: for all tests that don't ask what a crash leaves.
+    /// Starts a server that is fast but may lose data. For all tests that don't check the data after a crash.
     pub async fn start_unsynced() -> Result<Self> {
         Self::start_with(&[("fsync", "off"), ("synchronous_commit", "off"), ("full_page_writes", "off")]).await
     }
 }
 
-/// Chooses the engine of tests that run on either: `sqlite` (as without it) or `postgres`.
+/// Variable with the engine for tests that run on both: `sqlite` (the default) or `postgres`.
 pub const CHOICE: &str = "FARWATER_TEST_DATABASE";
 
-/// A new database for a hub, if the run is one on PostgreSQL.
+/// A new database for a hub, if the run uses PostgreSQL.
 pub async fn chosen() -> Result<Option<String>> {
     match env::var(CHOICE).as_deref() {
         Err(_) | Ok("sqlite") => Ok(None),
@@ -267,7 +269,7 @@ fn defaults() -> impl Iterator<Item = (String, String)> {
         ("dynamic_shared_memory_type", "mmap"),
         ("max_connections", "400"),
         ("shared_buffers", "64MB"),
-        // No test lives long enough to need them at the usual pace.
+        // Tests are too short to need these at the usual rate.
         ("autovacuum_naptime", "10s"),
     ];
     settings.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned()))
@@ -320,7 +322,7 @@ impl Place {
         Ok(())
     }
 
-    /// By password, as everybody.
+    /// With a password, like all clients.
     fn let_others_in(&self) -> Result<()> {
         let path = self.data.join("pg_hba.conf");
         let text = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
@@ -358,7 +360,7 @@ fn psql(port: u16, database: &str, sql: &str) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// The processes that a server has started: each is a process group of its own.
+/// Processes that a server has started. Each one is its own process group.
 fn children(server: u32) -> Vec<u32> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     let ids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
@@ -369,7 +371,7 @@ fn is_running(id: u32) -> bool {
     status(id).is_some_and(|(state, _)| state != 'Z')
 }
 
-/// State and parent of a process. Its name, in parentheses before them, may hold anything.
+/// State and parent of a process. Its name, in parentheses before them, may contain any characters.
 fn status(id: u32) -> Option<(char, u32)> {
     let text = fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
     let mut fields = text.rsplit_once(") ")?.1.split(' ');

@@ -1,4 +1,4 @@
-//! One child process: its own process group, an empty environment, output in a file.
+//! A child process with its own process group, an empty environment, and output in a file.
 
 use std::{
     fs,
@@ -13,23 +13,23 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::watchdog;
 
-/// Lines of a log that failures show.
+/// Number of log lines in a failure.
 const TAIL: usize = 25;
-/// Between two questions to a program that starts.
+/// Pause between two checks of a starting program.
 const READY_PAUSE: Duration = Duration::from_millis(30);
 
-/// A running program that is killed when dropped, and by the watchdog if we don't get to that.
+/// A running program. It is killed when dropped, or by the watchdog if this process ends first.
 #[derive(Debug)]
 pub struct Process {
     name: String,
     child: Child,
     log: PathBuf,
-    /// Set once the child was waited for; its id means nothing after that.
+    /// Set when the child was waited for. After that its id is meaningless.
     status: Option<ExitStatus>,
 }
 
 impl Process {
-    /// Starts `command` with its output appended to `log`. `name` is what failures call it.
+    /// Starts `command` with its output appended to `log`. `name` is its name in failures.
     pub fn spawn(name: &str, mut command: Command, log: &Path) -> Result<Self> {
         watchdog::ensure()?;
         let file = fs::OpenOptions::new().create(true).append(true).open(log);
@@ -40,7 +40,7 @@ impl Process {
         Self::started(name, child, log)
     }
 
-    /// A child that was started as the leader of its own process group, and that writes its log itself.
+    /// A child that was started as the leader of its own process group and writes its log itself.
     pub(crate) fn started(name: &str, child: Child, log: &Path) -> Result<Self> {
         watchdog::watch(child.id())?;
         Ok(Self { name: name.to_owned(), child, log: log.to_owned(), status: None })
@@ -54,12 +54,12 @@ impl Process {
         &self.log
     }
 
-    /// Everything that the program has written so far.
+    /// The program's whole output so far.
     pub fn output(&self) -> String {
         fs::read(&self.log).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
     }
 
-    /// How it ended, if it has.
+    /// Its exit status. None: it is running.
     pub fn exited(&mut self) -> Option<ExitStatus> {
         if self.status.is_none()
             && let Ok(Some(status)) = self.child.try_wait()
@@ -70,7 +70,7 @@ impl Process {
         self.status
     }
 
-    /// An error with the end of its log if the program is not running any more.
+    /// Fails with the end of the log if the program is not running any more.
     pub fn check_running(&mut self) -> Result<()> {
         match self.exited() {
             None => Ok(()),
@@ -78,7 +78,7 @@ impl Process {
         }
     }
 
-    /// The last lines of the log and where it lies.
+    /// The last lines of the log, and its path.
     pub fn tail(&self) -> String {
         let output = self.output();
         let lines: Vec<_> = output.lines().collect();
@@ -86,7 +86,7 @@ impl Process {
         format!("{shown}\n(log: {})", self.log.display())
     }
 
-    /// SIGKILL to the whole group, and waits for the end: as a power cut would, nothing is flushed or told.
+    /// Kills the whole group with SIGKILL and waits for the end. As in a power failure, nothing is flushed or sent.
     pub fn kill9(&mut self) {
         if self.exited().is_some() {
             return;
@@ -98,7 +98,7 @@ impl Process {
         self.status = self.child.wait().ok().or(Some(ExitStatus::from_raw(9)));
     }
 
-    /// SIGTERM, then waits at most `bound` for it to end by itself; past that it is killed and an error told.
+    /// Sends SIGTERM and waits at most `bound`. If the program is still running, it is killed and an error returned.
     pub fn stop(&mut self, bound: Duration) -> Result<ExitStatus> {
         if self.exited().is_none() {
             signal("TERM", &self.child.id().to_string())?;
@@ -112,7 +112,7 @@ impl Process {
         }
     }
 
-    /// Waits at most `bound` for it to end by itself.
+    /// Waits at most `bound` until it ends by itself.
     pub fn wait(&mut self, bound: Duration) -> Option<ExitStatus> {
         let start = Instant::now();
         while self.exited().is_none() && start.elapsed() <= bound {
@@ -121,7 +121,7 @@ impl Process {
         self.status
     }
 
-    /// Stops the program where it is; `resume` lets it go on. What a dead network or a stuck disk looks like to peers.
+    /// Pauses the program; `resume` continues it. To its peers it looks like a dead network or a stuck disk.
     pub fn pause(&self) -> Result<()> {
         signal("STOP", &self.child.id().to_string())
     }
@@ -130,7 +130,7 @@ impl Process {
         signal("CONT", &self.child.id().to_string())
     }
 
-    /// Resident memory in bytes, as the kernel counts it.
+    /// Resident memory in bytes, from the kernel.
     pub fn resident_bytes(&self) -> Result<u64> {
         let path = format!("/proc/{}/status", self.child.id());
         let status = fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
@@ -146,8 +146,8 @@ impl Drop for Process {
     }
 }
 
-/// Asks `probe` until it succeeds. Fails at once, with its last words, when one of the programs that it asks has ended,
-/// and with all their last words when `bound` has passed.
+/// Retries `probe` until it succeeds. Fails at once if one of the programs that it asks has ended, with the last lines
+/// of that one's log. Fails after `bound` with the last lines of all logs.
 pub async fn wait_ready<F, P>(processes: &mut [&mut Process], bound: Duration, mut probe: F) -> Result<()>
 where
     F: FnMut() -> P,
@@ -169,7 +169,7 @@ where
     }
 }
 
-/// The shell's builtin: there is a `sh` everywhere, but not everywhere a `kill` program.
+/// The shell's builtin, because every machine has `sh` but not every one a `kill` program.
 pub(crate) fn signal(name: &str, target: &str) -> Result<()> {
     let status = Command::new("sh")
         .args(["-c", "kill -s \"$1\" -- \"$2\"", "sh", name, target])
@@ -182,16 +182,16 @@ pub(crate) fn signal(name: &str, target: &str) -> Result<()> {
     Ok(())
 }
 
-/// A command with nothing inherited but what finds programs: TLS, proxy, Git and cargo variables of the machine must
-/// not change what a test shows.
+/// A command that inherits only the variables that find programs. TLS, proxy, Git and cargo variables of the machine
+/// must not change the result of a test.
 pub fn bare_command(program: impl AsRef<std::ffi::OsStr>) -> Command {
     let mut command = Command::new(program);
     command.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_else(|| "/usr/bin:/bin".into()));
     command
 }
 
-/// The same command in some of the namespaces of another process: `--net`, `--mount`, `--pid` as util-linux names them. Its
-/// environment is what the command sets itself.
+/// The same command in some namespaces of another process: `--net`, `--mount`, `--pid` as in util-linux. Its
+/// environment is only what the command itself sets.
 pub fn within(process: u32, namespaces: &[&str], command: &Command) -> Command {
     let mut inside = bare_command("nsenter");
     inside.arg("--target").arg(process.to_string()).args(namespaces).arg("--");
@@ -229,7 +229,7 @@ mod tests {
             }
         };
         drop(process);
-        // Killed at once; the entry may stay a moment until init has waited for it.
+        // The process was killed at once, but its entry may stay a moment until init has waited for it.
         let gone = || fs::read_to_string(format!("/proc/{child}/stat")).map_or(true, |stat| stat.contains(") Z "));
         while !gone() {
             assert!(start.elapsed() < Duration::from_secs(10), "the child outlived its parent");

@@ -1,4 +1,4 @@
-//! A Prometheus that scrapes what tests start, and promtool: Debian's package.
+//! A Prometheus server that scrapes test servers, and promtool, from Debian's package.
 
 use std::{
     fs,
@@ -25,7 +25,7 @@ pub const PROMETHEUS: [Package; 2] =
 
 const READY: Duration = Duration::from_secs(30);
 
-/// A running server. Dropped, it ends and its data goes.
+/// A running server. When dropped, it ends and its data is removed.
 #[derive(Debug)]
 pub struct Prometheus {
     port: u16,
@@ -34,7 +34,7 @@ pub struct Prometheus {
 }
 
 impl Prometheus {
-    /// Starts one with this configuration, in YAML.
+    /// Starts a server with this configuration, in YAML.
     pub async fn start(configuration: &str) -> Result<Self> {
         packages::require(&PROMETHEUS)?;
         let folder = temporary_folder("farwater-prometheus-")?;
@@ -56,7 +56,7 @@ impl Prometheus {
         format!("http://127.0.0.1:{}", self.port)
     }
 
-    /// The result of an instant query: a vector's or matrix' series.
+    /// Result of an instant query: the series of a vector or matrix.
     pub async fn query(&self, expression: &str) -> Result<Vec<Value>> {
         let data = self.ask(&format!("/api/v1/query?query={}", escape(expression))).await;
         let data = data.with_context(|| format!("query {expression}"))?;
@@ -64,7 +64,7 @@ impl Prometheus {
         result.with_context(|| format!("query {expression}: {data}"))
     }
 
-    /// An answer of its API: what stands under `data`.
+    /// An answer of its API: the value of `data`.
     pub async fn ask(&self, path: &str) -> Result<Value> {
         let text = get(&format!("{}{path}", self.url())).await?;
         let mut answer: Value = serde_json::from_str(&text).with_context(|| format!("read {text:?}"))?;
@@ -73,7 +73,7 @@ impl Prometheus {
     }
 }
 
-/// The body of an answer over plain HTTP; one that isn't 200 is an error with it.
+/// Body of an answer over plain HTTP. A status other than 200 is an error with the body.
 pub async fn get(url: &str) -> Result<String> {
     let client = Client::builder(TokioExecutor::new()).build_http::<Empty<bytes::Bytes>>();
     let answer = client.get(url.parse()?).await.with_context(|| format!("ask {url}"))?;
@@ -92,7 +92,7 @@ fn escape(text: &str) -> String {
     text.bytes().map(byte).collect()
 }
 
-/// Runs promtool with this on its standard input; what it says if it is not content is the error.
+/// Runs promtool with this standard input. If promtool finds problems, its output is the error.
 pub fn promtool(arguments: &[&str], input: &str) -> Result<String> {
     packages::require(&PROMETHEUS)?;
     let mut command: Command = bare_command("promtool");

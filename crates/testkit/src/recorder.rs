@@ -1,4 +1,4 @@
-//! Stands between an agent and its hub and takes down what they say: how the traces under `tests/wire` are made.
+//! A proxy between an agent and its hub that records their messages, for the traces under `tests/wire`.
 
 use std::{
     convert::Infallible,
@@ -28,7 +28,7 @@ use crate::{
     wire::{ACCESS_TOKEN, Answer, Body, Exchange, Request},
 };
 
-/// The headers that hub and agent mean something by; `farwater-…` besides.
+/// Headers that have a meaning for hub and agent, besides `farwater-…`.
 const HEADERS: [&str; 8] = [
     "accept-encoding",
     "authorization",
@@ -39,15 +39,15 @@ const HEADERS: [&str; 8] = [
     "retry-after",
     "user-agent",
 ];
-/// Until a recording holds what is waited for.
+/// Maximum time until a recording contains an expected message.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 #[derive(Default)]
 struct Log {
     exchanges: Vec<Exchange>,
-    /// Where each example that is kept stands, and its name.
+    /// Index and name of each example that is kept.
     kept: Vec<(usize, String)>,
-    /// The agent's `authorization`.
+    /// The agent's `authorization` header.
     access: Option<HeaderValue>,
 }
 
@@ -96,7 +96,7 @@ impl Recorder {
         format!("https://{}", self.address)
     }
 
-    /// PEM of what an agent must trust to be recorded.
+    /// PEM of the authority that a recorded agent must trust.
     pub fn authority(&self) -> &str {
         &self.authority
     }
@@ -132,7 +132,7 @@ impl Recorder {
         })
     }
 
-    /// Asks the hub, and takes down both; with the place where that stands.
+    /// Sends a request to the hub and records both messages. Returns their index, too.
     async fn forward(&self, request: http::Request<Bytes>) -> Result<(http::Response<Full<Bytes>>, usize)> {
         let stream = TcpStream::connect(self.hub).await?;
         let stream = self.upstream.connect(ServerName::from(self.hub.ip()), stream).await?;
@@ -182,7 +182,7 @@ impl Recorder {
         }
     }
 
-    /// Asks the hub in the agent's place, which is taken down too and kept under this name.
+    /// Sends a recorded request to the hub in place of the agent, and keeps it with this name.
     pub async fn ask(
         &self,
         name: &str,
@@ -194,7 +194,7 @@ impl Recorder {
         self.ask_as(access, name, method, path, body).await
     }
 
-    /// The same with an access token that nobody gave.
+    /// Sends a recorded request with an access token that was never issued.
     pub async fn ask_as_nobody(&self, name: &str, path: &str) -> Result<Exchange> {
         self.ask_as(HeaderValue::from_static("Bearer nonsense"), name, "GET", path, None).await
     }
@@ -222,7 +222,7 @@ impl Recorder {
         Ok(log.exchanges[place].clone())
     }
 
-    /// Waits for an example, and keeps it under this name: the first that is none already.
+    /// Waits for an example and keeps it with this name: the first one that is not kept yet.
     pub async fn keep(&self, name: &str, is_example: impl Fn(&Exchange) -> bool) -> Result<Exchange> {
         let find = || {
             let mut log = self.log();
@@ -234,7 +234,7 @@ impl Recorder {
         wait_for(&format!("an example of: {name}"), PATIENCE, || async { Ok(find()) }).await
     }
 
-    /// What was kept, in the order in which it was said.
+    /// The kept examples, in the order of their messages.
     pub fn kept(&self) -> Vec<Exchange> {
         let log = self.log();
         let mut kept = log.kept.clone();

@@ -1,4 +1,4 @@
-//! A real OCI registry, Debian's docker-registry, and pushing to it as `flux push artifact` and `cosign sign --key` do.
+//! A real OCI registry, Debian's docker-registry. Pushes to it like `flux push artifact` and `cosign sign --key`.
 
 mod tokens;
 
@@ -25,7 +25,7 @@ use crate::{
 
 pub const REGISTRY: Package = Package { program: "docker-registry", debian: "docker-registry" };
 const READY: Duration = Duration::from_secs(30);
-/// Who may use one that asks; the hash is bcrypt's of the password.
+/// User of a registry with authentication. The hash is bcrypt of the password.
 pub const LOGIN: (&str, &str) = ("robot", "hunter2");
 const HTPASSWD: &str = "robot:$2b$04$5.AV.njMPiN6syezqwtbqeS86gBDkLw9TykEPiYG7eZJV3o53pIuG\n";
 
@@ -34,16 +34,16 @@ pub const FLUX_LAYER: &str = "application/vnd.cncf.flux.content.v1.tar+gzip";
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 const INDEX: &str = "application/vnd.oci.image.index.v1+json";
 
-/// How a registry has its users sign in.
+/// How users sign in to a registry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SignIn {
     Nobody,
     Password,
-    /// At a token service.
+    /// With a token service.
     Token,
 }
 
-/// A running registry over plain HTTP. Dropped, it ends.
+/// A running registry over plain HTTP. Ends when dropped.
 pub struct Registry {
     port: u16,
     login: Option<(&'static str, &'static str)>,
@@ -52,7 +52,7 @@ pub struct Registry {
     _folder: tempfile::TempDir,
 }
 
-/// A layer that is pushed.
+/// A layer to push.
 #[derive(Clone, Debug)]
 pub struct Layer {
     pub media_type: String,
@@ -128,7 +128,7 @@ impl Registry {
         self.login
     }
 
-    /// As its token service gives them, if it has one.
+    /// A token of its token service, if it has one.
     pub fn token(&self, name: &str) -> Result<Option<String>> {
         self.tokens.as_ref().map(|tokens| tokens.of(name)).transpose()
     }
@@ -163,7 +163,7 @@ impl Registry {
         Ok(Response::from_parts(parts, bytes))
     }
 
-    /// Its digest.
+    /// Pushes a blob. Returns its digest.
     pub async fn push_blob(&self, name: &str, content: &[u8]) -> Result<String> {
         let digest = digest(content);
         let start = format!("http://{}/v2/{name}/blobs/uploads/", self.host());
@@ -175,7 +175,7 @@ impl Registry {
         Ok(digest)
     }
 
-    /// Its digest.
+    /// Pushes a manifest. Returns its digest.
     pub async fn push_manifest(&self, name: &str, reference: &str, kind: &str, manifest: &[u8]) -> Result<String> {
         let url = format!("http://{}/v2/{name}/manifests/{reference}", self.host());
         let answer = self.send(Method::PUT, &url, kind, manifest.to_vec()).await?;
@@ -183,7 +183,7 @@ impl Registry {
         Ok(digest(manifest))
     }
 
-    /// An artifact with these layers; the digest of its manifest.
+    /// Pushes an artifact with these layers. Returns the digest of its manifest.
     pub async fn push(&self, name: &str, tag: &str, config: &str, layers: &[Layer]) -> Result<String> {
         let manifest = self.manifest(name, config, layers, None).await?;
         self.push_manifest(name, tag, MANIFEST, &manifest).await
@@ -211,12 +211,12 @@ impl Registry {
         Ok(serde_json::to_vec(&manifest)?)
     }
 
-    /// As `flux push artifact` pushes files.
+    /// Pushes files like `flux push artifact`.
     pub async fn push_files(&self, name: &str, tag: &str, files: &[(&str, &str)]) -> Result<String> {
         self.push(name, tag, FLUX_CONFIG, &[Layer::new(FLUX_LAYER, gzip(&tar(files)?)?)]).await
     }
 
-    /// Another tag for what is there.
+    /// Adds another tag to an existing manifest.
     pub async fn tag(&self, name: &str, digest: &str, tag: &str) -> Result<()> {
         let url = format!("http://{}/v2/{name}/manifests/{digest}", self.host());
         let manifest = self.send(Method::GET, &url, "", Vec::new()).await?.into_body();
@@ -229,7 +229,7 @@ impl Registry {
         self.send(Method::DELETE, &url, "", Vec::new()).await.map(drop)
     }
 
-    /// As `cosign sign --key` of cosign 2 signs: a manifest at a tag of the signed one's digest.
+    /// Signs like `cosign sign --key` of cosign 2: with a manifest whose tag contains the digest of the signed one.
     pub async fn sign(&self, name: &str, digest: &str, key: &CosignKey) -> Result<()> {
         let payload = serde_json::to_vec(&json!({
             "critical": {
@@ -242,7 +242,7 @@ impl Registry {
         self.sign_payload(name, digest, payload, key).await
     }
 
-    /// The same of a payload that says something else.
+    /// Signs a payload with other content.
     pub async fn sign_payload(&self, name: &str, digest: &str, payload: Vec<u8>, key: &CosignKey) -> Result<()> {
         let signature = STANDARD.encode(key.0.sign(&payload)?);
         let mut layer = Layer::new("application/vnd.dev.cosign.simplesigning.v1+json", payload);
@@ -251,7 +251,8 @@ impl Registry {
         self.push(name, &tag, "application/vnd.oci.image.config.v1+json", &[layer]).await.map(drop)
     }
 
-    /// As cosign 3 signs: a bundle that refers to the signed manifest, listed at a tag where a registry knows no referrers.
+    /// Signs like cosign 3: with a bundle that refers to the signed manifest. Without the referrers API it is listed at
+    /// a tag.
     pub async fn sign_with_bundle(&self, name: &str, digest: &str, key: &CosignKey) -> Result<()> {
         const BUNDLE: &str = "application/vnd.dev.sigstore.bundle.v0.3+json";
         const IN_TOTO: &str = "application/vnd.in-toto+json";
@@ -289,13 +290,13 @@ impl Registry {
     }
 }
 
-/// The repository of an address of the registry.
+/// The repository in an address of the registry.
 fn name_in(url: &str) -> Option<&str> {
     let path = url.split_once("/v2/")?.1;
     path.split_once("/blobs/").or_else(|| path.split_once("/manifests/")).map(|(name, _)| name)
 }
 
-/// A key pair as cosign makes them.
+/// A key pair as cosign creates it.
 pub struct CosignKey(rcgen::KeyPair);
 
 impl CosignKey {
@@ -307,7 +308,7 @@ impl CosignKey {
         Ok(Self(rcgen::KeyPair::generate_for(&rcgen::PKCS_ED25519)?))
     }
 
-    /// PEM.
+    /// PEM of the public key.
     pub fn public(&self) -> String {
         self.0.public_key_pem()
     }
@@ -317,7 +318,7 @@ pub fn digest(content: &[u8]) -> String {
     format!("sha256:{}", hex::encode(Sha256::digest(content)))
 }
 
-/// A tar of files, as tools write it.
+/// A tar of files, as common tools write it.
 pub fn tar(files: &[(&str, &str)]) -> Result<Vec<u8>> {
     let mut builder = tar::Builder::new(Vec::new());
     for (path, content) in files {

@@ -1,4 +1,4 @@
-//! A hub, and an agent of it, as pods of a real node, put there by `farwater` as an operator runs it.
+//! A hub and its agent as pods of a real node, installed with `farwater` as an operator would.
 
 use std::{
     path::{Path, PathBuf},
@@ -29,18 +29,18 @@ use crate::{
     wait_for,
 };
 
-/// What a kubelet, a hub and an agent do together may take so long on two busy cores.
+/// Maximum time for work of kubelet, hub and agent together on two busy cores.
 pub const PATIENCE: Duration = Duration::from_secs(90);
-/// The cluster of the node, in its hub.
+/// Name of the node's cluster in its hub.
 pub const CLUSTER: &str = "east";
-/// The service that [`Site::deploy`] makes, and its namespace in the cluster.
+/// Name of the service that [`Site::deploy`] creates, and of its namespace in the cluster.
 pub const SERVICE: &str = "web";
-/// The context of the node's cluster.
+/// Context of the node's cluster.
 pub const CONTEXT: &str = "admin";
 pub const HUB_NAMESPACE: &str = "farwater-hub";
 pub const HUB_POD: &str = "farwater-hub-0";
 
-/// Fields are dropped in order: the node goes before what its pods talk to.
+/// Fields are dropped in this order, so that the node ends before the servers that its pods use.
 pub struct Site {
     pub node: Node,
     pub git: GitServer,
@@ -48,14 +48,14 @@ pub struct Site {
 }
 
 impl Site {
-    /// A node with our images and a volume, and nothing on it yet.
+    /// Starts a node with our images and a volume, without hub and agent.
     pub async fn start() -> Result<Self> {
         let dir = tempfile::tempdir()?;
         let images = Images::of_run(dir.path())?;
         Self::with(dir, &images).await
     }
 
-    /// The same with other images of these names.
+    /// Starts a node with other images of these names.
     pub async fn with(dir: TempDir, images: &Images) -> Result<Self> {
         let node = Node::start(&images.all()).await?;
         node.provide("hub").await?;
@@ -63,7 +63,7 @@ impl Site {
         Ok(Self { node, git, dir })
     }
 
-    /// Where agents and people reach the hub.
+    /// URL at which agents and people reach the hub.
     pub fn url(&self) -> String {
         format!("https://{}:30443", self.node.address())
     }
@@ -72,24 +72,24 @@ impl Site {
         self.dir.path().join(name)
     }
 
-    /// Puts the hub into the node's cluster.
+    /// Installs the hub in the node's cluster.
     pub fn install(&self) -> Result<String> {
         self.install_with(&[])
     }
 
-    /// The same with more options.
+    /// Installs the hub with further options.
     pub fn install_with(&self, more: &[&str]) -> Result<String> {
         self.install_image(HUB, more)
     }
 
-    /// The same with another image.
+    /// Installs the hub with another image.
     pub fn install_image(&self, image: &str, more: &[&str]) -> Result<String> {
         let url = self.url();
         let own = ["install", "--context", CONTEXT, "--url", &url, "--service-type", "NodePort", "--image", image];
         self.farwater(&[&own[..], more].concat())
     }
 
-    /// Gives the hub's program a variable, and waits until it runs with it.
+    /// Sets a variable of the hub's program, and waits until it runs with it.
     pub async fn set_variable(&self, name: &str, value: &str) -> Result<()> {
         let sets: Api<StatefulSet> = self.theirs(HUB_NAMESPACE).await?;
         let container = json!({"name": "hub", "env": [{"name": name, "value": value}]});
@@ -109,7 +109,7 @@ impl Site {
         self.join_with(&[])
     }
 
-    /// The same with more options.
+    /// Joins the cluster with further options.
     pub fn join_with(&self, more: &[&str]) -> Result<()> {
         let own = ["cluster", "join", CLUSTER, "--context", CONTEXT, "--image", AGENT];
         self.farwater(&[&own[..], more].concat()).map(drop)
@@ -119,14 +119,14 @@ impl Site {
         self.farwater(&["cluster", "leave", CLUSTER, "--context", CONTEXT]).map(drop)
     }
 
-    /// `farwater` with a home of its own, at the node's cluster; what it printed if it ended with 0.
+    /// Runs `farwater` with its own home and the node's cluster. Returns its output if it ended with 0.
     pub fn farwater(&self, arguments: &[&str]) -> Result<String> {
         let output = self.run(arguments)?;
         ensure!(output.status.success(), "{}", told(arguments, &output));
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
-    /// The same where it has to end with another code; what it said.
+    /// Runs `farwater`, which must end with this other code. Returns its messages.
     pub fn refused(&self, arguments: &[&str], code: i32) -> Result<String> {
         let output = self.run(arguments)?;
         ensure!(output.status.code() == Some(code), "expected {code}: {}", told(arguments, &output));
@@ -143,12 +143,12 @@ impl Site {
         Ok(command)
     }
 
-    /// What `farwater` remembers of the hub.
+    /// Configuration that `farwater` has stored for the hub.
     pub fn kubeconfig(&self) -> PathBuf {
         self.path(".config/farwater/config")
     }
 
-    /// As whoever installed it.
+    /// A client of the hub as the user who installed it.
     pub async fn hub(&self) -> Result<Client> {
         crate::kube::client(&self.kubeconfig(), None).await
     }
@@ -179,9 +179,9 @@ impl Site {
         Ok(())
     }
 
-    /// Waits until a condition of the cluster has this status; its message.
+    /// Waits until a condition of the cluster has this status. Returns its message.
     pub async fn until_cluster(&self, kind: &str, status: Option<&str>) -> Result<String> {
-        // An agent that could not reach its hub comes back after two minutes at the latest.
+        // An agent that could not reach its hub retries after two minutes at the latest.
         wait_for(&format!("the cluster to be {kind}: {status:?}"), 2 * PATIENCE, || async {
             let conditions = self.cluster().await?.conditions;
             let found = conditions.into_iter().find(|condition| condition.type_ == kind);
@@ -194,7 +194,7 @@ impl Site {
         .await
     }
 
-    /// A service with pods that run.
+    /// Creates a service with running pods.
     pub async fn deploy(&self) -> Result<()> {
         self.publish("apps", &[("web/deployment.yaml", WEB)]).await?;
         let spec = json!({
@@ -205,7 +205,7 @@ impl Site {
         self.until_ready().await
     }
 
-    /// A source of these files.
+    /// Creates a source with these files.
     pub async fn publish(&self, name: &str, files: &[(&str, &str)]) -> Result<()> {
         self.git.create(name)?.commit("main", files)?;
         let spec = serde_json::from_value(json!({"url": self.git.url(name)}))?;
@@ -234,7 +234,7 @@ impl Site {
         Err(error.context(format!("{why}\nthe agent's log ends with:\n{agent}")))
     }
 
-    /// Of the service's Deployment and its pods.
+    /// Uids of the service's Deployment and pods.
     pub async fn uids(&self) -> Result<Vec<String>> {
         let deployment = self.theirs::<Deployment>(SERVICE).await?.get(SERVICE).await?;
         let pods = self.theirs::<Pod>(SERVICE).await?.list(&ListParams::default()).await?;
@@ -242,7 +242,7 @@ impl Site {
         Ok(deployment.metadata.uid.into_iter().chain(pods).collect())
     }
 
-    /// The one that runs.
+    /// The agent's running pod.
     pub async fn agent_pod(&self) -> Result<Pod> {
         let pods = self.theirs::<Pod>(AGENT_NAMESPACE).await?;
         let selector = ListParams::default().labels("app.kubernetes.io/component=agent");
@@ -262,7 +262,7 @@ impl Site {
         }
     }
 
-    /// The folder of a volume that was provided.
+    /// Folder of a provisioned volume.
     pub fn volume(&self, name: &str) -> Result<PathBuf> {
         self.node.volume(name)
     }
@@ -274,7 +274,7 @@ fn told(arguments: &[&str], output: &Output) -> String {
     format!("farwater {words}: {}\n{}{}", output.status, text(&output.stdout), text(&output.stderr))
 }
 
-/// Every object of these kinds in a namespace as `KIND NAME`, with all that changes when it does.
+/// All objects of these kinds in a namespace as `KIND NAME`, with values that change with the object.
 pub async fn snapshot(client: &Client, namespace: &str) -> Result<Vec<(String, Value)>> {
     const KINDS: [&str; 8] = [
         "api/v1/NS/configmaps",

@@ -1,5 +1,5 @@
-//! A mail server that takes mails for nobody, and is strict: commands in a wrong order, bare line feeds, credentials in the clear and mails
-//! without what every mail has are refused and kept in mind.
+//! A mail server that delivers nothing and is strict. It refuses and records commands in the wrong order, bare line
+//! feeds, credentials without TLS, and mails without required headers.
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -23,9 +23,9 @@ const MAX_LINE: usize = 1000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tls {
-    /// Offered, and nothing is taken before it.
+    /// Offers STARTTLS, and accepts nothing before it.
     Offered,
-    /// From the first byte.
+    /// TLS from the first byte.
     Implicit,
     None,
 }
@@ -50,7 +50,7 @@ impl Mail {
 struct State {
     mails: Vec<Mail>,
     refused: Vec<String>,
-    /// Answered to a mail instead, if set.
+    /// Answer to a mail instead of accepting it. None: the mail is accepted.
     fault: Option<String>,
 }
 
@@ -60,7 +60,7 @@ struct Rules {
     login: bool,
 }
 
-/// Dropped, it ends.
+/// Ends when dropped.
 pub struct SmtpServer {
     address: SocketAddr,
     authority: Authority,
@@ -76,7 +76,7 @@ impl Drop for SmtpServer {
 }
 
 impl SmtpServer {
-    /// `login`: takes nothing from whom it doesn't know.
+    /// `login`: only this user may send mails.
     pub async fn start(tls: Tls, login: bool) -> Result<Self> {
         let authority = Authority::new("authority of a test's mail server")?;
         let mut configuration = https::configuration(&authority)?;
@@ -94,7 +94,7 @@ impl SmtpServer {
         format!("{scheme}://{}", self.address)
     }
 
-    /// PEM of what vouches for it.
+    /// PEM of the authority of its certificate.
     pub fn authority(&self) -> &str {
         self.authority.pem()
     }
@@ -166,7 +166,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Talk<'a, S> {
         Ok(())
     }
 
-    /// None: it has ended.
+    /// Reads a line. None: the connection has ended.
     async fn hear(&mut self) -> Result<Option<String>> {
         let mut line = Vec::new();
         if self.stream.read_until(b'\n', &mut line).await? == 0 {
@@ -183,7 +183,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Talk<'a, S> {
         self.say(&format!("{code} {why}")).await
     }
 
-    /// Whether TLS begins now.
+    /// Answers commands. Returns whether TLS begins now.
     async fn run(&mut self) -> Result<bool> {
         while let Some(line) = self.hear().await? {
             let (verb, rest) = line.split_once(' ').unwrap_or((&line, ""));

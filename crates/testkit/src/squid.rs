@@ -1,6 +1,6 @@
-//! squid as an HTTP proxy: open, with credentials, for TLS itself, or looking into TLS as companies do.
+//! squid as an HTTP proxy: open, with credentials, over TLS, or intercepting TLS as in some companies.
 //!
-//! Names that it resolves come from a list of its own, so that a server can be reached through it alone.
+//! It resolves names from its own list, so that a server can be reached only through it.
 
 use std::{
     fs,
@@ -21,31 +21,31 @@ use crate::{
     temporary_folder,
 };
 
-/// The build that can look into TLS.
+/// The build of squid that can intercept TLS, and the program that runs it as its user.
 pub const SQUID: [Package; 2] = [
     Package { program: "/usr/lib/squid/security_file_certgen", debian: "squid-openssl" },
     Package { program: "runuser", debian: "util-linux" },
 ];
 const CERTGEN: &str = "/usr/lib/squid/security_file_certgen";
-/// Debian's user for it: it refuses to be root.
+/// Debian's user for squid, which refuses to run as root.
 const USER: &str = "proxy";
 const READY: Duration = Duration::from_secs(30);
 
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// Names that resolve to 127.0.0.1, for it alone.
+    /// Names that only squid resolves, to 127.0.0.1.
     pub names: Vec<String>,
-    /// User and password that it asks for.
+    /// User and password that it requires.
     pub credentials: Option<(String, String)>,
     /// Hosts that it refuses to connect to.
     pub forbidden: Vec<String>,
-    /// Speaks TLS itself, with this certificate.
+    /// Serves TLS itself, with this certificate.
     pub tls: Option<Pair>,
-    /// Looks into TLS: issues certificates under this authority, and trusts servers of the other (PEM).
+    /// Intercepts TLS: issues certificates with this authority, and trusts servers of the other one (PEM).
     pub intercept: Option<(Pair, String)>,
 }
 
-/// A running proxy. Dropped, it ends.
+/// A running proxy. Ends when dropped.
 #[derive(Debug)]
 pub struct Squid {
     port: u16,
@@ -58,7 +58,7 @@ impl Squid {
         packages::require(&SQUID)?;
         let folder = temporary_folder("farwater-squid-")?;
         let place = folder.path();
-        // Its user writes here too, and reads what we write.
+        // squid's user writes to this folder too, and reads our files.
         fs::set_permissions(place, fs::Permissions::from_mode(0o777))?;
         let port = ports::free()?;
         let config = write_files(place, port, options)?;
@@ -83,7 +83,8 @@ impl Squid {
         self.port
     }
 
-    /// One line for each request that has ended. Not for the question whether the port is open, which asks for nothing.
+    /// One line for each completed request. The check whether the port is open is not included, because it sends no
+    /// request.
     pub fn access_log(&self) -> String {
         let log = fs::read_to_string(self.folder.path().join("access.log")).unwrap_or_default();
         log.lines()
@@ -120,7 +121,7 @@ fn write_files(place: &Path, port: u16, options: &Options) -> Result<PathBuf> {
     let hosts: String = options.names.iter().map(|name| format!("127.0.0.1 {name}\n")).collect();
     let mut lines = vec![
         format!("hosts_file {}", write("hosts", &hosts)?),
-        // Nobody answers there: what isn't in the list does not exist.
+        // No DNS server answers there, so names outside the list don't exist.
         "dns_nameservers 127.0.0.1".to_owned(),
         "dns_timeout 1 seconds".to_owned(),
         "visible_hostname proxy.test".to_owned(),

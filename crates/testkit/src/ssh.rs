@@ -1,4 +1,4 @@
-//! A real sshd on loopback that serves the repositories of one folder, and keys made by `ssh-keygen`.
+//! A real sshd on loopback that serves the repositories of one folder, and keys from `ssh-keygen`.
 
 use std::{
     fs,
@@ -24,10 +24,10 @@ pub const SSH: [Package; 3] = [
     Package { program: "ssh-keygen", debian: "openssh-client" },
 ];
 const READY: Duration = Duration::from_secs(30);
-/// Debian's sshd doesn't start without it.
+/// Folder that Debian's sshd needs for its start.
 const PRIVILEGE_SEPARATION: &str = "/run/sshd";
 
-/// A pair of keys, as files of `ssh-keygen`.
+/// A key pair, as files of `ssh-keygen`.
 #[derive(Clone, Debug)]
 pub struct Key {
     pub private: String,
@@ -35,7 +35,8 @@ pub struct Key {
 }
 
 impl Key {
-    /// `kind` is `ed25519`, `ecdsa`, `rsa`, or one with a size: `ecdsa-384`. `form` is `""` (OpenSSH's), `PEM` or `PKCS8`.
+    /// `kind` is `ed25519`, `ecdsa`, `rsa`, or a kind with a size: `ecdsa-384`. `form` is `""` (OpenSSH's), `PEM` or
+    /// `PKCS8`.
     pub fn make(kind: &str, passphrase: &str, form: &str) -> Result<Self> {
         packages::require(&SSH)?;
         let folder = temporary_folder("farwater-ssh-key-")?;
@@ -57,7 +58,7 @@ impl Key {
     }
 }
 
-/// A running server. Dropped, it ends.
+/// A running server. Ends when dropped.
 #[derive(Debug)]
 pub struct SshServer {
     port: u16,
@@ -68,7 +69,7 @@ pub struct SshServer {
 }
 
 impl SshServer {
-    /// Signs in whoever has one of these keys.
+    /// Accepts all clients with one of these keys.
     pub async fn start(keys: &[&Key]) -> Result<Self> {
         packages::require(&SSH)?;
         if packages::is_root() {
@@ -78,7 +79,7 @@ impl SshServer {
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755))?;
         fs::create_dir(folder.path().join("repositories"))?;
         let host_key = Key::make("ed25519", "", "")?;
-        let user = bare_command("id").arg("-un").output().context("ask who we are")?.stdout;
+        let user = bare_command("id").arg("-un").output().context("get the name of the current user")?.stdout;
         let user = String::from_utf8(user)?.trim().to_owned();
         let mut server = Self { port: ports::free()?, user, folder, host_key, process: None };
         let authorized: String = keys.iter().map(|key| key.public.clone()).collect();
@@ -101,7 +102,7 @@ impl SshServer {
         )
     }
 
-    /// Listens again, on the port it had.
+    /// Listens again on the same port.
     pub async fn resume(&mut self) -> Result<()> {
         let place = self.folder.path();
         let mut command = bare_command("/usr/sbin/sshd");
@@ -117,12 +118,12 @@ impl SshServer {
         Ok(())
     }
 
-    /// Stops listening; what is under way is cut.
+    /// Stops listening and ends running connections.
     pub fn stop(&mut self) {
         self.process = None;
     }
 
-    /// Takes connections and says nothing.
+    /// Accepts connections but sends nothing.
     pub fn pause(&self) -> Result<()> {
         self.process.as_ref().context("sshd doesn't run")?.pause()
     }
@@ -131,18 +132,18 @@ impl SshServer {
         self.process.as_ref().context("sshd doesn't run")?.resume()
     }
 
-    /// Has another key from the next start on.
+    /// Uses another host key from the next start on.
     pub fn change_host_key(&mut self) -> Result<()> {
         self.host_key = Key::make("ed25519", "", "")?;
         self.write("host_key", &self.host_key.private, 0o600)
     }
 
-    /// Makes an empty bare repository.
+    /// Creates an empty bare repository.
     pub fn create(&self, name: &str) -> Result<Repository> {
         Repository::create(&self.root().join(format!("{name}.git")))
     }
 
-    /// The folder of the repositories.
+    /// Folder of the repositories.
     pub fn root(&self) -> PathBuf {
         self.folder.path().join("repositories")
     }
@@ -153,18 +154,18 @@ impl SshServer {
         format!("ssh://{}@127.0.0.1:{}{}/{name}.git", self.user, self.port, root.display())
     }
 
-    /// The server's key as a line of a known_hosts file.
+    /// The server's key as a line for known_hosts.
     pub fn known_hosts(&self) -> String {
         let key: Vec<_> = self.host_key.public.split_whitespace().take(2).collect();
         format!("[127.0.0.1]:{} {}\n", self.port, key.join(" "))
     }
 
-    /// What `git-lfs-authenticate` answers: JSON.
+    /// Sets the answer of `git-lfs-authenticate`, as JSON.
     pub fn set_lfs_answer(&self, json: &str) -> Result<()> {
         self.write("lfs.json", json, 0o644)
     }
 
-    /// The commands that were asked for, one on a line, each with its GIT_PROTOCOL.
+    /// Executed commands, one per line, each with its GIT_PROTOCOL.
     pub fn commands(&self) -> String {
         fs::read_to_string(self.folder.path().join("commands")).unwrap_or_default()
     }
@@ -180,14 +181,14 @@ impl SshServer {
 }
 
 fn write(path: &Path, text: &str, mode: u32) -> Result<()> {
-    // One that is read-only is replaced, not written.
+    // Replace a read-only file, because it can't be overwritten.
     let _ = fs::remove_file(path);
     fs::write(path, text).with_context(|| format!("write {}", path.display()))?;
     fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
     Ok(())
 }
 
-/// What a Git host's account is allowed: to read and write repositories, and to be told where large files are.
+/// Script that allows only the commands of a Git host's account: read and write repositories, find large files.
 const SERVE: &str = r#"#!/bin/sh
 place=$(dirname "$0")
 echo "$GIT_PROTOCOL $SSH_ORIGINAL_COMMAND" >>"$place/commands"

@@ -1,4 +1,4 @@
-//! A terminal for programs that draw on one: what they draw is read as a person would see it, and keys are pressed.
+//! A terminal for programs with a text interface. Tests read its screen as a person would, and press keys.
 
 use std::{
     io::{Read as _, Write as _},
@@ -15,28 +15,28 @@ use pty_process::{Size, blocking as pty};
 
 use crate::{process::Process, wait_for, watchdog};
 
-/// Wide enough that no column of a table is cut off.
+/// Wide enough to show all columns of a table.
 const ROWS: NonZero<u16> = NonZero::new(50).unwrap();
 const COLUMNS: NonZero<u16> = NonZero::new(200).unwrap();
 
-/// A program in a terminal of its own; it ends with this value.
+/// A program in its own terminal. It ends when this is dropped.
 pub struct Terminal {
     process: Process,
     pty: Arc<pty::Pty>,
     screen: Arc<Mutex<vt100::Parser>>,
-    /// Ends when nothing can draw any more.
+    /// Thread that ends when no program can draw any more.
     drawing: JoinHandle<()>,
 }
 
 impl Terminal {
-    /// Starts `command`, which writes its log, if it has one, to `log`. `name` is what failures call it.
+    /// Starts `command`. `log` is the path of its log, if it writes one. `name` is its name in failures.
     pub fn start(name: &str, mut command: Command, log: &Path) -> Result<Self> {
         watchdog::ensure()?;
         let (pty, end) = pty::open().context("open a terminal")?;
         pty.resize(Size::new(ROWS.get(), COLUMNS.get())).context("size a terminal")?;
         command.env("TERM", "xterm-256color").env("LC_ALL", "C.UTF-8");
         let child = pty::Command::from(command).spawn(end).with_context(|| format!("start {name} in a terminal"))?;
-        // It leads a session, and so a group of processes.
+        // It leads a session, and therefore a process group.
         let process = Process::started(name, child, log)?;
         let (pty, screen) = (Arc::new(pty), Arc::new(Mutex::new(vt100::Parser::new(ROWS, COLUMNS, 0))));
         let drawing = thread::spawn({
@@ -46,20 +46,20 @@ impl Terminal {
         Ok(Self { process, pty, screen, drawing })
     }
 
-    /// The text that it shows now.
+    /// The current text of the screen.
     pub fn screen(&self) -> String {
         self.screen.lock().unwrap_or_else(PoisonError::into_inner).screen().contents()
     }
 
-    /// What a keyboard sends: text, and control characters for the other keys.
+    /// Sends keys: text, and control characters for other keys.
     pub fn press(&self, keys: &str) -> Result<()> {
         (&*self.pty).write_all(keys.as_bytes()).with_context(|| format!("press {keys:?}"))
     }
 
-    /// Waits at most `bound` until the screen is as `expected` wants it. A failure shows the screen and the end of the log.
+    /// Waits at most `bound` until the screen is as `expected`. A failure shows the screen and the end of the log.
     pub async fn wait_until(&self, what: &str, bound: Duration, expected: impl Fn(&str) -> bool) -> Result<()> {
         let looked = wait_for(what, bound, || async {
-            // Asked first: what was drawn before the end is on the screen.
+            // Check for the end first: everything that was drawn before it is then on the screen.
             let is_over = self.drawing.is_finished();
             let is_right = expected(&self.screen());
             Ok((is_right || is_over).then_some(is_right))
@@ -71,13 +71,14 @@ impl Terminal {
         looked.with_context(|| format!("the screen shows\n{}\n{}", self.screen(), self.process.tail()))
     }
 
-    /// Waits at most `bound` for the program to end by itself.
+    /// Waits at most `bound` until the program ends by itself.
     pub fn wait_for_end(&mut self, bound: Duration) -> Option<ExitStatus> {
         self.process.wait(bound)
     }
 }
 
-/// Until all programs have closed the terminal, of which Linux tells by an error and others by the end of a file.
+/// Reads until all programs have closed the terminal. Linux reports that as an error, other systems as the end of the
+/// file.
 fn draw(pty: &pty::Pty, screen: &Mutex<vt100::Parser>) {
     let mut buffer = [0; 8192];
     while let Ok(length @ 1..) = { pty }.read(&mut buffer) {

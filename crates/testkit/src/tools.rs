@@ -1,9 +1,10 @@
-//! Pinned programs, built from Go modules of this repository: a new machine has no Kubernetes and no kubectl. Among them is the
-//! renderer that is shipped.
+//! Pinned programs, built from Go modules of this repository, because a new machine has no Kubernetes and no kubectl.
+//! The shipped renderer is one of them.
 //!
-//! Those of one module lie under `~/.cache/farwater/tools/<module>-<hash of it>/`, outside the clone, so that a second clone builds
-//! nothing and a change of one module leaves the others. `FARWATER_TOOLS` names one folder with all of them. etcd and
-//! kube-apiserver come from `KUBEBUILDER_ASSETS` where that is set, as with controller-runtime's envtest.
+//! The programs of a module are in `~/.cache/farwater/tools/<module>-<hash>/`, outside the clone. A second clone
+//! therefore builds nothing, and a change of one module does not affect the others. `FARWATER_TOOLS` names one folder
+//! with all programs. etcd and kube-apiserver are taken from `KUBEBUILDER_ASSETS` if that is set, as with
+//! controller-runtime's envtest.
 
 use std::{
     fs::{self, File},
@@ -18,20 +19,21 @@ use sha2::{Digest as _, Sha256};
 
 use crate::process::bare_command;
 
-/// Changes when the way of building changes, so that old results are not taken for new ones.
+/// Version of the way of building. Change it so that old results are not used.
 const RECIPE: &str = "2";
 
-/// A Go module of ours that is built into programs.
+/// A Go module of this repository that is built into programs.
 struct Module {
     name: &'static str,
-    /// What the programs say at `/version` and `kubectl version`; must agree with the module's `k8s.io/kubernetes`.
+    /// Version that the programs report at `/version` and in `kubectl version`. It must match the module's
+    /// `k8s.io/kubernetes`.
     kubernetes: Option<&'static str>,
-    /// Main packages of ours, with the program's name.
+    /// Our own main packages, with the names of the programs.
     mains: &'static [(&'static str, &'static str)],
-    /// What go.mod names as `tool`: the name that go gives, and ours.
+    /// Tools in go.mod: the name that go gives, and ours.
     tools: &'static [(&'static str, &'static str)],
-    /// Taken out of other modules: the module (with its version if go.mod doesn't name it), the file in it, and where it goes. What
-    /// ends in `/` is a folder.
+    /// Files to copy from other modules: the module (with its version if go.mod doesn't name it), the file in it, and
+    /// the target. A path that ends with `/` is a folder.
     files: &'static [(&'static str, &'static str, &'static str)],
     cost: &'static str,
 }
@@ -62,7 +64,7 @@ const KUBECTL_1_29: Module = Module {
     files: &[],
     cost: "1 min",
 };
-/// A controller that others wrote and that applies what it finds in Git with server-side apply.
+/// Another project's controller that applies the content of Git with server-side apply.
 const FLUX: Module = Module {
     name: "flux",
     kubernetes: None,
@@ -98,10 +100,10 @@ const FLUX: Module = Module {
     ],
     cost: "3 min",
 };
-/// What many people look at clusters with. Its campaign alone needs it.
+/// A popular terminal client for clusters. Only its campaign needs it.
 const K9S: Module =
     Module { name: "k9s", kubernetes: None, mains: &[], tools: &[("k9s", "k9s")], files: &[], cost: "5 min" };
-/// Of the last minor that runs on machines with cgroup v1 without being asked to.
+/// From the last minor version that runs on machines with cgroup v1 by default.
 const KUBELET: Module = Module {
     name: "kubelet",
     kubernetes: Some("v1.33.4"),
@@ -110,10 +112,10 @@ const KUBELET: Module = Module {
     files: &[],
     cost: "3 min",
 };
-/// The names of a cluster, for its pods.
+/// DNS of a cluster, for its pods.
 const COREDNS: Module =
     Module { name: "coredns", kubernetes: None, mains: &[("coredns", ".")], tools: &[], files: &[], cost: "3 min" };
-/// What renders and checks our charts.
+/// Renders and checks our charts.
 const HELM: Module =
     Module { name: "helm", kubernetes: None, mains: &[], tools: &[("helm", "helm")], files: &[], cost: "2 min" };
 const EXTERNAL_DNS: &str = "sigs.k8s.io/external-dns@v0.15.0";
@@ -121,7 +123,7 @@ const METRICS_SERVER: &str = "sigs.k8s.io/metrics-server@v0.7.2";
 const KUEUE: &str = "sigs.k8s.io/kueue@v0.9.1";
 const FEATURE_DISCOVERY: &str = "sigs.k8s.io/node-feature-discovery@v0.16.6";
 const GATEWAY_API: &str = "sigs.k8s.io/gateway-api@v1.2.0";
-/// What our rendering is compared with, and charts and overlays that others wrote to compare it on.
+/// The commands that our rendering is compared with, and other projects' charts and overlays for it.
 const KUSTOMIZE: Module = Module {
     name: "kustomize",
     kubernetes: None,
@@ -148,7 +150,7 @@ const JSONNET: Module = Module {
     files: &[],
     cost: "1 min",
 };
-/// Ours, as it is shipped: without C.
+/// Our renderer as shipped: without cgo.
 const RENDER: Module = Module {
     name: "render-helper",
     kubernetes: None,
@@ -157,7 +159,7 @@ const RENDER: Module = Module {
     files: &[],
     cost: "2 min",
 };
-/// What people encrypt files with, and the test vectors of age.
+/// Tools for encrypted files, and the test vectors of age.
 const SOPS: Module = Module {
     name: "sops",
     kubernetes: None,
@@ -166,50 +168,50 @@ const SOPS: Module = Module {
     files: &[],
     cost: "4 min",
 };
-/// Where others keep secrets.
+/// HashiCorp Vault, a secret store.
 const VAULT: Module =
     Module { name: "vault", kubernetes: None, mains: &[("vault", ".")], tools: &[], files: &[], cost: "4 min" };
-/// What a test run needs.
+/// Tools for a test run.
 const MODULES: [&Module; 11] =
     [&LOCALKUBE, &KUBECTL_1_29, &FLUX, &KUBELET, &COREDNS, &HELM, &KUSTOMIZE, &JSONNET, &RENDER, &SOPS, &VAULT];
 
-/// Where the built programs lie.
+/// Location of the built programs.
 #[derive(Clone, Debug)]
 pub struct Tools {
-    /// `FARWATER_TOOLS`: all in one.
+    /// `FARWATER_TOOLS`: all programs in one folder.
     given: Option<PathBuf>,
-    /// A folder for each module.
+    /// One folder for each module.
     cache: PathBuf,
     root: PathBuf,
 }
 
 impl Tools {
-    /// What is already built; never builds, because a test must not take minutes by surprise.
+    /// Finds existing tools. Never builds, because a test must not take minutes unexpectedly.
     pub fn find() -> Result<Self> {
         Self::find_modules(&[&LOCALKUBE, &RENDER])
     }
 
-    /// Those that render, and what they are compared with and on.
+    /// Tools for rendering, and the commands, charts and overlays to compare with.
     pub fn find_renderers() -> Result<Self> {
         Self::find_modules(&[&HELM, &KUSTOMIZE, &JSONNET, &RENDER])
     }
 
-    /// As [`Self::find`], with the clients that only tests need.
+    /// Like [`Self::find`], with the clients that only tests need.
     pub fn find_all() -> Result<Self> {
         Self::find_modules(&MODULES)
     }
 
-    /// SOPS and age alone.
+    /// Only SOPS and age.
     pub fn find_sops() -> Result<Self> {
         Self::find_modules(&[&SOPS])
     }
 
-    /// Vault alone.
+    /// Only Vault.
     pub fn find_vault() -> Result<Self> {
         Self::find_modules(&[&VAULT])
     }
 
-    /// k9s alone.
+    /// Only k9s.
     pub fn find_k9s() -> Result<Self> {
         Self::find_modules(&[&K9S])
     }
@@ -222,23 +224,23 @@ impl Tools {
         Ok(tools)
     }
 
-    /// A control plane, kubectl and what agents render with: what is already built, or builds it. Some 6 minutes on two cores the
-    /// first time.
+    /// Tools for a control plane, kubectl and the agent's renderer. Builds missing ones, which takes some 6 minutes on
+    /// two cores.
     pub fn build() -> Result<Self> {
         Self::build_modules(&[&LOCALKUBE, &RENDER])
     }
 
-    /// As [`Self::build`], with the clients that only tests need.
+    /// Like [`Self::build`], with the clients that only tests need.
     pub fn build_all() -> Result<Self> {
         Self::build_modules(&MODULES)
     }
 
-    /// Helm alone: what is already built, or builds it.
+    /// Only Helm. Builds it if it is missing.
     pub fn build_helm() -> Result<Self> {
         Self::build_modules(&[&HELM])
     }
 
-    /// k9s alone: what is already built, or builds it.
+    /// Only k9s. Builds it if it is missing.
     pub fn build_k9s() -> Result<Self> {
         Self::build_modules(&[&K9S])
     }
@@ -253,7 +255,7 @@ impl Tools {
                 tools.check(module).with_context(|| format!("FARWATER_TOOLS is {}", given.display()))?;
             }
             fs::create_dir_all(&tools.cache).with_context(|| format!("create {}", tools.cache.display()))?;
-            // Parallel test runs build once: the others wait here and then find it done.
+            // Of concurrent test runs, one builds. The others wait here and then find the result.
             let lock = File::create(tools.cache.join("lock")).context("create the tools' lock file")?;
             lock.lock().context("wait for another build of the tools")?;
             if tools.check(module).is_err() {
@@ -264,7 +266,7 @@ impl Tools {
         Ok(tools)
     }
 
-    /// Where they are.
+    /// Folders of the tools.
     pub fn folders(&self) -> Result<Vec<PathBuf>> {
         match &self.given {
             Some(given) => Ok(vec![given.clone()]),
@@ -276,22 +278,22 @@ impl Tools {
         self.program(&LOCALKUBE, "kubectl")
     }
 
-    /// The oldest kubectl that is promised to work.
+    /// The oldest supported kubectl.
     pub fn kubectl_1_29(&self) -> PathBuf {
         self.program(&KUBECTL_1_29, "kubectl-1.29")
     }
 
-    /// client-go's caches under churn; `tests/localkube/informer` says how it is called.
+    /// client-go's caches under churn. `tests/localkube/informer` describes its arguments.
     pub fn informer(&self) -> PathBuf {
         self.program(&LOCALKUBE, "informer")
     }
 
-    /// Flux's, as its project builds it.
+    /// Flux's controller, built as in its project.
     pub fn kustomize_controller(&self) -> PathBuf {
         self.program(&FLUX, "kustomize-controller")
     }
 
-    /// Needs a terminal; [`crate::Terminal`] is one.
+    /// k9s. It needs a terminal, such as [`crate::Terminal`].
     pub fn k9s(&self) -> PathBuf {
         self.program(&K9S, "k9s")
     }
@@ -313,7 +315,7 @@ impl Tools {
         self.program(&RENDER, "farwater-render")
     }
 
-    /// Charts and overlays that others wrote, by the name of their project.
+    /// Other projects' charts and overlays, by project name.
     pub fn others(&self) -> PathBuf {
         self.program(&KUSTOMIZE, "others")
     }
@@ -330,12 +332,12 @@ impl Tools {
         self.program(&SOPS, "age-keygen")
     }
 
-    /// Writes the test vectors of age into the folder that it is given.
+    /// The program that writes the test vectors of age into the folder in its argument.
     pub fn age_vectors(&self) -> PathBuf {
         self.program(&SOPS, "age-vectors")
     }
 
-    /// `tests/vault` says how it is started; [`crate::Vault`] does.
+    /// Vault. [`crate::Vault`] starts it; `tests/vault` describes how.
     pub fn vault(&self) -> PathBuf {
         self.program(&VAULT, "vault")
     }
@@ -360,7 +362,7 @@ impl Tools {
         self.files(&LOCALKUBE)
     }
 
-    /// The custom resources of Flux that the kustomize-controller reads, and its HelmRepositories.
+    /// The CRDs of Flux that the kustomize-controller reads, and HelmRepositories.
     pub fn flux_crds(&self) -> Vec<PathBuf> {
         self.files(&FLUX)
     }
@@ -369,7 +371,7 @@ impl Tools {
         module.files.iter().map(|(_, _, to)| self.program(module, to)).collect()
     }
 
-    /// `etcd`, `kube-apiserver`, `kube-controller-manager` or `kube-scheduler`, ready for its flags.
+    /// `etcd`, `kube-apiserver`, `kube-controller-manager` or `kube-scheduler`, without flags.
     pub fn kubernetes(&self, part: &str) -> Command {
         let assets = std::env::var_os("KUBEBUILDER_ASSETS").map(|dir| PathBuf::from(dir).join(part));
         match assets.filter(|path| path.is_file()) {
@@ -390,7 +392,7 @@ impl Tools {
     fn program(&self, module: &Module, name: &str) -> PathBuf {
         match &self.given {
             Some(given) => given.join(name),
-            // Whoever holds `Tools` has read these files once.
+            // These files were already read when `Tools` was created.
             None => self.folder(module).unwrap_or_else(|_| self.cache.join(module.name)).join(name),
         }
     }
@@ -415,7 +417,7 @@ impl Tools {
         }
     }
 
-    /// Builds beside the final place and renames: a half-built folder is never taken for a whole one.
+    /// Builds beside the final folder and then renames, so that an incomplete folder is never used.
     fn build_module(&self, module: &Module) -> Result<()> {
         let (source, dir) = (self.source(module), self.folder(module)?);
         let staging =
@@ -461,14 +463,14 @@ impl Module {
     fn ldflags(&self) -> Result<String> {
         Ok(match self.kubernetes {
             Some(version) => format!("-s -w -X k8s.io/component-base/version.gitVersion={version}"),
-            // Helm's own version is left to its sources, as in the helm that it is compared with.
+            // Keep Helm's version from its sources, as in the helm that it is compared with.
             None if self.name == RENDER.name => format!("-s -w {}", kustomize_flag()?),
             None => "-s -w".to_owned(),
         })
     }
 }
 
-/// Flags for the renderer's linker, of what is shipped: the versions that charts and kustomizations may write into what they make.
+/// Linker flags for the shipped renderer: the versions that charts and kustomizations may write into their output.
 pub fn renderer_flags(version: &str) -> Result<String> {
     let helm = required("render-helper", "helm.sh/helm/v4")?;
     let kustomize = kustomize_flag()?;
@@ -480,7 +482,7 @@ fn kustomize_flag() -> Result<String> {
     Ok(format!("-X sigs.k8s.io/kustomize/api/provenance.version={version}"))
 }
 
-/// The version of a module that the go.mod of a folder of this repository requires.
+/// Version of a module in the go.mod of a folder of this repository.
 fn required(folder: &str, module: &str) -> Result<String> {
     let go_mod = repository_root()?.join(folder).join("go.mod");
     let text = fs::read_to_string(&go_mod).with_context(|| format!("read {}", go_mod.display()))?;
@@ -489,16 +491,16 @@ fn required(folder: &str, module: &str) -> Result<String> {
     text.lines().find_map(version).with_context(|| format!("{} requires no {module}", go_mod.display()))
 }
 
-/// The workspace of the package that Cargo runs, else of the working folder; not the one that this was compiled in: copies of a
-/// repository may share their build output.
+/// The workspace of the package that Cargo runs, or else of the working folder. Not the workspace that this was
+/// compiled in, because copies of a repository may share their build output.
 pub fn repository_root() -> Result<PathBuf> {
     let folder =
         std::env::var_os("CARGO_MANIFEST_DIR").map_or_else(std::env::current_dir, |folder| Ok(folder.into()))?;
     let root = folder.ancestors().find(|folder| folder.join("Cargo.lock").is_file());
-    root.map(Path::to_owned).with_context(|| format!("{} lies in no copy of the repository", folder.display()))
+    root.map(Path::to_owned).with_context(|| format!("{} is not in a clone of the repository", folder.display()))
 }
 
-/// `~/.cache/farwater`, as XDG says.
+/// `~/.cache/farwater`, as XDG specifies.
 pub fn cache_dir() -> Result<PathBuf> {
     let base = match std::env::var_os("XDG_CACHE_HOME").filter(|value| !value.is_empty()) {
         Some(dir) => PathBuf::from(dir),
@@ -509,7 +511,7 @@ pub fn cache_dir() -> Result<PathBuf> {
     Ok(base.join("farwater"))
 }
 
-/// A short hash of everything that decides what is built.
+/// A short hash of everything that affects the build.
 fn content_hash(source: &Path, module: &Module) -> Result<String> {
     let mut hash = Sha256::new();
     hash.update(format!("{RECIPE}\n{:?}\n{:?}\n", module.kubernetes, module.files));
@@ -526,7 +528,7 @@ fn content_hash(source: &Path, module: &Module) -> Result<String> {
     Ok(hex::encode(&hash.finalize()[..8]))
 }
 
-/// Those of one package, in the order of their names.
+/// Files of one package, sorted by name.
 fn go_files(source: &Path, package: &Path) -> Result<Vec<PathBuf>> {
     let dir = source.join(package);
     let entries = fs::read_dir(&dir).and_then(|entries| entries.collect::<io::Result<Vec<_>>>());
@@ -539,7 +541,7 @@ fn go_files(source: &Path, package: &Path) -> Result<Vec<PathBuf>> {
 
 fn go(what: &str, module: &Path, log: &Path, arguments: impl FnOnce(&mut Command)) -> Result<()> {
     let mut command = Command::new("go");
-    // The module alone decides: no workspace file around the clone, no flags of the machine.
+    // Only the module decides: no workspace file around the clone, and no flags of the machine.
     command.current_dir(module).env("GOFLAGS", "-mod=readonly -buildvcs=false").env("GOWORK", "off");
     arguments(&mut command);
     let output = File::options().create(true).append(true).open(log)?;
@@ -598,12 +600,12 @@ fn copy_content(from: &Path, to: &Path) -> Result<()> {
     if let Some(folder) = to.parent() {
         fs::create_dir_all(folder)?;
     }
-    // Read and write, not copy: files of the module cache are read-only and would stay so.
+    // Read and write instead of copying: files in the module cache are read-only, and a copy would be too.
     let content = fs::read(from).with_context(|| format!("read {}", from.display()))?;
     fs::write(to, content).with_context(|| format!("write {}", to.display()))
 }
 
-/// Where go keeps a module.
+/// Folder of a module in go's cache.
 fn module_folder(source: &Path, module: &str) -> Result<PathBuf> {
     let mut command = Command::new("go");
     command.current_dir(source).env("GOWORK", "off");
@@ -611,12 +613,12 @@ fn module_folder(source: &Path, module: &str) -> Result<PathBuf> {
         true => command.args(["mod", "download", "-json", module]),
         false => command.args(["list", "-m", "-json", module]),
     };
-    let output = command.output().with_context(|| format!("ask go where {module} lies"))?;
+    let output = command.output().with_context(|| format!("ask go for the folder of {module}"))?;
     if !output.status.success() {
-        bail!("ask go where {module} lies: {}", String::from_utf8_lossy(&output.stderr));
+        bail!("ask go for the folder of {module}: {}", String::from_utf8_lossy(&output.stderr));
     }
     let told: serde_json::Value = serde_json::from_slice(&output.stdout)?;
-    told["Dir"].as_str().map(PathBuf::from).with_context(|| format!("go doesn't say where {module} lies"))
+    told["Dir"].as_str().map(PathBuf::from).with_context(|| format!("go reports no folder of {module}"))
 }
 
 #[cfg(test)]

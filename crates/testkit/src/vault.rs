@@ -1,4 +1,4 @@
-//! HashiCorp Vault's own server, from its Go module: `tests/vault`.
+//! HashiCorp Vault's server, built from its Go module: `tests/vault`.
 
 use std::{fs, path::PathBuf, time::Duration};
 
@@ -20,7 +20,7 @@ use crate::{
 
 const READY: Duration = Duration::from_secs(60);
 
-/// A running server, unsealed. Dropped, it ends.
+/// A running, unsealed server. Ends when dropped.
 pub struct Vault {
     folder: tempfile::TempDir,
     authority: Authority,
@@ -46,12 +46,12 @@ impl Vault {
         Ok(vault)
     }
 
-    /// Where clients reach it.
+    /// URL for clients.
     pub fn url(&self) -> String {
         format!("https://127.0.0.1:{}", self.ports[1])
     }
 
-    /// PEM file of what vouches for it.
+    /// PEM file with the authority of its certificate.
     pub fn ca_file(&self) -> PathBuf {
         self.folder.path().join("ca.crt")
     }
@@ -60,17 +60,17 @@ impl Vault {
         &self.authority
     }
 
-    /// Root's.
+    /// The root token.
     pub fn token(&self) -> &str {
         &self.token
     }
 
-    /// Ends it as a power cut would.
+    /// Kills it, as in a power failure.
     pub fn kill(&mut self) {
         self.process = None;
     }
 
-    /// Starts it again with what it has stored, at the same address.
+    /// Restarts it with its stored data at the same address.
     pub async fn restart(&mut self) -> Result<()> {
         self.kill();
         let place = self.folder.path();
@@ -93,7 +93,7 @@ impl Vault {
         Ok(())
     }
 
-    /// A write of root's.
+    /// Writes as root.
     pub async fn put(&self, path: &str, body: &Value) -> Result<Value> {
         self.ask(Method::POST, path, Some(body)).await
     }
@@ -122,7 +122,7 @@ impl Vault {
         Ok(serde_json::from_slice(&body).unwrap_or(Value::Null))
     }
 
-    /// What has been asked of it over its whole life: the paths of requests, in order.
+    /// Paths of all requests since its first start, in order.
     pub fn requests(&self) -> Vec<String> {
         let log = fs::read_to_string(self.audit_path()).unwrap_or_default();
         let entries = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());

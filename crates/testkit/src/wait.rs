@@ -1,4 +1,4 @@
-//! Waiting on conditions, with a bound. Tests never sleep for a fixed time.
+//! Waits for conditions, with a limit. Tests never sleep for a fixed time.
 
 use std::{
     collections::BTreeMap,
@@ -19,8 +19,8 @@ use serde::de::DeserializeOwned;
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 
-/// Asks `probe` until it answers `Some`. An error of the probe counts as "not yet" and is shown if time runs out:
-/// servers that are starting or being killed answer with errors.
+/// Retries `probe` until it returns `Some`. An error of the probe counts as "not yet", because servers that are
+/// starting or being killed answer with errors. If the time runs out, it shows the last error.
 pub async fn wait_for<T, F, P>(what: &str, bound: Duration, mut probe: F) -> Result<T>
 where
     F: FnMut() -> P,
@@ -40,7 +40,7 @@ where
         if start.elapsed() >= bound {
             return Err(match last_error {
                 Some(error) => error.context(format!("waited {bound:?} for {what}")),
-                None => anyhow!("waited {bound:?} for {what}, in vain"),
+                None => anyhow!("waited {bound:?} for {what}"),
             });
         }
         tokio::time::sleep(pause).await;
@@ -48,8 +48,8 @@ where
     }
 }
 
-/// Waits until `check` finds nothing that any object of a kind lacks, by a list and a watch: thousands are not asked for
-/// again and again. Shows what one of them lacks if time runs out.
+/// Waits with a list and a watch until `check` succeeds for all objects of a kind. It does not poll thousands of
+/// objects. If the time runs out, it shows one failing object.
 pub async fn wait_for_all<K>(what: &str, bound: Duration, api: &Api<K>, check: impl Fn(&K) -> Result<()>) -> Result<()>
 where
     K: Resource + Clone + Debug + DeserializeOwned,
@@ -65,7 +65,7 @@ where
     }
 }
 
-/// Ends when none lacks anything. `lacking`: why not, by name.
+/// Ends when no object fails. `lacking`: the reasons by name.
 async fn follow<K>(api: &Api<K>, lacking: &mut BTreeMap<String, Error>, check: impl Fn(&K) -> Result<()>) -> Result<()>
 where
     K: Resource + Clone + Debug + DeserializeOwned,
@@ -78,7 +78,7 @@ where
         }
         let version = list.metadata.resource_version.unwrap_or_default();
         let mut events = pin!(api.watch(&WatchParams::default(), &version).await?);
-        // A watch that ends, or has lost its place, is followed by another list.
+        // If a watch ends or loses its version, list again.
         while let Ok(Some(event)) = events.try_next().await {
             match event {
                 WatchEvent::Added(one) | WatchEvent::Modified(one) => match check(&one) {

@@ -1,8 +1,9 @@
-//! Ends what we started when we die, however we die.
+//! Ends the processes that we started when we die, in whatever way.
 //!
-//! One small shell per process of ours reads process ids and folders from a pipe that only we hold. When we exit,
-//! panic, are interrupted or killed, the pipe closes and the shell kills the process groups and removes the folders
-//! that are still listed. (`PR_SET_PDEATHSIG` would need unsafe code and ends with the *thread* that spawned.)
+//! Each of our processes has a small shell that reads process ids and folders from a pipe. Only we hold the pipe's
+//! other end. When we exit, panic, are interrupted or killed, the pipe closes. Then the shell kills the process groups
+//! and removes the folders that are still listed. (`PR_SET_PDEATHSIG` would need unsafe code and ends with the *thread*
+//! that spawned.)
 
 use std::{
     io::Write as _,
@@ -13,7 +14,8 @@ use std::{
 
 use anyhow::{Context as _, Result, anyhow};
 
-/// Lines: `+PID` watch, `-PID` forget, `/PATH` remove that folder at the end. Folders go last: processes write there.
+/// Lines: `+PID` watches a process, `-PID` forgets it, `/PATH` removes the folder at the end. Folders are removed last,
+/// because processes write there.
 const SCRIPT: &str = r#"
 pids=" "
 while IFS= read -r line; do
@@ -38,7 +40,7 @@ fn start() -> Result<Mutex<ChildStdin>> {
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
-        // Its own group: an interrupt from the terminal must not reach it before it has done its work.
+        // In its own group, so that an interrupt from the terminal does not reach it before it has done its work.
         .process_group(0)
         .spawn()
         .context("start the watchdog shell")?;
@@ -51,23 +53,23 @@ fn tell(line: String) -> Result<()> {
     pipe.write_all(line.as_bytes()).context("talk to the watchdog shell")
 }
 
-/// Starts the watchdog if it isn't running, so that a failure shows before anything needs it.
+/// Starts the watchdog if it isn't running, so that a failure shows up early.
 pub fn ensure() -> Result<()> {
     tell("\n".to_owned())
 }
 
-/// Kill the process group of `pid`, its leader, when we are gone.
+/// Kills the process group with leader `pid` when we are gone.
 pub fn watch(pid: u32) -> Result<()> {
     tell(format!("+{pid}\n"))
 }
 
-/// `pid` is about to be waited for; after that its number may belong to somebody else.
+/// Call this before waiting for `pid`, because its number may be reused after that.
 pub fn forget(pid: u32) {
-    // Nothing is lost when the watchdog is gone: it only acts once we are.
+    // Ignore a watchdog that has ended: it only acts after us.
     let _ = tell(format!("-{pid}\n"));
 }
 
-/// A temporary folder that goes with the returned value, or when we are gone.
+/// A temporary folder that is removed when the returned value is dropped, or when we are gone.
 pub fn temporary_folder(prefix: &str) -> Result<tempfile::TempDir> {
     let dir =
         tempfile::Builder::new().prefix(prefix).tempdir().with_context(|| format!("create a folder {prefix}…"))?;

@@ -1,4 +1,4 @@
-//! Webhooks that an API server asks before it takes an object.
+//! Webhooks that an API server calls before it accepts an object.
 
 use anyhow::Result;
 use base64::{Engine as _, engine::general_purpose::STANDARD};
@@ -6,22 +6,22 @@ use serde_json::{Value, json};
 
 use crate::https::Https;
 
-/// A webhook that takes every object, some of them changed. Dropped, it is one that is down.
+/// A webhook that accepts every object and changes some of them. When dropped, it is down.
 pub struct Webhook(Https);
 
 impl Webhook {
-    /// `change` gives the JSON patch with which an object is taken; none: it is taken as it is.
+    /// `change` returns the JSON patch for an object. None: the object is not changed.
     pub async fn start(change: impl Fn(&Value) -> Option<Value> + Send + Sync + 'static) -> Result<Self> {
         Ok(Self(Https::start(move |body| review(body, &change)).await?))
     }
 
-    /// Where it is, as a configuration says it.
+    /// Its URL for a configuration.
     pub fn client(&self) -> Value {
         json!({"url": self.0.url(), "caBundle": STANDARD.encode(self.0.authority())})
     }
 }
 
-/// An AdmissionReview with the answer to it.
+/// An AdmissionReview with the answer.
 fn review(body: &[u8], change: &impl Fn(&Value) -> Option<Value>) -> Vec<u8> {
     let asked: Value = serde_json::from_slice(body).unwrap_or_default();
     let request = &asked["request"];
@@ -34,8 +34,9 @@ fn review(body: &[u8], change: &impl Fn(&Value) -> Option<Value>) -> Vec<u8> {
     review.to_string().into_bytes()
 }
 
-/// A configuration, mutating or validating, with one webhook. It is asked before objects of `[group, version, plural]` that bear a
-/// label are made or changed, and nothing is done without its answer. `name`, of both, has three parts or more.
+/// A mutating or validating configuration with one webhook. It is called before objects of `[group, version, plural]`
+/// with a label are created or changed, and a request fails without its answer. `name`, of both, has at least three
+/// parts.
 pub fn configuration(name: &str, client: &Value, [group, version, plural]: [&str; 3], label: &str) -> Value {
     let rule = json!({
         "apiGroups": [group], "apiVersions": [version], "resources": [plural], "operations": ["CREATE", "UPDATE"],

@@ -1,5 +1,4 @@
-//! What agents and hubs of released versions said to each other, recorded under `tests/wire`, and what it takes to play it
-//! again.
+//! Recorded messages between agents and hubs of released versions, under `tests/wire`, and functions to replay them.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,21 +11,21 @@ use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
-/// Stands in a trace for the access token, which is worth nothing any more.
+/// Placeholder in a trace for the access token, which is not valid any more.
 pub const ACCESS_TOKEN: &str = "Bearer <access token>";
-/// A member, and a member of an enumeration, that no version knows.
+/// A member, and a value of an enumeration, that no version knows.
 pub const UNKNOWN_MEMBER: &str = "ofANewerVersion";
 pub const UNKNOWN_WORD: &str = "OfANewerVersion";
-/// Members whose text is one of a set.
+/// Members whose text is one of a fixed set.
 const WORDS: [&str; 6] = ["outcome", "sync", "health", "state", "type", "policy"];
 
-/// What one version's agent and hub said to each other.
+/// Messages between agent and hub of one version.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Trace {
     pub version: String,
     pub protocol: u32,
     pub exchanges: Vec<Exchange>,
-    /// The agent's state directory at the end. Its keys and those of its hub were made for the recording.
+    /// The agent's state directory at the end. The keys of agent and hub were created for the recording.
     #[serde(skip)]
     pub identity: Value,
     #[serde(skip)]
@@ -35,7 +34,7 @@ pub struct Trace {
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Exchange {
-    /// What it is an example of.
+    /// Name of the example. None: the exchange is no example.
     pub name: String,
     pub request: Request,
     pub answer: Answer,
@@ -60,7 +59,7 @@ pub struct Answer {
     pub body: Option<Body>,
 }
 
-/// Without the encoding that it travelled in.
+/// The body, decoded from its transfer encoding.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Body {
@@ -69,7 +68,7 @@ pub enum Body {
 }
 
 impl Body {
-    /// None where there is none.
+    /// None: there is no body.
     pub fn of(bytes: &[u8]) -> Option<Self> {
         if bytes.is_empty() {
             return None;
@@ -93,17 +92,17 @@ impl Body {
 }
 
 impl Exchange {
-    /// The JSON of what was asked; null where there is none.
+    /// JSON of the request's body. Null: there is none.
     pub fn asked(&self) -> Value {
         self.request.body.as_ref().and_then(Body::json).cloned().unwrap_or_default()
     }
 
-    /// The JSON of the answer; null where there is none.
+    /// JSON of the answer's body. Null: there is none.
     pub fn answered(&self) -> Value {
         self.answer.body.as_ref().and_then(Body::json).cloned().unwrap_or_default()
     }
 
-    /// `desired`: the first part of the path that says what is asked for.
+    /// Kind of the exchange: the first significant part of the path, such as `desired`.
     pub fn kind(&self) -> &str {
         self.request.path.trim_start_matches("/agent/v1/").split('/').next().unwrap_or_default()
     }
@@ -160,7 +159,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/wire")
 }
 
-/// The traces of every version that is kept, the oldest first.
+/// Traces of all kept versions, the oldest first.
 pub fn kept() -> Result<Vec<Trace>> {
     let root = root();
     let mut traces = Vec::new();
@@ -175,7 +174,7 @@ pub fn kept() -> Result<Vec<Trace>> {
     Ok(traces)
 }
 
-/// Reads a message as this version does. An error names the member that can't be read, or that is not read any more.
+/// Reads a message as this version does. An error names the member that can't be read, or that is no longer read.
 pub fn understand<T: DeserializeOwned + Serialize>(message: &Value) -> Result<T> {
     let read: T = match T::deserialize(message) {
         Ok(read) => read,
@@ -186,8 +185,8 @@ pub fn understand<T: DeserializeOwned + Serialize>(message: &Value) -> Result<T>
     Ok(read)
 }
 
-/// The member that the error speaks of, as serde does not say where it stands: the one whose value the error quotes, and without
-/// which it is another error or none.
+/// The member that caused the error, because serde does not report it. Its value appears in the error, and without it
+/// the message gives another error or none.
 fn culprit<T: DeserializeOwned>(message: &Value, error: &str) -> String {
     let quoted = |value: &Value| match value {
         Value::Null => error.contains("null"),
@@ -208,7 +207,7 @@ fn culprit<T: DeserializeOwned>(message: &Value, error: &str) -> String {
     pointers(message).into_iter().rev().find(is_culprit).unwrap_or_else(|| "the message".to_owned())
 }
 
-/// What stands in `message` and not, or differently, in `read`.
+/// Members of `message` that are missing or different in `read`.
 fn lost(message: &Value, read: &Value) -> Vec<String> {
     let differs = |pointer: &String| match (message.pointer(pointer), read.pointer(pointer)) {
         (Some(Value::Object(_)), Some(Value::Object(_))) => false,
@@ -217,7 +216,7 @@ fn lost(message: &Value, read: &Value) -> Vec<String> {
     };
     let mut all: Vec<String> = Vec::new();
     for pointer in pointers(message).into_iter().filter(differs) {
-        // What is in something that is not there isn't either.
+        // Members inside a missing member are missing too, so don't list them.
         if !all.iter().any(|lost| pointer.strip_prefix(lost.as_str()).is_some_and(|rest| rest.starts_with('/'))) {
             all.push(pointer);
         }
@@ -225,7 +224,7 @@ fn lost(message: &Value, read: &Value) -> Vec<String> {
     all
 }
 
-/// JSON pointers to everything in a value but the value itself.
+/// JSON pointers to everything inside a value.
 fn pointers(value: &Value) -> Vec<String> {
     let mut found = Vec::new();
     walk(value, String::new(), &mut |pointer, _| found.push(pointer.to_owned()));
@@ -250,7 +249,7 @@ fn walk(value: &Value, pointer: String, visit: &mut impl FnMut(&str, &Value)) {
     }
 }
 
-/// The members that all of these have, whatever their values; `*` is any place in an array.
+/// Members that all of these values have. `*` stands for any index of an array.
 pub fn common_members(messages: &[Value]) -> BTreeSet<String> {
     let members = |message: &Value| -> BTreeSet<String> {
         let general = |pointer: String| {
@@ -263,8 +262,8 @@ pub fn common_members(messages: &[Value]) -> BTreeSet<String> {
     all.unwrap_or_default()
 }
 
-/// The message as a newer version might write it: with an unknown member in one object, for each object but those at
-/// `maps`, whose members are data; then with one in all of them.
+/// The message as a newer version might write it, with an unknown member. One result for each object, except those at
+/// `maps`, whose members are data. The last result has one in all of them.
 pub fn with_unknown_members(message: &Value, maps: &[&str]) -> Vec<(String, Value)> {
     let mut objects = Vec::new();
     walk(message, String::new(), &mut |pointer, value| {
@@ -289,7 +288,7 @@ pub fn with_unknown_members(message: &Value, maps: &[&str]) -> Vec<(String, Valu
     variants
 }
 
-/// The message with an unknown word where one of a set stands, for each.
+/// The message with an unknown value of an enumeration, once for each place of one.
 pub fn with_unknown_words(message: &Value) -> Vec<(String, Value)> {
     let mut variants = Vec::new();
     for pointer in pointers(message) {
@@ -348,7 +347,7 @@ mod tests {
         assert_eq!(members.into_iter().collect::<Vec<_>>(), ["/list", "/list/*", "/list/*/a"]);
     }
 
-    /// `0.1.0` is of the release (0, 1).
+    /// `0.1.0` belongs to the release (0, 1).
     fn release(version: &str) -> (u64, u64) {
         let mut numbers = version.split(['.', '-', '+']).map(|number| number.parse().unwrap());
         (numbers.next().unwrap(), numbers.next().unwrap())

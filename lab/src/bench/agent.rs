@@ -1,4 +1,4 @@
-//! What the agent does to a cluster, and how fast: M6 to M9 of the design.
+//! The agent's load on a cluster, and its speed: M6 to M9 of the design.
 
 pub mod apply;
 pub mod at_rest;

@@ -1,4 +1,4 @@
-//! The API with many objects: what a page, a get, a write and a watcher cost, and what the hub takes to hold them.
+//! The API with many objects: the cost of a page, a get, a write and a watcher, and the hub's memory.
 
 mod fill;
 mod raw_sql;
@@ -25,7 +25,7 @@ const PAGES: usize = 100;
 const GETS: usize = 1_000;
 const WRITERS: usize = 64;
 const WRITING: Duration = Duration::from_secs(5);
-/// How long the hub has to be idle to be at rest.
+/// Time without work after which the hub counts as idle.
 const LOOK: Duration = Duration::from_secs(2);
 const STORM: usize = 100_000;
 
@@ -40,7 +40,7 @@ pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
 
 async fn measure_size(size: usize) -> Result<Vec<Figure>> {
     let workload = format!("{size} ServiceDeployments of 3 KB in {NAMESPACES} namespaces");
-    // Not in memory: a database of some gigabytes.
+    // On a disk, because the database takes some gigabytes.
     let dir = temporary_folder("farwater-bench-")?;
     let mut hub = Hub::start(dir.path()).await?;
     fill::namespaces(&hub.client().await?).await?;
@@ -50,7 +50,7 @@ async fn measure_size(size: usize) -> Result<Vec<Figure>> {
     let begun = Instant::now();
     hub.restart().await?;
     let started = begun.elapsed();
-    eprintln!("{size}: ready after {} ms; waiting until every service is looked at", milliseconds(started));
+    eprintln!("{size}: ready after {} ms; waiting until every service is reconciled", milliseconds(started));
     let settled = rest(&mut hub).await?;
     let working = usage::memory(hub.process().id())?.resident;
     hub.stop()?;
@@ -96,7 +96,7 @@ async fn measure_size(size: usize) -> Result<Vec<Figure>> {
             rate(raw_batched),
             0.1,
         ),
-        // With the controllers that hold, assign and summarize each of them at the same time.
+        // Measured while the controllers hold, assign and summarize each new service.
         figure("services_of_64_clients", rate(services), "1/s"),
         figure("hub_resident_after_looking_at_all", usage::megabytes(working), "MB").at_most(1_500.0),
         figure("hub_resident", usage::megabytes(memory), "MB").at_most(1_500.0),
@@ -104,7 +104,7 @@ async fn measure_size(size: usize) -> Result<Vec<Figure>> {
     ])
 }
 
-/// Agents' polls beside lists, with as many services as a small fleet has.
+/// Measures agents' polls during lists, with the services of a small fleet.
 pub async fn measure_storm(quick: bool) -> Result<Vec<Figure>> {
     const SERVICES: usize = 10_000;
     let count = if quick { STORM / 10 } else { STORM };
@@ -133,7 +133,7 @@ pub async fn measure_storm(quick: bool) -> Result<Vec<Figure>> {
     ])
 }
 
-/// Waits until the controllers have done what there is to do.
+/// Waits until the controllers have no work left.
 async fn rest(hub: &mut Hub) -> Result<Duration> {
     const LONGEST: Duration = Duration::from_secs(3600);
     let (process, begun) = (hub.process().id(), Instant::now());
@@ -143,7 +143,7 @@ async fn rest(hub: &mut Hub) -> Result<Duration> {
         if usage::processor_time(process)? - before < LOOK.mul_f64(0.1) {
             return Ok(begun.elapsed());
         }
-        ensure!(begun.elapsed() < LONGEST, "the hub is still at work after {LONGEST:?}");
+        ensure!(begun.elapsed() < LONGEST, "the hub is not idle after {LONGEST:?}");
     }
 }
 
@@ -151,7 +151,7 @@ fn collection(n: usize) -> String {
     format!("/apis/farwater.dev/v1alpha1/namespaces/{}/servicedeployments", namespace_of(n))
 }
 
-/// The answer as bytes: what a client makes of it is its own affair.
+/// The response as bytes. Parsing it is the client's cost, so it is not measured.
 async fn fetch(client: &Client, path: &str) -> Result<Bytes> {
     let response = client.send(Request::get(path).body(Body::empty())?).await?;
     let code = response.status();
@@ -160,7 +160,7 @@ async fn fetch(client: &Client, path: &str) -> Result<Bytes> {
     Ok(body)
 }
 
-/// Pages from random places of the whole list.
+/// Reads pages from random places of the whole list.
 async fn pages(client: &Client, size: usize) -> Result<Vec<Duration>> {
     let mut random = StdRng::seed_from_u64(1);
     let mut times = Vec::new();
@@ -192,14 +192,14 @@ fn new_service(n: usize) -> (String, Value) {
     (collection(n), service(n))
 }
 
-/// As large as a service, and nobody but the API server is concerned.
+/// An object of a service's size that only the API server handles.
 fn config_map(n: usize) -> (String, Value) {
     let data = json!({"text": "x".repeat(2_600)});
     let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name_of(n)}, "data": data});
     (format!("/api/v1/namespaces/{}/configmaps", namespace_of(n)), object)
 }
 
-/// New objects per second, written by some clients at one time.
+/// New objects per second, written by several concurrent clients.
 async fn writes(client: &Client, new: fn(usize) -> (String, Value), first: usize, writers: usize) -> Result<f64> {
     let begun = Instant::now();
     let created = stream::iter(first..)

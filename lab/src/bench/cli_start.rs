@@ -1,4 +1,4 @@
-//! How long the command line takes to start, to say its own version, and to end: people and shells wait for that.
+//! Time in which the CLI starts, prints its own version and ends. People and shells wait for that.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use farwater_testkit::{farwater::program, process::bare_command};
 
 use super::{Figure, milliseconds, percentile};
 
-/// Milliseconds: below what people notice.
+/// Limit in milliseconds, below what people notice.
 const GOAL: f64 = 30.0;
 
 pub fn measure(quick: bool) -> Result<Vec<Figure>> {

@@ -1,4 +1,5 @@
-//! What a connected agent costs its hub: agents join, poll once, and hang up; then each opens its connection and keeps silent.
+//! Cost of a connected agent for the hub. Agents join, poll once and disconnect. Then each opens its connection and
+//! stays silent.
 
 use std::time::{Duration, Instant};
 
@@ -11,10 +12,10 @@ use futures::{StreamExt as _, TryStreamExt as _, stream};
 use super::{Figure, usage};
 
 const AGENTS: usize = 5_000;
-/// Kilobytes of a thousand bytes.
+/// Limit in kilobytes (1,000 bytes).
 const GOAL: f64 = 20.0;
 const AT_ONCE: usize = 32;
-/// Of the whole fleet, in which the hub answers pings and nothing else.
+/// Measuring time for the whole fleet, in which the hub only answers pings.
 const REST: Duration = Duration::from_secs(120);
 
 pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
@@ -27,7 +28,7 @@ pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
     let names: Vec<String> = (0..agents).map(|n| format!("cluster-{n}")).collect();
     let joined: Vec<Agent> =
         stream::iter(&names).map(|name| Agent::join(&hub, name)).buffer_unordered(AT_ONCE).try_collect().await?;
-    // Until what the joins have left to do is done, and connections that they left are closed.
+    // Wait until the work of the joins is done and their connections are closed.
     tokio::time::sleep(rest).await;
     let process = hub.process().id();
     let before = usage::memory(process)?;
@@ -62,7 +63,7 @@ pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
     ])
 }
 
-/// Answers pings.
+/// Answers pings until the connection ends.
 async fn listen(mut socket: Socket) {
     while let Some(Ok(_)) = socket.next().await {}
 }

@@ -1,5 +1,5 @@
-//! Sets on a fleet: what it costs to make their services, that one cluster's label costs the same in a fleet of any size, a commit
-//! that reaches every cluster, and the question beforehand what it would reach.
+//! Sets on a fleet: the cost of creating their services, of one cluster's label (the same for any size of fleet), of a
+//! commit that reaches every cluster, and of asking for its impact beforehand.
 
 use std::{ops::Range, time::Duration};
 
@@ -16,22 +16,22 @@ pub mod impact;
 pub mod stamping;
 
 const SOURCE: &str = "apps";
-/// Clusters that are written at a time.
+/// Number of clusters that are written at a time.
 const AT_ONCE: usize = 64;
-/// A fleet that is beside the large one.
+/// Clusters of the small fleet that the large one is compared with.
 const SMALL: usize = 100;
-/// What one cluster costs does not follow the fleet.
+/// Maximum ratio of the cost of one cluster in the large fleet to that in the small one.
 const SHARE: f64 = 1.5;
-/// As usual.
+/// Usual soak time of a rollout.
 const SOAK: &str = "2m";
-/// By which the sets find clusters.
+/// Value of the label by which the sets select clusters.
 const CHOSEN: &str = "prod";
 
 fn rounded(value: f64) -> f64 {
     (value * 1000.0).round() / 1000.0
 }
 
-/// Sets that are the same but for their folders, on all clusters that are [`CHOSEN`].
+/// Sets that differ only in their folders, on all clusters with the label [`CHOSEN`].
 struct Fleet {
     field: Field,
     repository: farwater_testkit::git::Repository,
@@ -39,7 +39,7 @@ struct Fleet {
 }
 
 impl Fleet {
-    /// A hub with a repository that has a folder for each set.
+    /// Starts a hub, with a repository that has a folder for each set.
     async fn start(sets: usize) -> Result<Self> {
         let field = Field::start().await?;
         let repository = field.git.create(SOURCE)?;
@@ -51,7 +51,7 @@ impl Fleet {
         Ok(Self { field, repository, sets })
     }
 
-    /// Clusters that no agent ever asks for.
+    /// Creates clusters without agents.
     async fn make_clusters(&self, some: Range<usize>, env: &str) -> Result<()> {
         let create = |n: usize| {
             let object = json!({
@@ -68,7 +68,7 @@ impl Fleet {
         stream::iter(some).map(create).buffer_unordered(AT_ONCE).try_collect().await
     }
 
-    /// `soak`: of their rollouts.
+    /// Creates the sets. `soak`: the soak time of their rollouts.
     async fn make_sets(&self, soak: &str) -> Result<()> {
         for n in 0..self.sets {
             let spec = json!({
@@ -84,7 +84,7 @@ impl Fleet {
         Ok(())
     }
 
-    /// Until each set has a service on so many clusters.
+    /// Waits until each set has a service on so many clusters.
     async fn until_matched(&self, clusters: usize) -> Result<()> {
         let wanted = i64::try_from(clusters)?;
         for n in 0..self.sets {
@@ -105,7 +105,7 @@ impl Fleet {
         .await
     }
 
-    /// Of the hub, since `before`, without what it takes at rest.
+    /// The hub's processor time since `before`, without its idle load.
     fn spent_since(&mut self, before: Duration, elapsed: Duration, share: f64) -> Result<Duration> {
         Ok(self.field.processor_time()?.saturating_sub(before).saturating_sub(elapsed.mul_f64(share)))
     }

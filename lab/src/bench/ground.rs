@@ -1,4 +1,4 @@
-//! What the benches of the agent run on: one plane, a Git server, a hub and the plane's agent.
+//! The servers for the agent's benchmarks: one plane, a Git server, a hub and the plane's agent.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -21,10 +21,10 @@ use crate::image::AGENT_ENVIRONMENT;
 const CLUSTER: &str = "east";
 const SOURCE: &str = "fleet";
 const BRANCH: &str = "main";
-/// Thousands of objects take seconds, and more where other planes are filled at the same time.
+/// Maximum time until thousands of objects are healthy. It takes longer while other planes are filled.
 const HEALTHY: Duration = Duration::from_secs(300);
 
-/// Fields are dropped in order: what talks goes before what it talks to.
+/// Fields are dropped in this order, so that clients end before their servers.
 pub struct Ground {
     agent: Agent,
     _hub: Hub,
@@ -54,18 +54,18 @@ impl Ground {
         sources.create(&PostParams::default(), &GitRepository::new(SOURCE, spec)).await?;
         let token = hub.join_token(ADMIN_NAMESPACE, CLUSTER).await?;
         let kubeconfig = plane.kubeconfig_of(AUDITED)?;
-        // As its image starts it.
+        // The same environment as in the agent's image.
         let launch = Launch::environment(&AGENT_ENVIRONMENT);
         let agent = Agent::launch(CLUSTER, &dir.path().join("agent"), &kubeconfig, token, launch)?;
         Ok(Self { agent, _hub: hub, _git: git, plane, client, repository, _dir: dir })
     }
 
-    /// States a service of the source's folder `path` with a target namespace of its own name.
+    /// Creates a service of the source's folder `path`. Its target namespace has its name.
     pub async fn deploy(&self, name: &str, path: &str) -> Result<()> {
         self.deploy_into(name, path, name).await
     }
 
-    /// The same with another target namespace.
+    /// Creates a service with another target namespace.
     pub async fn deploy_into(&self, name: &str, path: &str, namespace: &str) -> Result<()> {
         let spec = serde_json::from_value(json!({
             "clusterRef": {"name": CLUSTER},
@@ -93,12 +93,12 @@ impl Ground {
         Ok(commit)
     }
 
-    /// Waits until the hub calls these services ready: every object applied, and healthy.
+    /// Waits until the hub reports these services as ready: every object is applied and healthy.
     pub async fn healthy(&self, names: &[String]) -> Result<()> {
         self.until("be ready", names, check_ready).await
     }
 
-    /// The same, at a commit that has changed all of them.
+    /// Waits until these services are ready at a commit that changed all of them.
     pub async fn applied(&self, names: &[String], commit: &str) -> Result<()> {
         let check = |service: &ServiceDeployment| {
             let applied = service.status.as_ref().and_then(|status| status.applied_revision.as_deref());
@@ -108,7 +108,7 @@ impl Ground {
         self.until(&format!("be ready at {commit}"), names, check).await
     }
 
-    /// Waits until the hub has decided that these services run this commit.
+    /// Waits until the hub has assigned this commit to these services.
     pub async fn assigned(&self, names: &[String], commit: &str) -> Result<()> {
         let check = |service: &ServiceDeployment| {
             let assigned = service.status.as_ref().and_then(|status| status.assigned_revision.as_deref());
@@ -143,7 +143,7 @@ impl Ground {
 }
 
 fn check_ready(service: &ServiceDeployment) -> Result<()> {
-    let status = service.status.as_ref().context("nothing was said of it")?;
+    let status = service.status.as_ref().context("the service has no status")?;
     let is_current = status.observed_generation == service.metadata.generation;
     let is_ready = status.conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True");
     ensure!(is_current && is_ready, "its conditions are {:?}", status.conditions);

@@ -1,4 +1,4 @@
-//! How long the hub takes to be ready: with nothing, where it makes its keys and database, and again with them.
+//! Time until the hub is ready: at the first start, which creates its keys and database, and at later starts.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use farwater_testkit::Hub;
 
 use super::{Figure, milliseconds, percentile};
 
-/// Milliseconds, from the issue that asked for it.
+/// Limit in milliseconds, from the issue.
 const GOAL: f64 = 1000.0;
 
 pub async fn measure(quick: bool) -> Result<Vec<Figure>> {

@@ -1,4 +1,4 @@
-//! Many ServiceDeployments, listed by the real kubectl as people do: a table, in pages of 500.
+//! Lists many ServiceDeployments with the real kubectl, as people do: as a table, in pages of 500.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::{Figure, milliseconds, percentile};
 
-/// Writers at one time: enough that the hub's write combiner has something to combine.
+/// Number of concurrent writers: enough for the hub's write combiner.
 const WRITERS: usize = 64;
 const LISTS: usize = 5;
 
@@ -62,7 +62,7 @@ pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
     ])
 }
 
-/// The pages that kubectl asks for, read by a client that does nothing with the rows: what of the time is the hub's.
+/// Reads the same pages as kubectl, without processing the rows. This shows the hub's share of the time.
 async fn list_alone(client: &Client, count: u32) -> Result<Duration> {
     let mut times = Vec::new();
     for _ in 0..LISTS {

@@ -1,4 +1,4 @@
-//! A cluster as agents meet it: hundreds of others' kinds, and services with one object of each of 20 kinds.
+//! A typical cluster for agents: hundreds of other kinds, and services with one object of each of 20 kinds.
 
 use anyhow::{Context as _, Result};
 use farwater_testkit::wait_for;
@@ -10,12 +10,12 @@ use kube::{
 };
 use serde_json::json;
 
-/// Of a small cluster.
+/// Numbers of services and CustomResourceDefinitions in a small cluster.
 pub const SERVICES: usize = 10;
 pub const DEFINITIONS: usize = 300;
-/// Of a service's objects.
+/// Number of kinds in a service.
 const KINDS: usize = 20;
-/// Of these; the rest are Kubernetes' own.
+/// How many of these are custom kinds. The others are Kubernetes' own.
 const CUSTOM: usize = 12;
 const GROUP: &str = "things.example.com";
 const ESTABLISHED: std::time::Duration = std::time::Duration::from_secs(300);
@@ -24,7 +24,7 @@ pub fn workload(definitions: usize, services: usize) -> String {
     format!("{definitions} CRDs, {services} services, {} objects of {KINDS} kinds", services * KINDS)
 }
 
-/// Makes so many kinds, those of the services among them, and waits until they are served.
+/// Creates so many kinds, including those of the services, and waits until they are served.
 pub async fn define(client: &Client, count: usize) -> Result<()> {
     eprintln!("making {count} kinds");
     let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());

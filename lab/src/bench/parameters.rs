@@ -1,4 +1,5 @@
-//! What a changed parameter costs the hub: 10,000 services share one context, and each of its keys is handed to so many of them.
+//! Cost of a changed parameter for the hub. 10,000 services share one context, and different numbers of them use each
+//! key.
 
 use std::time::{Duration, Instant};
 
@@ -15,18 +16,19 @@ use serde_json::{Value, json};
 
 use super::{Figure, milliseconds, usage};
 
-/// Services of a cluster, as in fleets of some size. Those that are handed a key are spread over all clusters, the dearest case.
+/// Services per cluster, as in large fleets. The users of a key are spread over all clusters, the most expensive case.
 const OF_CLUSTER: usize = 20;
 const WRITERS: usize = 64;
-/// Until all are assigned and resolved for the first time.
+/// Maximum time until all services are assigned and resolved for the first time.
 const FILLED: Duration = Duration::from_secs(900);
 const SETTLED: Duration = Duration::from_secs(120);
-/// For this long nothing more is counted.
+/// Time without changes of the counters after which the hub counts as idle.
 const QUIET: Duration = Duration::from_secs(2);
 const ROUNDS: usize = 5;
-/// Milliseconds of a change that concerns no service: a write, whatever shares the context.
+/// Limit in milliseconds for a change that affects no service. It is one write, however many services share the
+/// context.
 const OF_NOBODY: f64 = 50.0;
-/// Cost follows those that are handed the key, and not their square.
+/// Maximum ratio that shows that the cost grows with the users of the key, and not with their square.
 const SHARE: f64 = 2.0;
 
 const FILES: &[(&str, &str)] = &[("app/a.yaml", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n")];
@@ -39,7 +41,7 @@ pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
     let client = hub.client().await?;
     let git = GitServer::start().await?;
     git.create("infra")?.commit("main", FILES)?;
-    eprintln!("{services} services are written");
+    eprintln!("creating {services} services");
     fill(&client, &git.url("infra"), services, &handed).await?;
     until(&client, "all services to be resolved", FILLED, |counted| counted.resolved >= services as u64).await?;
     settle(&client).await?;
@@ -64,7 +66,7 @@ pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
             let after = settle(&client).await?;
             ensure!(
                 after.resolved == wanted,
-                "{} services were looked at for a key that {count} are handed",
+                "{} services were resolved for a key that {count} use",
                 after.resolved - counted.resolved
             );
             let rest = Duration::from_secs_f64(idle * begun.elapsed().as_secs_f64());
@@ -79,7 +81,7 @@ pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
         figures.push(Figure::new("resolved_after", &workload, milliseconds(took), "ms"));
         each.push((*count, busy));
     }
-    // One that nobody is handed costs its write alone; many cost each no more than a tenth as many do.
+    // An unused key costs only its write. With ten times as many users, the cost per user must not grow.
     if let [(_, none), .., (fewer, some), (most, all)] = each.as_slice() {
         let of_one = |count: usize, busy: &Duration| {
             let of_all = busy.saturating_sub(*none).as_secs_f64();
@@ -120,7 +122,7 @@ async fn fill(client: &Client, url: &str, services: usize, handed: &[usize]) -> 
                 "parameters": [{"from": {"context": "shared"}, "keys": keys}],
             });
             let mut service = ServiceDeployment::new(&format!("service-{n:05}"), serde_json::from_value(spec)?);
-            // Without keys it would be handed all of it.
+            // Without a list of keys, the service would get all of them.
             service.spec.parameters.retain(|parameter| !parameter.keys.is_empty());
             Ok(service)
         })
@@ -156,7 +158,7 @@ where
     Ok(())
 }
 
-/// Another value of the key that so many services are handed.
+/// Changes the value of the key that so many services use.
 async fn change(client: &Client, count: usize, round: usize) -> Result<()> {
     let contexts: Api<ServiceContext> = Api::namespaced(client.clone(), ADMIN_NAMESPACE);
     let patch = json!({"spec": {"configuration": {key(count): format!("round {round}")}}});
@@ -179,7 +181,7 @@ async fn count(client: &Client) -> Result<Counted> {
         for (_, value) in lines {
             sum = Some(sum.unwrap_or(0) + value.parse::<u64>()?);
         }
-        sum.with_context(|| format!("the hub counts no {name}"))
+        sum.with_context(|| format!("the hub has no metric {name}"))
     };
     Ok(Counted {
         resolved: sum("farwater_parameters_resolved_total")?,
@@ -196,13 +198,13 @@ async fn until(client: &Client, what: &str, patience: Duration, holds: impl Fn(&
             return Ok(counted);
         }
         if begun.elapsed() > patience {
-            bail!("waited in vain for {what}: {counted:?}");
+            bail!("timed out waiting for {what}: {counted:?}");
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 
-/// Until nothing is done any more.
+/// Waits until the hub is idle.
 async fn settle(client: &Client) -> Result<Counted> {
     let begun = Instant::now();
     let mut last = count(client).await?;
@@ -213,7 +215,7 @@ async fn settle(client: &Client) -> Result<Counted> {
             return Ok(now);
         }
         if begun.elapsed() > FILLED {
-            bail!("the hub does not come to rest: {now:?}");
+            bail!("the hub does not become idle: {now:?}");
         }
         last = now;
     }

@@ -1,4 +1,4 @@
-//! Hub and agent as they are shipped: the images of `cargo xtask image` as pods of a real node.
+//! Hub and agent as shipped: the images of `cargo xtask image` as pods of a real node.
 
 use std::{fs, time::Duration};
 
@@ -17,12 +17,12 @@ use tokio::time::Instant;
 use super::{Figure, many_kinds, usage};
 use crate::image::Shipped;
 
-/// Megabytes, from the issue that asked for them.
+/// Limits in megabytes, from the issue.
 const AGENT_IMAGE: f64 = 20.0;
 const HUB_IMAGE: f64 = 60.0;
 const AGENT_POD: f64 = 25.0;
 const AGENT_RESIDENT: f64 = 12.0;
-/// Thousandths of a core.
+/// Limit in thousandths of a core.
 const AGENT_PROCESSOR: f64 = 1.0;
 const HEALTHY: Duration = Duration::from_secs(180);
 
@@ -37,7 +37,7 @@ pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
     let (mut installed, mut joined) = (Vec::new(), Vec::new());
     let mut last = None;
     for round in 1..=rounds {
-        // The node of the round before goes first: two would share the machine.
+        // End the node of the previous round first, because two nodes would share the machine.
         drop(last.take());
         let site = shipped.site().await?;
         let begun = Instant::now();
@@ -110,10 +110,10 @@ async fn deploy(site: &Site) -> Result<()> {
     Ok(())
 }
 
-/// The one container of a pod, as the kernel counts it. What holds the pod's network beside it is the node's, not ours.
+/// The kernel's counters of a pod's only container. The pause container belongs to the node, so it is not counted.
 struct Container {
     process: u32,
-    /// Its paths below the root of each hierarchy, by controller; v2 has one, for all.
+    /// Its cgroup paths by controller. cgroup v2 has one path for all controllers.
     groups: Vec<(String, String)>,
 }
 
@@ -124,13 +124,13 @@ impl Container {
         let id = id.rsplit('/').next().unwrap_or(id);
         for entry in fs::read_dir("/proc").context("list processes")? {
             let Some(process) = entry?.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
-            // One that has ended meanwhile is not it.
+            // Skip a process that has ended meanwhile.
             let Ok(groups) = fs::read_to_string(format!("/proc/{process}/cgroup")) else { continue };
             if groups.contains(id) {
                 return Ok(Self { process, groups: parse_groups(&groups) });
             }
         }
-        anyhow::bail!("no process of the container {id} is there")
+        anyhow::bail!("no process of the container {id} found")
     }
 
     fn file(&self, controller: &str, v1: &str, v2: &str) -> Result<String> {
@@ -138,12 +138,12 @@ impl Container {
         let path = match (of(controller), of("")) {
             (Some((_, group)), _) => format!("/sys/fs/cgroup/{controller}{group}/{v1}"),
             (None, Some((_, group))) => format!("/sys/fs/cgroup{group}/{v2}"),
-            (None, None) => anyhow::bail!("the kernel counts no {controller}"),
+            (None, None) => anyhow::bail!("the kernel has no counters for {controller}"),
         };
         fs::read_to_string(&path).with_context(|| format!("read {path}"))
     }
 
-    /// As `kubectl top` has it: what is in use without the file cache that nobody looked at for a while.
+    /// Memory as `kubectl top` reports it: usage without the inactive file cache.
     fn working_set(&self) -> Result<u64> {
         let used: u64 = self.file("memory", "memory.usage_in_bytes", "memory.current")?.trim().parse()?;
         let stat = self.file("memory", "memory.stat", "memory.stat")?;
@@ -162,7 +162,7 @@ impl Container {
     }
 }
 
-/// `ID:CONTROLLERS:PATH` by line.
+/// Parses lines `ID:CONTROLLERS:PATH`.
 fn parse_groups(text: &str) -> Vec<(String, String)> {
     let parsed = text.lines().filter_map(|line| {
         let mut fields = line.splitn(3, ':').skip(1);

@@ -1,4 +1,4 @@
-//! What a render costs, beside the helm and kustomize commands on the same files.
+//! Cost of a render, compared with the helm and kustomize commands on the same files.
 
 use std::{
     fs,
@@ -20,16 +20,16 @@ use super::{Figure, median, milliseconds, percentile, usage};
 
 const CHART: &str = "external-dns/chart";
 const OVERLAY: &str = "metrics-server/manifests";
-/// Of the overlays.
+/// Folder with the base of the overlays.
 const BASE: &str = "base";
 const SHARE: f64 = 10.0;
-/// With Go's run time and all libraries; the limit of a request is 512 MiB.
+/// Maximum memory of a child in megabytes, with Go's runtime and all libraries. The limit of a request is 512 MiB.
 const MOST_MEMORY: f64 = 200.0;
-/// Of a render.
+/// Maximum time of a cached render, as a share of a new render.
 const CACHED_SHARE: f64 = 0.1;
-/// Of the same render alone.
+/// Maximum time of a render beside an endless one, as a multiple of the same render alone.
 const BESIDE_SHARE: f64 = 2.0;
-/// Beside one that never ends until its time is up: about as long as that is.
+/// Factor for the number of renders beside an endless one. Together they take about as long as its time limit.
 const BESIDE_TIMES: usize = 10;
 const SMALL: [(&str, &str); 2] = [
     ("Chart.yaml", "apiVersion: v2\nname: small\nversion: 1.0.0\n"),
@@ -38,7 +38,7 @@ const SMALL: [(&str, &str); 2] = [
 const ENDLESS: [(&str, &str); 2] =
     [SMALL[0], ("templates/a.yaml", "{{ range until 100000 }}{{ range until 100000 }}{{ end }}{{ end }}")];
 
-/// Files of one service, in a folder and as a bundle.
+/// Files of one service, as a folder and as a bundle.
 struct Work {
     name: &'static str,
     folder: tempfile::TempDir,
@@ -63,7 +63,7 @@ pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
         kustomize.arg("build").arg(&folder);
         kustomize
     })?;
-    // Kustomize's own command is to be looked at.
+    // The kustomize command is compared without a goal.
     for (work, peer, theirs, share) in
         [(&chart, "helm template", helm, Some(SHARE)), (&overlay, "kustomize build", kustomize, None)]
     {
@@ -83,7 +83,7 @@ pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
     Ok(figures)
 }
 
-/// Each in a child of its own, which was started before.
+/// Runs each render in its own child, which was started before.
 async fn beside_hostile(tools: &Tools, renders: usize) -> Result<Figure> {
     let (engine, renders) = (engine(tools, 0), BESIDE_TIMES * renders);
     let (small, endless) = (Work::made("small chart", &SMALL)?, Work::made("endless chart", &ENDLESS)?);
@@ -95,7 +95,7 @@ async fn beside_hostile(tools: &Tools, renders: usize) -> Result<Figure> {
         loop {
             let output = endless.render(&engine, "endless").await;
             if output.errors.is_empty() {
-                break anyhow::anyhow!("what never ends has ended");
+                break anyhow::anyhow!("the endless render has ended");
             }
         }
     };
@@ -108,7 +108,7 @@ async fn beside_hostile(tools: &Tools, renders: usize) -> Result<Figure> {
     Ok(figure.at_most_of("alone", milliseconds(percentile(&mut quiet, 0.99)), BESIDE_SHARE))
 }
 
-/// What was rendered before, from memory.
+/// Renders the same input again, from the cache in memory.
 async fn cached(tools: &Tools, work: &Work, renders: usize, anew: &[Duration]) -> Result<Figure> {
     let engine = engine(tools, CacheLimits::default().memory);
     let mut each = render(&engine, work, renders + 1, |_| "web".to_owned()).await?;
@@ -120,16 +120,16 @@ async fn cached(tools: &Tools, work: &Work, renders: usize, anew: &[Duration]) -
 }
 
 fn memory(engine: &Engine, workload: &str) -> Result<Figure> {
-    let idle = engine.helper.as_ref().context("a helper")?.idle();
-    let child = *idle.first().context("a child that waits")?;
+    let idle = engine.helper.as_ref().context("the engine has no helper")?.idle();
+    let child = *idle.first().context("the helper has no idle child")?;
     let peak = usage::megabytes(usage::memory(child)?.peak);
     Ok(Figure::new("peak memory of the child", workload, peak, "MB").at_most(MOST_MEMORY))
 }
 
-/// How long each took.
+/// Duration of each render.
 async fn render(engine: &Engine, work: &Work, count: usize, name: impl Fn(usize) -> String) -> Result<Vec<Duration>> {
     let mut each = Vec::with_capacity(count);
-    // The child's start belongs to no render.
+    // The start of a child is not part of a render's time.
     check(&work.render(engine, "first").await)?;
     for n in 0..count {
         let name = name(n);
@@ -165,7 +165,7 @@ impl Work {
         Self::packed(name, folder, files, path)
     }
 
-    /// For which there is no other program.
+    /// Files for which there is no other program to compare with.
     fn made(name: &'static str, files: &[(&str, &str)]) -> Result<Self> {
         Self::packed(name, temporary_folder("farwater-bench-")?, files.iter().copied(), "")
     }
@@ -215,7 +215,7 @@ fn engine(tools: &Tools, memory: usize) -> Engine {
     }
 }
 
-/// By the median of their times.
+/// Commands per second, from the median of their times.
 fn commands_per_second(count: usize, command: impl Fn() -> Command) -> Result<f64> {
     let mut each = Vec::with_capacity(count);
     for _ in 0..count {

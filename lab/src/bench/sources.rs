@@ -1,5 +1,5 @@
-//! What sources cost: bundles beside nginx (M3), a monorepo's commit (M10), what a Git host is asked (M11), what a
-//! webhook's delivery costs, and neighbours that do harm.
+//! Cost of sources: serving bundles compared with nginx (M3), a monorepo's commit (M10), requests to a Git host (M11),
+//! a webhook's delivery, and harmful neighbours.
 
 mod announced;
 pub mod deliveries;
@@ -14,7 +14,7 @@ use anyhow::Result;
 
 use super::Figure;
 
-/// What a Git host is asked: by the clock alone, and while webhooks tell of pushes.
+/// Requests to a Git host, with polls alone and while webhooks announce pushes.
 pub async fn checks(quick: bool) -> Result<Vec<Figure>> {
     let mut figures = ref_checks::measure(quick).await?;
     figures.extend(announced::measure(quick).await?);

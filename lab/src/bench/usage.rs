@@ -1,4 +1,4 @@
-//! What a running program takes, as the kernel counts it.
+//! Memory and processor time of a running program, as the kernel counts them.
 
 use std::{fs, time::Duration};
 
@@ -6,19 +6,19 @@ use anyhow::{Context as _, Result, ensure};
 use farwater_testkit::{Plane, kube::Part};
 
 const MEGABYTE: f64 = 1_000_000.0;
-/// `USER_HZ`, the unit of times in /proc: a constant of Linux' interface, whatever the kernel's own tick is.
+/// `USER_HZ`, the unit of times in /proc. It is a constant of Linux's interface, independent of the kernel's own tick.
 const TICKS_PER_SECOND: f64 = 100.0;
 
 /// Memory in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Memory {
-    /// All pages that are in memory (`VmRSS`), those of the program's file included.
+    /// All pages in memory, including those of the program's file (`VmRSS`).
     pub resident: u64,
-    /// The most that ever was (`VmHWM`).
+    /// Peak of all pages in memory (`VmHWM`).
     pub peak: u64,
-    /// The same with shared pages divided by their users (`Pss`).
+    /// Pages in memory, with shared pages divided by the number of their users (`Pss`).
     pub proportional: u64,
-    /// Pages that no file backs: heap and stacks (`RssAnon`).
+    /// Pages without a file: heap and stacks (`RssAnon`).
     pub anonymous: u64,
 }
 
@@ -33,24 +33,24 @@ pub fn memory(process: u32) -> Result<Memory> {
     })
 }
 
-/// Processor time of all of its threads since it was started.
+/// Processor time of all threads of a process since its start.
 pub fn processor_time(process: u32) -> Result<Duration> {
     ticks(&read(process, "stat")?).map(|ticks| Duration::from_secs_f64(ticks as f64 / TICKS_PER_SECOND))
 }
 
-/// The same with that of the processes that it started and that have ended.
+/// Processor time of a process, including its children that have ended.
 pub fn processor_time_of_all(process: u32) -> Result<Duration> {
     let stat = read(process, "stat")?;
     let all = times(&stat, 4)?.iter().sum::<u64>();
     Ok(Duration::from_secs_f64(all as f64 / TICKS_PER_SECOND))
 }
 
-/// The same of a plane's API server and its database.
+/// Processor time of a plane's API server and its database.
 pub fn server_time(plane: &mut Plane) -> Result<Duration> {
     Ok(processor_time(plane.part(Part::ApiServer)?.id())? + processor_time(plane.part(Part::Etcd)?.id())?)
 }
 
-/// Of a core, in thousandths, over some time.
+/// Average processor usage over a time, in thousandths of a core.
 pub fn millicores(used: Duration, over: Duration) -> f64 {
     (used.as_secs_f64() / over.as_secs_f64() * 100_000.0).round() / 100.0
 }
@@ -69,14 +69,14 @@ fn kilobytes(text: &str, field: &str) -> Result<u64> {
     value.trim().trim_end_matches(" kB").parse().with_context(|| format!("read {field} {value:?}"))
 }
 
-/// Fields 14 and 15: in the program and in the kernel for it. The second field, the name, may hold spaces and brackets.
+/// Fields 14 and 15 of `stat`: user and system time. The second field, the name, may contain spaces and parentheses.
 fn ticks(stat: &str) -> Result<u64> {
     Ok(times(stat, 2)?.iter().sum())
 }
 
-/// Of a line of /proc: in the program and in the kernel, then the same of its children.
+/// User and system time from a line of /proc, then those of the children.
 fn times(stat: &str, count: usize) -> Result<Vec<u64>> {
-    let (_, fields) = stat.rsplit_once(')').context("no name in stat")?;
+    let (_, fields) = stat.rsplit_once(')').context("stat has no name")?;
     let fields: Vec<&str> = fields.split_whitespace().skip(11).take(count).collect();
     ensure!(fields.len() == count, "stat has no times");
     fields.into_iter().map(|field| field.parse::<u64>().context("read a time of stat")).collect()

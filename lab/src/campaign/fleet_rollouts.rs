@@ -1,4 +1,4 @@
-//! Rollouts over three real and three hundred simulated clusters, with the hub killed on the way.
+//! Rollouts to three real and three hundred simulated clusters. The hub is killed in between.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use serde_json::json;
 use super::Round;
 
 const SIMULATED: usize = 300;
-/// Of one round.
+/// Kills in one round.
 pub const KILLS: u32 = 20;
 
 /// Counts kills.

@@ -1,5 +1,5 @@
-//! Patches of each type, selectors, protobuf and applied configurations, generated and then damaged. The hub answers each request without
-//! an internal error, and keeps running.
+//! Patches of each type, selectors, protobuf and applied configurations, generated and then damaged. The hub must
+//! answer each request without an internal error, and keep running.
 
 use std::time::{Duration, Instant};
 
@@ -14,13 +14,13 @@ use serde_json::{Map, Value, json};
 
 use super::Round;
 
-/// Of one round, at a hub of its own.
+/// Requests in one round. Each round starts its own hub.
 const REQUESTS: u64 = 20_000;
 const AT_ONCE: usize = 16;
-/// Longest that one may take on a machine that others use.
+/// Maximum time for a request on a busy machine.
 const ANSWERED: Duration = Duration::from_secs(20);
 const NAMESPACE: &str = "/api/v1/namespaces/fuzz";
-/// Deepest value that is generated; parsers end at 127.
+/// Maximum depth of generated values. Parsers accept up to 127.
 const DEPTH: usize = 140;
 const NAMES: [&str; 12] = [
     "metadata",
@@ -81,7 +81,7 @@ pub async fn round(seed: u64) -> Result<Round> {
         match answer {
             Ok((code, said)) => {
                 *codes.entry(code).or_default() += 1;
-                // So Kubernetes answers to a manifest that has another type than its schema.
+                // Kubernetes answers the same to a manifest whose type differs from its schema.
                 if code >= 500 && !said.contains("failed to create typed patch object") {
                     failures.push(format!("{told}: {code} {said} for {}", shown(body)));
                 }
@@ -118,11 +118,11 @@ async fn prepare(client: &Client) -> Result<()> {
     Ok(())
 }
 
-/// The answer's code, and what it says if it is an error of the server's.
+/// Status code of the answer, and its text for a server error.
 async fn send(client: &Client, asked: &Asked) -> Result<(u16, String)> {
     let request = Request::builder().method(asked.method).uri(&asked.path);
     let request = request.header("content-type", asked.kind).header("accept", asked.accept);
-    // A path that no client could send is no request.
+    // Skip a path that no client could send.
     let Ok(request) = request.body(Body::from(asked.body.clone())) else { return Ok((0, String::new())) };
     let answer = tokio::time::timeout(ANSWERED, async {
         let answer = client.send(request).await?;
@@ -131,7 +131,7 @@ async fn send(client: &Client, asked: &Asked) -> Result<(u16, String)> {
         let said = if code >= 500 { shown(&body) } else { String::new() };
         anyhow::Ok((code, said))
     });
-    answer.await.context("it was not answered")?
+    answer.await.context("the request was not answered")?
 }
 
 fn generate(random: &mut StdRng) -> Asked {
@@ -190,7 +190,7 @@ fn selector(random: &mut StdRng) -> String {
     (0..parts).map(|_| *PARTS.choose(random).unwrap_or(&"a")).collect()
 }
 
-/// Few branches, so that depth costs nothing.
+/// A deep value with few branches, so that it stays small.
 fn value(random: &mut StdRng, depth: usize) -> Value {
     match random.random_range(0..8) {
         _ if depth == 0 => Value::Null,
@@ -259,7 +259,7 @@ fn operations(random: &mut StdRng) -> Value {
     Value::Array((0..count).map(|_| operation(random)).collect())
 }
 
-/// A ConfigMap in Kubernetes' envelope, which is then damaged more often than others.
+/// A ConfigMap in Kubernetes' protobuf envelope. It is damaged more often than other bodies.
 fn protobuf(random: &mut StdRng) -> Vec<u8> {
     let field = |number: u8, content: &[u8]| {
         let mut bytes = vec![number << 3 | 2];

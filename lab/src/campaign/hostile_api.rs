@@ -1,4 +1,4 @@
-//! Five thousand objects through a hostile API server, on a plane of its own.
+//! Applies five thousand objects through a hostile API server, on its own plane.
 
 use std::time::Duration;
 
@@ -9,7 +9,8 @@ use farwater_testkit::{Plane, PlaneOptions};
 use super::Round;
 
 const OBJECTS: usize = 5_000;
-/// 64 requests at a time, a second each and a third of them in vain: some two minutes for all, with room for what is tried again.
+/// Maximum time for all objects. With 64 requests at a time, a second each and a third of them refused, it takes some
+/// two minutes, and the rest is for retries.
 const PATIENCE: Duration = Duration::from_secs(3600);
 
 /// Counts objects.

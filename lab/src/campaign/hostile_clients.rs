@@ -1,5 +1,5 @@
-//! Clients that want to keep others from the hub, one way after the other, while 200 agents poll and an administrator asks. One round comes
-//! from one address, the next from many.
+//! Clients that attack the hub in several ways, one after the other, while 200 agents poll and an administrator sends
+//! requests. Rounds alternate between one address and many.
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -37,44 +37,44 @@ use super::Round;
 use crate::bench::usage;
 
 const AGENTS: usize = 200;
-/// Between two polls of one agent. Together they ask 40 times a second.
+/// Interval between two polls of one agent. All agents together poll 40 times a second.
 const PAUSE: Duration = Duration::from_secs(5);
-/// Polls are measured for so long, without an attack and during each.
+/// Time for measuring polls, without an attack and during each attack.
 const MEASURED: Duration = Duration::from_secs(40);
 const SLOW: usize = 256;
 const CONNECTIONS: usize = 10_000;
 const WATCHES: usize = 500;
-/// Each second, of so many bytes.
+/// Events per second, and their size in bytes.
 const EVENTS: u64 = 2;
 const EVENT: usize = 256 << 10;
 const TENANT: &str = "attackers";
 const MAPS: &str = "/api/v1/namespaces/attackers/configmaps";
-/// Each second: what an attacker sends on this machine takes the hub's processors too.
+/// Requests per second of an attacker. It is limited, because attackers on this machine take the hub's processor time.
 const RESETS: u64 = 500;
 const HEADS: u64 = 100;
-/// Polls' p99 during an attack, by that without one.
+/// Maximum ratio of the polls' p99 during an attack to that without one.
 const SLOWER: f64 = 2.0;
-/// Below this many milliseconds, a ratio says nothing on a machine that others use.
+/// Below this p99 in milliseconds, the ratio is meaningless on a busy machine.
 const LEAST: f64 = 25.0;
 const ANSWERED: Duration = Duration::from_secs(5);
-/// Bytes that the hub may have kept of all attacks, ten seconds after the last: 30 KB for each of 10,000 connections, and what isn't read yet
-/// of one user, with as much for the allocator, which keeps what it was given back.
+/// Maximum growth of the hub's memory in bytes, ten seconds after the last attack. It is 30 KB for each of 10,000
+/// connections, the unread data of one user, and as much again for the allocator, which keeps freed memory.
 const KEPT: u64 = 512 << 20;
-/// Bytes that it may have kept of the largest attacks once more.
+/// Maximum further growth in bytes after the largest attacks are repeated.
 const KEPT_AGAIN: u64 = 64 << 20;
-/// How often these are repeated.
+/// Number of repetitions of these attacks.
 const REPEATED: usize = 3;
-/// How long they last.
+/// Duration of a repetition.
 const AGAIN: Duration = Duration::from_secs(20);
-/// Until what an attack held is given back.
+/// Time in which the hub frees the memory of an attack.
 const GIVEN_BACK: Duration = Duration::from_secs(10);
 
-/// How attackers reach the hub.
+/// Address and TLS configuration of attackers.
 #[derive(Clone)]
 struct Door {
     hub: SocketAddr,
     tls: ClientConfig,
-    /// Addresses of this machine that they come from.
+    /// Source addresses of this machine.
     peers: u8,
 }
 
@@ -115,7 +115,7 @@ impl Door {
     }
 }
 
-/// Counts attacks. An even seed comes from one address.
+/// Counts attacks. With an even seed they come from one address.
 pub async fn round(seed: u64) -> Result<Round> {
     allow_files()?;
     let dir = temporary_folder("farwater-hostile-")?;
@@ -143,7 +143,7 @@ pub async fn round(seed: u64) -> Result<Round> {
         figures.push(json!({"attack": format!("{attack:?}"), "polls": seen.to_json()}));
         if seen.p99 > bound || seen.refused > 0 {
             failures.push(format!(
-                "{attack:?}: polls' p99 {:.1} ms, {bound:.1} at most; {} refused",
+                "{attack:?}: the polls' p99 is {:.1} ms, the limit {bound:.1}; {} refused",
                 seen.p99, seen.refused
             ));
         }
@@ -154,9 +154,9 @@ pub async fn round(seed: u64) -> Result<Round> {
     tokio::time::sleep(GIVEN_BACK).await;
     let after = usage::memory(process)?.resident;
     if after > before + KEPT {
-        failures.push(format!("the hub keeps {} MB of all attacks", (after - before) >> 20));
+        failures.push(format!("the hub keeps {} MB after all attacks", (after - before) >> 20));
     }
-    // The allocator keeps more memory after the first rounds, and the same after that.
+    // The allocator keeps more memory after the first rounds, but the amount is stable after that.
     let mut kept = vec![after];
     for _ in 0..REPEATED {
         for attack in [Attack::IdleConnections, Attack::StalledWatches] {
@@ -170,7 +170,7 @@ pub async fn round(seed: u64) -> Result<Round> {
     if let [.., before_last, last] = kept[..]
         && last > before_last + KEPT_AGAIN
     {
-        failures.push(format!("the hub keeps {} MB more of the same attacks", (last - before_last) >> 20));
+        failures.push(format!("the hub keeps {} MB more after the same attacks", (last - before_last) >> 20));
     }
     let figures = json!({
         "seed": seed, "addresses": peers, "agents": AGENTS, "attacks": figures,
@@ -179,7 +179,7 @@ pub async fn round(seed: u64) -> Result<Round> {
     Ok(Round { count: Attack::ALL.len() as u64, failures, figures })
 }
 
-/// It may edit its own namespace.
+/// Creates a tenant that may edit its own namespace. Returns its token.
 async fn account_of_a_tenant(admin: &Client) -> Result<String> {
     for (path, object) in [
         ("/api/v1/namespaces".to_owned(), json!({"metadata": {"name": TENANT}})),
@@ -202,14 +202,14 @@ async fn account_of_a_tenant(admin: &Client) -> Result<String> {
     answer["status"]["token"].as_str().map(str::to_owned).context("no token")
 }
 
-/// In milliseconds.
+/// Measurements, in milliseconds.
 #[derive(Debug)]
 struct Seen {
     polls: usize,
     refused: usize,
     p50: f64,
     p99: f64,
-    /// The longest that an administrator waited for an answer.
+    /// Longest time that an administrator waited for an answer.
     administrator: Duration,
 }
 
@@ -223,7 +223,7 @@ impl Seen {
     }
 }
 
-/// Agents poll, and an administrator lists namespaces.
+/// Lets agents poll and an administrator list namespaces, and measures both.
 async fn measure(agents: &mut [Poller], admin: &Client) -> Seen {
     let end = Instant::now() + MEASURED;
     let asking = async {
@@ -231,7 +231,7 @@ async fn measure(agents: &mut [Poller], admin: &Client) -> Seen {
         let mut longest = Duration::ZERO;
         while Instant::now() < end {
             let begun = Instant::now();
-            // One that is refused counts as one that waits.
+            // A refused request counts as a waiting one.
             let answered = api.list(&ListParams::default()).await.is_ok();
             longest = longest.max(if answered { begun.elapsed() } else { Duration::from_secs(60) });
             tokio::time::sleep(Duration::from_millis(250)).await;
@@ -263,17 +263,17 @@ async fn measure(agents: &mut [Poller], admin: &Client) -> Seen {
 
 #[derive(Clone, Copy, Debug)]
 enum Attack {
-    /// Bodies that never end, from unauthenticated clients and from an account without rights.
+    /// Endless bodies from unauthenticated clients and from an account without rights.
     SlowBodies,
     IdleConnections,
-    /// Streams that the client doesn't read.
+    /// Watches that the client doesn't read.
     StalledWatches,
-    /// Requests that are taken back at once.
+    /// Requests that the client cancels at once.
     RapidResets,
     OversizedHeads,
 }
 
-/// What an attack holds. It ends when this is dropped.
+/// A running attack. It ends when this is dropped.
 struct Held {
     _streams: Vec<TlsStream<TcpStream>>,
     tasks: JoinSet<()>,
@@ -295,7 +295,7 @@ impl Attack {
         let (stop, mut tasks) = (Arc::new(AtomicBool::new(false)), JoinSet::new());
         let many = async |count: usize, text: String| -> Result<Vec<TlsStream<TcpStream>>> {
             let text = &text;
-            // The hub may have closed some meanwhile, as it should.
+            // The hub may have closed some of them, which is correct.
             let opened = stream::iter(0..count).map(|number| async move { door.send(number, text).await.ok() });
             Ok(opened.buffer_unordered(32).filter_map(std::future::ready).collect().await)
         };
@@ -358,7 +358,7 @@ impl Attack {
     }
 }
 
-/// Makes an event for the tenant's watches that fills what a socket buffers soon.
+/// Creates a large event for the tenant's watches, which soon fills the socket buffers.
 async fn write_map(door: &Door, number: usize, token: &str) -> Result<()> {
     let body = json!({"metadata": {"name": format!("map-{number}")}, "data": {"a": "a".repeat(EVENT)}}).to_string();
     let head = format!(
@@ -367,12 +367,12 @@ async fn write_map(door: &Door, number: usize, token: &str) -> Result<()> {
         body.len()
     );
     let mut stream = door.send(number, &(head + &body)).await?;
-    // Its head says that the map was made.
+    // The head of the answer is enough: it says that the ConfigMap was created.
     stream.read_exact(&mut [0; 12]).await?;
     Ok(())
 }
 
-/// Requests of one connection that are taken back before they are answered, until the connection ends.
+/// Sends requests over one connection and cancels each before its answer, until the connection ends.
 async fn reset(door: &Door, number: usize, stop: &AtomicBool) -> Result<()> {
     let stream = door.connect(number, "h2").await?;
     let (mut sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await?;

@@ -8,7 +8,7 @@ use farwater_testkit::hub_pod;
 use super::Round;
 
 const DELETIONS: u32 = 5;
-/// What a hub asks for unless a cluster says otherwise.
+/// Default poll interval of a cluster.
 const INTERVAL: Duration = Duration::from_secs(30);
 
 /// Counts deletions.

@@ -1,4 +1,4 @@
-//! The images for 64-bit ARM, and what is in them at work: emulated, as any machine can.
+//! The images for 64-bit ARM. Their programs run in an emulator, so that this works on any machine.
 
 use std::{
     fs,
@@ -24,7 +24,7 @@ use crate::{
 
 const EMULATOR: Package = Package { program: "qemu-aarch64-static", debian: "qemu-user-static" };
 
-/// Counts 1: a hub and two agents from the images have followed a repository.
+/// Counts 1 if a hub and two agents from the images have followed a repository.
 pub async fn round(seed: u64) -> Result<Round> {
     packages::require(&[EMULATOR, packages::GIT])?;
     Tools::build()?;
@@ -37,14 +37,14 @@ pub async fn round(seed: u64) -> Result<Round> {
     fs::create_dir(&programs)?;
     let farwater = emulate(&hub, "usr/bin/farwater", &programs)?;
     let farwater_agent = emulate(&agent, "usr/bin/farwater-agent", &programs)?;
-    // Linked to libraries of the image; what it starts for https is among them.
+    // git and its https helper are linked to libraries of the image.
     let git = emulate(&hub, "usr/bin/git", dir.path())?;
     let git_remote = emulate(&hub, "usr/lib/git-core/git-remote-http", dir.path())?;
     let versions = [
         says(&farwater, &["--version"], concat!("farwater ", env!("CARGO_PKG_VERSION")))?,
         says(&farwater_agent, &["--version"], concat!("farwater-agent ", env!("CARGO_PKG_VERSION")))?,
         says(&git, &["--version"], "git version ")?,
-        // Without a repository it says how it is called.
+        // Without a repository it prints its usage.
         says(&git_remote, &[], "usage: git remote-curl ")?,
     ];
     use_programs_of(programs);
@@ -56,7 +56,7 @@ pub async fn round(seed: u64) -> Result<Round> {
     Ok(Round { count: 1, failures: followed.err().map(|error| format!("{error:#}")).into_iter().collect(), figures })
 }
 
-/// An image's files, read by way of its layout as a node reads them.
+/// Unpacks an image's files from its layout, as a node does.
 fn unpack(image: &Image, folder: &Path) -> Result<PathBuf> {
     let layout = folder.join("layout");
     image.write_layout(&layout)?;
@@ -77,7 +77,7 @@ fn unpack(image: &Image, folder: &Path) -> Result<PathBuf> {
     Ok(root)
 }
 
-/// Makes a script in `dir`, named like the program, that runs a program of an image's files with their libraries.
+/// Creates a script in `dir` with the program's name. It runs the program from an image's files with their libraries.
 fn emulate(root: &Path, program: &str, dir: &Path) -> Result<PathBuf> {
     let script = dir.join(Path::new(program).file_name().context("a path of a program")?);
     let (emulator, root) = (EMULATOR.program, root.display());
@@ -86,7 +86,7 @@ fn emulate(root: &Path, program: &str, dir: &Path) -> Result<PathBuf> {
     Ok(script)
 }
 
-/// The first line that a program writes; `expected` is in it.
+/// The first output line of a program. It must contain `expected`.
 fn says(program: &Path, arguments: &[&str], expected: &str) -> Result<String> {
     let output =
         Command::new(program).args(arguments).output().with_context(|| format!("run {}", program.display()))?;

@@ -1,4 +1,4 @@
-//! The same images from a clone somewhere else, with nothing that was downloaded or built before.
+//! Builds the same images in a clone in another folder, without earlier downloads or builds.
 
 use std::{fs, path::Path};
 
@@ -15,7 +15,7 @@ const REPOSITORY: &str = "localhost/farwater";
 /// Counts clones.
 pub fn round(seed: u64) -> Result<Round> {
     let commit = machine::commit()?;
-    ensure!(!commit.ends_with("-dirty"), "a clone would not hold what was changed here: commit it");
+    ensure!(!commit.ends_with("-dirty"), "a clone would not have the uncommitted changes: commit them first");
     let dir = tempfile::Builder::new().prefix(&format!("clone-{seed}-")).tempdir()?;
     let log = dir.path().join("image.log");
     let theirs = digests_of_clone(dir.path(), &log, &commit)?;
@@ -26,7 +26,7 @@ pub fn round(seed: u64) -> Result<Round> {
     let failures = ours
         .into_iter()
         .filter(differs)
-        .map(|image| format!("{} is {} here, and a clone made\n{theirs}", image.reference, image.digest));
+        .map(|image| format!("{} is {} here, but a clone built\n{theirs}", image.reference, image.digest));
     Ok(Round {
         count: 1,
         failures: failures.collect(),
@@ -34,7 +34,7 @@ pub fn round(seed: u64) -> Result<Round> {
     })
 }
 
-/// What `cargo xtask image` prints in a clone with folders of its own for what is downloaded and built.
+/// Output of `cargo xtask image` in a clone with its own folders for downloads and builds.
 fn digests_of_clone(dir: &Path, log: &Path, commit: &str) -> Result<String> {
     let clone = dir.join("farwater");
     let mut git = std::process::Command::new("git");
@@ -50,6 +50,6 @@ fn digests_of_clone(dir: &Path, log: &Path, commit: &str) -> Result<String> {
     cargo.current_dir(&clone).env("CARGO_HOME", dir.join("crates")).env("CARGO_TARGET_DIR", dir.join("build"));
     cargo.env("XDG_CACHE_HOME", dir.join("cache")).env("npm_config_cache", dir.join("npm"));
     let before = fs::metadata(log)?.len();
-    step::run("cargo xtask image, in a clone with nothing downloaded or built", cargo, log)?;
+    step::run("cargo xtask image, in a clone without downloads or builds", cargo, log)?;
     step::read_from(log, before)
 }

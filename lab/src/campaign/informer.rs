@@ -1,4 +1,4 @@
-//! Five minutes of client-go's informers and leader election under churn, with a kill of the hub every minute.
+//! Runs client-go's informers and leader election for five minutes under churn, and kills the hub every minute.
 
 use std::time::Duration;
 

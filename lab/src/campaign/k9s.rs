@@ -1,4 +1,4 @@
-//! k9s in a terminal against a hub: the tests of the hub that need a k9s, which takes minutes to build.
+//! k9s in a terminal against a hub: the hub's tests that need k9s, which takes minutes to build.
 
 use std::process::Stdio;
 
@@ -14,7 +14,7 @@ const TESTS: [&str; 2] =
 
 /// Counts tests.
 pub fn round(seed: u64) -> Result<Round> {
-    // The hub of the tests is served to kubectl, too, and renders.
+    // The tests also need kubectl and the renderer.
     Tools::build_all()?;
     Tools::build_k9s()?;
     let mut cargo = repository::cargo()?;

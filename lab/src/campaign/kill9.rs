@@ -1,4 +1,4 @@
-//! Ten kills of one hub under write load, held to the clients' own ledger.
+//! Kills one hub ten times under write load, and compares it with the clients' own ledger.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use super::{Engine, Round};
 
 pub async fn round(seed: u64, engine: Engine) -> Result<Round> {
     let dir = tempfile::tempdir()?;
-    // A server that syncs, as in production.
+    // A PostgreSQL server that syncs to disk, as in production.
     let server = match engine {
         Engine::Sqlite => None,
         Engine::Postgres => Some(Postgres::start().await?),

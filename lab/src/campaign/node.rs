@@ -1,4 +1,4 @@
-//! The images that are shipped on a real node, from `install` to `leave`.
+//! The shipped images on a real node, from `install` to `leave`.
 
 use anyhow::Result;
 use farwater_e2e::life;
@@ -7,7 +7,7 @@ use serde_json::json;
 use super::Round;
 use crate::image::Shipped;
 
-/// Counts clusters that were joined and left, or joined by names alone.
+/// Counts clusters that joined and left, or that joined by names alone.
 pub async fn round(seed: u64) -> Result<Round> {
     let shipped = Shipped::make()?;
     let lived = life::run(&shipped.site().await?).await;

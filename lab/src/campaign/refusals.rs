@@ -1,4 +1,5 @@
-//! Answers that a hub gives before it has read a request's body, over HTTP/1.1 and HTTP/2, to the clients that people use: each arrives.
+//! Answers that a hub sends before it has read a request's body, over HTTP/1.1 and HTTP/2, to common clients. All of
+//! them must arrive.
 
 use std::{
     fs,
@@ -26,15 +27,15 @@ use tokio_rustls::TlsConnector;
 
 use super::Round;
 
-/// Requests of each client, protocol and refusal.
+/// Number of requests for each client, protocol and refusal.
 const EACH: usize = 500;
-/// Of one client at a time.
+/// Number of concurrent requests of one client.
 const AT_ONCE: usize = 8;
 
 const GO: &str = include_str!("refusals/client.go");
 const PYTHON: &str = include_str!("refusals/client.py");
 
-/// A request whose answer needs none of its body.
+/// A request that the hub can answer without its body.
 #[derive(Clone, Serialize)]
 struct Refusal {
     method: &'static str,
@@ -45,11 +46,11 @@ struct Refusal {
     code: u16,
 }
 
-/// What became of the requests of one client for one refusal.
+/// Results of one client's requests for one refusal.
 #[derive(Default, Serialize, Deserialize)]
 struct Seen {
     answered: usize,
-    /// Some of the errors of the others.
+    /// Some errors of the failed requests.
     errors: Vec<String>,
 }
 
@@ -64,7 +65,7 @@ fn refusals(token: &str) -> Vec<Refusal> {
     };
     let json = "application/json";
     vec![
-        // At the API's, the agents', the webhooks' and the page's addresses.
+        // At the paths of the API, the agents, the webhooks and the page.
         refusal("POST", "/api/v1/namespaces", json, "wrong", 1 << 20, 401),
         refusal("POST", "/api/v1/boats", json, token, 1 << 20, 404),
         refusal("POST", "/healthz", json, "", 1 << 20, 405),
@@ -145,7 +146,7 @@ impl Target<'_> {
         format!("https://127.0.0.1:{}{}", self.port, self.refusal.path)
     }
 
-    /// A process for each request, as scripts have it.
+    /// Starts a process for each request, as scripts do.
     async fn curl(&self, http2: bool) -> Result<Seen> {
         let body = self.dir.join("body");
         fs::write(&body, vec![b'x'; self.refusal.bytes])?;
@@ -173,7 +174,7 @@ impl Target<'_> {
         Ok(seen)
     }
 
-    /// A program that takes its requests from its first argument, and prints their results.
+    /// Starts a program that reads its requests from its first argument and prints their results.
     fn program(&self, mut program: Command, http2: bool) -> Result<Seen> {
         let plan = json!({
             "address": self.address(), "authority": self.authority, "http2": http2, "count": EACH, "atOnce": AT_ONCE,
@@ -205,7 +206,7 @@ impl Target<'_> {
         Ok(seen)
     }
 
-    /// The code of an answer that came whole.
+    /// Status code of a complete answer.
     async fn ask(&self, tls: &TlsConnector, http2: bool) -> Result<u16> {
         let stream = TcpStream::connect(("127.0.0.1", self.port)).await?;
         let io = TokioIo::new(tls.connect(ServerName::try_from("127.0.0.1")?, stream).await?);

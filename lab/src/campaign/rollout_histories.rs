@@ -1,4 +1,4 @@
-//! Random histories of a fleet, each held to the oracle of the rollouts' own test: that test with a larger count.
+//! Random histories of a fleet, compared with the oracle of the rollouts' own test. Runs that test with a larger count.
 
 use std::process::Stdio;
 
@@ -8,7 +8,7 @@ use xtask::repository;
 
 use super::Round;
 
-/// Of one round: half a minute.
+/// Histories in one round, which takes half a minute.
 const HISTORIES: u64 = 50_000;
 const TEST: &str = "whatever_happens_a_change_spreads_no_further_than_it_is_good_and_ends";
 
@@ -24,7 +24,7 @@ pub fn round(seed: u64) -> Result<Round> {
     let output = cargo.output().context("run cargo test")?;
     let text = String::from_utf8_lossy(&output.stdout);
     let line = text.lines().find_map(|line| line.strip_prefix("rollout-histories: "));
-    let figures: Value = serde_json::from_str(line.with_context(|| format!("the test said no result:\n{text}"))?)?;
+    let figures: Value = serde_json::from_str(line.with_context(|| format!("the test printed no result:\n{text}"))?)?;
     let faults = figures["faults"].as_array().context("the result has no list of faults")?;
     ensure!(output.status.success() || !faults.is_empty(), "the test failed:\n{text}");
     Ok(Round {

@@ -1,4 +1,4 @@
-//! The tests again and again, as every change runs them: none may be red.
+//! Runs the tests again and again, as for every change. None may fail.
 
 use std::{fs, time::Duration};
 
@@ -10,17 +10,17 @@ use super::Round;
 
 const LOOK: Duration = Duration::from_millis(200);
 
-/// One run of what is built.
+/// Runs all tests once, with the existing build.
 pub fn round(seed: u64) -> Result<Round> {
     run(seed, &["--only", "test"])
 }
 
-/// The hub's black-box tests on the engines on which they don't run every time.
+/// Runs the hub's black-box tests on the engines that they don't use in every run.
 pub fn round_of_other_engines(seed: u64) -> Result<Round> {
     run(seed, &["--only", "test", "--swap-engines"])
 }
 
-/// The tests that are too slow for every run.
+/// Runs the tests that are too slow for every run.
 pub fn round_of_slow_tests(seed: u64) -> Result<Round> {
     run(seed, &["--only", "test", "--slow"])
 }
@@ -29,11 +29,11 @@ fn run(seed: u64, arguments: &[&str]) -> Result<Round> {
     let mut cargo = repository::cargo()?;
     cargo.args(["xtask", "test"]).args(arguments);
     let path = repository::target_directory()?.join("xtask/tests.json");
-    // A run that ends before it writes its record must not pass for the run before it.
+    // Remove the old record, so that a run that ends without one does not count as the run before it.
     if path.exists() {
         fs::remove_file(&path).with_context(|| format!("remove {}", path.display()))?;
     }
-    // Its progress is shown as if it ran here, and it ends with this process.
+    // The group shows its progress on our terminal and ends with this process.
     let mut group = Group::spawn(&mut cargo).context("run cargo xtask test")?;
     let status = loop {
         match group.try_wait()? {

@@ -1,4 +1,4 @@
-//! A quarter of a million writes of three replicas, and all their watchers: the test of the store with a larger count.
+//! A quarter of a million writes of three replicas, and all their watchers. Runs the store's test with a larger count.
 
 use std::process::Stdio;
 
@@ -17,13 +17,13 @@ pub fn round(seed: u64) -> Result<Round> {
         .args(["test", "--locked", "--release", "-p", "farwater-store", "--test", "store", "--"])
         .args(["--exact", TEST, "--nocapture"])
         .env("FARWATER_ORDER_EVENTS", EVENTS.to_string())
-        // The test's generators take 32 bits of it.
+        // The test's random generators take 32 bits of the seed.
         .env("FARWATER_ORDER_SEED", (seed & u64::from(u32::MAX)).to_string())
         .stderr(Stdio::inherit());
     let output = cargo.output().context("run cargo test")?;
     let text = String::from_utf8_lossy(&output.stdout);
     let line = text.lines().find_map(|line| line.strip_prefix("watch-order: "));
-    let figures: Value = serde_json::from_str(line.with_context(|| format!("the test said no result:\n{text}"))?)?;
+    let figures: Value = serde_json::from_str(line.with_context(|| format!("the test printed no result:\n{text}"))?)?;
     let faults = figures["faults"].as_array().context("the result has no list of faults")?;
     ensure!(output.status.success() || !faults.is_empty(), "the test failed:\n{text}");
     Ok(Round {

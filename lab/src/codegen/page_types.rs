@@ -1,4 +1,4 @@
-//! The live page's types, made of the resource kinds' schemas.
+//! The page's TypeScript types, generated from the schemas of our kinds.
 
 use std::fmt::Write as _;
 
@@ -11,7 +11,8 @@ use farwater_api::{
 use schemars::{JsonSchema, generate::SchemaSettings};
 use serde_json::{Map, Value};
 
-/// `web/src/api/generated.ts`: one interface or type for each that the page reads, and for what they are made of.
+/// Text of `web/src/api/generated.ts`: an interface or type for each Rust type that the page reads, and for their
+/// parts.
 pub fn module() -> String {
     let mut schemas = Map::new();
     add::<ClusterSpec>(&mut schemas, "ClusterSpec");
@@ -35,7 +36,7 @@ pub fn module() -> String {
     module
 }
 
-/// What is sent, not what is accepted: fields with a default are always there.
+/// Schemas of what the API sends, not of what it accepts: fields with a default are always present.
 fn add<T: JsonSchema>(schemas: &mut Map<String, Value>, name: &str) {
     let mut root =
         SchemaSettings::draft2020_12().for_serialize().into_generator().into_root_schema_for::<T>().to_value();
@@ -45,7 +46,7 @@ fn add<T: JsonSchema>(schemas: &mut Map<String, Value>, name: &str) {
     schemas.insert(name.to_owned(), root);
 }
 
-/// The last part of `io.k8s.apimachinery.pkg.apis.meta.v1.Condition`.
+/// Name of a type, such as the last part of `io.k8s.apimachinery.pkg.apis.meta.v1.Condition`.
 fn short(name: &str) -> &str {
     name.rsplit(['.', '/']).next().unwrap_or(name)
 }
@@ -97,7 +98,7 @@ fn type_of(schema: &Value) -> String {
     }
     match &schema["type"] {
         Value::String(name) => named(name, schema),
-        // An absent field is left out, never null.
+        // The API leaves absent fields out. They are never null.
         Value::Array(names) => {
             union(names.iter().filter_map(Value::as_str).filter(|name| *name != "null").map(|name| named(name, schema)))
         }

@@ -1,11 +1,11 @@
-//! What is made of each kind's schema for people and for editors.
+//! Reference pages for people, and JSON schemas for editors, generated from the schema of each kind.
 
 use anyhow::{Context as _, Result};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 
-/// The file's name and its text.
+/// A generated file: its name and text.
 pub struct Page {
     pub name: String,
     pub text: String,
@@ -25,7 +25,7 @@ struct Kind {
 impl Kind {
     fn of(definition: &CustomResourceDefinition) -> Result<Self> {
         let (spec, names) = (&definition.spec, &definition.spec.names);
-        let version = spec.versions.first().context("a kind without a version")?;
+        let version = spec.versions.first().context("a kind has no version")?;
         let schema = serde_json::to_value(&version.schema)?["openAPIV3Schema"].take();
         let columns = version.additional_printer_columns.iter().flatten().map(|column| column.name.clone());
         Ok(Self {
@@ -45,7 +45,7 @@ fn kinds() -> Result<Vec<Kind>> {
     farwater_api::custom_resource_definitions().iter().map(Kind::of).collect()
 }
 
-/// A table of every field of spec and status.
+/// A page with tables of all fields of spec and status.
 pub fn pages() -> Result<Vec<Page>> {
     let page = |kind: Kind| {
         let mut text = format!(
@@ -115,7 +115,7 @@ fn type_of(field: &Value) -> String {
     }
 }
 
-/// A description on one line of a table, with what else the schema asks for.
+/// A field's description on one line of a table, with the schema's other requirements.
 fn sentence(field: &Value) -> String {
     let told = field["description"].as_str().unwrap_or_default();
     let mut text = told.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -134,7 +134,7 @@ fn sentence(field: &Value) -> String {
     text.trim().replace('|', "\\|")
 }
 
-/// A JSON schema for each kind: what an editor completes and underlines.
+/// A JSON schema for each kind, for completion and validation in editors.
 pub fn schemas() -> Result<Vec<Page>> {
     let schema = |kind: Kind| -> Result<Page> {
         let mut schema = kind.schema;
@@ -160,7 +160,7 @@ pub fn schemas() -> Result<Vec<Page>> {
     kinds()?.into_iter().map(schema).collect()
 }
 
-/// Names that are not in the schema are mistakes; what only Kubernetes reads goes.
+/// Makes unknown names errors, and removes extensions that only Kubernetes reads.
 fn close(schema: &mut Value) {
     let Some(map) = schema.as_object_mut() else { return };
     map.retain(|name, _| !name.starts_with("x-kubernetes-"));

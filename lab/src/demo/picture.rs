@@ -1,23 +1,23 @@
-//! What stands where on the demo's screen: pure, so that small screens can be tested.
+//! Layout of the demo's screen. Pure, so that tests can check small screens.
 
-/// Lines that notes get on a screen that is too small for everything.
+/// Minimum number of lines for notes on a small screen.
 const FEWEST_NOTES: usize = 3;
 const MOST_NOTES: usize = 8;
-/// Where the text of a note begins; its further lines too.
+/// Column at which the text of a note starts, on all of its lines.
 const INDENT: usize = 10;
 
 pub struct Picture<'a> {
-    /// The source and the tree, a line each.
+    /// Lines with the source and the tree.
     pub fleet: &'a str,
-    /// What happened, the newest last.
+    /// Notes on what happened, the newest last.
     pub notes: &'a [String],
-    /// What always stays: how to look from elsewhere, and the keys.
+    /// Lines that are always shown: how to reach the fleet from elsewhere, and the keys.
     pub footer: &'a str,
 }
 
 impl Picture<'_> {
-    /// At most `rows` lines of at most `columns` characters. What gives way first are older notes, then the objects
-    /// that are healthy, then the others, and last the end of the tree.
+    /// At most `rows` lines of at most `columns` characters. On a small screen it drops older notes first, then healthy
+    /// objects, then the other objects, and last the end of the tree.
     pub fn lines(&self, columns: usize, rows: usize) -> Vec<String> {
         let footer: Vec<_> = self.footer.lines().flat_map(|line| wrap(line, columns)).collect();
         let notes: Vec<_> = self.notes.iter().flat_map(|note| wrap(note, columns)).collect();
@@ -39,7 +39,7 @@ fn fit(fleet: &str, room: usize, columns: usize) -> Vec<String> {
         lines.retain(|line| !line.ends_with("  Current"));
     }
     if lines.len() > room {
-        // Only the objects are indented.
+        // Only lines of objects are indented.
         lines.retain(|line| !line.starts_with(['│', ' ']));
     }
     let mut shown: Vec<String> = lines.iter().take(room).map(|line| cut(line, columns)).collect();
@@ -58,7 +58,7 @@ fn cut(line: &str, columns: usize) -> String {
     }
 }
 
-/// Lines of at most `columns` characters, broken at spaces; what follows stands under the text, not under its time.
+/// Wraps a note at spaces into lines of at most `columns` characters. Further lines start under the text, not the time.
 pub fn wrap(line: &str, columns: usize) -> Vec<String> {
     let mut lines = Vec::new();
     let mut rest = line.to_owned();
@@ -92,7 +92,7 @@ source fleet  fresh  main@4bc29bea0ab5
 
     fn lines(columns: usize, rows: usize) -> Vec<String> {
         let note = |n| {
-            format!("{n:>6}.1 s  pushed ce0f04da91: replicas is no number: web names the object, and the rest stays")
+            format!("{n:>6}.1 s  pushed ce0f04da91: `replicas` is not a number; watch web report the refused object")
         };
         let notes: Vec<_> = (0..5).map(note).collect();
         Picture { fleet: FLEET, notes: &notes, footer: "The page: here\n keys" }.lines(columns, rows)

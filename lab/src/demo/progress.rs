@@ -1,10 +1,10 @@
-//! What the hub says about the fleet, read through its API as any client would.
+//! The hub's view of the fleet, read through its API as any client would.
 
 use anyhow::{Context as _, Result};
 use farwater_api::{ADMIN_NAMESPACE, Cluster, Condition, ServiceDeployment};
 use kube::{Api, Client, ResourceExt as _, api::ListParams};
 
-/// Everything that the example's farwater.yaml states.
+/// Numbers of clusters and services in the example's farwater.yaml.
 const CLUSTERS: usize = 2;
 const SERVICES: usize = 5;
 
@@ -21,7 +21,7 @@ impl Fleet {
         Ok(Self { clusters: clusters.items, services: services.items })
     }
 
-    /// Every cluster was heard and every service runs what Git says.
+    /// Whether every cluster and every service is ready.
     pub fn is_healthy(&self) -> bool {
         let clusters = self.clusters.iter().filter(|cluster| {
             cluster.status.as_ref().is_some_and(|status| ready(&status.conditions).is_some_and(is_true))
@@ -30,7 +30,7 @@ impl Fleet {
         clusters.count() >= CLUSTERS && services.count() >= SERVICES
     }
 
-    /// The services whose files the demo changes run this commit.
+    /// Whether the services whose files the demo changes run this commit.
     pub fn web_is_at(&self, commit: &str) -> bool {
         let mut web = self.services.iter().filter(|service| service.spec.path == "apps/web").peekable();
         web.peek().is_some() && web.all(|service| applied(service).is_some_and(|revision| revision.ends_with(commit)))

@@ -1,4 +1,4 @@
-//! Everything that the demo starts, and what can be done to it. It all ends with this value, or with the process.
+//! The servers that the demo starts, and actions on them. They all end when this value is dropped, or with the process.
 
 use std::{
     collections::BTreeMap,
@@ -35,13 +35,13 @@ use super::{
 
 const CLUSTERS: [&str; 2] = ["east", "west"];
 const BRANCH: &str = "main";
-/// The address in the example that the demo's own takes the place of.
+/// Address in the example that the demo replaces with that of its own Git server.
 const EXAMPLE_URL: &str = "https://git.example.com/fleet.git";
 const TREE: Duration = Duration::from_secs(5);
-/// How long the demo waits for a deleted object to come back before it says that it did not.
+/// Maximum time until a deleted object must be recreated.
 const HEALS: Duration = Duration::from_secs(10);
 
-/// Fields are dropped in order: what talks goes before what it talks to.
+/// Fields are dropped in this order, so that clients end before their servers.
 pub struct Scene {
     agents: Vec<Agent>,
     hub: Hub,
@@ -49,7 +49,7 @@ pub struct Scene {
     git: GitServer,
     git_runs: bool,
     repository: Repository,
-    /// Content of the branch, by path.
+    /// Content of the branch's files by path.
     files: BTreeMap<String, String>,
     planes: Vec<Plane>,
     pub client: Client,
@@ -58,7 +58,7 @@ pub struct Scene {
 }
 
 impl Scene {
-    /// With more options of the hub.
+    /// Starts all servers. `options`: further options of the hub.
     pub async fn start(options: &[&str], times: &mut Times) -> Result<Self> {
         let tools = Tools::find()?;
         let dir = temporary_folder("farwater-demo-")?;
@@ -95,7 +95,7 @@ impl Scene {
         Ok(scene)
     }
 
-    /// What a user would type, with the address of this Git server.
+    /// Applies the example's farwater.yaml as a user would, with the address of this Git server.
     fn state_the_fleet(&self) -> Result<()> {
         let example = repository::root()?.join("examples/fleet/farwater.yaml");
         let yaml = fs::read_to_string(&example).with_context(|| format!("read {}", example.display()))?;
@@ -116,7 +116,7 @@ impl Scene {
             let token = self.hub.join_token(ADMIN_NAMESPACE, name).await?;
             let state = self.dir.path().join(format!("agent-{name}"));
             let mut agent = Agent::start(name, &state, plane.kubeconfig(), token)?;
-            // The demo breaks things on purpose; --once says otherwise.
+            // The demo causes errors on purpose, except with --once.
             agent.tolerate("");
             self.agents.push(agent);
             say(&format!("the agent of {name} joins with a one-time token"));
@@ -125,7 +125,7 @@ impl Scene {
         Ok(())
     }
 
-    /// From now on nothing is broken on purpose: an ERROR line of hub or agent fails the demo.
+    /// From now on, an ERROR line of hub or agent fails the demo, because none is caused on purpose.
     pub fn strict(&mut self) {
         self.hub.expect_no_errors();
         self.agents.iter_mut().for_each(Agent::expect_no_errors);
@@ -135,7 +135,7 @@ impl Scene {
         self.repository.branch(BRANCH).context("the example repository has no branch")
     }
 
-    /// The hub looks now instead of at its next poll.
+    /// Makes the hub fetch now instead of at its next poll.
     pub async fn ask_now(&self) -> Result<()> {
         let sources: Api<GitRepository> = Api::namespaced(self.client.clone(), ADMIN_NAMESPACE);
         let patch = json!({"metadata": {"annotations": {REQUESTED_AT: jiff::Timestamp::now()}}});
@@ -152,7 +152,7 @@ impl Scene {
         commit(&self.repository, &self.files)
     }
 
-    /// Asks the clusters themselves, not the hub.
+    /// Checks the greeting in the clusters themselves, not in the hub.
     pub async fn check_greeting(&self, greeting: &str) -> Result<()> {
         for (name, plane) in CLUSTERS.iter().zip(&self.planes) {
             let api: Api<ConfigMap> = Api::namespaced(plane.client().await?, "web");
@@ -163,7 +163,8 @@ impl Scene {
         Ok(())
     }
 
-    /// Ends when the first cluster's ConfigMap has this greeting; the watch stands when this returns.
+    /// Returns a future that ends when the first cluster's ConfigMap has this greeting. The watch is open when this
+    /// returns.
     pub async fn watch_greeting(&self, greeting: String) -> Result<impl Future<Output = Result<()>> + use<>> {
         let api: Api<ConfigMap> = Api::namespaced(self.planes[0].client().await?, "web");
         let version = api.get("web").await?.metadata.resource_version.unwrap_or_default();
@@ -181,7 +182,7 @@ impl Scene {
         })
     }
 
-    /// A commit that no API server takes: `replicas` is no number.
+    /// Pushes a commit that every API server refuses: `replicas` is not a number.
     pub fn push_broken(&self) -> Result<String> {
         let mut files = self.files.clone();
         let web = files.get_mut("apps/web/web.yaml").context("the example has no apps/web/web.yaml")?;
@@ -189,19 +190,19 @@ impl Scene {
         commit(&self.repository, &files)
     }
 
-    /// Every manifest of every service is gone; only a note is left in each folder.
+    /// Pushes a commit without any manifest. Each folder has only a note.
     pub fn push_empty(&self) -> Result<String> {
         let folders = ["web", "database", "platform"].map(|app| format!("apps/{app}/NOTE.txt"));
         commit(&self.repository, &folders.map(|path| (path, "moved away\n".to_owned())).into())
     }
 
-    /// The last good state again, as a new commit.
+    /// Pushes the last good state as a new commit.
     pub fn push_good(&self) -> Result<String> {
         commit(&self.repository, &self.files)
     }
 
-    /// Deletes east's Deployment and says how long it took until there was another; None: too long. Asks the cluster
-    /// itself: this works without a hub, and is over before a hub could show it.
+    /// Deletes east's Deployment and returns the time until it was recreated. None: it took too long. Asks the cluster
+    /// itself, because that works without a hub and the hub would show it too late.
     pub async fn delete_deployment(&self) -> Result<Option<Duration>> {
         let api: Api<Deployment> = Api::namespaced(self.planes[0].client().await?, "web");
         let old = api.get("web").await.context("read the Deployment web in east")?.metadata.uid;
@@ -213,7 +214,7 @@ impl Scene {
         Ok(again.await.is_ok().then(|| start.elapsed()))
     }
 
-    /// Stops or starts the Git server; says whether it runs now.
+    /// Stops or starts the Git server. Returns whether it runs now.
     pub async fn toggle_git(&mut self) -> Result<bool> {
         if self.git_runs {
             self.git.stop().await;
@@ -224,7 +225,7 @@ impl Scene {
         Ok(self.git_runs)
     }
 
-    /// Kills or starts the hub; says whether it runs now.
+    /// Kills or starts the hub. Returns whether it runs now.
     pub async fn toggle_hub(&mut self) -> Result<bool> {
         if self.hub_runs {
             self.hub.kill9();
@@ -235,7 +236,7 @@ impl Scene {
         Ok(self.hub_runs)
     }
 
-    /// The source and what `farwater tree` prints.
+    /// The source, and the output of `farwater tree`.
     pub async fn picture(&self) -> Result<String> {
         let tree = self.tree().await?;
         let sources: Api<GitRepository> = Api::namespaced(self.client.clone(), ADMIN_NAMESPACE);
@@ -243,10 +244,10 @@ impl Scene {
         Ok(format!("{}\n{tree}", source_line(&source.status.unwrap_or_default(), jiff::Timestamp::now())))
     }
 
-    /// What `farwater tree` prints.
+    /// The output of `farwater tree`.
     pub async fn tree(&self) -> Result<String> {
         if !self.hub_runs {
-            bail!("the hub is down; what runs in the clusters goes on running");
+            bail!("the hub is down; the services in the clusters keep running");
         }
         let mut command = tokio::process::Command::from(self.cli()?);
         command.args(["tree", "--objects"]).kill_on_drop(true);
@@ -255,7 +256,7 @@ impl Scene {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
-    /// Short names for the long paths of this run, for a shell beside it.
+    /// Writes a file with short variables for the long paths of this run, to source in another shell.
     fn write_environment(&self) -> Result<()> {
         let bin = self.dir.path().join("bin");
         fs::create_dir(&bin)?;
@@ -272,12 +273,12 @@ impl Scene {
         Ok(())
     }
 
-    /// How to look at the same things from elsewhere.
+    /// How to reach the fleet from a browser and another shell.
     pub fn how_to_reach(&self) -> Result<String> {
         let dir = self.dir.path().display();
         let mut text = String::new();
-        writeln!(text, "The page:  {}/ui/  (the hub's own certificate: accept it)", self.hub.url())?;
-        writeln!(text, "Sign in:   paste the token that this prints: cat {dir}/token")?;
+        writeln!(text, "The page:  {}/ui/  (accept the hub's own certificate)", self.hub.url())?;
+        writeln!(text, "Sign in:   with the token in {dir}/token")?;
         writeln!(text, "A shell:   . {dir}/env; farwater why web-east")?;
         writeln!(text, "           kubectl get sd -A; kubectl --kubeconfig $EAST get pods -A")?;
         Ok(text)
@@ -302,7 +303,7 @@ impl Scene {
     }
 }
 
-/// What the source's status says, in the words of the tree.
+/// The source's status as a line of the tree.
 fn source_line(status: &GitRepositoryStatus, now: jiff::Timestamp) -> String {
     let revision = status.revision.as_deref().unwrap_or("nothing fetched yet");
     let (branch, commit) = revision.split_once("@sha1:").unwrap_or((revision, ""));
@@ -325,11 +326,12 @@ fn example_files() -> Result<BTreeMap<String, String>> {
     for entry in WalkDir::new(root.join("apps")) {
         let entry = entry.context("read examples/fleet")?;
         if entry.file_type().is_file() {
-            let path = entry.path().strip_prefix(&root)?.to_str().context("a path of the example is no text")?;
+            let path =
+                entry.path().strip_prefix(&root)?.to_str().context("a path of the example is not valid UTF-8")?;
             files.insert(path.to_owned(), fs::read_to_string(entry.path())?);
         }
     }
-    ensure!(!files.is_empty(), "{} holds no file", root.display());
+    ensure!(!files.is_empty(), "{} has no files", root.display());
     Ok(files)
 }
 

@@ -1,4 +1,4 @@
-//! What the demo shows: redrawn in place on a terminal, a line per change elsewhere.
+//! The demo's output: redrawn in place on a terminal, otherwise one line per change.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -14,9 +14,9 @@ use super::{
     scene::Scene,
 };
 
-/// Notes that are remembered; how many are shown is the picture's business.
+/// Maximum number of notes that are kept. The picture decides how many it shows.
 const NOTES: usize = 8;
-/// Of plain lines: the narrowest terminal in use.
+/// Width of plain lines: that of the narrowest terminal in use.
 const COLUMNS: usize = 80;
 
 pub struct Screen {
@@ -25,11 +25,11 @@ pub struct Screen {
     start: Instant,
     notes: VecDeque<String>,
     menu: String,
-    /// The last line that was printed about each cluster and service.
+    /// Last printed line by cluster and service.
     told: BTreeMap<String, String>,
 }
 
-/// A plain line, on standard error: standard output is for the tree. Nobody reads a closed one, so that fails nothing.
+/// Prints a plain line to standard error, because standard output is for the tree. Ignores a closed standard error.
 pub fn say(text: &str) {
     let mut out = std::io::stderr().lock();
     let _ = writeln!(out, "{}", text.trim_end()).and_then(|()| out.flush());
@@ -47,7 +47,7 @@ impl Screen {
         }
     }
 
-    /// Shows nothing: standard output is for figures.
+    /// A screen that shows nothing, because standard output is for figures.
     pub fn quiet() -> Self {
         Self { silent: true, ..Self::new(false) }
     }
@@ -56,7 +56,7 @@ impl Screen {
         self.menu = menu;
     }
 
-    /// Something that happened, or what to watch.
+    /// Shows a note on what happened or what to watch.
     pub fn note(&mut self, text: impl Into<String>) {
         let text = format!("{:>6.1} s  {}", self.start.elapsed().as_secs_f64(), text.into());
         if self.in_place {
@@ -85,12 +85,12 @@ impl Screen {
         }
     }
 
-    /// Home, each line cleared to its end, then whatever is below: no flicker of an emptied screen.
+    /// Redraws the screen without flicker: moves the cursor home, clears the end of each line, then the rest below.
     pub async fn redraw(&self, scene: &Scene) {
         let fleet = scene.picture().await.unwrap_or_else(|error| format!("{error:#}"));
         let notes: Vec<_> = self.notes.iter().cloned().collect();
         let (rows, columns) = Term::stdout().size();
-        // One row stays free for the cursor: on the last one it would scroll the picture.
+        // Leave the last row free: the cursor there would scroll the picture.
         let picture = Picture { fleet: &fleet, notes: &notes, footer: &self.menu };
         let lines = picture.lines(columns.into(), usize::from(rows).saturating_sub(1));
         let lines: String = lines.iter().map(|line| format!("{}\x1b[K\r\n", painted(line))).collect();
@@ -99,7 +99,7 @@ impl Screen {
     }
 }
 
-/// The line with its mark in the mark's colour; the words say the same.
+/// Colours the mark of a line. The words say the same.
 fn painted(line: &str) -> String {
     let colours =
         [("✓", Color::Green), ("●", Color::Green), ("✗", Color::Red), ("‖", Color::Yellow), ("⌫", Color::Yellow)];

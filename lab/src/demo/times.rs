@@ -1,4 +1,4 @@
-//! How long each phase of the demo took: the table at its end.
+//! Durations of the demo's phases, for the table at its end.
 
 use std::{
     fmt,
@@ -28,31 +28,31 @@ pub enum Phase {
 impl Phase {
     fn words(self) -> (&'static str, &'static str) {
         match self {
-            Self::Lab => ("lab", "the program that shows the demo is built"),
-            Self::Tools => ("tools", "Kubernetes, kwok and kubectl from their Go modules"),
-            Self::Page => ("page", "the page, where its sources are newer"),
-            Self::Programs => ("programs", "farwater and farwater-agent are built"),
-            Self::Planes => ("planes", "two control planes and a Git server start"),
-            Self::Hub => ("hub", "the hub starts"),
-            Self::Agents => ("agents", "the fleet is stated, two agents start"),
-            Self::Healthy => ("healthy", "until everything is healthy"),
-            Self::Commit => ("commit", "from a second commit until both clusters run it"),
+            Self::Lab => ("lab", "build the demo's own program"),
+            Self::Tools => ("tools", "build Kubernetes, kwok and kubectl from their Go modules"),
+            Self::Page => ("page", "build the page, if its sources are newer"),
+            Self::Programs => ("programs", "build farwater and farwater-agent"),
+            Self::Planes => ("planes", "start two control planes and a Git server"),
+            Self::Hub => ("hub", "start the hub"),
+            Self::Agents => ("agents", "apply the fleet, start two agents"),
+            Self::Healthy => ("healthy", "wait until everything is healthy"),
+            Self::Commit => ("commit", "push a second commit, wait until both clusters run it"),
         }
     }
 }
 
 impl Times {
-    /// The first phase begins now.
+    /// Starts the first phase.
     pub fn start() -> Self {
         Self { phases: Vec::new(), since: Instant::now() }
     }
 
-    /// A phase that ran before the start.
+    /// Adds a phase that ran before the start.
     pub fn add(&mut self, phase: Phase, time: Duration) {
         self.phases.push((phase, time));
     }
 
-    /// The phase ends and the next one begins.
+    /// Ends a phase and starts the next one.
     pub fn end(&mut self, phase: Phase) {
         let now = Instant::now();
         self.add(phase, now - self.since);
@@ -68,7 +68,7 @@ impl fmt::Display for Times {
             writeln!(f, "{name:<10} {:>8}  {about}", seconds(*time))?;
         }
         let all = self.phases.iter().map(|(_, time)| *time).sum();
-        write!(f, "{:<10} {:>8}", "in all", seconds(all))
+        write!(f, "{:<10} {:>8}", "total", seconds(all))
     }
 }
 
@@ -87,9 +87,9 @@ mod tests {
             lines,
             [
                 "PHASE          TIME",
-                "lab           1m01s  the program that shows the demo is built",
-                "commit         2.3s  from a second commit until both clusters run it",
-                "in all        1m03s",
+                "lab           1m01s  build the demo's own program",
+                "commit         2.3s  push a second commit, wait until both clusters run it",
+                "total         1m03s",
             ]
         );
     }

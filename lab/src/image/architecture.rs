@@ -1,4 +1,4 @@
-//! Processors that images are made for.
+//! Architectures that images are built for.
 
 use std::{env::consts::ARCH, process::Command};
 
@@ -14,13 +14,13 @@ pub enum Architecture {
 }
 
 impl Architecture {
-    /// This machine's.
+    /// Architecture of this machine.
     pub fn own() -> Result<Self> {
         let own = Self::value_variants().iter().find(|architecture| architecture.is_own());
-        own.copied().with_context(|| format!("no images are made for {ARCH}"))
+        own.copied().with_context(|| format!("images can't be built for {ARCH}"))
     }
 
-    /// As Go, Debian and OCI call it.
+    /// Name in Go, Debian and OCI.
     pub fn name(self) -> &'static str {
         match self {
             Self::Amd64 => "amd64",
@@ -28,7 +28,7 @@ impl Architecture {
         }
     }
 
-    /// Rust's target. Static programs are made with the C library of it: since 2.34 its name service needs no other files.
+    /// Rust's target. Static programs link its C library, glibc. Since 2.34 its name service needs no other files.
     pub fn target(self) -> &'static str {
         match self {
             Self::Amd64 => "x86_64-unknown-linux-gnu",
@@ -36,7 +36,7 @@ impl Architecture {
         }
     }
 
-    /// Folders that Debian's dynamic linker looks into.
+    /// Folders that Debian's dynamic linker searches.
     pub fn libraries(self) -> &'static [&'static str] {
         match self {
             Self::Amd64 => &["lib64", "lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu"],
@@ -44,12 +44,12 @@ impl Architecture {
         }
     }
 
-    /// What makes a program smaller, where Rust's own linker makes it: addresses that the start fills in take a fiftieth of the
-    /// space, all of which it reads; functions with the same code are one.
+    /// Linker options for smaller programs, if Rust's own linker is used. Relocations take a fiftieth of the space, and
+    /// functions with the same code are merged.
     pub fn small(self) -> &'static [&'static str] {
         match self {
             Self::Amd64 => &["-Clink-arg=-Wl,-z,pack-relative-relocs", "-Clink-arg=-Wl,--icf=all"],
-            // The GNU linker of Debian 12 knows neither.
+            // The GNU linker of Debian 12 supports neither option.
             Self::Arm64 => &[],
         }
     }
@@ -58,7 +58,7 @@ impl Architecture {
         self.target().split('-').next() == Some(ARCH)
     }
 
-    /// C's compiler, which links too, and its library.
+    /// The C compiler, which also links, and the C library.
     fn toolchain(self) -> [Package; 2] {
         let [compiler, library] = match self {
             Self::Amd64 => [
@@ -73,7 +73,7 @@ impl Architecture {
         [compiler, library].map(|(program, debian)| Package { program, debian })
     }
 
-    /// What builds for another machine than this one is installed, and told to a cargo.
+    /// Installs the tools for another architecture than this machine's, and passes them to cargo.
     pub fn prepare(self, cargo: &mut Command) -> Result<()> {
         if self.is_own() {
             return Ok(());
@@ -83,10 +83,10 @@ impl Architecture {
         let target = self.target();
         let command = format!("rustup target add {target}");
         let status = Command::new("rustup").args(["target", "add", target]).current_dir(repository::root()?).status();
-        let status = status.with_context(|| format!("{command}: Rust's own library for {target} is needed"))?;
+        let status = status.with_context(|| format!("{command}: it installs Rust's standard library for {target}"))?;
         ensure!(status.success(), "{command}: {status}");
         let name = target.replace('-', "_");
-        // What cc runs it finds itself, by the same name.
+        // The cc crate finds the compiler itself, by the same name.
         cargo.env(format!("CARGO_TARGET_{}_LINKER", name.to_uppercase()), toolchain[0].program);
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Files from pinned Debian packages: downloaded by apt, checked, and never installed.
+//! Files from pinned Debian packages. apt downloads the packages; they are verified and never installed.
 
 use std::{
     cell::Cell,
@@ -16,7 +16,7 @@ use xtask::repository;
 
 use super::Architecture;
 
-/// The git program, its ways to http, https and ssh, what they are linked to, and the authorities of public servers.
+/// Packages with the git program, its helpers for http, https and ssh, their libraries, and public CA certificates.
 const PACKAGES: &[&str] = &[
     "ca-certificates",
     "git",
@@ -54,14 +54,14 @@ const PACKAGES: &[&str] = &[
 
 const AUTHORITIES: &str = "usr/share/ca-certificates/mozilla";
 
-/// One line of the lock file.
+/// A line of the lock file.
 struct Pinned {
     name: String,
     version: String,
     sha256: String,
 }
 
-/// The content of all packages, by path.
+/// Content of all packages by path.
 pub struct Packages {
     architecture: Architecture,
     files: BTreeMap<PathBuf, Vec<u8>>,
@@ -92,7 +92,7 @@ impl Packages {
             .arg(package)
             .stdout(Stdio::piped())
             .spawn()
-            .context("start dpkg-deb, which unpacks Debian's packages")?;
+            .context("start dpkg-deb, which unpacks Debian packages")?;
         let stream = dpkg.stdout.take().context("dpkg-deb has no output")?;
         for entry in tar::Archive::new(stream).entries()? {
             let mut entry = entry?;
@@ -104,7 +104,8 @@ impl Packages {
                     self.files.insert(path, content);
                 }
                 tar::EntryType::Symlink => {
-                    let target = entry.link_name()?.with_context(|| format!("{} links nowhere", path.display()))?;
+                    let target =
+                        entry.link_name()?.with_context(|| format!("{} is a link without a target", path.display()))?;
                     let from = path.parent().unwrap_or(Path::new("")).to_owned();
                     let target = if target.is_absolute() { clean(&target) } else { clean(&from.join(target)) };
                     self.links.insert(path, target);
@@ -118,14 +119,14 @@ impl Packages {
     }
 
     fn find(&self, path: &Path) -> Option<&Vec<u8>> {
-        // Of two links at most: a name without its version, and one to another package.
+        // At most two links: from a name without a version, and to a file of another package.
         let once = self.links.get(path).map_or(path, PathBuf::as_path);
         let twice = self.links.get(once).map_or(once, PathBuf::as_path);
         self.files.get(twice)
     }
 
     pub fn file(&self, path: &str) -> Result<Vec<u8>> {
-        self.find(Path::new(path)).cloned().with_context(|| format!("no package holds {path}"))
+        self.find(Path::new(path)).cloned().with_context(|| format!("no package has {path}"))
     }
 
     pub fn libraries(&self) -> Result<Libraries> {
@@ -136,23 +137,24 @@ impl Packages {
             if !self.architecture.libraries().contains(&folder) || !name.contains(".so") {
                 continue;
             }
-            let content = self.find(path).with_context(|| format!("{} links to nothing", path.display()))?;
-            // The dynamic linker's own path is in each program.
+            let content =
+                self.find(path).with_context(|| format!("{} links to a file that no package has", path.display()))?;
+            // Keep the path too: each program contains that of the dynamic linker.
             libraries.insert(name.to_owned(), (path.clone(), content.clone()));
         }
         Ok(libraries)
     }
 
-    /// One file with all authorities, as Debian makes it when the package is installed.
+    /// One file with all CA certificates, as Debian creates it when the package is installed.
     pub fn authorities(&self) -> Result<Vec<u8>> {
         let all: Vec<&Vec<u8>> =
             self.files.iter().filter(|(path, _)| path.starts_with(AUTHORITIES)).map(|(_, content)| content).collect();
-        ensure!(!all.is_empty(), "ca-certificates holds nothing in {AUTHORITIES}");
+        ensure!(!all.is_empty(), "the package ca-certificates has no files in {AUTHORITIES}");
         Ok(all.into_iter().flatten().copied().collect())
     }
 }
 
-/// Without `.`, `..` and a leading slash.
+/// The path without `.`, `..` and a leading slash.
 fn clean(path: &Path) -> PathBuf {
     let mut cleaned = PathBuf::new();
     for component in path.components() {
@@ -178,7 +180,7 @@ fn read_lock(path: &Path) -> Result<Vec<Pinned>> {
     text.lines().map(pin).collect()
 }
 
-/// apt for one architecture, with lists of its own: this machine's may be old, and of another architecture.
+/// apt for one architecture, with its own package lists. The machine's lists may be old or of another architecture.
 struct Apt {
     options: Vec<String>,
     lists: PathBuf,
@@ -199,7 +201,7 @@ impl Apt {
         Self { options: options.into(), lists: state.join("lists"), has_lists: Cell::new(false) }
     }
 
-    /// What apt would download now: `'URL' NAME_VERSION_ARCHITECTURE.deb SIZE SHA256:HEX`.
+    /// Packages that apt would download now. It prints `'URL' NAME_VERSION_ARCHITECTURE.deb SIZE SHA256:HEX`.
     fn present(&self) -> Result<Vec<Pinned>> {
         let answer = self.get(&[&["download", "--print-uris"], PACKAGES].concat(), Path::new("/"))?;
         let mut pinned = Vec::new();
@@ -214,28 +216,29 @@ impl Apt {
             let (name, version, sha256) = (name.to_owned(), version.replace("%3a", ":"), sha256.to_owned());
             pinned.push(Pinned { name, version, sha256 });
         }
-        ensure!(pinned.len() == PACKAGES.len(), "apt knows {} of {} packages", pinned.len(), PACKAGES.len());
+        ensure!(pinned.len() == PACKAGES.len(), "apt found {} of {} packages", pinned.len(), PACKAGES.len());
         pinned.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(pinned)
     }
 
-    /// The package's file, from the cache or by apt.
+    /// The package's file, from the cache or downloaded by apt.
     fn download(&self, pin: &Pinned, cache: &Path) -> Result<PathBuf> {
         let kept = cache.join(format!("{}.deb", pin.sha256));
         if !kept.exists() {
             let folder = tempfile::tempdir_in(cache)?;
             let wanted = format!("{}={}", pin.name, pin.version);
             self.get(&["download", &wanted], folder.path()).with_context(|| {
-                format!("download {wanted}: if Debian has a newer one, cargo xtask image --refresh pins that")
+                format!("download {wanted}: if Debian has a newer version, pin it with cargo xtask image --refresh")
             })?;
-            let file =
-                fs::read_dir(folder.path())?.next().with_context(|| format!("apt-get left no file of {wanted}"))??;
+            let file = fs::read_dir(folder.path())?
+                .next()
+                .with_context(|| format!("apt-get downloaded no file for {wanted}"))??;
             fs::rename(file.path(), &kept)?;
         }
         let sum = hex::encode(Sha256::digest(fs::read(&kept)?));
         if sum != pin.sha256 {
             fs::remove_file(&kept)?;
-            bail!("{} {}: its sha256 is {sum}, pinned is {}", pin.name, pin.version, pin.sha256);
+            bail!("{} {}: its sha256 is {sum}, but {} is pinned", pin.name, pin.version, pin.sha256);
         }
         Ok(kept)
     }

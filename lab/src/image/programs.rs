@@ -1,4 +1,4 @@
-//! Static programs that are the same wherever they are built.
+//! Static programs, built reproducibly: the same bytes on every machine.
 
 use std::{
     path::{Path, PathBuf},
@@ -14,7 +14,7 @@ use super::Architecture;
 pub struct Programs {
     pub hub: PathBuf,
     pub agent: PathBuf,
-    /// The agent's child.
+    /// The renderer, which the agent starts as a child.
     pub renderer: PathBuf,
 }
 
@@ -27,7 +27,7 @@ pub fn build(architecture: Architecture) -> Result<Programs> {
         let mut cargo = repository::cargo()?;
         cargo.args(["build", "--locked", "--profile", profile, "-p", package, "--bin", program, "--target", triple]);
         cargo.arg("--target-dir").arg(&target);
-        // Where things lie on this machine must not be in the program.
+        // The program must not contain paths of this machine.
         let prefixes = [(repository::root()?, "/farwater"), (cargo_home()?, "/cargo"), (target.clone(), "/target")];
         let mut rust = vec!["-Ctarget-feature=+crt-static".to_owned()];
         let mut c = Vec::new();
@@ -49,7 +49,7 @@ pub fn build(architecture: Architecture) -> Result<Programs> {
     })
 }
 
-/// Of Go: without C, and without where and when it was built.
+/// Builds the renderer in Go, without cgo, and without the path and time of the build.
 fn build_renderer(architecture: Architecture, target: &Path, log: &Path) -> Result<PathBuf> {
     let module = repository::root()?.join("render-helper");
     let program = target.join("farwater-render");

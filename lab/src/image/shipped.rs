@@ -1,4 +1,4 @@
-//! A real node with the images that are shipped.
+//! A real node with the shipped images.
 
 use std::{
     fs,
@@ -17,17 +17,17 @@ use xtask::repository;
 
 use super::{Architecture, Made, agent_image, make};
 
-/// Those for this machine, under the names of the ones that tests make.
+/// The shipped images for this machine, with the references that tests use.
 pub struct Shipped {
     pub made: Made,
-    /// The agent's as the next version.
+    /// The agent's image as the next version.
     next: Image,
 }
 
 impl Shipped {
-    /// Makes them, and has the testkit use their programs from now on.
+    /// Builds the images. The testkit uses their programs from now on.
     pub fn make() -> Result<Self> {
-        eprintln!("making the images that are shipped");
+        eprintln!("building the shipped images");
         let architecture = Architecture::own()?;
         let made = make(architecture, HUB, AGENT, false)?;
         let next = agent_image(architecture, &made.programs, AGENT_NEXT)?;
@@ -39,7 +39,7 @@ impl Shipped {
         Ok(Self { made, next })
     }
 
-    /// A new node that knows them.
+    /// Starts a new node that has the images.
     pub async fn site(&self) -> Result<Site> {
         let dir = tempfile::tempdir()?;
         let shipped = |name: &str, image: &Image| -> Result<PathBuf> {

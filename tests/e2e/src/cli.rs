@@ -1,4 +1,4 @@
-//! `farwater` and kubectl as a user of the hub starts them.
+//! Starts `farwater` and kubectl as a user of the hub does.
 
 use std::{path::PathBuf, process::Command};
 
@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, ensure};
 use farwater_testkit::{Tools, farwater::program};
 use serde_json::Value;
 
-/// How a program ended and what it said.
+/// Exit code and output of a program.
 #[derive(Debug)]
 pub struct Ran {
     pub code: i32,
@@ -22,14 +22,14 @@ impl Ran {
         Ok(Self { code, stdout: String::from_utf8(output.stdout)?, stderr: String::from_utf8(output.stderr)? })
     }
 
-    /// Itself, if it ended with this code.
+    /// Returns itself if the program ended with this code.
     pub fn expect(self, code: i32, what: &str) -> Result<Self> {
         ensure!(self.code == code, "{what} ended with {}, not {code}:\n{}\n{}", self.code, self.stdout, self.stderr);
         Ok(self)
     }
 }
 
-/// The administrator at a terminal, with nothing else in the environment.
+/// The administrator at a terminal, with an otherwise empty environment.
 #[derive(Clone, Debug)]
 pub struct Cli {
     pub kubeconfig: PathBuf,
@@ -46,17 +46,17 @@ impl Cli {
         self.run(arguments)?.expect(code, &format!("farwater {}", arguments.join(" ")))
     }
 
-    /// Of its own: kubectl caches discovery there.
+    /// Own home, because kubectl caches discovery there.
     fn home(&self) -> PathBuf {
         self.kubeconfig.with_file_name("home")
     }
 
-    /// What `farwater why` found, as data.
+    /// Findings of `farwater why`, as data.
     pub fn why(&self, service: &str) -> Result<Value> {
         Ok(serde_json::from_str(&self.run(&["why", service, "-o", "json"])?.stdout)?)
     }
 
-    /// The built kubectl; what it prints if it ends with 0.
+    /// Runs the built kubectl. Returns its output if it ends with 0.
     pub fn kubectl(&self, arguments: &[&str]) -> Result<String> {
         let mut command = Command::new(Tools::find()?.kubectl());
         command.args(arguments).env_clear().env("HOME", self.home()).env("KUBECONFIG", &self.kubeconfig);

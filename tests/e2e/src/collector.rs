@@ -1,4 +1,4 @@
-//! An OTLP endpoint over HTTP, and what it was told.
+//! An OTLP endpoint over HTTP that records all received data.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -31,9 +31,9 @@ pub struct Span {
 #[derive(Debug, Default)]
 pub struct Told {
     pub spans: Vec<Span>,
-    /// Service and text.
+    /// Service and text of each log record.
     pub logs: Vec<(String, String)>,
-    /// All of it, as it came.
+    /// All received bytes.
     pub bodies: Vec<bytes::Bytes>,
 }
 
@@ -83,7 +83,7 @@ impl Told {
                     }
                 }
             }
-            other => anyhow::bail!("{other} is no path of OTLP"),
+            other => anyhow::bail!("{other} is not a path of OTLP"),
         }
         self.bodies.push(body);
         Ok(())
@@ -118,7 +118,7 @@ impl Collector {
         Ok(Self { url, told })
     }
 
-    /// For a program that sends soon.
+    /// Settings for a program that sends soon.
     pub fn launch(&self) -> Launch {
         Launch::default()
             .variable("OTEL_EXPORTER_OTLP_ENDPOINT", &self.url)

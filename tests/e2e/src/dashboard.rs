@@ -1,6 +1,6 @@
-//! What a Grafana dashboard asks of Prometheus, and what it shows of the answers.
+//! Queries of a Grafana dashboard, and the labels that it shows of the answers.
 //!
-//! A part that is not known here is refused and not passed over: it might hold a query.
+//! An unknown part is an error and is not skipped, because it might contain a query.
 
 use std::collections::BTreeMap;
 
@@ -15,42 +15,42 @@ const VARIABLE: [&str; 9] =
 const PANEL: [&str; 8] = ["id", "type", "title", "description", "gridPos", "datasource", "fieldConfig", "targets"];
 const TARGET: [&str; 3] = ["refId", "expr", "legendFormat"];
 
-/// Grafana's is four scrapes or more.
+/// Grafana uses at least four scrape intervals.
 const RATE_INTERVAL: &str = "1m";
 
-/// What stands in the place of each variable, by its name.
+/// Values of the variables by name.
 pub type Values = BTreeMap<String, String>;
 
 #[derive(Clone, Debug)]
 pub struct Dashboard {
     pub variables: Vec<Variable>,
-    /// Of the panels.
+    /// Queries of the panels.
     pub queries: Vec<Query>,
 }
 
-/// One whose values Prometheus is asked for.
+/// A variable with values from a Prometheus query.
 #[derive(Clone, Debug)]
 pub struct Variable {
     pub name: String,
-    /// Its values are this label's.
+    /// Label whose values it takes.
     pub label: String,
     pub query: Query,
-    /// Stands for all of its values.
+    /// Regular expression for all of its values.
     pub all: String,
 }
 
 #[derive(Clone, Debug)]
 pub struct Query {
-    /// The dashboard, and what in it asks.
+    /// The dashboard and the panel or variable.
     pub place: String,
     /// PromQL, with Grafana's variables.
     pub expression: String,
-    /// What is taken from the answer's series: the labels of a legend or the one of a variable.
+    /// Labels that Grafana takes from the answer's series: those of a legend, or the one of a variable.
     pub labels: Vec<String>,
 }
 
 impl Dashboard {
-    /// From Grafana's JSON.
+    /// Reads Grafana's JSON.
     pub fn read(dashboard: &Value) -> Result<Self> {
         let title = text(&dashboard["title"]).context("read a dashboard's title")?;
         Self::parse(title, dashboard).with_context(|| format!("read the dashboard {title:?}"))
@@ -115,11 +115,11 @@ impl Variable {
 }
 
 impl Query {
-    /// The expression as Prometheus gets it.
+    /// The expression that Prometheus gets.
     ///
     /// # Errors
     ///
-    /// A variable that has no value here, or is not written as `$NAME`.
+    /// A variable has no value here, or is not written as `$NAME`.
     pub fn fill(&self, values: &Values) -> Result<String> {
         let Self { place, expression, .. } = self;
         ensure!(!expression.contains("[["), "{place}: {expression} has a variable that is not written as $NAME");
@@ -141,7 +141,7 @@ impl Query {
     }
 }
 
-/// One value of a variable that can have several, as Grafana writes it: a regular expression within PromQL's quotes
+/// One value of a multi-value variable as Grafana writes it: a regular expression inside PromQL's quotes
 /// (`prometheusSpecialRegexEscape` of its data source).
 pub fn quote(value: &str) -> String {
     let mut quoted = String::new();
@@ -160,7 +160,7 @@ fn is_of_a_name(character: char) -> bool {
     character.is_ascii_alphanumeric() || character == '_'
 }
 
-/// Of `{{state}}`.
+/// Names in a legend such as `{{state}}`.
 fn labels_of(legend: &str) -> Result<Vec<String>> {
     ensure!(!legend.contains('$') && !legend.contains("[["), "the legend {legend:?} has a variable");
     let labels = legend.split("{{").skip(1).map(|rest| {

@@ -1,5 +1,5 @@
-//! Flux's kustomize-controller in a namespace of a plane, with a source whose archives are given to it: there is no
-//! source-controller.
+//! Flux's kustomize-controller in a namespace of a plane. There is no source-controller: tests set the source's
+//! archives.
 
 use std::{
     io::{Read as _, Write as _},
@@ -20,22 +20,22 @@ use kube::{
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
-/// The source's name, for `spec.sourceRef` of a Kustomization.
+/// Name of the source, for `spec.sourceRef` of a Kustomization.
 pub const SOURCE: &str = "fleet";
 
-/// What the source-controller would serve: the newest archive, under its digest.
+/// Serves the newest archive under its digest, in place of the source-controller.
 #[derive(Clone, Default)]
 struct Archives(Arc<Mutex<Vec<u8>>>);
 
 impl Archives {
-    /// Its address. It ends with this process.
+    /// Address of the server, which ends with this process.
     fn serve(&self) -> Result<String> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let url = format!("http://{}", listener.local_addr()?);
         let archive = Arc::clone(&self.0);
         std::thread::spawn(move || {
             for mut stream in listener.incoming().flatten() {
-                // One short request without a body: its content doesn't matter, there is one file.
+                // The content of the short request doesn't matter, because there is only one file.
                 let _ = stream.read(&mut [0; 4096]);
                 let body = archive.lock().map(|body| body.clone()).unwrap_or_default();
                 let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", body.len());
@@ -45,7 +45,7 @@ impl Archives {
         Ok(url)
     }
 
-    /// Packs files; answers their digest.
+    /// Packs files. Returns the digest of the archive.
     fn pack(&self, files: &[(&str, String)]) -> Result<(String, usize)> {
         let dir = tempfile::tempdir()?;
         for (name, content) in files {
@@ -67,7 +67,7 @@ fn resource(group: &str, kind: &str) -> ApiResource {
     ApiResource::from_gvk(&GroupVersionKind::gvk(group, "v1", kind))
 }
 
-/// The controller ends with this value; what it has applied stays.
+/// The controller ends when this is dropped. Applied objects stay.
 pub struct Flux {
     sources: Api<DynamicObject>,
     kustomizations: Api<DynamicObject>,
@@ -78,7 +78,7 @@ pub struct Flux {
 }
 
 impl Flux {
-    /// In a new namespace, as the current user of `kubeconfig`; with more of the controller's `arguments`.
+    /// Starts it in a new namespace, as the current user of `kubeconfig`, with further `arguments`.
     pub async fn start(plane: &Client, kubeconfig: &Path, namespace: &str, arguments: &[&str]) -> Result<Self> {
         for path in Tools::find_all()?.flux_crds() {
             let crd: Value = serde_saphyr::from_str(&std::fs::read_to_string(&path)?)?;
@@ -119,7 +119,7 @@ impl Flux {
         &self.controller
     }
 
-    /// As if Git had moved: makes the source point to these files.
+    /// Points the source to these files, as after a commit.
     pub async fn publish(&self, commit: &str, files: &[(&str, String)]) -> Result<()> {
         let (digest, size) = self.archives.pack(files)?;
         let source = json!({
@@ -143,7 +143,7 @@ impl Flux {
         Ok(())
     }
 
-    /// States a Kustomization of the source. `spec`: all but that.
+    /// Creates a Kustomization of the source. `spec`: all other fields.
     pub async fn add(&self, name: &str, mut spec: Value) -> Result<()> {
         spec["sourceRef"] = json!({"kind": "GitRepository", "name": SOURCE});
         let kustomization = serde_json::from_value(json!({
@@ -155,14 +155,14 @@ impl Flux {
         Ok(())
     }
 
-    /// Waits until Flux says of every Kustomization that it has applied the commit and that all of it is ready.
+    /// Waits until Flux reports that every Kustomization has applied the commit and is ready.
     pub async fn until_applied(&self, commit: &str, patience: Duration) -> Result<()> {
         let check = |kustomization: &DynamicObject| check_applied(kustomization, commit);
         let applied = wait_for_all("Flux to apply the commit", patience, &self.kustomizations, check).await;
         applied.with_context(|| self.controller.tail())
     }
 
-    /// Asks for a look now instead of after the interval.
+    /// Requests a reconcile now.
     pub async fn reconcile(&self, name: &str) -> Result<()> {
         let now = jiff::Timestamp::now().to_string();
         let patch = json!({"metadata": {"annotations": {"reconcile.fluxcd.io/requestedAt": now}}});

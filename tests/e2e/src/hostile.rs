@@ -1,5 +1,5 @@
-//! An API server that is overloaded, slow and forgetful: what an agent does against it is bounded, and it never says that it is done
-//! before it is.
+//! An overloaded, slow and forgetful API server. The agent's load on it must be bounded, and the agent must not report
+//! success too early.
 
 mod witness;
 
@@ -23,33 +23,33 @@ use witness::Witness;
 
 const CLUSTER: &str = "hostile";
 const SERVICE: &str = "many";
-/// Objects in one file: a folder of thousands of files is another subject.
+/// Objects per file. Folders with thousands of files are tested elsewhere.
 const PER_FILE: usize = 100;
-/// Of a list of the agent's.
+/// Page size of the agent's lists.
 const PAGE: usize = 500;
-/// At a service that is called synced, so that a lie would be seen.
+/// Minimum number of checks of a synced service, so that a wrong report would show up.
 const LOOKS: u64 = 10;
-/// An agent that opens watches again does not rest so long between two of them.
+/// Longer than the agent's pause between two watches that it reopens.
 const QUIET: Duration = Duration::from_secs(2);
 
 #[derive(Clone, Copy, Debug)]
 pub struct Hostility {
     pub seed: u64,
     pub objects: usize,
-    /// Objects on a page that the API server gives at most.
+    /// Maximum number of objects on a page of the API server.
     pub page: usize,
-    /// Each request waits up to this long.
+    /// Maximum delay of each request.
     pub latency: Duration,
-    /// Watches end after this long.
+    /// Duration of watches.
     pub cut: Duration,
-    /// How long all stands still in the end.
+    /// Time without changes at the end.
     pub rest: Duration,
-    /// For all objects to be applied.
+    /// Maximum time until all objects are applied.
     pub patience: Duration,
 }
 
 impl Hostility {
-    /// As it is with very many objects.
+    /// Settings as with a large number of objects.
     pub fn of(seed: u64, objects: usize, patience: Duration) -> Self {
         Self {
             seed,
@@ -68,16 +68,16 @@ impl Hostility {
 pub struct Outcome {
     pub objects: usize,
     pub page: usize,
-    /// Until all were applied for the first time, and until a change of all was.
+    /// Seconds until all objects were applied for the first time, and until a change of all was applied.
     pub seconds: Vec<f64>,
     pub seen: Seen,
-    /// How often one of the objects was read.
+    /// Number of reads of one object.
     pub reads: u64,
-    /// How often it was compared with the cluster that the service was called synced.
+    /// Number of comparisons with the cluster while the service was reported as synced.
     pub looks: u64,
-    /// When it was and was not.
+    /// Wrong reports of a synced service.
     pub lies: Vec<String>,
-    /// While everything stood still for so many seconds.
+    /// Lists during `rest_seconds` without changes.
     pub lists_at_rest: u64,
     pub rest_seconds: u64,
 }
@@ -88,14 +88,15 @@ impl Outcome {
         ensure!(self.looks >= LOOKS, "only {} looks at a service that was called synced", self.looks);
         ensure!(self.seen.expired_later > 0, "no watch lost its version while it ran");
         ensure!(self.seen.early.is_empty(), "requests came earlier than they were told to: {:#?}", self.seen.early);
-        // A watch that was cut goes on where it was. One that lost its place lists, and once more where a page was refused for good.
+        // A cut watch continues where it was. A watch that lost its version lists again, and once more if a page was
+        // finally refused.
         let expired = self.seen.expired + self.seen.expired_later;
         let bound = 3 + 2 * expired;
         ensure!(self.seen.wide_lists <= bound, "watches began with {} lists for {:?}", self.seen.wide_lists, self.seen);
-        // Each attempt looks up what it has to, and what is refused is asked for again.
+        // Each attempt looks up its objects, and repeats refused requests.
         let bound = 200 + 2 * expired;
         ensure!(self.seen.lists <= bound, "{} lists for {:?}", self.seen.lists, self.seen);
-        // What the API server refused to the end is read before it is tried again.
+        // An object that the API server finally refused is read before the next attempt.
         let bound = self.objects as u64 / 10;
         ensure!(self.reads <= bound, "{} objects were read one by one for {:?}", self.reads, self.seen);
         ensure!(self.objects <= self.page || self.seen.pages > 0, "no list had a second page");
@@ -131,8 +132,9 @@ async fn values(plane: &kube::Client, namespace: &str) -> Result<BTreeMap<String
     }
 }
 
-/// Applies so many objects through a server that refuses 30 % with 429 or 503, takes its time, forgets versions, also of
-/// watches that run, and cuts these; changes them all once; and lets it rest. All the while somebody looks whether it is as it is said.
+/// Applies so many objects through an API server that refuses 30 % with 429 or 503, delays answers, forgets versions
+/// even of running watches, and cuts watches. Then changes all objects once, and leaves it idle. Meanwhile a witness
+/// compares reports with the cluster.
 pub async fn run(plane: &Plane, hostility: Hostility) -> Result<Outcome> {
     let Hostility { seed, objects, page, rest, patience, .. } = hostility;
     let quiet = Faults { page: Some(page), ..Faults::default() };

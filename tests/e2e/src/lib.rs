@@ -45,19 +45,19 @@ use tokio::sync::OwnedMutexGuard;
 
 use crate::cli::Cli;
 
-/// How long anything may take that has no bound of its own: two cores that also build.
+/// Default limit for a wait, on two cores that may also be building.
 pub const PATIENCE: Duration = Duration::from_secs(90);
-/// Plans that an agent makes while something stays true.
+/// Number of plans of an agent during which something must stay true.
 const ROUNDS: u32 = 3;
-/// What is due the hub looks at once a second: it has looked by then, too.
+/// Minimum time for such a check. The hub looks once a second at what is due, so it has done so, too.
 const SHORTEST: Duration = Duration::from_secs(1);
-/// Between two looks at something that stays true.
+/// Pause between two checks of something that must stay true.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// Everything that one test needs of the product. Dropped, all of it ends, and no log may hold an unexpected ERROR.
+/// Everything of the product that a test needs. When dropped, it ends, and no log may have an unexpected ERROR.
 pub struct Fleet {
     agents: BTreeMap<String, Agent>,
-    /// Their planes are nobody else's until they have ended.
+    /// Turns on shared planes. They are held until the agents have ended.
     turns: BTreeMap<PathBuf, OwnedMutexGuard<()>>,
     pub hub: Hub,
     pub git: GitServer,
@@ -72,14 +72,14 @@ impl Fleet {
         Self::launch(Launch::default()).await
     }
 
-    /// With more options and variables of the hub.
+    /// Starts a fleet with further options and variables of the hub.
     pub async fn launch(hub: Launch) -> Result<Self> {
         let dir = tempfile::tempdir()?;
         let hub = Hub::launch(&dir.path().join("hub"), hub).await?;
         Self::of(hub, dir).await
     }
 
-    /// Around a hub of the test's own, whose data lies in `dir`.
+    /// Starts a fleet with the test's own hub, whose data is in `dir`.
     pub async fn of(hub: Hub, dir: tempfile::TempDir) -> Result<Self> {
         let client = hub.client().await?;
         let git = GitServer::start().await?;
@@ -93,7 +93,7 @@ impl Fleet {
         Api::namespaced(self.client.clone(), ADMIN_NAMESPACE)
     }
 
-    /// The command line as the administrator uses it.
+    /// The CLI as the administrator uses it.
     pub fn cli(&self) -> Cli {
         Cli { kubeconfig: self.hub.kubeconfig() }
     }
@@ -112,7 +112,7 @@ impl Fleet {
         self.join_with(cluster, plane, Launch::default()).await
     }
 
-    /// The same with more options and variables of the agent.
+    /// Joins a cluster with further options and variables of the agent.
     pub async fn join_with(&mut self, cluster: &str, plane: &Plane, launch: Launch) -> Result<()> {
         self.take_turn(plane).await?;
         let token = self.invite(cluster).await?;
@@ -121,7 +121,7 @@ impl Fleet {
         self.until_ready(cluster).await
     }
 
-    /// The same with an agent somewhere else, which was told something else.
+    /// Joins a cluster with an agent elsewhere, and another join token.
     pub async fn join_in(
         &mut self,
         cluster: &str,
@@ -139,7 +139,7 @@ impl Fleet {
         ready.with_context(|| self.agents.get(cluster).map(Agent::log_tail).unwrap_or_default())
     }
 
-    /// From here to its end this test's agents are the plane's only ones.
+    /// From here to the end, this test's agents are the only ones on the plane.
     pub async fn take_turn(&mut self, plane: &Plane) -> Result<()> {
         let place = plane.kubeconfig().to_owned();
         if let Entry::Vacant(turn) = self.turns.entry(place) {
@@ -148,7 +148,7 @@ impl Fleet {
         Ok(())
     }
 
-    /// Makes a Cluster that polls every second, and a token to join it.
+    /// Creates a Cluster that polls every second, and a token to join it.
     pub async fn invite(&self, cluster: &str) -> Result<JoinToken> {
         let spec = serde_json::from_value(json!({"pollInterval": "1s"}))?;
         self.api().create(&PostParams::default(), &Cluster::new(cluster, spec)).await?;
@@ -168,7 +168,7 @@ impl Fleet {
         self.agents.get_mut(cluster).with_context(|| format!("no agent of {cluster} was started"))
     }
 
-    /// A repository with one commit on `main`, and the resource that follows it.
+    /// Creates a repository with one commit on `main`, and its GitRepository.
     pub async fn repository(&self, name: &str, files: &[(&str, &str)]) -> Result<Repository> {
         let repository = self.git.create(name)?;
         repository.commit("main", files)?;
@@ -177,7 +177,7 @@ impl Fleet {
         Ok(repository)
     }
 
-    /// Asks the hub to look at a repository at once.
+    /// Requests a fetch of a repository now.
     pub async fn reconcile(&self, repository: &str) -> Result<()> {
         let value = jiff::Timestamp::now().to_string();
         let patch = json!({"metadata": {"annotations": {REQUESTED_AT: value}}});
@@ -185,12 +185,12 @@ impl Fleet {
         Ok(())
     }
 
-    /// A service from a folder of a repository, in a namespace of its own.
+    /// Creates a service from a folder of a repository, in its own namespace.
     pub async fn deploy(&self, name: &str, cluster: &str, repository: &str, path: &str) -> Result<()> {
         self.deploy_with(name, cluster, repository, path, json!({})).await
     }
 
-    /// The same with more fields of the spec.
+    /// Creates a service with further fields of the spec.
     pub async fn deploy_with(
         &self,
         name: &str,
@@ -223,7 +223,7 @@ impl Fleet {
         Ok(())
     }
 
-    /// Lets deletions go on where the hub has stopped them all; whether it had.
+    /// Resumes deletions if the hub has stopped them all. Returns whether it had.
     pub async fn release_prunes(&self) -> Result<bool> {
         let namespaces: Api<Namespace> = Api::all(self.client.clone());
         let annotations = namespaces.get(ADMIN_NAMESPACE).await?.metadata.annotations;
@@ -244,7 +244,7 @@ impl Fleet {
         .await
     }
 
-    /// The state of each object of a service, as its agent reported it.
+    /// State of each object of a service, as its agent reported it.
     pub async fn objects(&self, service: &str) -> Result<Vec<ObjectReport>> {
         let path = format!(
             "/apis/{}/{}/namespaces/{ADMIN_NAMESPACE}/servicedeployments/{service}/objects",
@@ -275,7 +275,7 @@ impl Fleet {
         .await
     }
 
-    /// Has a service's source asked, and waits until it is Ready with what of it concerns the service.
+    /// Requests a fetch of a service's source, and waits until the service is Ready with its part of the new commit.
     pub async fn until_current(&self, service: &str) -> Result<ServiceDeployment> {
         let now = jiff::Timestamp::now().to_string();
         self.annotate(service, REQUESTED_AT, &now).await?;
@@ -326,7 +326,7 @@ impl Fleet {
         }
     }
 
-    /// What the ConfigMap `a` says in the namespace of the tests' service `app`.
+    /// Value of the ConfigMap `a` in the namespace of the tests' service `app`.
     pub async fn value(&self, plane: &Plane) -> Result<Option<String>> {
         let api: Api<ConfigMap> = Api::namespaced(plane.client().await?, &self.namespace("app"));
         let found = api.get_opt("a").await?;
@@ -338,7 +338,7 @@ impl Fleet {
         self.until(&what, || async { Ok((self.value(plane).await?.as_deref() == Some(wanted)).then_some(())) }).await
     }
 
-    /// What the hub has counted under this name.
+    /// The hub's counter with this name.
     pub async fn counted(&self, metric: &str) -> Result<u64> {
         let metrics = self.client.request_text(http::Request::get("/metrics").body(Vec::new())?).await?;
         let count = metrics.lines().find_map(|line| line.strip_prefix(metric)?.strip_prefix(' '));
@@ -352,8 +352,8 @@ impl Fleet {
         wait_for(what, PATIENCE, probe).await
     }
 
-    /// Asserts that something stays true while the agent of a service (`NAME`, or `NAMESPACE/NAME`) makes some plans of it. For
-    /// each it polls first, and the service's task is asked between two attempts: a wrong step would have been taken.
+    /// Asserts that something stays true while the agent of a service (`NAME`, or `NAMESPACE/NAME`) makes some plans of
+    /// it. The agent polls before each plan and makes it between two attempts, so a wrong step would have been taken.
     pub async fn stays<P>(&self, what: &str, service: &str, mut holds: impl FnMut() -> P) -> Result<()>
     where
         P: Future<Output = Result<bool>>,
@@ -385,7 +385,8 @@ impl Fleet {
         check().await
     }
 
-    /// Waits until a service's agent has answered one more request for a plan: with the plan, or with why it can't make one.
+    /// Waits until a service's agent has answered one more plan request: with a plan, or with the reason why it can't
+    /// make one.
     async fn until_planned(&self, service: &str) -> Result<()> {
         let (namespace, name) = service.split_once('/').unwrap_or((ADMIN_NAMESPACE, service));
         let path = format!(
@@ -397,7 +398,7 @@ impl Fleet {
             let mut answer: Value = self.client.request(request).await?;
             Ok(serde_json::from_value(answer["status"].take())?)
         };
-        // A request that the hub has lost with a restart, or could not prepare, is made again.
+        // Repeat a request that the hub lost in a restart or could not prepare.
         let asked = Mutex::new(None::<String>);
         let known = || asked.lock().unwrap_or_else(PoisonError::into_inner);
         self.until(&format!("the agent of {service} to make a plan"), || async {
@@ -419,7 +420,8 @@ impl Fleet {
         .await
     }
 
-    /// Asserts that something goes on being true for a time. Where an agent can make plans, [`Self::stays`] is surer and shorter.
+    /// Asserts that something stays true for a time. If an agent can make plans, [`Self::stays`] is more reliable and
+    /// faster.
     pub async fn always<P>(&self, what: &str, span: Duration, mut holds: impl FnMut() -> P) -> Result<()>
     where
         P: Future<Output = Result<bool>>,
@@ -433,8 +435,8 @@ impl Fleet {
     }
 }
 
-/// One agent acts in a cluster: tests that share a plane take turns. What the last one's agent held is let go of, because it
-/// was killed.
+/// Only one agent acts in a cluster, so tests that share a plane take turns. Releases the Lease of the previous agent,
+/// because that one was killed.
 pub async fn take_turn(plane: &Plane) -> Result<OwnedMutexGuard<()>> {
     static TURNS: Mutex<BTreeMap<PathBuf, Arc<tokio::sync::Mutex<()>>>> = Mutex::new(BTreeMap::new());
     let turn = {
@@ -454,7 +456,7 @@ pub fn condition<'a>(conditions: &'a [farwater_api::Condition], kind: &str) -> O
     conditions.iter().find(|c| c.type_ == kind).map(|c| c.status.as_str())
 }
 
-/// Polls that the hub has answered since an agent started that serves its metrics at this address.
+/// Polls that the hub has answered since the start of an agent with metrics at this address.
 pub async fn polls(agent: &str) -> Result<u64> {
     let metrics = get(&format!("http://{agent}/metrics")).await?;
     let mut answered = 0;
@@ -466,25 +468,25 @@ pub async fn polls(agent: &str) -> Result<u64> {
     Ok(answered)
 }
 
-/// A ConfigMap as a manifest.
+/// A manifest of a ConfigMap.
 pub fn config_map(name: &str, value: &str) -> String {
     format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}}}\ndata: {{value: {value}}}\n")
 }
 
-/// Every file under a folder that holds one of these texts.
+/// All files under a folder that contain one of these texts.
 pub fn files_with(folder: &Path, texts: &[impl AsRef<[u8]>]) -> Result<Vec<String>> {
     let holds = |bytes: &[u8], text: &[u8]| bytes.windows(text.len()).any(|window| window == text);
     files_that(folder, &|bytes| texts.iter().any(|text| holds(bytes, text.as_ref())))
 }
 
-/// Every file under a folder whose content is like this.
+/// All files under a folder whose content matches.
 pub fn files_that(folder: &Path, is_one: &dyn Fn(&[u8]) -> bool) -> Result<Vec<String>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
         if path.is_dir() {
             found.extend(files_that(&path, is_one)?);
-        // A socket or a file that went meanwhile holds nothing.
+        // Skip sockets and files that were deleted meanwhile.
         } else if fs::read(&path).is_ok_and(|bytes| is_one(&bytes)) {
             found.push(path.display().to_string());
         }

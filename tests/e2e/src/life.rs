@@ -1,4 +1,4 @@
-//! The life of a cluster of one real node with us: installed, joined, deployed to, upgraded, not upgraded, left.
+//! The life of a real node's cluster with Farwater: install, join, deploy, upgrade, failed upgrades, leave.
 
 use std::{
     collections::BTreeSet,
@@ -34,24 +34,24 @@ use crate::condition;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How long its turns took, in seconds.
+/// Seconds for the steps.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Durations {
     pub install: f64,
-    /// To the first heartbeat.
+    /// Seconds until the first heartbeat.
     pub join: f64,
     pub upgrade: f64,
-    /// From a version that can't run to the one before.
+    /// Seconds from a version that can't run back to the previous one.
     pub back: f64,
 }
 
-/// From a node with nothing on it to one with nothing but a workload, which stays as it is throughout.
+/// Starts with an empty node and ends with only a workload on it, which never changes.
 pub async fn run(site: &Site) -> Result<Durations> {
     let begun = Instant::now();
     let printed = site.install()?;
     let install = begun.elapsed().as_secs_f64();
     ensure!(printed.trim() == site.url(), "{printed:?} is not the hub's address");
-    // Again: nothing is different.
+    // Run it again: it changes nothing.
     site.install()?;
     let before = ours(site)?;
     let mounts = provide_plugin(site)?.display().to_string();
@@ -93,7 +93,7 @@ pub async fn run(site: &Site) -> Result<Durations> {
     Ok(Durations { install, join, upgrade, back })
 }
 
-/// The worked example of a plugin.
+/// The example of a plugin in `examples/jsonnet`.
 const EXAMPLE: &str = "examples/jsonnet";
 const CHART: &str = "apiVersion: v2\nname: shop\nversion: 1.0.0\n";
 const FACTS: &str = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: facts}\ndata:\n  \
@@ -103,7 +103,7 @@ const BEFORE: &str = "apiVersion: batch/v1\nkind: Job\nmetadata: {name: before, 
                       spec: {backoffLimit: 0, template: {spec: {restartPolicy: Never, containers: [\
                       {name: main, image: {{ .Values.image }}, imagePullPolicy: Never, command: [test, -d, /bin]}]}}}\n";
 
-/// Has the node know the example's program; how it gets into the agent's pod.
+/// Imports the example's program into the node. Returns how it gets into the agent's pod.
 fn provide_plugin(site: &Site) -> Result<PathBuf> {
     site.node.import(&Images::make_jsonnet(&site.path(""))?)?;
     let stated = fs::read_to_string(repository_root()?.join(EXAMPLE).join("mounts.yaml"))?;
@@ -114,7 +114,7 @@ fn provide_plugin(site: &Site) -> Result<PathBuf> {
     Ok(mounts)
 }
 
-/// What the agent's pod may and can do there is enough for a chart with a hook, and for a plugin.
+/// The rights of the agent's pod are enough for a chart with a hook, and for a plugin.
 async fn render(site: &Site) -> Result<()> {
     let example = repository_root()?.join(EXAMPLE);
     let read = |name: &str| fs::read_to_string(example.join(name)).with_context(|| format!("read {name}"));
@@ -155,8 +155,8 @@ async fn render(site: &Site) -> Result<()> {
     Ok(())
 }
 
-/// What somebody does who has just a cluster and the program. The cluster's own names lead its agent to the hub, and the hub to a
-/// source.
+/// The steps of a user with only a cluster and the program. The agent reaches the hub, and the hub a source, by names
+/// of the cluster itself.
 pub async fn by_names(site: &Site) -> Result<()> {
     let installed = site.run(&["install", "--image", HUB])?;
     let said = String::from_utf8_lossy(&installed.stderr).into_owned();
@@ -187,7 +187,7 @@ pub async fn by_names(site: &Site) -> Result<()> {
     site.until_ready().await
 }
 
-/// Gives the Git server, which runs outside the cluster, a name in it: a Service whose address is written by hand.
+/// Gives the Git server, which runs outside the cluster, a name in it: a Service with a manual address.
 async fn name_git(site: &Site) -> Result<String> {
     let url = site.git.url("apps");
     let (host, rest) = url.strip_prefix("http://").and_then(|url| url.split_once('/')).context("a URL over http")?;
@@ -205,13 +205,13 @@ async fn name_git(site: &Site) -> Result<String> {
     Ok(format!("http://git.default.svc:{port}/{rest}"))
 }
 
-/// Asks for a version that can't be had; the agent says why, and is what it was.
+/// Requests an unavailable version. The agent reports why, and stays at its version.
 async fn stays(site: &Site, image: &str, why: &str, before: &Value) -> Result<()> {
     let halted = want_agent(site, image, &json!({}), "False", "Halted").await?;
     ensure!(halted.contains("farwater-admin/east") && halted.contains(why), "{image}: {halted}");
     let agent = agent_container(site).await?;
     ensure!(agent == *before, "{image} was not taken back: {agent:#}");
-    // The cluster says so itself a moment after its policy.
+    // The Cluster reports it a moment after its policy.
     wait_for("the cluster to say that its agent went back", PATIENCE, || async {
         let status = site.cluster().await?;
         ensure!(condition(&status.conditions, "Ready") == Some("True"), "{status:?}");
@@ -226,7 +226,7 @@ async fn agent_container(site: &Site) -> Result<Value> {
     Ok(deployment["spec"]["template"]["spec"]["containers"][0].take())
 }
 
-/// Sets the version that agents shall run, and more, and waits until the policy says `Ready` so, or why not.
+/// Sets the version for agents and other fields, and waits until the policy has this `Ready` condition.
 async fn want_agent(site: &Site, image: &str, more: &Value, ready: &str, reason: &str) -> Result<String> {
     let policies: Api<AgentPolicy> = Api::all(site.hub().await?);
     let mut spec = json!({"image": image, "deadline": "30s"});
@@ -257,7 +257,7 @@ async fn want_agent(site: &Site, image: &str, more: &Value, ready: &str, reason:
     Err(error.context(format!("the policy is {policy:?}\n{logs}")))
 }
 
-/// Everything in the cluster that bears our label.
+/// All objects in the cluster with our label.
 pub fn ours(site: &Site) -> Result<BTreeSet<String>> {
     let kinds = kubectl(site, &["api-resources", "--verbs=list,delete", "-o", "name"])?;
     let kinds = kinds.split_whitespace().collect::<Vec<_>>().join(",");
@@ -272,11 +272,11 @@ fn kubectl(site: &Site, arguments: &[&str]) -> Result<String> {
     Ok(String::from_utf8(output.stdout)?)
 }
 
-/// The hub, reached by `kubectl port-forward`, for as long as this lives.
+/// The hub through `kubectl port-forward`. Ends when dropped.
 pub struct Forwarded(Child);
 
 impl Forwarded {
-    /// `words`: what follows `kubectl`.
+    /// `words`: arguments of `kubectl`.
     pub async fn start(site: &Site, words: &[&str]) -> Result<Self> {
         let mut kubectl = site.node.plane().kubectl()?;
         let forwarded = Self(kubectl.args(words).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?);

@@ -1,4 +1,4 @@
-//! Commands of a page, run as a person types them: a page can't say what does not work.
+//! Runs the commands of a documentation page as a person would, so that the page can't be wrong.
 
 use std::{
     ffi::OsString,
@@ -12,7 +12,7 @@ use farwater_testkit::{Process, Tools, farwater::program, process::bare_command,
 
 use crate::cli::Ran;
 
-/// A page and those of its commands that were not taken yet.
+/// A page, and its commands that were not run yet.
 #[derive(Clone, Debug)]
 pub struct Page {
     pub text: String,
@@ -20,7 +20,7 @@ pub struct Page {
 }
 
 impl Page {
-    /// A page of `docs` by its name there. Its consoles must show commands and nothing else.
+    /// Reads a page of `docs` by name. Its consoles must contain only commands.
     pub fn read(name: &str) -> Result<Self> {
         let path = repository_root()?.join("docs").join(name);
         let text = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
@@ -33,7 +33,7 @@ impl Page {
         Ok(Self { text, lines })
     }
 
-    /// Puts ours in the place of an example that must be there.
+    /// Replaces an example value, which the page must contain, by ours.
     pub fn replace(&mut self, example: &str, ours: &str) -> Result<()> {
         ensure!(self.lines.iter().any(|line| line.contains(example)), "the page does not name {example:?} any more");
         for line in &mut self.lines {
@@ -42,7 +42,7 @@ impl Page {
         Ok(())
     }
 
-    /// The next command, which must begin like this.
+    /// The next command, which must begin with this text.
     pub fn next(&mut self, start: &str) -> Result<String> {
         ensure!(!self.lines.is_empty(), "the page has no command {start:?}");
         let line = self.lines.remove(0);
@@ -51,7 +51,7 @@ impl Page {
     }
 }
 
-/// A person's shell: a folder, which is the home too, and a PATH with our programs and kubectl.
+/// A person's shell: a folder that is also the home, and a PATH with our programs and kubectl.
 #[derive(Clone, Debug)]
 pub struct Shell {
     dir: PathBuf,
@@ -76,7 +76,7 @@ impl Shell {
         Ok(Self { dir: dir.to_owned(), path, kubeconfig: None })
     }
 
-    /// With the contexts that a person has for kubectl.
+    /// With a kubeconfig for kubectl.
     #[must_use]
     pub fn with_kubeconfig(self, file: PathBuf) -> Self {
         Self { kubeconfig: Some(file), ..self }
@@ -91,12 +91,12 @@ impl Shell {
         command
     }
 
-    /// What it printed, if it ended with 0.
+    /// Runs a command. Returns its output if it ended with 0.
     pub fn run(&self, line: &str) -> Result<Ran> {
         Ran::of(self.command(line))?.expect(0, line)
     }
 
-    /// What goes on until it is dropped.
+    /// Starts a command that runs until it is dropped.
     pub fn start(&self, name: &str, line: &str) -> Result<Process> {
         Process::spawn(name, self.command(&format!("exec {line}")), &self.dir.join(format!("{name}.log")))
     }

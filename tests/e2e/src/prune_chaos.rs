@@ -1,8 +1,9 @@
-//! Random faults in everything that deletions follow from: no object goes that nobody meant to go, and all others do.
+//! Random faults in all parts that lead to deletions: exactly the intended objects are deleted.
 //!
-//! In waves: each of some services gets a fault of its own, and all of them together perhaps one of the hub or the API server.
-//! While the faults last and after they are mended, every object is the same one, by its uid. Then each service loses one object on
-//! purpose. Where so many are held at once that the hub stops all deletions, somebody lets them go on when the faults are mended.
+//! There are several waves. In a wave each of some services gets its own fault, and all together may get one of the hub
+//! or the API server. During the faults and after their repair, every object must be the same, by its uid. Then each
+//! service loses one object on purpose. If so many prunes are held that the hub stops all deletions, a person resumes
+//! them after the repair.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -38,30 +39,30 @@ use serde_json::json;
 
 use crate::{Fleet, condition, config_map};
 
-/// Of them each wave takes one fault each.
+/// Number of services. Each one gets one fault in a wave.
 pub const SERVICES: usize = 6;
-/// Agents poll every second: what they would do wrong they do by then.
+/// Agents poll every second, so a wrong step would happen within this time.
 const WATCHED: Duration = Duration::from_millis(2500);
-/// Between two looks of who lets deletions go on.
+/// Pause between two checks of the person who resumes deletions.
 const PAUSE: Duration = Duration::from_millis(500);
 const CLUSTER: &str = "chaos";
-/// How the one custom resource of a service is called beside its ConfigMaps.
+/// Name of the single custom resource of a service beside its ConfigMaps.
 const BOAT: &str = "Boat";
 
-/// What befalls one service.
+/// Faults of one service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub enum Fault {
     EmptyFolder,
     FolderGone,
-    /// A folder that isn't there.
+    /// A folder that does not exist.
     PathTypo,
-    /// A folder that holds nearly the same.
+    /// A folder with nearly the same content.
     OtherFolder,
     PartialRender,
     BranchDeleted,
-    /// The address is another repository's, which holds nearly the same.
+    /// The address of another repository with nearly the same content.
     RepositorySwapped,
-    /// The branch begins anew, and holds nearly the same.
+    /// A new history of the branch, with nearly the same content.
     OrphanHistory,
 }
 
@@ -76,7 +77,7 @@ const FAULTS: [Fault; 8] = [
     Fault::OrphanHistory,
 ];
 
-/// What befalls all of them.
+/// Faults of all services.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub enum Global {
     ListForbidden,
@@ -101,13 +102,13 @@ const GLOBALS: [Global; 6] = [
 pub struct Outcome {
     pub faults: u64,
     pub kinds: BTreeMap<String, u64>,
-    /// Deletions that were meant and happened.
+    /// Intended deletions.
     pub intended: u64,
-    /// Held prunes that were approved, among them.
+    /// How many of them were held prunes that were approved.
     pub approved: u64,
-    /// How often the hub stopped all deletions.
+    /// Number of times that the hub stopped all deletions.
     pub frozen: u64,
-    /// Objects that went and were not meant to.
+    /// Unintended deletions.
     pub unintended: Vec<String>,
     pub seen: Seen,
 }
@@ -141,21 +142,21 @@ impl Service {
         self.repository.branch("main").unwrap_or_default()
     }
 
-    /// All of it but one object, as files of a folder.
+    /// All objects except one, as files of a folder.
     fn nearly(&self, folder: &str) -> Vec<(String, String)> {
         let kept = self.files.iter().skip(1);
         kept.map(|name| (format!("{folder}/{name}.yaml"), config_map(name, "one"))).collect()
     }
 }
 
-/// Dropped in order: the agent goes before its way to the cluster.
+/// Fields are dropped in this order, so that the agent ends before its connection to the cluster.
 pub struct Chaos {
     fleet: Fleet,
     proxy: ApiFaults,
     plane: kube::Client,
     place: std::path::PathBuf,
     services: Vec<Service>,
-    /// Of the coming waves.
+    /// Faults of the next waves.
     globals: Vec<Option<Global>>,
     random: StdRng,
     frozen: AtomicU64,
@@ -166,7 +167,7 @@ fn borrowed(files: &[(String, String)]) -> Vec<(&str, &str)> {
     files.iter().map(|(path, text)| (path.as_str(), text.as_str())).collect()
 }
 
-/// At least this many faults on a plane.
+/// Runs at least this many faults on a plane.
 pub async fn run(plane: &Plane, seed: u64, faults: u64, mut told: impl FnMut(&Outcome)) -> Result<Outcome> {
     let mut chaos = Chaos::start(plane, seed).await?;
     while chaos.outcome.faults < faults && chaos.outcome.unintended.is_empty() {
@@ -208,7 +209,7 @@ impl Chaos {
         Ok(chaos)
     }
 
-    /// While somebody lets deletions go on that the hub has stopped.
+    /// Runs while a person resumes deletions that the hub has stopped.
     async fn looked_after<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
         let look_after = async {
             loop {
@@ -255,7 +256,7 @@ impl Chaos {
         Ok(())
     }
 
-    /// Of every ConfigMap and Boat of every service.
+    /// Uids of every ConfigMap and Boat of every service.
     async fn uids(&self) -> Result<BTreeMap<(String, String), String>> {
         let mut all = BTreeMap::new();
         for service in &self.services {
@@ -273,7 +274,7 @@ impl Chaos {
         Ok(all)
     }
 
-    /// None while their definition is gone.
+    /// No Boats while their definition is deleted.
     async fn boats(&self, service: &str) -> Result<Vec<DynamicObject>> {
         let kind = ApiResource::from_gvk(&GroupVersionKind::gvk(&self.group(), "v1", "Boat"));
         let api: Api<DynamicObject> = Api::namespaced_with(self.plane.clone(), &self.fleet.namespace(service), &kind);
@@ -300,7 +301,7 @@ impl Chaos {
         let global = self.next_global();
         if global == Some(Global::HubRestored) {
             admin(&["backup", "--data-dir", &self.fleet.hub.dir().display().to_string(), &backup])?;
-            // What the backup doesn't know.
+            // Created after the backup, so the restored hub does not know it.
             self.grow().await?;
         }
         let mut before = if global == Some(Global::HubRestored) { self.uids().await? } else { before };
@@ -343,7 +344,7 @@ impl Chaos {
         self.lose_on_purpose(&before).await.with_context(|| format!("after {said}"))
     }
 
-    /// Each of them in turn, in an order of its own every time; some waves have none.
+    /// All faults in turn, in a random order each time. Some waves have none.
     fn next_global(&mut self) -> Option<Global> {
         if self.globals.is_empty() {
             self.globals = GLOBALS.into_iter().map(Some).chain([None]).collect();
@@ -352,7 +353,7 @@ impl Chaos {
         self.globals.pop().flatten()
     }
 
-    /// An object more for each service.
+    /// Adds an object to each service.
     async fn grow(&mut self) -> Result<()> {
         for service in &mut self.services {
             let name = format!("m{:03}", service.next);
@@ -421,7 +422,7 @@ impl Chaos {
         Ok(())
     }
 
-    /// What people see of it. True if the deletion that it made was approved and is done.
+    /// The visible effect of the fault. True if it led to a deletion that was approved and executed.
     async fn until_noticed(&mut self, n: usize, fault: Fault) -> Result<bool> {
         let name = self.services[n].name.clone();
         if fault == Fault::BranchDeleted {
@@ -439,7 +440,7 @@ impl Chaos {
             !ready && (!is_held || status.held_prune.is_some())
         });
         let service = noticed.await?;
-        // An emptied folder may be meant.
+        // Emptying a folder may be intended.
         let held = service.status.and_then(|status| status.held_prune);
         if let (Fault::EmptyFolder, Some(held)) = (fault, held)
             && self.random.random_bool(0.5)
@@ -451,7 +452,7 @@ impl Chaos {
         Ok(false)
     }
 
-    /// All that the held plan names goes; then the service begins anew.
+    /// All objects of the held plan are deleted. Then the service starts with new objects.
     async fn approve(&mut self, n: usize, digest: &str) -> Result<()> {
         let name = self.services[n].name.clone();
         self.fleet.annotate(&name, APPROVE_PRUNE, digest).await?;
@@ -483,13 +484,13 @@ impl Chaos {
         }
     }
 
-    /// From an agent that must look up everything.
+    /// From an agent that must look up everything again.
     fn refuse_reads(&mut self, status: u16) -> Result<()> {
         self.proxy.set(Faults { reads: Some(("/configmaps".to_owned(), status)), ..Faults::default() });
         self.fleet.agent(CLUSTER)?.restart()
     }
 
-    /// Confirmed before it has asked anybody.
+    /// Confirmed before the hub has fetched anything.
     async fn restore_hub(&mut self, backup: &str) -> Result<()> {
         self.fleet.hub.stop()?;
         let data = self.fleet.hub.dir().display().to_string();
@@ -503,7 +504,7 @@ impl Chaos {
         Ok(())
     }
 
-    /// Its agent finds a cluster that is kept.
+    /// The agent finds a cluster that still exists.
     async fn start_another_hub(&mut self, plane: &Plane) -> Result<()> {
         let folder = self.place.join(unique_name("hub"));
         let hub = Hub::start(&folder).await?;
@@ -546,7 +547,7 @@ impl Chaos {
         self.fleet.reconcile(name).await
     }
 
-    /// One object of each service leaves Git, and another one comes.
+    /// Removes one object of each service from Git, and adds another one.
     async fn lose_on_purpose(&mut self, before: &BTreeMap<(String, String), String>) -> Result<()> {
         let mut left = before.clone();
         for service in &mut self.services {

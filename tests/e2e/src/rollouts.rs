@@ -1,7 +1,7 @@
-//! A set on a fleet: real clusters as canaries, and simulated ones behind them that keep an account of what reached them.
+//! A set on a fleet: real clusters as canaries, and simulated ones that record their deliveries.
 //!
-//! What must never be is checked against that account, not against the hub's word: who was reached by what, how often, and how many within
-//! a soak.
+//! Forbidden behaviour is checked against these records, not against the hub's reports: which cluster got which
+//! version, how often, and how many within a soak.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -25,43 +25,45 @@ use serde_json::{Value, json};
 use crate::{Fleet, condition, config_map};
 
 const SET: &str = "web";
-/// Of the same clusters, from another folder.
+/// The other set, on the same clusters, from another folder.
 const OTHER: &str = "api";
-/// The API server takes no such name: a real cluster fails with it as a simulated one does with a word.
+/// A name that the API server refuses. A real cluster fails with it, and simulated ones with a word.
 const BAD: &str = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: Not_A_Name}\n";
-/// The hub counts whole seconds: two that are a soak apart for it may be a second less apart.
+/// The hub counts whole seconds, so two times that are a soak apart for the hub may be up to a second closer.
 const ROUNDING: Duration = Duration::from_secs(1);
-/// For a rollout over the whole fleet.
+/// Maximum time for a rollout over the whole fleet.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// Of a freeze, once it is known when it ends. It must not pass while it is watched, five times.
+/// Length of a freeze from the moment when its end is known. It must not end during the five checks.
 const REST_OF_FREEZE: Duration = Duration::from_secs(60);
-/// Seconds: beyond the end of the freeze, and no more than agents bear.
+/// Jump of the clock in seconds: beyond the end of the freeze, but within the limits of agents.
 const JUMP: i64 = 90;
 /// Kills during one rollout.
 const KILLS_EACH: u32 = 3;
 
-/// All there are, in their order.
+/// All scenes, in order.
 pub const SCENES: [&str; 9] = ["set", "bad", "mended", "late", "killed", "crossing", "clock", "slip", "labels"];
 
-/// What is played, and with whom.
+/// Scenes and the clusters that play them.
 #[derive(Clone, Copy, Debug)]
 pub struct Play<'a> {
     pub simulated: usize,
     pub seed: u64,
-    /// Some of [`SCENES`], "set" first. Two are shorter than "killed": after "bad" comes "halt" with a kill, and "mended, killed" is
-    /// "mended" with one on the way.
+    /// Some of [`SCENES`], "set" first. Two scenes are shorter than "killed": after "bad" comes "halt" with a kill, and
+    /// "mended, killed" is "mended" with a kill in between.
     pub scenes: &'a [&'a str],
-    /// In the scene "killed".
+    /// Number of kills in the scene "killed".
     pub kills: u32,
-    /// Whole seconds, more than one: within one less, those are counted that are on their way at the same time.
+    /// Soak in whole seconds, more than one. Clusters that changed within one second less count as changing at the same
+    /// time.
     pub soak: Duration,
-    /// Percent of the fleet that may be on its way at the same time.
+    /// Percentage of the fleet that may change at the same time.
     pub unavailable: usize,
-    /// A hub that does what it must not has done it by then: its next look is a second away at most, and agents poll twice a second.
+    /// Time in which the hub would have made a wrong step: it checks at least once a second, and agents poll twice a
+    /// second.
     pub watched: Duration,
 }
 
-/// What was seen.
+/// Results.
 #[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Outcome {
@@ -70,10 +72,10 @@ pub struct Outcome {
     pub kills: u32,
     /// Entries that reached simulated clusters.
     pub arrivals: usize,
-    /// Simulated clusters that were reached within one soak, at the most.
+    /// Maximum number of simulated clusters that were reached within one soak.
     pub most_on_their_way: usize,
     pub allowed: usize,
-    /// Seconds.
+    /// Duration in seconds.
     pub scenes: BTreeMap<String, f64>,
 }
 
@@ -84,16 +86,16 @@ struct Stage<'a> {
     repository: Repository,
     names: Vec<String>,
     real: usize,
-    /// Of the first canary.
+    /// Client of the first canary.
     canary: kube::Client,
-    /// Entries in the account that were looked at.
+    /// Number of entries in the records that were already checked.
     seen: usize,
     turn: u32,
-    /// Of the hub during rollouts, so far.
+    /// Number of kills of the hub during rollouts so far.
     kills: u32,
 }
 
-/// The scenes one after another on one fleet, with `planes` as its canaries.
+/// Plays the scenes one after another on one fleet, with `planes` as its canaries.
 pub async fn run(planes: &[&Plane], play: Play<'_>, mut progress: impl FnMut(&str)) -> Result<Outcome> {
     let mut begun = Instant::now();
     let mut stage = Stage::set(planes, play).await?;
@@ -132,7 +134,7 @@ pub async fn run(planes: &[&Plane], play: Play<'_>, mut progress: impl FnMut(&st
 }
 
 impl<'a> Stage<'a> {
-    /// A set that is new on all clusters.
+    /// A new set on all clusters.
     async fn set(planes: &[&Plane], play: Play<'a>) -> Result<Self> {
         let mut fleet = Fleet::start().await?;
         for (nth, plane) in planes.iter().enumerate() {
@@ -177,7 +179,7 @@ impl<'a> Stage<'a> {
         self.names.len() + self.real
     }
 
-    /// Clusters that may be on their way at the same time.
+    /// Maximum number of clusters that may change at the same time.
     fn most(&self) -> usize {
         self.all() * self.play.unavailable / 100
     }
@@ -201,7 +203,7 @@ impl<'a> Stage<'a> {
         self.until(set, "everywhere", |status| is(status, RolloutPhase::Complete) && status["updated"] == all).await
     }
 
-    /// A commit that changes a set's folder, and nothing of the other's.
+    /// A commit that changes only one set's folder.
     async fn commit(&mut self, sets: &[&str], course: Course) -> Result<()> {
         self.turn += 1;
         let map = config_map("a", &format!("turn-{}", self.turn));
@@ -221,7 +223,7 @@ impl<'a> Stage<'a> {
         self.fleet.reconcile("infra").await
     }
 
-    /// What has arrived since the last commit.
+    /// Entries that arrived since the last commit.
     fn news(&self) -> Vec<Arrival> {
         self.sim.ledger().split_off(self.seen)
     }
@@ -241,7 +243,7 @@ impl<'a> Stage<'a> {
         Ok(())
     }
 
-    /// Who was silent gets it when it is back, and never gets what was bad.
+    /// A silent cluster gets the change when it is back, but never a bad version.
     async fn its_fix_arrives_while_all_stands_still_and_a_tenth_is_silent(&mut self, kill: bool) -> Result<()> {
         let silent: BTreeSet<String> = self.names.iter().step_by(10).cloned().collect();
         self.sim.silence(silent.iter().map(String::as_str), true);
@@ -260,25 +262,25 @@ impl<'a> Stage<'a> {
         Ok(())
     }
 
-    /// Agents that go on saying that the version before is healthy.
+    /// Agents that keep reporting the previous version as healthy.
     async fn late_words_open_no_step(&mut self) -> Result<()> {
         self.sim.delay(self.names.iter().map(String::as_str), true);
         self.commit(&[SET], Course::Good).await?;
-        self.until_reached(1).await.context("the canaries were done, and nobody came after them")?;
+        self.until_reached(1).await.context("the canaries were done, but no cluster followed")?;
         tokio::time::sleep(self.play.watched + self.play.soak).await;
         ensure!(self.news().len() <= self.most(), "{} of at most {}", self.news().len(), self.most());
         self.sim.delay(self.names.iter().map(String::as_str), false);
         self.until_all_have(SET).await
     }
 
-    /// At any time of a rollout. Each cluster is handed each version once, and a bad one stays with the canaries.
+    /// Rules for any time of a rollout: each cluster gets each version once, and a bad version stays with the canaries.
     async fn the_hub_is_killed(&mut self, kills: u32, random: &mut StdRng) -> Result<()> {
         let mut left = kills;
         while left > 0 {
             self.commit(&[SET], Course::Good).await?;
             for _ in 0..KILLS_EACH.min(left) {
                 let so_far = self.news().len();
-                // Before the canaries are done, too.
+                // Also before the canaries are done.
                 let more = random.random_range(0..=self.most());
                 self.until_reached((so_far + more).min(self.names.len())).await?;
                 self.kill_hub().await?;
@@ -316,7 +318,7 @@ impl<'a> Stage<'a> {
         Ok(())
     }
 
-    /// Two sets on the same clusters, of one commit, of which one gets another template on its way.
+    /// Two sets on the same clusters roll out the same commit, and one of them gets another template meanwhile.
     async fn two_rollouts_cross(&mut self) -> Result<()> {
         self.create(OTHER).await?;
         self.until_all_have(OTHER).await?;
@@ -340,7 +342,8 @@ impl<'a> Stage<'a> {
         Ok(())
     }
 
-    /// The canaries are free of it. Forward, so that it seems over, and back; and back to before it was made.
+    /// The canaries are not frozen. The clock jumps forward, so that the freeze seems over, then back, and then to
+    /// before its creation.
     async fn the_clock_jumps_around_the_end_of_a_freeze(&mut self) -> Result<()> {
         let clock = Clock::new(&self.fleet.state_dir("clock"))?;
         self.fleet.hub.set_environment(clock.environment()?);
@@ -362,13 +365,13 @@ impl<'a> Stage<'a> {
         clock.set(JUMP)?;
         self.until_reached(1).await?;
         clock.set(0)?;
-        // What had begun by then gets there.
+        // Changes that started before the freeze are completed.
         tokio::time::sleep(self.play.watched).await;
         let begun = self.news().len();
         for off in [0, -JUMP] {
             clock.set(off)?;
             tokio::time::sleep(self.play.watched).await;
-            // Has everybody looked at.
+            // Make the hub check all services.
             let patch = Patch::Merge(json!({"spec": {"reason": format!("it is tried, {off} s off")}}));
             windows.patch("freeze", &PatchParams::default(), &patch).await?;
             tokio::time::sleep(self.play.watched).await;
@@ -393,7 +396,7 @@ impl<'a> Stage<'a> {
         .await
     }
 
-    /// Services of sets that stay.
+    /// Services of sets that must stay.
     async fn services(&self) -> Result<usize> {
         let services = self.fleet.api::<ServiceDeployment>().list(&ListParams::default().labels(SET_LABEL)).await?;
         Ok(services.items.iter().filter(|service| service.metadata.deletion_timestamp.is_none()).count())
@@ -401,7 +404,7 @@ impl<'a> Stage<'a> {
 
     async fn a_slip_in_labels_takes_few_and_stops_all_deletions(&mut self) -> Result<()> {
         self.fleet.release_prunes().await?;
-        // Somebody else's, which is to be deleted meanwhile.
+        // A service without a set, which is to be deleted meanwhile.
         self.fleet.deploy_with("app", "real-0", "infra", OTHER, json!({"deletionPolicy": "Delete"})).await?;
         self.fleet.until_condition("app", "Ready", "True", "").await?;
         let slipped: Vec<String> = self.names.iter().step_by(10).cloned().collect();
@@ -418,7 +421,7 @@ impl<'a> Stage<'a> {
         }
         self.fleet.api::<ServiceDeployment>().delete("app", &DeleteParams::default()).await?;
         tokio::time::sleep(self.play.watched).await;
-        // Of each set two, or 2 %.
+        // Two services of each set, or 2 %.
         let lost = 2 * self.all() - self.services().await?;
         ensure!(lost <= 2 * (self.all() / 50).max(2), "{lost} services were lost of {}", slipped.len());
         let maps: Api<ConfigMap> = Api::namespaced(self.canary.clone(), &self.fleet.namespace("app"));
@@ -440,7 +443,7 @@ impl<'a> Stage<'a> {
 
     async fn a_slip_in_the_selector_takes_nothing(&mut self) -> Result<()> {
         let select = |env: &str| Patch::Merge(json!({"spec": {"clusterSelector": {"matchLabels": {"env": env}}}}));
-        // It says so loudly.
+        // The hub reports it with ERROR.
         self.fleet.hub.tolerate("nothing is deleted in the fleet any more");
         let sets = self.fleet.api::<ServiceSet>();
         self.seen = self.sim.ledger().len();
@@ -468,7 +471,7 @@ fn of<'a>(account: &'a [Arrival], set: &str) -> impl Iterator<Item = &'a Arrival
     account.iter().filter(move |arrival| is_of(arrival, set))
 }
 
-/// Clusters that were reached within a time, at the most.
+/// Maximum number of clusters that were reached within a time.
 fn most_within<'a>(time: Duration, arrivals: impl Iterator<Item = &'a Arrival>) -> usize {
     let times: Vec<Instant> = arrivals.map(|arrival| arrival.at).collect();
     let within = |(nth, at): (usize, &Instant)| times[nth..].iter().take_while(|later| **later - *at < time).count();

@@ -7,7 +7,7 @@ use farwater_testkit::{Tools, process::bare_command};
 
 use crate::Fleet;
 
-/// `data` and `stringData` of a file, to one recipient.
+/// Encrypts `data` and `stringData` of a file for one recipient.
 pub fn encrypt(recipient: &str, plain: &str) -> Result<String> {
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("file.yaml");
@@ -19,7 +19,7 @@ pub fn encrypt(recipient: &str, plain: &str) -> Result<String> {
     Ok(String::from_utf8(output.stdout)?)
 }
 
-/// The recipient of a cluster, once its agent has shown it.
+/// The recipient of a cluster, once its agent has published it.
 pub async fn until_age_key(fleet: &Fleet, cluster: &str) -> Result<String> {
     fleet.until("the cluster's key to be shown", || async { Ok(age_key(fleet, cluster).ok()) }).await
 }

@@ -1,4 +1,4 @@
-//! A volume that is soon full.
+//! A volume that gets full.
 
 use std::{
     fs,
@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use farwater_testkit::{Node, process::bare_command};
 
-/// Larger than any volume here.
+/// Larger than any volume in the tests.
 const BALLAST: usize = 64 << 20;
 
 /// A small file system, unmounted when dropped.
@@ -18,17 +18,17 @@ pub struct Volume(PathBuf);
 impl Volume {
     /// # Errors
     ///
-    /// As `mount` says; only root may.
+    /// Those of `mount`, which only root may run.
     pub fn mount(place: &Path, size: &str) -> Result<Self> {
         fs::create_dir_all(place)?;
         run(mount(place, size))?;
         Ok(Self(place.to_owned()))
     }
 
-    /// Leaves no room, until the file that it names is deleted.
+    /// Fills the file system, until the returned file is deleted.
     pub fn fill(&self) -> PathBuf {
         let ballast = self.0.join("ballast");
-        // As much as fits: the error is the point.
+        // Write as much as fits. The error is expected.
         let _ = fs::write(&ballast, vec![0; BALLAST]);
         ballast
     }
@@ -36,37 +36,37 @@ impl Volume {
 
 impl Drop for Volume {
     fn drop(&mut self) {
-        // Lazily: a killed program may still hold it for a moment.
+        // Unmount lazily, because a killed program may still hold it for a moment.
         let _ = Command::new("umount").arg("-l").arg(&self.0).status();
     }
 }
 
-/// The same on a node, whose mounts nobody else sees and end with it.
+/// A small file system on a node. Its mount is only visible there and ends with the node.
 pub struct NodeVolume<'a> {
     node: &'a Node,
     ballast: PathBuf,
 }
 
 impl<'a> NodeVolume<'a> {
-    /// Over a folder of the node.
+    /// Mounts it over a folder of the node.
     pub fn mount(node: &'a Node, place: &Path, size: &str) -> Result<Self> {
         run(node.command(&mount(place, size)))?;
         Ok(Self { node, ballast: place.join("ballast") })
     }
 
-    /// Leaves no room.
+    /// Fills the file system.
     pub fn fill(&self) -> Result<()> {
         let mut fill = bare_command("dd");
         fill.arg("if=/dev/zero").arg(format!("of={}", self.ballast.display()));
         fill.args(["bs=1M", &format!("count={}", BALLAST >> 20)]);
-        // As much as fits: the error is the point.
+        // Write as much as fits. The error is expected.
         let output = self.node.command(&fill).output().context("run dd")?;
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         ensure!(said.contains("No space left on device"), "the volume is not full: {said}");
         Ok(())
     }
 
-    /// Makes room again.
+    /// Frees the space again.
     pub fn empty(&self) -> Result<()> {
         let mut remove = bare_command("rm");
         remove.arg(&self.ballast);

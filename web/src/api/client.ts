@@ -1,14 +1,14 @@
-// Requests to the hub that served this page. The token lives in this tab's memory and sessionStorage, goes into one
-// header, and is never part of an address.
+// Requests to the hub that served this page. The token stays in this tab's memory and sessionStorage. It is sent in one
+// header and is never part of a URL.
 
 import type { List, Status, WatchEvent } from "./kinds";
 import { readLines } from "./lines";
 
 export const FARWATER = "/apis/farwater.dev/v1alpha1";
 const PAGE = 500;
-/** The hub ends a watch after this; a new one goes on from the last version. */
+/** The hub ends a watch after this time. The next watch continues from the last version. */
 const WATCH_SECONDS = 300;
-/** Silence after which a stream is taken for dead: the hub sends bookmarks far more often. */
+/** A stream that is silent for this long is considered dead. The hub sends bookmarks far more often. */
 const SILENCE_MS = 100_000;
 
 export class ApiError extends Error {
@@ -34,7 +34,7 @@ export class Client {
     return (await this.send(path, { signal: signal ?? null })).json() as Promise<T>;
   }
 
-  /** Whose token it is. */
+  /** Name of the token's user. */
   async whoAmI(): Promise<string> {
     const review = { apiVersion: "authentication.k8s.io/v1", kind: "SelfSubjectReview" };
     const response = await this.send("/apis/authentication.k8s.io/v1/selfsubjectreviews", {
@@ -46,7 +46,7 @@ export class Client {
     return answer.status?.userInfo?.username ?? "unknown";
   }
 
-  /** Every object, page by page, with the version to watch from. */
+  /** Lists every object, page by page, and returns the version to watch from. */
   async list<T>(path: string, signal: AbortSignal): Promise<{ items: T[]; version: string }> {
     const items: T[] = [];
     let version = "";
@@ -62,7 +62,7 @@ export class Client {
     return { items, version };
   }
 
-  /** Events until the hub ends the stream; throws where the connection breaks or falls silent. */
+  /** Yields events until the hub ends the stream. Throws if the connection breaks or falls silent. */
   async *watch<T>(path: string, version: string, signal: AbortSignal, onOpen: () => void): AsyncGenerator<WatchEvent<T>> {
     const silence = new AbortController();
     let timer = 0;
@@ -92,7 +92,7 @@ export class Client {
   }
 }
 
-/** A path may have a selector already. */
+/** Appends a query. The path may already have a selector. */
 function withQuery(path: string, query: URLSearchParams): string {
   return `${path}${path.includes("?") ? "&" : "?"}${query}`;
 }

@@ -17,13 +17,13 @@ const event = (type: "ADDED" | "MODIFIED" | "DELETED", object: Resource): Action
 const names = (state: Collection<Resource>) => [...state.items.values()].map((one) => one.metadata.name);
 
 describe("a collection", () => {
-  it("is loading until it is listed, and says why it takes so long", () => {
+  it("is loading until it is listed, and says why that fails", () => {
     expect(play().phase).toBe("loading");
     const state = play({ type: "disconnected", trouble: "the hub can't be reached" });
     expect(state).toMatchObject({ phase: "loading", trouble: "the hub can't be reached" });
   });
 
-  it("follows what is added, changed and deleted", () => {
+  it("follows added, changed and deleted objects", () => {
     const state = play(
       listed("5", resource("web", "3"), resource("old", "4")),
       event("ADDED", resource("new", "6")),
@@ -35,7 +35,7 @@ describe("a collection", () => {
     expect(state.version).toBe("8");
   });
 
-  it("goes on from a bookmark's version and changes nothing else", () => {
+  it("continues from a bookmark's version and changes nothing else", () => {
     const before = play(listed("5", resource("web", "3")));
     const after = reduce(before, {
       type: "event",
@@ -46,26 +46,26 @@ describe("a collection", () => {
     expect(after.items).toBe(before.items);
   });
 
-  it("keeps what it has while the hub is away, and is live again with the first word", () => {
+  it("keeps its objects while the hub is away, and is live again with the first event", () => {
     const away = play(listed("5", resource("web", "3")), { type: "disconnected", trouble: "gone" });
     expect(away).toMatchObject({ phase: "disconnected", trouble: "gone", heardAt: 1 });
     expect(names(away)).toEqual(["web"]);
     expect(reduce(away, event("MODIFIED", resource("web", "6")))).toMatchObject({ phase: "live", trouble: "" });
   });
 
-  it("forgets what is gone when it is listed again", () => {
+  it("forgets deleted objects when it is listed again", () => {
     const state = play(listed("5", resource("web", "3"), resource("gone", "4")), listed("900", resource("web", "3")));
     expect(names(state)).toEqual(["web"]);
     expect(state.version).toBe("900");
   });
 
-  it("does not let a repeated event take time back", () => {
+  it("ignores a repeated, older event", () => {
     const state = play(listed("10", resource("web", "10")), event("MODIFIED", resource("web", "9")));
     expect(state.items.get("uid-web")?.metadata.resourceVersion).toBe("10");
     expect(state.version).toBe("10");
   });
 
-  it("shows nothing that it may no longer read", () => {
+  it("shows nothing that the user may no longer read", () => {
     const state = play(listed("5", resource("web", "3")), { type: "refused", trouble: "forbidden" });
     expect(state).toMatchObject({ phase: "refused", trouble: "forbidden" });
     expect(names(state)).toEqual([]);

@@ -1,26 +1,26 @@
-// What is known of one collection, as a pure function of what was listed and heard.
+// The state of one collection, as a pure function of its lists and watch events.
 
 import type { Resource, WatchEvent } from "./kinds";
 
 export type Phase =
-  /** Nothing was listed yet. */
+  /** The first list has not arrived yet. */
   | "loading"
   /** Listed, and a watch is open. */
   | "live"
-  /** What is shown was true at `heardAt`; the connection is being made again. */
+  /** The objects are as of `heardAt`. The page is reconnecting. */
   | "disconnected"
-  /** The hub does not let this token read it. */
+  /** The token may not read this collection. */
   | "refused";
 
 export interface Collection<T extends Resource> {
   phase: Phase;
-  /** By uid. */
+  /** Objects by uid. */
   items: ReadonlyMap<string, T>;
-  /** The version that a watch goes on from. */
+  /** Resource version that the next watch continues from. Empty: never listed. */
   version: string;
-  /** When the hub last said anything, by this machine's clock. */
+  /** Time of the hub's last answer or event, by this machine's clock, in milliseconds. */
   heardAt: number;
-  /** Why it is not live, for people. */
+  /** Why the collection is not live, for people. Empty: it is, or is still loading. */
   trouble: string;
 }
 
@@ -46,7 +46,7 @@ export function reduce<T extends Resource>(state: Collection<T>, action: Action<
     case "event":
       return hear(state, action.event, action.at);
     case "disconnected":
-      // Before the first list there is nothing to show: it stays loading, and says why it takes so long.
+      // Without a first list there are no objects to show, so the phase stays "loading" and `trouble` says why.
       return { ...state, phase: state.version ? "disconnected" : "loading", trouble: action.trouble };
     case "refused":
       return { ...empty<T>(), phase: "refused", trouble: action.trouble };
@@ -59,7 +59,7 @@ function hear<T extends Resource>(state: Collection<T>, event: WatchEvent<T>, at
   const heard = { ...state, phase: "live" as const, heardAt: at, trouble: "", version: newer(version, state.version) };
   if (event.type === "BOOKMARK") return heard;
   const known = state.items.get(event.object.metadata.uid);
-  // A stream that was resumed may repeat itself; time never runs backwards here.
+  // A resumed stream may repeat events. An older event must not overwrite a newer object.
   if (known && isOlder(version, known.metadata.resourceVersion)) return heard;
   const items = new Map(state.items);
   if (event.type === "DELETED") items.delete(event.object.metadata.uid);
@@ -67,7 +67,7 @@ function hear<T extends Resource>(state: Collection<T>, event: WatchEvent<T>, at
   return { ...heard, items };
 }
 
-/** Farwater's versions are plain decimal numbers of any length. */
+/** Compares resource versions. The hub's are decimal numbers of any length. */
 export function isOlder(a: string, b: string): boolean {
   return a.length === b.length ? a < b : a.length < b.length;
 }

@@ -1,4 +1,4 @@
-// A collection kept up to date: list, then watch from its version, for ever.
+// Keeps a collection up to date: lists it, then watches from the version of the list until stopped.
 
 import { ApiError, type Client } from "./client";
 import { type Action, type Collection, empty, reduce } from "./collection";
@@ -10,7 +10,7 @@ const REFRESH_TIMEOUT_MS = 10_000;
 
 export class Feed<T extends Resource> {
   private state: Collection<T> = empty();
-  /** What listeners were told of last: a picture is drawn from one state. */
+  /** State that listeners were last notified of. Each render uses one state. */
   private published: Collection<T> = this.state;
   private readonly listeners = new Set<() => void>();
   private scheduled = false;
@@ -32,7 +32,7 @@ export class Feed<T extends Resource> {
     this.state = reduce(this.state, action);
     if (this.scheduled) return;
     this.scheduled = true;
-    // A burst of events makes one picture. Hidden tabs get no frames, so a timer does it.
+    // A burst of events leads to one render. The delay is a timer, because hidden tabs get no animation frames.
     setTimeout(() => {
       this.scheduled = false;
       this.published = this.state;
@@ -40,8 +40,8 @@ export class Feed<T extends Resource> {
     }, 50);
   }
 
-  /** Reads the whole collection again: what changes without waking a watch, such as when an agent was last heard. It
-   * also finds out within seconds that a hub which keeps its connections open no longer answers. */
+  /** Lists the collection again, for changes that wake no watch, such as the time when an agent last reported. It also
+   * detects within seconds that a hub which keeps its connections open no longer answers. */
   async refresh(signal: AbortSignal): Promise<void> {
     if (this.state.phase === "loading" || this.state.phase === "refused") return;
     const answered = await this.client
@@ -51,7 +51,7 @@ export class Feed<T extends Resource> {
       });
     const { items } = answered ?? { items: [] };
     for (const object of items) {
-      // What was deleted since the list was read must not come back; what was added comes through the watch.
+      // The watch may have deleted objects since the list was read: don't bring them back. It also reports new ones.
       if (!this.state.items.has(object.metadata.uid)) continue;
       this.act({ type: "event", event: { type: "MODIFIED", object }, at: Date.now() });
     }
@@ -86,7 +86,7 @@ export class Feed<T extends Resource> {
           continue;
         }
         this.act({ type: "disconnected", trouble: code ? trouble : "the hub can't be reached" });
-        // Jitter, so that a hub that comes back is not met by every page at once.
+        // Jitter, so that not every page reconnects to a restarted hub at the same moment.
         await sleep(retry * (0.5 + Math.random()), signal);
         retry = Math.min(retry * 2, LAST_RETRY_MS);
       }

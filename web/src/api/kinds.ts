@@ -1,4 +1,4 @@
-// The resources as the API sends them: Kubernetes' envelope around the types that are written from the Rust ones.
+// Resources as the API sends them: Kubernetes' metadata around types that are generated from the Rust ones.
 
 import type {
   ClusterSpec,
@@ -33,7 +33,7 @@ export type Cluster = Resource<ClusterSpec, ClusterStatus>;
 export type Service = Resource<ServiceDeploymentSpec, ServiceDeploymentStatus>;
 export type ServiceSet = Resource<ServiceSetSpec, ServiceSetStatus>;
 
-/** A source of any kind: only how it does is looked at. */
+/** A source of any kind. The page reads only its conditions. */
 export type Source = Resource<unknown, { conditions?: Condition[] }>;
 export type Namespace = Resource;
 
@@ -42,7 +42,7 @@ export interface List<T> {
   items: T[] | null;
 }
 
-/** `metav1.Status`: what the API answers when it refuses. */
+/** `metav1.Status`: the API's answer to a refused request. */
 export interface Status {
   code?: number;
   reason?: string;
@@ -58,7 +58,7 @@ export function condition(conditions: Condition[] | undefined, type: string): Co
   return conditions?.find((one) => one.type === type);
 }
 
-/** `namespace/name`: how people and the command line name a resource. */
+/** `namespace/name`, as people and the CLI name a resource. */
 export function keyOf(resource: { metadata: ObjectMeta }): string {
   return `${resource.metadata.namespace ?? ""}/${resource.metadata.name}`;
 }

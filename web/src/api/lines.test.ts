@@ -15,15 +15,15 @@ async function linesOf(chunks: (string | Uint8Array)[]): Promise<string[]> {
   return lines;
 }
 
-it("puts lines together, wherever the network cut them", async () => {
+it("joins lines, wherever the network split them", async () => {
   expect(await linesOf(['{"a"', ':1}\n{"b":2}\n', "\n", '{"c":3}\n'])).toEqual(['{"a":1}', '{"b":2}', '{"c":3}']);
 });
 
-it("puts characters together that the network cut", async () => {
+it("joins characters that the network split", async () => {
   const bytes = new TextEncoder().encode('"é"\n');
   expect(await linesOf([bytes.slice(0, 2), bytes.slice(2)])).toEqual(['"é"']);
 });
 
-it("does not take a cut line for an event", async () => {
+it("ignores an incomplete last line", async () => {
   expect(await linesOf(['{"a":1}\n{"b":'])).toEqual(['{"a":1}']);
 });

@@ -1,4 +1,4 @@
-/** Lines of a stream as they become whole; what follows the last line break when the stream ends is cut off, not a line. */
+/** Yields the complete lines of a stream. Text after the last line break is an incomplete line and is dropped. */
 export async function* readLines(stream: ReadableStream<Uint8Array>): AsyncGenerator<string> {
   const reader = stream.getReader();
   const decoder = new TextDecoder();
@@ -12,7 +12,7 @@ export async function* readLines(stream: ReadableStream<Uint8Array>): AsyncGener
       for (const line of lines) if (line.trim()) yield line;
     }
   } finally {
-    // Leaving early frees the connection.
+    // A caller that stops early must free the connection.
     reader.cancel().catch(() => {});
   }
 }

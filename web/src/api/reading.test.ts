@@ -6,7 +6,7 @@ import { Reading } from "./reading";
 beforeEach(() => void vi.useFakeTimers());
 afterEach(() => void vi.useRealTimers());
 
-/** A reading of what `answers` give one after the other, the last of them for ever. */
+/** Starts a reading that gets the `answers` one after the other, and then the last one again and again. */
 function start(answers: (string | Error)[], isLooked = () => true) {
   const stop = new AbortController();
   let reads = 0;
@@ -19,7 +19,7 @@ function start(answers: (string | Error)[], isLooked = () => true) {
   return { reading, stop, reads: () => reads };
 }
 
-it("is read at once, and however often it is asked for only once in two seconds", async () => {
+it("reads at once, and then at most once in two seconds however often it is asked", async () => {
   const { reading, stop, reads } = start(["a", "b", "c"]);
   await vi.advanceTimersByTimeAsync(0);
   expect(reading.current()).toEqual({ value: "a" });
@@ -39,7 +39,7 @@ it("is read at once, and however often it is asked for only once in two seconds"
   expect(reads()).toBe(3);
 });
 
-it("is read again by itself only while somebody looks", async () => {
+it("reads again unasked only while the page is visible", async () => {
   let looked = false;
   const { reads } = start(["a"], () => looked);
   await vi.advanceTimersByTimeAsync(60_000);
@@ -49,7 +49,7 @@ it("is read again by itself only while somebody looks", async () => {
   expect(reads()).toBe(2);
 });
 
-it("keeps what it has while it can't be read, and says why", async () => {
+it("keeps its last value while reads fail, and says why they fail", async () => {
   const { reading } = start(["a", new ApiError(403, "not allowed"), new TypeError("network"), "b"]);
   await vi.advanceTimersByTimeAsync(0);
   for (const expected of [

@@ -1,16 +1,17 @@
-// What no watch tells, read again when something that it depends on has changed: never two at a time, and never without a rest.
+// A value that no watch reports. It is read again when something that it depends on has changed. Only one read runs at
+// a time, with a pause between reads.
 
 import { ApiError } from "./client";
 
-/** Between two reads, however often it is asked for. */
+/** Minimum pause between two reads, however often `ask` is called. */
 const REST_MS = 2000;
-/** Without being asked: what time alone changes. */
+/** Pause before a read without a call of `ask`. Such reads show changes that only time causes. */
 const QUIET_MS = 15_000;
 
 export interface Told<T> {
-  /** What was read last; it stays while the next read fails. */
+  /** The last value. It stays while later reads fail. */
   value?: T;
-  /** Why the last read failed, for people. */
+  /** Why the last read failed, for people. Absent: it succeeded. */
   trouble?: string;
 }
 
@@ -20,7 +21,7 @@ export class Reading<T> {
   private asked = false;
   private wake = () => {};
 
-  /** `isLooked`: whether somebody sees what is read without being asked for. */
+  /** `isLooked`: whether the value is visible. If it isn't, it is read only when `ask` is called. */
   constructor(
     private readonly read: (signal: AbortSignal) => Promise<T>,
     private readonly isLooked: () => boolean = () => document.visibilityState === "visible",

@@ -7,11 +7,11 @@ const metadata = (name: string, annotations?: Record<string, string>) => ({ name
 const source = (name: string, status: string): Source => ({ metadata: metadata(name), spec: {}, status: { conditions: [{ type: "Ready", status, reason: "R", message: "", lastTransitionTime: "2026-01-01T00:00:00Z" }] } });
 
 describe("notices that need a person to act", () => {
-  it("is nothing where all is well", () => {
+  it("are absent while all is well", () => {
     expect(attention([{ metadata: metadata("farwater-admin"), spec: {} }], [source("infra", "True"), source("new", "Unknown")], [])).toEqual([]);
   });
 
-  it("is the brake, held prunes and sources that fail", () => {
+  it("name paused deletions, held prunes and failing sources", () => {
     const braked: Namespace = { metadata: metadata("farwater-admin", { "farwater.dev/freeze-prunes": "prunes of 3 services" }), spec: {} };
     const held = { metadata: metadata("web"), spec: {}, status: { heldPrune: { count: 3 } } } as unknown as Service;
     const sources = ["d", "b", "c", "a"].map((name) => source(name, "False"));

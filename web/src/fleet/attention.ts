@@ -1,17 +1,17 @@
-// Notices about the fleet that need a person to act. Pure: the page and its tests use the same functions.
+// Notices about the fleet that need a person to act. Pure, so that the page and its tests use the same functions.
 
 import { condition, type Namespace, type Service, type Source } from "../api/kinds";
 import type { State } from "./health";
 
-/** Of the hub's own namespace: no deletion in the whole fleet until it is taken off. */
+/** Annotation of the hub's own namespace. While it is set, no cluster of the fleet deletes anything. */
 const FREEZE_PRUNES = "farwater.dev/freeze-prunes";
-/** Sources that are named in one sentence. */
+/** Maximum number of sources that a notice names. */
 const NAMED = 3;
 
 export interface Notice {
   state: State;
   text: string;
-  /** The state of services that a click filters by. */
+  /** State that a click filters the services by. Absent: the notice has no filter. */
   filter?: State;
   command?: string;
 }
@@ -35,7 +35,7 @@ export function attention(namespaces: Iterable<Namespace>, sources: Iterable<Sou
   return notices;
 }
 
-/** Worst first, then by name. */
+/** Sorts the items: worst first, then by name. */
 export function worstFirst<T>(items: Iterable<T>, rank: (item: T) => number, name: (item: T) => string): T[] {
   const ranked = [...items].map((item) => ({ item, rank: rank(item), name: name(item) }));
   return ranked.sort((a, b) => a.rank - b.rank || a.name.localeCompare(b.name)).map(({ item }) => item);

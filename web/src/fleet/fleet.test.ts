@@ -47,32 +47,32 @@ describe("a service", () => {
     expect(judgeService(service("web", conditions && [...conditions])).state).toBe(state);
   });
 
-  it("that a person suspended is called so", () => {
+  it("that a person suspended is shown as suspended", () => {
     const suspended = service("web", [condition("Ready", "Unknown")]);
     suspended.spec.suspend = true;
     expect(judgeService(suspended)).toMatchObject({ state: "held", word: "suspended" });
   });
 
-  it("that is being deleted is on its way, whatever it was", () => {
+  it("that is being deleted is progressing, whatever its conditions say", () => {
     const deleted = service("web", [condition("Ready", "True")]);
     deleted.metadata.deletionTimestamp = "2026-01-01T00:00:00Z";
     expect(judgeService(deleted)).toMatchObject({ state: "progressing", word: "being deleted" });
   });
 });
 
-it("tells a cluster that fell silent from one that never joined", () => {
+it("distinguishes a silent cluster from one that never joined", () => {
   expect(judgeCluster(cluster("a", "b")).word).toBe("never joined");
   const silent = { agentVersion: "0.1.0", conditions: [condition("Ready", "False", "not heard for 5m")] };
   expect(judgeCluster(cluster("a", "b", silent))).toMatchObject({ state: "failed", word: "silent" });
 });
 
-it("takes a refused object for failed, whatever its health was", () => {
+it("shows a refused object as failed, whatever its health", () => {
   const report = { group: "", version: "v1", kind: "Service", name: "web", sync: "Refused", health: "Current" } as const;
   expect(judgeObject(report).state).toBe("failed");
   expect(count([judgeObject(report)])).toMatchObject({ failed: 1, healthy: 0 });
 });
 
-it("places services as the hub does: own namespace, then the administrators', then by name alone", () => {
+it("finds a service's cluster as the hub does: own namespace, admin namespace, then the bare name", () => {
   const places = place(
     [cluster("farwater-admin", "east"), cluster("team-b", "east")],
     [
@@ -89,8 +89,8 @@ it("places services as the hub does: own namespace, then the administrators', th
   ]);
 });
 
-describe("text from elsewhere", () => {
-  it("loses what would hide or reorder it", () => {
+describe("external text", () => {
+  it("loses characters that would hide or reorder text", () => {
     expect(plain("a\u001b[31mb\u202ec\u0000")).toBe("a [31mb c ");
   });
 
@@ -102,7 +102,7 @@ describe("text from elsewhere", () => {
     );
   });
 
-  it("is a short revision only where it is a commit", () => {
+  it("is shortened only if it is a commit", () => {
     const commit = "a1".repeat(20);
     expect(shortRevision(`main@sha1:${commit}`)).toBe("main@a1a1a1a1a1a1");
     expect(shortRevision(commit)).toBe("a1a1a1a1a1a1");
@@ -119,7 +119,7 @@ describe("text from elsewhere", () => {
   });
 });
 
-it("shows a service account the namespace that it lives in", () => {
+it("finds the home namespace of a service account", () => {
   expect(homeNamespace("system:serviceaccount:team-a:viewer")).toBe("team-a");
   expect(homeNamespace("admin")).toBeUndefined();
   expect(isNamespace("team-a")).toBe(true);

@@ -1,4 +1,4 @@
-// What a resource's state is called and looks like: pure, so that the page, its counts and its tests agree.
+// The state of each resource, its word and its message. Pure, so that the page, its counts and its tests agree.
 
 import type { ObjectReport } from "../api/generated";
 import { type Cluster, condition, type Service } from "../api/kinds";
@@ -20,7 +20,7 @@ export interface Verdict {
   state: State;
   /** One or two words. */
   word: string;
-  /** A sentence, or nothing where nothing needs to be said. */
+  /** One sentence. Empty: there is nothing to add. */
   message: string;
 }
 
@@ -30,7 +30,7 @@ export function judgeService(service: Service): Verdict {
   const holds = (type: string) => condition(conditions, type)?.status === "True";
   const message = ready?.message ?? "";
   if (service.metadata.deletionTimestamp) return { state: "progressing", word: "being deleted", message };
-  if (!ready) return { state: "unknown", word: "no status yet", message: "The hub has not looked at it yet." };
+  if (!ready) return { state: "unknown", word: "no status yet", message: "The hub has not reconciled this service yet." };
   if (ready.status === "True") return { state: "healthy", word: "healthy", message };
   if (ready.status === "Unknown" && service.spec.suspend) return { state: "held", word: "suspended", message };
   if (ready.status === "Unknown") return { state: "held", word: "held", message };
@@ -43,7 +43,7 @@ export function judgeCluster(cluster: Cluster): Verdict {
   const ready = condition(cluster.status?.conditions, "Ready");
   const message = ready?.message ?? "";
   if (ready?.status === "True") {
-    if (cluster.spec.suspend) return { state: "held", word: "suspended", message: "Changes are held." };
+    if (cluster.spec.suspend) return { state: "held", word: "suspended", message: "Changes to this cluster are held." };
     return { state: "healthy", word: "ready", message };
   }
   if (!cluster.status?.agentVersion && !cluster.status?.lastHeardTime) {
@@ -81,7 +81,7 @@ export function judgeObject(report: ObjectReport): Verdict {
   }
 }
 
-/** How many there are of each state. */
+/** Number of verdicts in each state. */
 export function count(verdicts: Iterable<Verdict>): Record<State, number> {
   const counts: Record<State, number> = { healthy: 0, progressing: 0, failed: 0, held: 0, unknown: 0 };
   for (const { state } of verdicts) counts[state] += 1;

@@ -1,22 +1,22 @@
-// Versions × clusters: who has which version, who wants which, and how far it is. Pure.
+// Versions × clusters: the version of each cluster, the version that it wants, and its progress. Pure.
 
 import type { Member, RolloutSurvey, VersionStage } from "../api/generated";
 import type { Standing } from "./rollout";
 
-/** Up to so many clusters each is a column of its own; beyond, columns are steps. */
+/** Maximum number of clusters with one column each. Larger sets have one column for each step. */
 export const COLUMNS_UP_TO = 32;
-/** Up to so many clusters all of them are read, in one answer. */
+/** Maximum number of clusters that are all read at once, in one response. */
 export const MEMBERS_UP_TO = 500;
-/** Of larger sets: clusters of one step that are read and drawn at once. */
+/** Page size for larger sets: clusters of one step that are read and drawn at once. */
 export const PAGE = 200;
 
 export interface Row {
-  /** Empty: nothing yet, or several versions. */
+  /** Empty: no version yet, or several versions. */
   revision: string;
   author: string;
-  /** How many versions it stands for. */
+  /** Number of versions that the row stands for. */
   versions: number;
-  /** By step. */
+  /** Stages by the name of their step. */
   stages: ReadonlyMap<string, VersionStage>;
 }
 
@@ -29,7 +29,7 @@ export function rowsOf(survey: RolloutSurvey): Row[] {
   }));
 }
 
-/** The rows that a cluster is in: with what it is to be, and, until it has that, with what it has. */
+/** Rows that show a cluster: the version that it wants, and its current version until it has the wanted one. */
 export function placesOf(member: Member): { revision: string; standing: Standing }[] {
   const { revision = "", wantedRevision = "", progress = "Waiting" } = member;
   if (!wantedRevision || wantedRevision === revision) return [{ revision, standing: progress }];
@@ -42,13 +42,13 @@ export interface Mark {
   standing: Standing;
 }
 
-/** Which row a version is in: of those that have no row of their own the last. */
+/** Index of a version's row. Versions without a row of their own share the last row. */
 export function rowIndex(rows: readonly Row[], revision: string): number {
   const found = rows.findIndex((row) => row.versions === 1 && row.revision === revision);
   return found >= 0 ? found : rows.findIndex((row) => row.versions > 1);
 }
 
-/** By row and step, in the order of names. A member whose version has come since it was counted is in no row yet. */
+/** Marks by row and step, sorted by cluster. A member whose version is newer than the survey's count has no row yet. */
 export function marksOf(rows: readonly Row[], members: readonly Member[]): Map<string, Mark[]>[] {
   const marks: Map<string, Mark[]>[] = rows.map(() => new Map<string, Mark[]>());
   const sorted = [...members].sort((a, b) => a.cluster.localeCompare(b.cluster));
@@ -70,7 +70,7 @@ export interface Group {
   members: Member[];
 }
 
-/** Clusters as columns: step by step, and by name. */
+/** Columns of clusters, by step and then by name. */
 export function columnsOf(survey: RolloutSurvey, members: readonly Member[]): Group[] {
   const groups: Group[] = survey.stages.map(({ step }) => ({ step, members: [] }));
   for (const member of members) groups.find(({ step }) => step === member.step)?.members.push(member);
@@ -78,7 +78,7 @@ export function columnsOf(survey: RolloutSurvey, members: readonly Member[]): Gr
   return groups.filter((group) => group.members.length > 0);
 }
 
-/** The name of a cluster; its namespace is worth a word only where there are several. */
+/** Name of a cluster, without its namespace. */
 export function clusterName(cluster: string): string {
   return cluster.split("/").pop() ?? cluster;
 }

@@ -1,16 +1,16 @@
 import { type Cluster, keyOf, type Service } from "../api/kinds";
 
-/** The administrators' namespace, whose clusters every namespace can name. */
+/** The admin namespace. Services of every namespace can refer to its clusters. */
 const ADMIN_NAMESPACE = "farwater-admin";
 
 export interface Place {
-  /** `namespace/name`, or the bare name where the cluster can't be read. */
+  /** `namespace/name`, or the bare name if the cluster can't be read. */
   key: string;
   cluster?: Cluster;
   services: Service[];
 }
 
-/** The hub's rule: the named namespace, or the service's own, then the administrators'. */
+/** Finds the cluster as the hub does: in the given namespace, or else in the service's own, then in the admin one. */
 export function clusterKey(service: Service, known: ReadonlySet<string>): string {
   const { name, namespace } = service.spec.clusterRef;
   if (namespace) return `${namespace}/${name}`;
@@ -20,7 +20,7 @@ export function clusterKey(service: Service, known: ReadonlySet<string>): string
   return known.has(shared) ? shared : name;
 }
 
-/** Clusters with their services; clusters that can't be read come last. */
+/** Clusters with their services. A cluster that can't be read is named by its services only. */
 export function place(clusters: Iterable<Cluster>, services: Iterable<Service>): Place[] {
   const places = new Map<string, Place>();
   for (const cluster of clusters) places.set(keyOf(cluster), { key: keyOf(cluster), cluster, services: [] });

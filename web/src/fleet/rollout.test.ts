@@ -41,13 +41,13 @@ describe("a set", () => {
     expect(judgeSet(set(rollout, conditions && [...conditions]))).toMatchObject({ state, word });
   });
 
-  it("that is being deleted is on its way, whatever it was", () => {
+  it("that is being deleted is progressing, whatever its conditions say", () => {
     const deleted = set({}, [condition("Ready", "True")]);
     deleted.metadata.deletionTimestamp = "2026-01-01T00:00:00Z";
     expect(judgeSet(deleted)).toMatchObject({ state: "progressing", word: "being deleted" });
   });
 
-  it("counts all clusters of its rollout, whatever has become of them", () => {
+  it("counts all clusters of its rollout, whatever their state", () => {
     expect(doneOf(set({ updated: 5, progressing: 1, failed: 2, deferred: 3, waiting: 4 }).status)).toEqual({ done: 5, all: 15 });
     expect(doneOf(undefined)).toEqual({ done: 0, all: 0 });
   });
@@ -59,14 +59,14 @@ describe("a stage", () => {
     [{ done: 2 }, "done", "done"],
     [{ done: 2, deferred: 1, still: 1 }, "done", "done"],
     [{ done: 2, waiting: 1 }, "waiting", "partly done"],
-    [{ waiting: 3 }, "waiting", "not begun"],
+    [{ waiting: 3 }, "waiting", "not started"],
     [{ done: 1, soaking: 1, waiting: 3 }, "moving", "progressing"],
     [{ done: 1, progressing: 1, failed: 1 }, "failed", "failed"],
   ] as const)("of %j is %s: %s", (some, state, word) => {
     expect([judgeStage(counts(some)), stageWord(counts(some))]).toEqual([state, word]);
   });
 
-  it("names what there is, the worst first", () => {
+  it("names the states that occur, worst first", () => {
     expect(tallies(counts({ done: 3, failed: 1, soaking: 2 }))).toEqual([
       { progress: "Failed", count: 1 },
       { progress: "Soaking", count: 2 },
@@ -77,13 +77,13 @@ describe("a stage", () => {
   });
 });
 
-it("says of the open step what its rollout does there", () => {
+it("notes at the open step what the rollout does there", () => {
   expect((["Progressing", "Halted", "Paused", "Complete", undefined] as const).map(stepNote)).toEqual(["open now", "stopped here", "paused here", "", ""]);
 });
 
 describe("the story of a rollout", () => {
   const survey = (rest: Partial<RolloutSurvey>): RolloutSurvey => ({ stages: [], versions: [], open: [], unavailable: 1, maxUnavailable: 3, ...rest });
-  it("names the cluster that stopped it, and what goes on", () => {
+  it("names the cluster that stopped it", () => {
     const broken = member("a", "canary", { standing: "failed: crashes" });
     const story = tellStory(set({ phase: "Halted", haltedBy: "fleet/a" }), survey({ open: [member("b", "rest"), broken] }));
     expect(story.headline).toBe("Rollout 7 is halted");
@@ -91,18 +91,18 @@ describe("the story of a rollout", () => {
     expect(tellStory(set({ phase: "Halted", haltedBy: "fleet/a" }), undefined).because).toBeUndefined();
   });
 
-  it("names whom the next step waits for", () => {
+  it("names the cluster that the next step waits for", () => {
     const waitsFor = member("b", "eu", { standing: "is healthy and soaks" });
     const story = tellStory(set({ phase: "Progressing", step: "eu" }), survey({ waitsFor }));
     expect(story).toEqual({ headline: "Rollout 7 is at step eu", because: { lead: "The next step waits for", member: waitsFor }, then: "1 of at most 3 clusters are unavailable." });
   });
 
-  it("says that there was none", () => {
-    for (const nothing of [set(undefined), set({ number: 0 })]) expect(tellStory(nothing, undefined).headline).toBe("Nothing was rolled out yet");
+  it("says that there is none yet", () => {
+    for (const nothing of [set(undefined), set({ number: 0 })]) expect(tellStory(nothing, undefined).headline).toBe("No rollout yet");
   });
 });
 
-it("offers the orders that mean something now, quoted", () => {
+it("offers the commands that make sense now, quoted", () => {
   const verbs = (phase: RolloutStatus["phase"]) => rolloutCommands(set({ phase })).map(({ command }) => command.replace("farwater rollout ", "").replace(" web -n team-a", ""));
   expect(verbs("Complete")).toEqual(["status --watch"]);
   expect(verbs("Halted")).toEqual(["status --watch", "promote --past halt --reason 'say why'", "abort --reason 'say why'"]);
@@ -115,8 +115,8 @@ it("offers the orders that mean something now, quoted", () => {
   expect(rolloutCommands(made)[0]?.command).toBe("farwater rollout status managednamespace/shop -n team-a --watch");
 });
 
-// A test of the command line parses each line of that file.
-it("prints no other commands than those that the command line is tested with", async () => {
+// A test of the CLI parses each line of `commands.txt`.
+it("prints only commands that the CLI is tested with", async () => {
   const phases = ["Complete", "Progressing", "Paused", "OnHold", "Halted", "RollingBack", "Aborted"] as const;
   const pinned = set({});
   pinned.spec.pin = { version: 3 };
@@ -129,7 +129,7 @@ it("prints no other commands than those that the command line is tested with", a
   await expect(`${all.join("\n")}\n`).toMatchFileSnapshot("commands.txt");
 });
 
-it("says what a set is pinned to, by a person, and why", () => {
+it("says which version a set is pinned to, by whom and why", () => {
   const pinned = set({});
   expect(pinNote(pinned)).toBe("");
   pinned.spec.pin = { version: 3, reason: "4 is slow" };
@@ -155,7 +155,7 @@ describe("versions and clusters", () => {
     maxUnavailable: 1,
   };
 
-  it("puts a cluster where it is going, and where it still is", () => {
+  it("shows a cluster at its wanted and at its current version", () => {
     expect(placesOf(member("a", "rest", { revision: "1", wantedRevision: "2", progress: "Waiting" }))).toEqual([
       { revision: "2", standing: "Waiting" },
       { revision: "1", standing: "Kept" },
@@ -165,7 +165,7 @@ describe("versions and clusters", () => {
     expect(placesOf(member("a", "rest"))).toEqual([{ revision: "", standing: "Waiting" }]);
   });
 
-  it("has a row for each version, and one for all older ones", () => {
+  it("have a row for each version, and one for all older ones", () => {
     const rows = rowsOf(survey);
     expect(rows.map(({ revision, author, versions }) => [revision, author, versions])).toEqual([
       ["2", "Ann", 1],
@@ -181,7 +181,7 @@ describe("versions and clusters", () => {
     expect(told).toEqual([["canary a:Done", "rest b:Waiting c:Waiting"], ["rest b:Kept"], ["rest c:Kept"]]);
   });
 
-  it("has columns step by step and by name", () => {
+  it("have columns by step and then by name", () => {
     const members = [member("c", "rest"), member("b", "rest"), member("a", "canary"), member("gone", "")];
     expect(columnsOf(survey, members).map(({ step, members: some }) => [step, some.map((one) => clusterName(one.cluster))])).toEqual([
       ["canary", ["a"]],

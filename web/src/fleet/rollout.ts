@@ -1,4 +1,4 @@
-// What is said of a set and of how its last change spreads: pure, so that the page and its tests agree.
+// Words and sentences about a set and its last rollout. Pure, so that the page and its tests agree.
 
 import type { Member, Progress, ProgressCounts, RolloutPhase, RolloutSurvey, ServiceSetStatus, Stage } from "../api/generated";
 import { condition, type ServiceSet } from "../api/kinds";
@@ -8,22 +8,22 @@ import { shellWord } from "./text";
 /** Worst first, as the hub sorts them. */
 export const PROGRESSES: readonly Progress[] = ["Failed", "Progressing", "Soaking", "Deferred", "Still", "Waiting", "Done"];
 
-/** Where a cluster is in a version's row: on its way to it, or with it while it waits for another. */
+/** State of a cluster in a version's row: its progress to that version, or `Kept` if it has it and wants another. */
 export type Standing = Progress | "Kept";
 
-/** What stands after a number: `12 done`. */
+/** Words after a number: `12 done`. */
 export const PROGRESS_WORDS: Record<Standing, string> = {
   Failed: "failed",
-  Progressing: "on the way",
+  Progressing: "progressing",
   Soaking: "healthy, soaking",
-  Deferred: "silent, passed over",
-  Still: "standing still",
+  Deferred: "silent, skipped",
+  Still: "not taking part",
   Waiting: "waiting",
   Done: "done",
-  Kept: "here, for another",
+  Kept: "has it, waits for another",
 };
 
-/** As in a bar that fills from the left. */
+/** Order of the parts of a bar that fills from the left. */
 export const BAR_ORDER: readonly Progress[] = ["Done", "Soaking", "Progressing", "Failed", "Deferred", "Still", "Waiting"];
 
 const FIELDS: Record<Progress, keyof ProgressCounts> = {
@@ -41,7 +41,7 @@ export interface Tally {
   count: number;
 }
 
-/** Those that are more than none. */
+/** The counts that are not zero, in the given order. */
 export function tallies(counts: ProgressCounts, order = PROGRESSES): Tally[] {
   return order.map((progress) => ({ progress, count: counts[FIELDS[progress]] })).filter(({ count }) => count > 0);
 }
@@ -50,7 +50,7 @@ export function total(counts: ProgressCounts): number {
   return PROGRESSES.reduce((sum, progress) => sum + counts[FIELDS[progress]], 0);
 }
 
-/** Over all stages. */
+/** Sum over all stages. */
 export function countAll(stages: readonly Stage[]): ProgressCounts {
   const sum: ProgressCounts = { done: 0, soaking: 0, progressing: 0, failed: 0, deferred: 0, waiting: 0, still: 0 };
   for (const { counts } of stages) for (const field of Object.values(FIELDS)) sum[field] += counts[field];
@@ -59,7 +59,7 @@ export function countAll(stages: readonly Stage[]): ProgressCounts {
 
 export type StageState = "empty" | "failed" | "moving" | "waiting" | "done";
 
-/** What a stage as a whole is: of a step nobody waits for who is passed over or stands still. */
+/** State of a whole stage. Clusters that are skipped or don't take part delay no stage. */
 export function judgeStage(counts: ProgressCounts): StageState {
   if (total(counts) === 0) return "empty";
   if (counts.failed > 0) return "failed";
@@ -71,11 +71,11 @@ const STAGE_WORDS: Record<StageState, string> = {
   empty: "no clusters",
   failed: "failed",
   moving: "progressing",
-  waiting: "not begun",
+  waiting: "not started",
   done: "done",
 };
 
-/** A stage that waits is not begun only where nobody in it has got through. */
+/** The word for a stage. A waiting stage with clusters that are done is "partly done". */
 export function stageWord(counts: ProgressCounts): string {
   const state = judgeStage(counts);
   return state === "waiting" && counts.done > 0 ? "partly done" : STAGE_WORDS[state];
@@ -96,7 +96,7 @@ export function judgeSet(set: ServiceSet): Verdict {
   const ready = condition(status?.conditions, "Ready");
   const message = ready?.message ?? "";
   if (set.metadata.deletionTimestamp) return { state: "progressing", word: "being deleted", message };
-  if (!ready) return { state: "unknown", word: "no status yet", message: "The hub has not looked at it yet." };
+  if (!ready) return { state: "unknown", word: "no status yet", message: "The hub has not reconciled this set yet." };
   const braked = condition(status?.conditions, "Braked");
   if (braked?.status === "True") return { state: "held", word: "braked", message: braked.message };
   const phase = status?.rollout?.phase ?? "Complete";
@@ -119,7 +119,7 @@ export function judgeSet(set: ServiceSet): Verdict {
   }
 }
 
-/** What is said of the step that is open; empty: nothing moves, or another way. */
+/** Note beside the open step. Empty: the rollout has no open step, or is on hold, rolling back or aborted. */
 export function stepNote(phase: RolloutPhase | undefined): string {
   switch (phase) {
     case "Progressing":
@@ -133,7 +133,7 @@ export function stepNote(phase: RolloutPhase | undefined): string {
   }
 }
 
-/** Clusters that a rollout counts, and those of them that are done. */
+/** Number of clusters in a rollout, and how many of them are done. */
 export function doneOf(status: ServiceSetStatus | undefined): { done: number; all: number } {
   const rollout = status?.rollout;
   if (!rollout) return { done: 0, all: 0 };
@@ -141,35 +141,35 @@ export function doneOf(status: ServiceSetStatus | undefined): { done: number; al
   return { done: updated, all: updated + progressing + failed + deferred + waiting };
 }
 
-/** What of a rollout is told first. */
+/** The first sentences about a rollout. */
 export interface Story {
   headline: string;
-  /** The cluster that it is about, and how that is brought in. */
+  /** The cluster that delays or stopped the rollout, and the words before its name. */
   because?: { lead: string; member: Member };
-  /** What goes on by itself, or what somebody can do. */
+  /** What happens next, or what a person can do. May be empty. */
   then: string;
 }
 
 export function tellStory(set: ServiceSet, survey: RolloutSurvey | undefined): Story {
   const rollout = set.status?.rollout;
-  if (!rollout || rollout.number === 0) return { headline: "Nothing was rolled out yet", then: "The first rollout begins when a source has something for its clusters." };
+  if (!rollout || rollout.number === 0) return { headline: "No rollout yet", then: "The first rollout starts when a source has a version for the set's clusters." };
   const name = `Rollout ${rollout.number}`;
   const halted = survey?.open.find((member) => member.cluster === rollout.haltedBy);
   const broken = halted && { lead: "It was stopped by", member: halted };
   const waits = survey?.waitsFor && { lead: "The next step waits for", member: survey.waitsFor };
   switch (rollout.phase) {
     case "Complete":
-      return { headline: `${name} is complete`, then: rollout.deferred > 0 ? "Silent clusters get it when they are heard." : "" };
+      return { headline: `${name} is complete`, then: rollout.deferred > 0 ? "Silent clusters are updated when they report again." : "" };
     case "Halted":
-      return { headline: `${name} is halted`, ...(broken && { because: broken }), then: "The others keep what they have. A newer version goes to the broken clusters first; promote goes on as it is." };
+      return { headline: `${name} is halted`, ...(broken && { because: broken }), then: "The other clusters keep their version. A newer version goes to the failed clusters first. To continue with this version, promote it." };
     case "RollingBack":
-      return { headline: `${name} goes back`, ...(broken && { because: broken }), then: "What has changed gets again what was healthy before." };
+      return { headline: `${name} is rolling back`, ...(broken && { because: broken }), then: "Changed clusters return to the last healthy version." };
     case "Aborted":
-      return { headline: `${name} was aborted`, then: "What had changed was taken back. A newer version, or promote, goes on." };
+      return { headline: `${name} was aborted`, then: "Changed clusters were rolled back. To continue, release a newer version or promote this one." };
     case "Paused":
-      return { headline: `${name} is paused`, then: "Nothing is begun and nothing taken back until it is resumed." };
+      return { headline: `${name} is paused`, then: "No cluster is updated or rolled back until the rollout is resumed." };
     case "OnHold":
-      return { headline: `${name} is on hold`, then: "It begins when somebody promotes it." };
+      return { headline: `${name} is on hold`, then: "The rollout starts when it is promoted." };
     case "Progressing":
       return {
         headline: rollout.step ? `${name} is at step ${rollout.step}` : `${name} is progressing`,
@@ -179,7 +179,7 @@ export function tellStory(set: ServiceSet, survey: RolloutSurvey | undefined): S
   }
 }
 
-/** The version that a set is pinned to, by a person; empty: it follows its sources. */
+/** The version that a set is pinned to, by whom and why. Empty: the set follows its sources. */
 export function pinNote(set: ServiceSet): string {
   const pin = set.spec?.pin;
   if (!pin) return "";
@@ -188,22 +188,22 @@ export function pinNote(set: ServiceSet): string {
 }
 
 export interface Command {
-  /** What it is good for, as a beginning of a sentence. */
+  /** What the command does, in the imperative. */
   what: string;
   command: string;
 }
 
-/** What somebody can say of a set now. The page itself orders nothing. */
+/** Commands that make sense for a set now. The page itself changes nothing. */
 export function rolloutCommands(set: ServiceSet): Command[] {
   const { name, namespace, ownerReferences } = set.metadata;
   const maker = ownerReferences?.find((owner) => owner.kind === "ManagedNamespace");
   const scope = `${maker ? `managednamespace/${shellWord(maker.name)}` : shellWord(name)}${namespace ? ` -n ${shellWord(namespace)}` : ""}`;
   const reason = "--reason 'say why'";
-  const unpin = set.spec?.pin ? [{ what: "Unpin, and roll out what the sources have", command: `farwater rollback serviceset/${shellWord(name)}${namespace ? ` -n ${shellWord(namespace)}` : ""} --clear` }] : [];
-  const watch = { what: "The same in a terminal", command: `farwater rollout status ${scope} --watch` };
+  const unpin = set.spec?.pin ? [{ what: "Unpin, and roll out the latest version", command: `farwater rollback serviceset/${shellWord(name)}${namespace ? ` -n ${shellWord(namespace)}` : ""} --clear` }] : [];
+  const watch = { what: "Watch in a terminal", command: `farwater rollout status ${scope} --watch` };
   const pause = { what: "Pause", command: `farwater rollout pause ${scope} ${reason}` };
   const resume = { what: "Resume", command: `farwater rollout resume ${scope}` };
-  const abort = { what: "Abort, and roll back what has changed", command: `farwater rollout abort ${scope} ${reason}` };
+  const abort = { what: "Abort, and roll back changed clusters", command: `farwater rollout abort ${scope} ${reason}` };
   const promote = (what: string, past: string) => ({ what, command: `farwater rollout promote ${scope}${past} ${reason}` });
   switch (set.status?.rollout?.phase ?? "Complete") {
     case "Complete":
@@ -215,9 +215,9 @@ export function rolloutCommands(set: ServiceSet): Command[] {
     case "OnHold":
       return [...unpin, watch, promote("Start", ""), abort];
     case "Halted":
-      return [...unpin, watch, promote("Continue in spite of the failure", " --past halt"), abort];
+      return [...unpin, watch, promote("Continue despite the failure", " --past halt"), abort];
     case "RollingBack":
-      return [...unpin, watch, pause, promote("Continue in spite of the failure", " --past halt")];
+      return [...unpin, watch, pause, promote("Continue despite the failure", " --past halt")];
     case "Aborted":
       return [...unpin, watch, promote("Try again", " --past halt")];
   }

@@ -1,4 +1,4 @@
-/** A buoy on the water: what marks a safe way in. */
+/** The logo: a buoy on the water, which marks a safe channel. */
 export function Brand() {
   return (
     <span className="brand">

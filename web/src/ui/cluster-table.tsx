@@ -12,10 +12,10 @@ export function ClusterTable({ collection, places }: { collection: Collection<Cl
   return (
     <section aria-labelledby="clusters-title">
       <h2 id="clusters-title">Clusters</h2>
-      {collection.phase === "loading" && <p className="empty">Asking the hub for its clusters…</p>}
+      {collection.phase === "loading" && <p className="empty">Loading clusters…</p>}
       {collection.phase !== "loading" && collection.phase !== "refused" && known.length === 0 && (
         <p className="empty">
-          No cluster has been made. <code>farwater cluster join NAME</code> prints the command that joins one.
+          No clusters yet. <code>farwater cluster join NAME</code> prints the command that joins one.
         </p>
       )}
       {known.length > 0 && (

@@ -1,6 +1,6 @@
 import { useEffect, useState } from "react";
 
-/** The same thing in a terminal: shown, and copied by a click. */
+/** Shows the equivalent CLI command. A click copies it. */
 export function CopyCommand({ command }: { command: string }) {
   const [copied, setCopied] = useState(false);
   useEffect(() => {
@@ -9,7 +9,7 @@ export function CopyCommand({ command }: { command: string }) {
     return () => clearTimeout(timer);
   }, [copied]);
   const copy = () => {
-    // Without a secure context there is no clipboard; the text can still be selected.
+    // There is no clipboard outside a secure context. The text can still be selected.
     void navigator.clipboard?.writeText(command).then(() => setCopied(true));
   };
   return (

@@ -22,7 +22,7 @@ import { SetView } from "./set-view";
 import { Summary } from "./summary";
 import { ThemeButton } from "./theme";
 
-/** When an agent was last heard wakes no watch, so the clusters are read again this often while they are looked at. */
+/** A new `lastHeardTime` wakes no watch, so a visible page lists the clusters again at this interval. */
 const HEARD_REFRESH_MS = 15_000;
 
 interface Props {
@@ -49,7 +49,7 @@ export function Dashboard({ session, onChange, onLeave }: Props) {
   useKeyboard(set ? leave : clear);
   const left = useRef("");
   useEffect(() => {
-    // Who comes back from a set is where it was left, as soon as that is drawn.
+    // After a set is closed, focus its row again as soon as the row is drawn.
     const row = set ? null : document.getElementById(setRowId(left.current));
     if (row && document.activeElement === document.body) row.focus();
     if (set || row) left.current = set;
@@ -71,7 +71,7 @@ export function Dashboard({ session, onChange, onLeave }: Props) {
   const reveal = (key: string) => {
     clear();
     setOpen([...opened, key].filter((one, i, all) => all.indexOf(one) === i).join(","));
-    // The row is drawn by the time the frame after next begins.
+    // React draws the row before the frame after next.
     requestAnimationFrame(() => requestAnimationFrame(() => document.getElementById(rowId(key))?.focus()));
   };
 
@@ -81,10 +81,10 @@ export function Dashboard({ session, onChange, onLeave }: Props) {
         <Brand />
         <Pill collections={[clusters, services, sets]} />
         <span className="spacer" />
-        <span className="who" title="who the hub takes this token's bearer for">
+        <span className="who" title="the user that you are signed in as">
           {plain(session.user)}
           {session.namespace && (
-            <button type="button" className="chip" title="show every namespace" onClick={() => onChange({ token: session.token, user: session.user })}>
+            <button type="button" className="chip" title="show all namespaces" onClick={() => onChange({ token: session.token, user: session.user })}>
               {session.namespace} ×
             </button>
           )}
@@ -152,7 +152,8 @@ function useFeeds(session: Session, onLeave: (reason: string) => void) {
       gitFeed: new Feed<Source>(client, `${root}/gitrepositories`, signedOut),
       helmFeed: new Feed<Source>(client, `${root}/helmrepositories`, signedOut),
       ociFeed: new Feed<Source>(client, `${root}/ocirepositories`, signedOut),
-      // Only the hub's own, which says whether deletions are paused. A tenant may not read it, and sees no notice.
+      // Only the hub's own namespace: its annotation says whether deletions are paused. Tenants may not read it and see
+      // no notice.
       namespaceFeed: new Feed<Namespace>(client, "/api/v1/namespaces?fieldSelector=metadata.name%3Dfarwater-admin", signedOut),
     };
   }, [session.token, session.namespace, onLeave]);
@@ -199,7 +200,7 @@ function Refused({ collections }: { collections: Collection<Resource>[] }) {
       {refused.map((one) => (
         <p key={one.trouble}>{plain(one.trouble)}</p>
       ))}
-      <p>What you may not read is not shown. Sign in with a namespace that you may read, or ask for the right.</p>
+      <p>Resources that you may not read are not shown. Sign in with a namespace that you may read, or ask an administrator for access.</p>
     </div>
   );
 }

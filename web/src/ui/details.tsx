@@ -8,7 +8,7 @@ import { age, approveCommand, cliCommand, plain, sentence } from "../fleet/text"
 import { CopyCommand } from "./copy-command";
 import { Mark } from "./mark";
 
-/** What is behind a service's row: what it is, what the hub says, and every object. */
+/** Details below a service's row: its spec, its conditions and every object. */
 export function Details({ service, client, now }: { service: Service; client: Client; now: number }) {
   const { spec, status, metadata } = service;
   const held = status?.heldPrune;
@@ -28,7 +28,7 @@ export function Details({ service, client, now }: { service: Service; client: Cl
         <dt>Revision</dt>
         <dd className="mono">{plain(status?.appliedRevision) || "nothing applied yet"}</dd>
         {conditions.map((condition, index) => {
-          // Ready, Stalled and PruneHeld say the same sentence; once is enough.
+          // Ready, Stalled and PruneHeld may have the same message: show it once.
           const said = conditions.findIndex(({ message }) => message === condition.message) < index;
           return <Condition key={condition.type} {...condition} message={said ? "" : condition.message} since={age(condition.lastTransitionTime, now)} />;
         })}
@@ -46,10 +46,10 @@ export function Details({ service, client, now }: { service: Service; client: Cl
             ))}
           </ul>
           {frozen ? (
-            <p>No approval counts before an administrator has looked at the fleet.</p>
+            <p>Approvals have no effect until an administrator has reviewed the fleet.</p>
           ) : (
             <>
-              <p>To approve exactly this, and nothing that is added later:</p>
+              <p>To approve exactly these deletions, and none that are added later:</p>
               <CopyCommand command={approveCommand(metadata, held.digest)} />
             </>
           )}
@@ -80,7 +80,7 @@ interface Loaded {
   trouble?: string;
 }
 
-/** Read again whenever the service changed; what was read before stays until then. */
+/** Reads the objects again whenever the service changes. The previous objects stay until the answer arrives. */
 function useObjects(service: Service, client: Client): Loaded {
   const [loaded, setLoaded] = useState<Loaded>({});
   const { namespace = "", name, resourceVersion } = service.metadata;
@@ -113,7 +113,7 @@ function Objects({ service, client }: { service: Service; client: Client }) {
           The objects can&rsquo;t be read: {plain(trouble)}
         </p>
       )}
-      {!objects && !trouble && <p className="empty">Asking for the objects…</p>}
+      {!objects && !trouble && <p className="empty">Loading objects…</p>}
       {objects?.length === 0 && <p className="empty">The agent has reported no object yet.</p>}
       {rows.length > 0 && (
         <table className="objects" aria-label={`objects of ${plain(service.metadata.name)}`}>

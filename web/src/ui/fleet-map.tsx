@@ -4,9 +4,9 @@ import type { Place } from "../fleet/placement";
 import { plain } from "../fleet/text";
 import { Mark } from "./mark";
 
-/** Beyond this, a cluster's services are cells without names: the table below names them. */
+/** Clusters with more services show cells without names. The table below names them. */
 const NAMED_UP_TO = 24;
-/** Beyond this, the picture would be a wall: the rest is counted. */
+/** Maximum number of cells for a cluster. The remaining services are only counted. */
 const CELLS_UP_TO = 400;
 
 interface Props {
@@ -15,7 +15,7 @@ interface Props {
   onOpen: (key: string) => void;
 }
 
-/** The fleet as a picture: a card for each cluster, a cell for each service. Its table twins are below. */
+/** A map of the fleet: a card for each cluster, a cell for each service. The tables below show the same data. */
 export function FleetMap({ places, loading, onOpen }: Props) {
   if (places.length === 0) {
     return loading ? <div className="map skeleton" aria-hidden="true" /> : null;
@@ -53,7 +53,7 @@ function Card({ place, onOpen }: { place: Place; onOpen: (key: string) => void }
         </span>
         <span className={`word ${verdict.state}`}>{verdict.word}</span>
       </header>
-      {place.services.length === 0 && <p className="faint">No service is placed here.</p>}
+      {place.services.length === 0 && <p className="faint">No services on this cluster.</p>}
       <ul className={named ? "cells named" : "cells"}>
         {shown.map((service) => {
           const health = judgeService(service);

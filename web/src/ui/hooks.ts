@@ -9,7 +9,7 @@ export function useFeed<T extends Resource>(feed: Feed<T>): Collection<T> {
   return useSyncExternalStore(feed.subscribe, feed.current);
 }
 
-/** What is read as long as it is shown, and again with each other `version` of what it depends on. */
+/** Runs a reading while the component is shown, and reads again when `version`, which it depends on, changes. */
 export function useReading<T>(reading: Reading<T>, version: string): Told<T> {
   useEffect(() => {
     const stop = new AbortController();
@@ -18,14 +18,14 @@ export function useReading<T>(reading: Reading<T>, version: string): Told<T> {
   }, [reading]);
   const known = useRef(version);
   useEffect(() => {
-    // It is read at first without being asked for.
+    // `run` does the first read by itself.
     if (known.current !== version) reading.ask();
     known.current = version;
   }, [reading, version]);
   return useSyncExternalStore(reading.subscribe, reading.current);
 }
 
-/** The time, as often as ages need it. */
+/** The current time in milliseconds, updated every `everyMs`. */
 export function useNow(everyMs: number): number {
   const [now, setNow] = useState(Date.now);
   useEffect(() => {
@@ -35,7 +35,7 @@ export function useNow(everyMs: number): number {
   return now;
 }
 
-/** A value of the address, so that a view can be shared and survives a reload. */
+/** A value in the page's URL, so that a view can be shared and survives a reload. */
 export function useAddress(key: string): [string, (value: string) => void] {
   const read = useCallback(() => new URLSearchParams(location.search).get(key) ?? "", [key]);
   const [value, setValue] = useState(read);
@@ -58,7 +58,7 @@ export function useAddress(key: string): [string, (value: string) => void] {
   return [value, change];
 }
 
-/** Another view of the page; the browser's own way back leads out of it. */
+/** Opens another view of the page. The browser's back button leaves it. */
 export function go(query: string): void {
   history.pushState(null, "", query || location.pathname);
   dispatchEvent(new PopStateEvent("popstate"));

@@ -2,7 +2,7 @@ import { useEffect } from "react";
 
 export const FILTER_ID = "service-filter";
 
-/** `/` to filter, `j` and `k` between rows, `Esc` to clear, or to leave a view; never while somebody types. */
+/** Keys: `/` filters, `j` and `k` move between rows, `Esc` clears the filter or leaves a view. Ignored while typing. */
 export function useKeyboard(clear: () => void): void {
   useEffect(() => {
     const press = (event: KeyboardEvent) => {
@@ -12,7 +12,7 @@ export function useKeyboard(clear: () => void): void {
       if (typing) {
         if (event.key === "Escape") filter?.blur();
         if (event.key === "Enter" && event.target === filter) {
-          // Or the same key would also press the button that it moves to.
+          // Otherwise the same key press would also click the newly focused button.
           event.preventDefault();
           move(0, ".services [data-row]");
         }

@@ -3,17 +3,17 @@ import type { ReactNode } from "react";
 import { go } from "./hooks";
 
 interface Props {
-  /** Of the address, with its question mark; empty: the fleet. */
+  /** Query of the URL, with its question mark. Empty: the fleet. */
   query: string;
   children: ReactNode;
   id?: string;
   className?: string;
   title?: string;
-  /** Reached by `j` and `k`. */
+  /** Whether `j` and `k` move to the link. */
   row?: boolean;
 }
 
-/** A view of this page: an address as any other, without loading the page again. */
+/** A link to a view of this page. It has a URL, but a click does not reload the page. */
 export function Link({ query, row, children, ...rest }: Props) {
   return (
     <a
@@ -35,7 +35,7 @@ export function setQuery(key: string): string {
   return `?${new URLSearchParams({ set: key })}`;
 }
 
-/** A service on the fleet's view, opened. */
+/** The fleet view with the details of one service open. */
 export function serviceQuery(key: string): string {
   return `?${new URLSearchParams({ q: key, open: key })}`;
 }

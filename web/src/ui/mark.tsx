@@ -1,6 +1,6 @@
 import type { State } from "../fleet/health";
 
-/** A state as a shape: round is fine, half is on its way, pointed is broken, barred is held, open is not known. */
+/** A shape for each state: circle healthy, half circle progressing, diamond failed, bars held, dashed ring unknown. */
 export function Mark({ state, label }: { state: State; label?: string }) {
   const named = label ? { role: "img", "aria-label": label } : { "aria-hidden": true };
   return (

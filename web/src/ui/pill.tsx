@@ -3,10 +3,10 @@ import type { Resource } from "../api/kinds";
 import { age } from "../fleet/text";
 import { useNow } from "./hooks";
 
-/** Older than this, what is shown may mislead. */
+/** Data older than this may mislead. */
 const OLD_MS = 30_000;
 
-/** How fresh the page is: live, or how old and why. */
+/** Shows how fresh the page is: live, or its age and why it is not live. */
 export function Pill({ collections }: { collections: Collection<Resource>[] }) {
   const now = useNow(1000);
   const broken = collections.find((one) => one.phase === "disconnected");

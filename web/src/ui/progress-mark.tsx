@@ -1,8 +1,8 @@
 import { PROGRESS_WORDS, type Standing } from "../fleet/rollout";
 import { SHAPES } from "./mark";
 
-/** Where a cluster is, as a shape: a tick is done, a ring around one soaks, half is on its way, pointed is broken, barred stands
- * still, dashed is silent, open waits, a small dot is a version that is left. */
+/** A shape for each progress: filled tick done, ringed tick soaking, half circle progressing, diamond failed, bars not
+ * taking part, dashed ring silent, open ring waiting, small dot a version that the cluster is about to leave. */
 export function ProgressMark({ standing, size = 16 }: { standing: Standing; size?: number }) {
   return (
     <svg className={`mark ${CLASSES[standing]}`} viewBox="0 0 16 16" width={size} height={size} aria-hidden="true">
@@ -11,7 +11,7 @@ export function ProgressMark({ standing, size = 16 }: { standing: Standing; size
   );
 }
 
-/** The same shapes with their words: what colours repeat. */
+/** The shapes with their words. Colours only repeat them. */
 export function Legend({ standings }: { standings: readonly Standing[] }) {
   return (
     <ul className="legend" aria-label="Marks">

@@ -5,13 +5,14 @@ import { ProgressMark } from "./progress-mark";
 
 interface Props {
   survey: RolloutSurvey;
-  /** The step that is open; empty: all are. */
+  /** The open step. Empty: every step is open. */
   step: string;
-  /** Of that step; empty: nothing is said of it. */
+  /** Note beside the open step. Empty: no note. */
   note: string;
 }
 
-/** How a change goes through a set: one stage after the other, each with how far its clusters are. Its text is its own twin. */
+/** How a change spreads through a set: one stage after the other, each with the progress of its clusters. The text
+ * repeats everything that the bars show. */
 export function RolloutGraph({ survey, step, note }: Props) {
   const { stages } = survey;
   const all = countAll(stages);
@@ -58,7 +59,7 @@ function Stage({ name, counts, note }: { name: string; counts: ProgressCounts; n
 
 const WIDTH = 200;
 
-/** The picture of what the numbers beside it say. */
+/** Shows the numbers beside it as a bar. */
 export function StackedBar({ counts }: { counts: ProgressCounts }) {
   const number = total(counts);
   let at = 0;
@@ -67,7 +68,7 @@ export function StackedBar({ counts }: { counts: ProgressCounts }) {
       <rect width={WIDTH} height="8" className="ground" />
       {tallies(counts, BAR_ORDER).map(({ progress, count }) => {
         const x = at;
-        // One of ten thousand is seen as well.
+        // One cluster of ten thousand must still be visible.
         const width = Math.max(1, (count / number) * WIDTH);
         at += width;
         return <rect key={progress} x={x} width={width} height="8" className={`part ${progress.toLowerCase()}`} />;

@@ -14,7 +14,7 @@ import { useNow } from "./hooks";
 import { FILTER_ID } from "./keyboard";
 import { Mark } from "./mark";
 
-/** Rows that are drawn at once: more than anybody reads, few enough to be drawn in one frame. */
+/** Number of rows that are drawn at first, and added by each click: few enough to be drawn in one frame. */
 const STEP = 200;
 
 interface Props {
@@ -85,12 +85,12 @@ function select(all: Service[], filter: string, state: State | "", clusters: Rea
 }
 
 function Nothing({ phase, all, matching }: { phase: Collection<Service>["phase"]; all: number; matching: number }) {
-  if (phase === "loading") return <p className="empty">Asking the hub for its services…</p>;
+  if (phase === "loading") return <p className="empty">Loading services…</p>;
   if (phase === "refused" || matching > 0) return null;
   if (all > 0) return <p className="empty">No service matches. Esc clears the filter.</p>;
   return (
     <p className="empty">
-      Nothing is deployed yet. <code>farwater deploy GIT-URL --path FOLDER --cluster NAME</code> starts with a folder of a
+      Nothing is deployed yet. <code>farwater deploy GIT-URL --path FOLDER --cluster NAME</code> deploys a folder of a
       repository.
     </p>
   );
@@ -138,7 +138,7 @@ function Row({ service, cluster, open, now, onToggle }: { service: Service; clus
   const verdict = judgeService(service);
   const { status } = service;
   const key = keyOf(service);
-  // The cluster's namespace is worth a word only where it is another one.
+  // Show the cluster's namespace only if it differs from the service's.
   const foreign = cluster.includes("/") && !cluster.startsWith(`${service.metadata.namespace}/`) ? cluster.split("/")[0] : "";
   const moving = status?.assignedRevision && status.assignedRevision !== status.appliedRevision;
   return (

@@ -10,10 +10,10 @@ import { Bar } from "./cluster-table";
 import { Link, setQuery } from "./link";
 import { Mark } from "./mark";
 
-/** Rows that are drawn at once. */
+/** Number of rows that are drawn at first, and added by each click. */
 const STEP = 100;
 
-/** Sets, where there are any: who has none needs no table of them. */
+/** Table of the sets. Without any set there is no table. */
 export function SetTable({ collection }: { collection: Collection<ServiceSet> }) {
   const sets = useMemo(() => worstFirst(collection.items.values(), (set) => STATES.indexOf(judgeSet(set).state), keyOf), [collection.items]);
   const [limit, setLimit] = useState(STEP);

@@ -23,7 +23,7 @@ interface Props {
   client: Client;
 }
 
-/** One set: how far its last change has come, and where. */
+/** View of one set: the progress of its last rollout, by step and cluster. */
 export function SetView({ name, collection, client }: Props) {
   const set = useMemo(() => [...collection.items.values()].find((one) => keyOf(one) === name), [collection.items, name]);
   const title = useRef<HTMLHeadingElement>(null);
@@ -50,7 +50,7 @@ export function SetView({ name, collection, client }: Props) {
 }
 
 function Missing({ name, phase }: { name: string; phase: Collection<ServiceSet>["phase"] }) {
-  if (phase === "loading") return <p className="empty">Asking the hub for its sets…</p>;
+  if (phase === "loading") return <p className="empty">Loading service sets…</p>;
   if (phase === "refused") return null;
   return (
     <p className="empty">
@@ -102,8 +102,8 @@ function Rollout({ set, client }: { set: ServiceSet; client: Client }) {
       <Problems set={set} />
       {trouble && (
         <p role="alert" className="trouble">
-          How far each step is can&rsquo;t be read: {plain(trouble)}
-          {survey && " What is shown is older."}
+          The progress of the steps can&rsquo;t be read: {plain(trouble)}
+          {survey && " The progress below is older."}
         </p>
       )}
       {!survey && !trouble && <p className="empty">Counting clusters…</p>}
@@ -152,12 +152,12 @@ function Because({ story, now }: { story: Story; now: number }) {
   );
 }
 
-/** `failed: crashes` reads after a name as `is on its way` does. */
+/** The cluster's state as a predicate, such as `failed: crashes` or `is on its way`. It follows "which". */
 function standingOf(member: Member): string {
-  return (member.message || member.standing || "is being looked at").replace(/\.$/, "");
+  return (member.message || member.standing || "is not reconciled yet").replace(/\.$/, "");
 }
 
-/** What is wrong beside the rollout. */
+/** Problems of the set other than its rollout. */
 function Problems({ set }: { set: ServiceSet }) {
   const { clusters, errors = [], conditions = [] } = set.status ?? {};
   const braked = conditions.find(({ type, status }) => type === "Braked" && status === "True");
@@ -170,11 +170,11 @@ function Problems({ set }: { set: ServiceSet }) {
           <Mark state="held" /> {sentence(braked.message)}
         </p>
       )}
-      {leaving > 0 && !braked && <p>{leaving === 1 ? "1 cluster is" : `${leaving} clusters are`} selected no more and still have their service.</p>}
+      {leaving > 0 && !braked && <p>{leaving === 1 ? "1 cluster is no longer selected and still has its service." : `${leaving} clusters are no longer selected and still have their services.`}</p>}
       {failed > 0 && (
         <>
           <p>
-            <Mark state="failed" /> On {failed === 1 ? "1 cluster" : `${failed} clusters`} the service can&rsquo;t be made as the set says:
+            <Mark state="failed" /> The service can&rsquo;t be created or updated on {failed === 1 ? "1 cluster" : `${failed} clusters`}:
           </p>
           <ul>
             {errors.map(({ cluster, message }) => (
@@ -190,10 +190,10 @@ function Problems({ set }: { set: ServiceSet }) {
   );
 }
 
-/** Clusters that are named at first: what is worst, and a few of what only waits. */
+/** Number of clusters that are named at first: the worst, and a few that only wait. */
 const OPEN_SHOWN = 12;
 
-/** The clusters that are not done, the worst first. */
+/** Clusters that are not done, worst first. */
 function Open({ survey, namespace, now, all }: { survey: RolloutSurvey; namespace: string; now: number; all: number }) {
   const [whole, setWhole] = useState(false);
   if (survey.open.length === 0) return null;

@@ -43,7 +43,7 @@ export function SignIn({ notice, onEnter }: { notice: string; onEnter: (session:
           />
         </label>
         <label>
-          Namespace <span className="faint">(optional: only this one is shown)</span>
+          Namespace <span className="faint">(optional: show only this one)</span>
           <input
             name="namespace"
             autoComplete="off"
@@ -56,10 +56,10 @@ export function SignIn({ notice, onEnter }: { notice: string; onEnter: (session:
           {trouble}
         </div>
         <button type="submit" className="primary" disabled={busy || !token.trim()}>
-          {busy ? "Asking the hub…" : "Sign in"}
+          {busy ? "Signing in…" : "Sign in"}
         </button>
         <p className="faint">
-          The token stays in this tab. The administrator&rsquo;s is in <code>admin.kubeconfig</code>; others are made with{" "}
+          The token stays in this tab. The administrator&rsquo;s token is in <code>admin.kubeconfig</code>. For other tokens, run{" "}
           <code>kubectl create token NAME -n NAMESPACE</code>.
         </p>
       </form>
@@ -67,10 +67,10 @@ export function SignIn({ notice, onEnter }: { notice: string; onEnter: (session:
   );
 }
 
-/** Finds out whose token it is, and whether it may read every namespace or only its own. */
+/** Asks the hub for the token's user, and whether the user may read every namespace or only their own. */
 async function signIn(token: string, wanted: string): Promise<Session> {
-  if (/[^\x21-\x7e]/.test(token)) throw new Error("This is no token: tokens have no spaces or special characters.");
-  if (wanted && !isNamespace(wanted)) throw new Error(`"${wanted}" can't be a namespace.`);
+  if (/[^\x21-\x7e]/.test(token)) throw new Error("This is not a token: a token contains no spaces or special characters.");
+  if (wanted && !isNamespace(wanted)) throw new Error(`"${wanted}" is not a valid namespace.`);
   const client = new Client(token);
   const user = await client.whoAmI();
   if (wanted) return { token, user, namespace: wanted };
@@ -80,7 +80,7 @@ async function signIn(token: string, wanted: string): Promise<Session> {
   } catch (error) {
     if (!(error instanceof ApiError && error.code === 403)) throw error;
     const home = homeNamespace(user);
-    if (!home) throw new Error(`${user} may not read every namespace. Name the one to show.`);
+    if (!home) throw new Error(`${user} may not read every namespace. Enter the namespace to show.`);
     return { token, user, namespace: home };
   }
 }

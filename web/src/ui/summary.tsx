@@ -3,7 +3,7 @@ import { useEffect, useRef, useState } from "react";
 import { count, type State, STATES, type Verdict, WORDS } from "../fleet/health";
 import { Mark } from "./mark";
 
-/** Announcements at most this often: a screen reader is not a ticker. */
+/** Minimum time between two announcements, so that a screen reader does not speak all the time. */
 const ANNOUNCE_MS = 5000;
 
 interface Props {
@@ -36,7 +36,7 @@ export function Summary({ services, clusters, loaded, selected, onSelect }: Prop
         </strong>
         <span>services healthy</span>
       </div>
-      <div className="states" role="group" aria-label="Show services that are">
+      <div className="states" role="group" aria-label="Filter services by state">
         {STATES.filter((state) => counts[state] > 0 || state === selected).map((state) => (
           <button
             key={state}
@@ -54,7 +54,7 @@ export function Summary({ services, clusters, loaded, selected, onSelect }: Prop
   );
 }
 
-/** Says it to a screen reader, not too often. */
+/** Announces the sentence to screen readers, but not too often. */
 export function Announcer({ sentence }: { sentence: string }) {
   const [said, setSaid] = useState("");
   const last = useRef(0);

@@ -13,20 +13,20 @@ import { Legend, ProgressMark } from "./progress-mark";
 
 interface Props {
   client: Client;
-  /** Of the set, in the API. */
+  /** Path of the set in the API. */
   path: string;
   namespace: string;
   survey: RolloutSurvey;
 }
 
-/** What clusters are listed: of a small set all of them, of a large one those of one step, page by page, where somebody asks. */
+/** The clusters to list. A small set lists all of them. A large set lists one step, page by page, after a click. */
 interface Asked {
   step: string;
-  /** Where the pages before this one began, the first with nothing. */
+  /** Continue tokens of this page and of all pages before it. The first page's token is empty. */
   places: string[];
 }
 
-/** Versions × clusters. Small sets have a column for each cluster, larger ones one for each step. */
+/** Versions × clusters. Small sets have a column for each cluster, larger sets one for each step. */
 export function VersionMatrix({ client, path, namespace, survey }: Props) {
   const number = total(countAll(survey.stages));
   const small = number <= MEMBERS_UP_TO;
@@ -55,7 +55,7 @@ export function VersionMatrix({ client, path, namespace, survey }: Props) {
   );
 }
 
-/** The marks that mean something here. */
+/** The marks that occur in the survey. */
 function shownIn(survey: RolloutSurvey): Standing[] {
   const shown: Standing[] = tallies(countAll(survey.stages)).map(({ progress }) => progress);
   if (survey.versions.some((version) => version.stages.some((stage) => stage.kept))) shown.push("Kept");
@@ -106,7 +106,7 @@ function RowHead({ row, newest }: { row: Row; newest: boolean }) {
   );
 }
 
-/** A column for each cluster, below its step. */
+/** A table with a column for each cluster, below its step. */
 function ClusterColumns({ survey, rows, members, namespace }: { survey: RolloutSurvey; rows: Row[]; members: Member[]; namespace: string }) {
   const groups = useMemo(() => columnsOf(survey, members), [survey, members]);
   const all = groups.flatMap((group) => group.members.map((member, index) => ({ member, first: index === 0 })));
@@ -158,7 +158,7 @@ function ClusterColumns({ survey, rows, members, namespace }: { survey: RolloutS
 }
 
 function told(member: Member, standing: Standing): string {
-  const words = standing === "Kept" ? "has it, and waits for another" : plain(member.standing) || PROGRESS_WORDS[standing];
+  const words = standing === "Kept" ? "has this version and waits for another" : plain(member.standing) || PROGRESS_WORDS[standing];
   return `${plain(member.cluster)} ${words}`;
 }
 
@@ -175,12 +175,12 @@ interface StepsProps {
   survey: RolloutSurvey;
   rows: Row[];
   page: Page;
-  /** None: all clusters are listed. */
+  /** Undefined: all clusters are listed. */
   asked: Asked | undefined;
   onAsk: (asked: Asked) => void;
 }
 
-/** A column for each step: numbers, and a mark for each cluster that is listed. */
+/** A table with a column for each step: numbers, and a mark for each listed cluster. */
 function StepColumns({ survey, rows, page, asked, onAsk }: StepsProps) {
   const marks = useMemo(() => marksOf(rows, page.members), [rows, page.members]);
   const stages = survey.stages.filter((stage) => total(stage.counts) > 0);
@@ -256,7 +256,7 @@ function Tallied({ standing, count }: { standing: Standing; count: number }) {
   );
 }
 
-/** A picture of the numbers above, and for a mouse the names: what is not done is named in the table below. */
+/** Shows the numbers above as marks, with names as tooltips. The table below names the clusters that are not done. */
 function Marks({ marks }: { marks: Mark[] | undefined }) {
   if (!marks) return null;
   return (

@@ -1,6 +1,6 @@
-//! SPDX licence expressions, as far as crates use them: AND, OR, WITH, brackets, and the old `/` for OR.
+//! SPDX licence expressions, as far as crates use them: AND, OR, WITH, parentheses, and the old `/` for OR.
 
-/// Whether the expression can be met with licences that `allowed` accepts.
+/// Whether licences that `allowed` accepts satisfy the expression.
 pub fn is_satisfied(expression: &str, allowed: &dyn Fn(&str) -> bool) -> Result<bool, String> {
     let text = expression.replace('/', " OR ").replace('(', " ( ").replace(')', " ) ");
     let mut parser = Parser { tokens: text.split_whitespace().collect(), next: 0, allowed };
@@ -28,7 +28,7 @@ impl<'a> Parser<'a> {
         found
     }
 
-    /// OR binds weaker than AND.
+    /// Parses OR, which binds weaker than AND.
     fn any(&mut self) -> Result<bool, String> {
         let mut result = self.all()?;
         while self.take("OR") {
@@ -48,7 +48,7 @@ impl<'a> Parser<'a> {
     fn one(&mut self) -> Result<bool, String> {
         if self.take("(") {
             let result = self.any()?;
-            return if self.take(")") { Ok(result) } else { Err("a bracket is not closed".to_owned()) };
+            return if self.take(")") { Ok(result) } else { Err("a parenthesis is not closed".to_owned()) };
         }
         let licence = self.peek().ok_or("the expression ends too early")?;
         if matches!(licence, "OR" | "AND" | "WITH" | ")") {

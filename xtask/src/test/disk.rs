@@ -1,4 +1,4 @@
-//! Room on the disk, asked for before an hour is spent: a test that can't write fails with words that explain nothing.
+//! Checks for free disk space before a run. On a full disk, tests would fail after an hour with confusing errors.
 
 use std::path::Path;
 
@@ -6,12 +6,13 @@ use anyhow::{Context as _, Result, bail};
 use walkdir::WalkDir;
 
 const GIB: u64 = 1 << 30;
-/// What the target directory takes in the end (16 GiB), and the tools and the servers' files beside it.
+/// Space for the target directory at the end of a run (16 GiB), the tools, and the servers' files.
 const IN_ALL: u64 = 20 * GIB;
-/// Of an old target directory much is built anew, and tests write as much as ever.
+/// Space that a run needs with an existing target directory. Most of it is rebuilt, and the tests write as much as
+/// before.
 const AT_LEAST: u64 = 6 * GIB;
 
-/// Fails where the file system of `target` has no room for a whole run.
+/// Fails if the file system of `target` lacks the space for a whole run.
 pub fn require_room(target: &Path) -> Result<()> {
     let room = rustix::fs::statvfs(target).with_context(|| format!("ask how much room is at {}", target.display()))?;
     check(target, room.f_bavail * room.f_frsize, size(target))
@@ -22,7 +23,8 @@ fn check(target: &Path, free: u64, built: u64) -> Result<()> {
     if free < wanted {
         let (target, free, wanted) = (target.display(), free as f64 / GIB as f64, wanted / GIB);
         bail!(
-            "{free:.1} GiB are free at {target}, where builds and tests take up to {wanted}: make room (cargo clean, go clean -cache), or let CARGO_TARGET_DIR name a folder of a larger disk"
+            "{free:.1} GiB are free at {target}, but builds and tests need up to {wanted} GiB: free some space \
+             (cargo clean, go clean -cache), or set CARGO_TARGET_DIR to a folder on a larger disk"
         );
     }
     Ok(())
@@ -53,7 +55,7 @@ mod tests {
         std::fs::create_dir(folder.path().join("debug")).unwrap();
         std::fs::write(folder.path().join("debug/a"), [0; 1000]).unwrap();
         assert_eq!(size(folder.path()), 1000);
-        // What this machine has is no matter of a unit test; that it was asked is.
+        // The free space of this machine is unknown, so accept both results.
         let asked = require_room(folder.path()).err().map(|error| error.to_string());
         let place = folder.path().display().to_string();
         assert!(asked.is_none_or(|told| told.contains(" GiB are free at ") && told.contains(&place)));

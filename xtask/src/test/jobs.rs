@@ -1,4 +1,4 @@
-//! What is run: a test as a process of its own, or several in one process where they share what is costly to start.
+//! Jobs of a run: a single test in its own process, or several tests in one process that share an expensive setup.
 
 use std::{collections::BTreeMap, process::Command};
 
@@ -10,27 +10,27 @@ use super::{
     rules::{Book, Engine, Needs},
 };
 
-/// The crate whose black-box tests go through the hub's API and its controllers, which run on two engines.
+/// The crate with black-box tests of the hub's API and controllers, which run on two database engines.
 const HUB: &str = "hub";
-/// Those of e2e and of the agent are counted by their module, all others by their program.
+/// Packages whose tests are grouped by module. All other tests are grouped by program.
 const BY_MODULE: [&str; 2] = ["e2e", "agent"];
-/// Variables for running tests by hand; here they would silently change what is tested.
+/// Variables for running tests by hand. They are removed here, because they would silently change the tests.
 const BY_HAND: [&str; 5] =
     [postgres::CHOICE, "FARWATER_WRITE", "FARWATER_BIN_DIR", "JUDGE_COURSES", "FARWATER_ORDER_EVENTS"];
-/// Expected of a test of which no record says how long it took.
+/// Expected duration of a test without a recorded one.
 const UNKNOWN_SECONDS: f64 = 2.0;
 
-/// One process.
+/// One process that runs tests.
 #[derive(Clone)]
 pub struct Job {
-    /// The index of its program.
+    /// Index of its program.
     pub program: usize,
-    /// Their names in the program; all of them where `is_all`.
+    /// Names of the tests in the program. If `is_all`, all of its tests.
     pub tests: Vec<String>,
     is_all: bool,
     pub engine: Engine,
     pub needs: Needs,
-    /// From the last record.
+    /// Duration in the last record.
     pub expected_seconds: f64,
 }
 
@@ -39,7 +39,7 @@ impl Job {
         Self { program, tests, is_all: false, engine, needs, expected_seconds: 0.0 }
     }
 
-    /// How people know it.
+    /// Name for people.
     pub fn title(&self, programs: &[TestProgram]) -> String {
         let program = &programs[self.program];
         let name = match &self.tests[..] {
@@ -55,12 +55,12 @@ impl Job {
         if self.engine == Engine::Postgres { " on PostgreSQL" } else { "" }
     }
 
-    /// The id of one of its tests, with the engine.
+    /// Id of one of its tests, with the engine.
     pub fn id(&self, programs: &[TestProgram], test: &str) -> String {
         programs[self.program].id_of(test) + self.suffix()
     }
 
-    /// The group under which its time is counted.
+    /// Group that its time is added to.
     pub fn group(&self, programs: &[TestProgram]) -> String {
         let program = &programs[self.program];
         match self.tests.first() {
@@ -72,7 +72,7 @@ impl Job {
         }
     }
 
-    /// The same for one of its tests alone.
+    /// A job for one of its tests alone.
     pub fn only(&self, test: &str) -> Self {
         let needs = Needs { whole: false, threads: 1, ..self.needs.clone() };
         Self { tests: vec![test.to_owned()], is_all: false, needs, ..self.clone() }
@@ -96,23 +96,23 @@ impl Job {
     }
 }
 
-/// The module of a test of black-box programs: the first part of its name. Empty for tests of a program without modules.
+/// Module of a black-box test: the first part of its name. Empty: the program has no modules.
 fn module(test: &str) -> &str {
     test.split_once("::").map_or("", |(module, _)| module)
 }
 
-/// Which tests of all are run.
+/// The tests to run.
 #[derive(Clone, Debug, Default)]
 pub struct Selection {
-    /// Parts of ids; without any, all tests.
+    /// Parts of ids. Empty: all tests.
     pub parts: Vec<String>,
-    /// Tests of the hub that run on one engine run on the other one, and no others.
+    /// Only tests of the hub that run on one engine, each on the other engine.
     pub swapped_engines: bool,
-    /// Only tests that took at least this long when they were last recorded. One such test selects its whole process.
+    /// Only tests that took at least this long in the last record. One such test selects its whole process.
     pub at_least_seconds: f64,
     /// One process at a time.
     pub alone: bool,
-    /// Those that the file `xtask/slow.toml` leaves to a campaign, and no others.
+    /// Only tests that `xtask/slow.toml` leaves to a campaign.
     pub slow: bool,
 }
 
@@ -123,7 +123,7 @@ impl Selection {
     }
 }
 
-/// The names of each program's tests.
+/// Names of each program's tests.
 pub fn tests(programs: &[TestProgram]) -> Result<Vec<Vec<String>>> {
     programs.iter().map(TestProgram::tests).collect()
 }
@@ -133,7 +133,7 @@ pub fn ids<'a>(programs: &'a [TestProgram], tests: &'a [Vec<String>]) -> impl It
     programs.iter().zip(tests).flat_map(of_one)
 }
 
-/// All jobs, the longest first: the last to end is then a short one.
+/// All jobs, the longest first, so that the last one to end is short.
 pub fn plan(
     programs: &[TestProgram],
     tests: &[Vec<String>],
@@ -181,7 +181,7 @@ pub fn plan(
     }
     let ids: Vec<String> = ids(programs, tests).collect();
     let unmatched = book.unmatched(&ids);
-    ensure!(unmatched.is_empty(), "the files of xtask name tests that there are not: {}", unmatched.join(", "));
+    ensure!(unmatched.is_empty(), "files in xtask name tests that don't exist: {}", unmatched.join(", "));
     for job in &mut jobs {
         let seconds = job.tests.iter().map(|test| {
             let usual = if programs[job.program].is_black_box { UNKNOWN_SECONDS } else { 0.0 };
@@ -193,7 +193,7 @@ pub fn plan(
         let seconds = |test: &String| expected.get(&job.id(programs, test)).copied().unwrap_or_default();
         job.tests.iter().any(|test| seconds(test) >= selection.at_least_seconds)
     });
-    ensure!(!jobs.is_empty(), "no test is selected: {selection:?}");
+    ensure!(!jobs.is_empty(), "the selection matches no test: {selection:?}");
     jobs.sort_by(|a, b| b.expected_seconds.total_cmp(&a.expected_seconds));
     Ok(jobs)
 }

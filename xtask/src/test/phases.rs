@@ -19,12 +19,12 @@ use crate::{codegen, deny, invariants, lab, page, repository, step, waits};
 pub struct Phase {
     pub name: &'static str,
     pub about: &'static str,
-    /// Phases that come before it, without which it could only fail too.
+    /// Phases that must have run before it. If one of them fails, this one would fail too.
     pub needs: &'static [&'static str],
     pub run: fn(&Run) -> Result<Counts>,
 }
 
-/// In the order in which they begin; two run at the same time, if neither needs the other.
+/// All phases, in the order in which they start. Two run at the same time if neither needs the other.
 pub const PHASES: &[Phase] = &[
     Phase { name: "fmt", about: "cargo fmt --check", needs: &[], run: fmt },
     Phase { name: "web", about: "the page: npm ci, build, unit tests", needs: &[], run: web },
@@ -38,13 +38,13 @@ pub const PHASES: &[Phase] = &[
     Phase { name: "build", about: "programs and tests", needs: &["web"], run: build },
     Phase {
         name: "deny",
-        about: "banned crates, licences, what the agent links, advisories where cargo-deny is installed",
+        about: "banned crates, licences, crates that the agent links, advisories if cargo-deny is installed",
         needs: &[],
         run: denied,
     },
     Phase {
         name: "generated",
-        about: "checked-in generated files are fresh, the tests of ARCHITECTURE.md's invariants exist, tests wait for conditions, slow ones have a reason",
+        about: "generated files are up to date, the tests of ARCHITECTURE.md's invariants exist, tests wait for conditions, slow tests have a reason",
         needs: &["build"],
         run: generated,
     },
@@ -57,13 +57,14 @@ pub const PHASES: &[Phase] = &[
     Phase { name: "demo", about: "cargo xtask demo --once", needs: &["test"], run: demo },
 ];
 
-/// Shared control planes, each for one process at a time. One takes 0.5 GB, and a tenth of a processor at rest.
+/// Number of shared control planes, each for one process at a time. An idle one takes 0.5 GB and a tenth of a
+/// processor.
 const PLANES: usize = 3;
 
 fn tools(_: &Run) -> Result<Counts> {
     packages::require(&[packages::GIT, postgres::POSTGRES])?;
     packages::require(&prometheus::PROMETHEUS)?;
-    // All that tests would ask for themselves, several at a time.
+    // Install everything now that tests would otherwise request by themselves, several at a time.
     packages::require(&packages::NODE)?;
     packages::require(&squid::SQUID)?;
     packages::require(&[faketime::library()?])?;
@@ -81,7 +82,7 @@ fn web(run: &Run) -> Result<Counts> {
     counted(tests, results::count_vitest(&step::read_from(&log, 0)?))
 }
 
-/// A test program that fails without having counted a failure crashed, or did not start.
+/// A test program that failed without a counted failure has crashed or did not start: return its error.
 fn counted(result: Result<()>, counts: Counts) -> Result<Counts> {
     match result {
         Err(error) if counts.failed > 0 => {
@@ -94,7 +95,7 @@ fn counted(result: Result<()>, counts: Counts) -> Result<Counts> {
 }
 
 fn fmt(run: &Run) -> Result<Counts> {
-    cargo(run, "fmt", &["fmt", "--all", "--check"]).context("cargo fmt --all puts it right")?;
+    cargo(run, "fmt", &["fmt", "--all", "--check"]).context("run cargo fmt --all to fix the format")?;
     Ok(Counts::ONE_PASSED)
 }
 
@@ -117,7 +118,7 @@ fn generated(_: &Run) -> Result<Counts> {
 }
 
 fn build(run: &Run) -> Result<Counts> {
-    // In one go: cargo then unites the features of programs and tests, and builds what they share once.
+    // One build for both: cargo then unifies the features of programs and tests, and builds shared crates once.
     cargo(run, "build", &["build", "--workspace", "--locked", "--bins", "--tests"])?;
     Ok(Counts::ONE_PASSED)
 }
@@ -125,7 +126,7 @@ fn build(run: &Run) -> Result<Counts> {
 fn test(run: &Run) -> Result<Counts> {
     Tools::find_all()?;
     let runtime = tokio::runtime::Runtime::new()?;
-    // They live until the tests have ended; tests take namespaces and databases of their own.
+    // These servers live until the tests have ended. Tests use their own namespaces and databases.
     let (planes, database) = runtime.block_on(async {
         tokio::try_join!(try_join_all((0..PLANES).map(|_| Plane::start())), Postgres::start_unsynced())
     })?;
@@ -146,7 +147,7 @@ fn test(run: &Run) -> Result<Counts> {
     Ok(counts)
 }
 
-/// The demo as users start it.
+/// Runs the demo as users do.
 fn demo(run: &Run) -> Result<Counts> {
     let mut command = lab::command(&run.log("demo"))?;
     command.args(["demo", "--once"]);

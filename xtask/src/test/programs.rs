@@ -1,5 +1,5 @@
-//! Compiled tests, as `cargo test` runs them. Asking cargo for some of them alone would build their dependencies anew, with the
-//! features that only these need.
+//! Compiled test programs, as `cargo test` runs them. Cargo builds all of them together. If it built only some, it
+//! would rebuild dependencies with the features that only those need.
 
 use std::{path::PathBuf, process::Command};
 
@@ -8,19 +8,19 @@ use serde::Deserialize;
 
 use crate::repository;
 
-/// The unit tests of a library or a program, or a file of a package's `tests` folder.
+/// A test program: the unit tests of a library or program, or a file in a package's `tests` folder.
 pub struct TestProgram {
     pub name: String,
-    /// Of the package: `hub`, `e2e`.
+    /// Folder of the package: `hub`, `e2e`.
     pub folder: String,
-    /// Made of the `tests` folder.
+    /// Whether it is in the package's `tests` folder.
     pub is_black_box: bool,
     is_library: bool,
     executable: PathBuf,
     package: PathBuf,
 }
 
-/// A line of what cargo says in JSON; of other lines all is absent.
+/// A line of cargo's JSON output. Lines of other kinds have none of these fields.
 #[derive(Deserialize)]
 struct Message {
     manifest_path: Option<PathBuf>,
@@ -41,7 +41,7 @@ struct Profile {
 }
 
 impl TestProgram {
-    /// Those of the whole workspace, by package, its unit tests first.
+    /// All test programs of the workspace, by package, unit tests first.
     pub fn all() -> Result<Vec<Self>> {
         let said = repository::cargo_output(&[
             "test",
@@ -52,8 +52,8 @@ impl TestProgram {
             "--message-format=json-render-diagnostics",
         ])?;
         let mut programs: Vec<Self> = said.lines().filter_map(Self::parse).collect();
-        ensure!(!programs.is_empty(), "cargo names no test programs");
-        // Cargo tells of each when it is built.
+        ensure!(!programs.is_empty(), "cargo reported no test programs");
+        // Cargo reports each program when it is built, in no fixed order.
         programs.sort_by(|a, b| (&a.package, a.is_black_box, &a.name).cmp(&(&b.package, b.is_black_box, &b.name)));
         Ok(programs)
     }
@@ -67,13 +67,13 @@ impl TestProgram {
         Some(Self { name: target.name, folder, is_black_box, is_library, executable: executable?, package })
     }
 
-    /// How people know it: `hub's api`, `unit tests of farwater_hub`.
+    /// Name for people: `hub's api`, `unit tests of farwater_hub`.
     pub fn title(&self) -> String {
         let Self { name, folder, .. } = self;
         if self.is_black_box { format!("{folder}'s {name}") } else { format!("unit tests of {name}") }
     }
 
-    /// `hub/api`, `hub/lib`, `cli/bin`: what the ids of its tests begin with.
+    /// Prefix of the ids of its tests: `hub/api`, `hub/lib`, `cli/bin`.
     pub fn id(&self) -> String {
         let Self { name, folder, is_black_box, is_library, .. } = self;
         match (is_black_box, is_library) {
@@ -83,12 +83,12 @@ impl TestProgram {
         }
     }
 
-    /// The id of one of its tests: as `xtask/tests.toml` and `--tests` name it.
+    /// Id of one of its tests, for `xtask/tests.toml` and `--tests`.
     pub fn id_of(&self, test: &str) -> String {
         format!("{}::{test}", self.id())
     }
 
-    /// The names of its tests, without those that only campaigns run.
+    /// Names of its tests, except those that only campaigns run.
     pub fn tests(&self) -> Result<Vec<String>> {
         let ignored = self.list(&["--ignored"])?;
         Ok(self.list(&[])?.into_iter().filter(|test| !ignored.contains(test)).collect())

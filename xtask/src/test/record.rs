@@ -1,4 +1,4 @@
-//! The record of a run: where its time went, and what each test took, by which the next run is ordered.
+//! The record of a run: the time of its phases and tests. The next run orders its jobs by it.
 
 use std::{
     collections::BTreeMap,
@@ -16,9 +16,9 @@ use crate::{
     repository,
 };
 
-/// Programs of the table and of the record.
+/// Number of programs in the table and in the record.
 pub const SLOWEST: usize = 15;
-/// Shorter tests are not recorded: nothing is to be gained by knowing them.
+/// Shorter tests are not recorded, because their times don't matter.
 const RECORDED: f64 = 1.0;
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -28,11 +28,11 @@ pub struct Record {
     pub machine: Machine,
     pub passed: u64,
     pub failed: u64,
-    /// Tests that failed, also when they were run once more.
+    /// Tests that failed twice, or failed without a second chance.
     pub failed_tests: Vec<String>,
-    /// Tests that failed once and then passed alone.
+    /// Tests that failed once and then passed alone. They count as passed.
     pub shaky: Vec<String>,
-    /// Why the run is red although each test passed in the end.
+    /// Reasons why the run fails although all tests passed in the end.
     #[serde(default)]
     pub faults: Vec<String>,
     pub seconds: f64,
@@ -40,7 +40,7 @@ pub struct Record {
     pub memory_gib: f64,
     pub phases: Vec<PhaseRecord>,
     pub slowest_programs: Vec<ProgramRecord>,
-    /// Seconds by test, of those that take a second or more.
+    /// Seconds by test, for tests that take a second or more.
     pub tests: BTreeMap<String, f64>,
 }
 
@@ -51,18 +51,18 @@ pub struct PhaseRecord {
     pub passed: u64,
     pub failed: u64,
     pub seconds: f64,
-    /// Of the whole machine while the phase ran; phases that run at the same time share it.
+    /// Processor time of the whole machine while the phase ran. It includes phases that ran at the same time.
     pub processor_seconds: f64,
     pub memory_gib: f64,
 }
 
-/// A program of tests, or a module of one.
+/// A test program, or one of its modules.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ProgramRecord {
     pub program: String,
     pub tests: usize,
-    /// The sum of its processes, which run beside each other.
+    /// Sum over its processes, which may run at the same time.
     pub seconds: f64,
     pub processor_seconds: f64,
 }
@@ -106,17 +106,17 @@ fn recorded(tests: &BTreeMap<String, f64>) -> BTreeMap<String, f64> {
     long.map(|(test, seconds)| (test.clone(), rounded(*seconds))).collect()
 }
 
-/// To a tenth.
+/// Rounds to a tenth.
 pub fn rounded(value: f64) -> f64 {
     (value * 10.0).round() / 10.0
 }
 
-/// The record that is kept in the repository.
+/// Path of the record in the repository.
 pub fn kept() -> Result<PathBuf> {
     Ok(repository::root()?.join("docs/performance/tests.json"))
 }
 
-/// What tests took when they were last recorded; nothing where that can't be read: it only orders them.
+/// Times of the tests in the last record. Empty if it can't be read, because it is only used to order the tests.
 pub fn expected_seconds() -> BTreeMap<String, f64> {
     let read = || -> Result<Record> { Ok(serde_json::from_slice(&fs::read(kept()?)?)?) };
     read().map(|record| record.tests).unwrap_or_default()

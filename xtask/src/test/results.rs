@@ -1,8 +1,8 @@
-//! What Rust's test harness prints, as numbers and explained failures.
+//! Reads the output of Rust's test harness: counts, results and messages of failures.
 
 use std::collections::BTreeMap;
 
-/// Tests, or whole phases that have no tests to count.
+/// Counts of tests. A phase without tests counts as one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     pub passed: u64,
@@ -18,27 +18,27 @@ impl Counts {
     }
 }
 
-/// What became of the tests of one process.
+/// Results of the tests of one process.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Outcome {
     pub passed: Vec<String>,
     pub failed: Vec<String>,
-    /// The process ended, or was killed, before they did.
+    /// Tests that had not ended when the process ended or was killed.
     pub not_ended: Vec<String>,
-    /// What became of the process, where tests had not ended.
+    /// How the process ended, if tests had not ended.
     pub unended: Option<String>,
-    /// By test.
+    /// Seconds by test.
     pub seconds: BTreeMap<String, f64>,
 }
 
 impl Outcome {
-    /// All that did not pass.
+    /// All tests that did not pass.
     pub fn faults(&self) -> impl Iterator<Item = &String> {
         self.failed.iter().chain(&self.not_ended)
     }
 }
 
-/// Reads what a process of Rust's test harness printed that was to run these tests.
+/// Reads the output of a process that had to run these tests.
 pub fn read(output: &str, tests: &[String], succeeded: bool) -> Outcome {
     let mut outcome = Outcome::default();
     let mut said: BTreeMap<&str, bool> = BTreeMap::new();
@@ -56,7 +56,7 @@ pub fn read(output: &str, tests: &[String], succeeded: bool) -> Outcome {
         let seconds = words.next().and_then(|time| time.strip_prefix('<')?.strip_suffix("s>")?.parse().ok());
         outcome.seconds.extend(seconds.map(|seconds: f64| (name.to_owned(), seconds)));
     }
-    // Programs that a test starts may print into the line of a test; the closing lines say it once more.
+    // Programs that a test starts may print into the line of a test. The summary at the end repeats the failed tests.
     let end = output.rfind("\ntest result: ");
     let (listed, _) = end.map_or(("", ""), |end| output.split_at(end));
     let listed: Vec<&str> = listed.rsplit("\nfailures:\n").next().unwrap_or_default().lines().map(str::trim).collect();
@@ -73,7 +73,7 @@ pub fn read(output: &str, tests: &[String], succeeded: bool) -> Outcome {
             None => outcome.not_ended.push(test.clone()),
         }
     }
-    // It broke after its last test, or while it ended.
+    // The process failed after its last test, or while it ended.
     if !succeeded && outcome.faults().next().is_none() {
         outcome.not_ended = std::mem::take(&mut outcome.passed);
     }
@@ -85,7 +85,7 @@ fn number_before(line: &str, word: &str) -> u64 {
     before.rsplit([' ', ';']).next().and_then(|number| number.parse().ok()).unwrap_or(0)
 }
 
-/// The `Tests  1 failed | 24 passed (25)` line of vitest, which colours it.
+/// Reads vitest's line `Tests  1 failed | 24 passed (25)`, which contains colour codes.
 pub fn count_vitest(output: &str) -> Counts {
     let line = output.lines().map(uncoloured).rfind(|line| line.trim_start().starts_with("Tests "));
     line.map_or(Counts::default(), |line| Counts {
@@ -94,13 +94,13 @@ pub fn count_vitest(output: &str) -> Counts {
     })
 }
 
-/// The text without terminal escapes.
+/// Removes terminal escapes.
 fn uncoloured(line: &str) -> String {
     console::strip_ansi_codes(line).into_owned()
 }
 
-/// What each failed test said went wrong, `lines_each` lines of it: from the panic or the returned error on, whatever was
-/// printed before, and without the backtrace.
+/// The message of each failed test, at most `lines_each` lines. It starts at the panic or the returned error, wherever
+/// that is in the output, and has no backtrace.
 pub fn failures(output: &str, lines_each: usize) -> Vec<String> {
     let mut lines = output.lines().peekable();
     let mut failures = Vec::new();
@@ -123,7 +123,7 @@ pub fn failures(output: &str, lines_each: usize) -> Vec<String> {
     failures
 }
 
-/// The first line of a panic's message, or of the error that a test returned.
+/// Whether the line is the first one of a panic's message or of a returned error.
 fn says_why(line: &str) -> bool {
     line.starts_with("Error: ") || line.starts_with("thread '") && line.contains(" panicked at ")
 }
@@ -178,7 +178,7 @@ test result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; 
         assert_eq!((outcome.passed, outcome.not_ended), (names(&["a::works"]), names(&["a::hangs"])));
         let crashed_late = read(&OUTPUT[..OUTPUT.find("test a::breaks").unwrap()], &names(&["a::works"]), false);
         assert_eq!(crashed_late.not_ended, names(&["a::works"]));
-        // A name that no test has is no test that passed.
+        // A test that does not exist must not count as passed.
         let none = "running 0 tests\n\ntest result: ok. 0 passed; 0 failed; 0 ignored; 0 measured; 9 filtered out\n";
         assert_eq!(read(none, &names(&["a::typo"]), true).not_ended, names(&["a::typo"]));
     }

@@ -1,5 +1,5 @@
-//! What tests take of the machine, which get a second chance, and which are left to a campaign: `xtask/tests.toml`, `xtask/shaky.toml`,
-//! `xtask/both-engines.toml` and `xtask/slow.toml`.
+//! Rules for tests: their load, their second chance, their engines, and the tests that only a campaign runs. They are
+//! in `xtask/tests.toml`, `xtask/shaky.toml`, `xtask/both-engines.toml` and `xtask/slow.toml`.
 
 use std::fs;
 
@@ -10,12 +10,12 @@ use serde::{Deserialize, de::DeserializeOwned};
 use super::slow::Slow;
 use crate::repository;
 
-/// A test by its id `folder/program::path::of::the_test`; with `*` at its end, all ids that begin so.
+/// The id of a test, `folder/program::path::of::the_test`. With `*` at the end, all ids with this prefix.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(transparent)]
 pub struct Pattern(String);
 
-/// Whether one of them does.
+/// Whether one of the patterns matches.
 pub fn matches(patterns: &[Pattern], id: &str) -> bool {
     patterns.iter().any(|pattern| pattern.matches(id))
 }
@@ -29,7 +29,7 @@ impl Pattern {
     }
 }
 
-/// How one test, or one module of tests, is run.
+/// How the matching tests are run.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rule {
@@ -40,17 +40,17 @@ pub struct Rule {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Needs {
-    /// Shared planes that are the process's alone while it runs: 0, 1 or 2.
+    /// Number of shared planes that the process uses exclusively: 0, 1 or 2.
     pub planes: usize,
-    /// Processors that it keeps busy on average.
+    /// Average number of busy processors.
     pub load: f64,
-    /// The tests of one module run in one process, because they share what is costly to start.
+    /// Whether the tests of a module run in one process, because they share an expensive setup.
     pub whole: bool,
-    /// Tests at the same time in one process, where it has several.
+    /// Number of tests that run at the same time in one process.
     pub threads: usize,
-    /// It starts a node: one at a time on this machine.
+    /// Whether the process starts a node. Only one such process runs at a time.
     pub node: bool,
-    /// It runs at the end, with nothing beside it.
+    /// Whether the process runs alone, at the end.
     pub quiet: bool,
 }
 
@@ -66,12 +66,12 @@ struct Rules {
     rule: Vec<Rule>,
 }
 
-/// A test that is known to fail at times.
+/// A test that is known to fail sometimes.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Known {
     test: Pattern,
-    /// Until then it may; after it the test is mended, or the run is red.
+    /// Last day of this exception. After it, the run fails until the test is fixed and the entry removed.
     until: Date,
     #[expect(dead_code, reason = "for people")]
     reason: String,
@@ -87,13 +87,13 @@ struct Shaky {
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct Engines {
-    /// On both engines.
+    /// Tests that run on both engines.
     both: Vec<Pattern>,
-    /// On the embedded one only: they choose it themselves.
+    /// Tests that run only on the embedded engine, because they open a database themselves or need none.
     sqlite: Vec<Pattern>,
 }
 
-/// All that the files say.
+/// Content of all rule files.
 pub struct Book {
     rules: Vec<Rule>,
     shaky: Shaky,
@@ -115,17 +115,17 @@ impl Book {
             engines: read("both-engines.toml")?,
             slow: Slow::load()?,
         };
-        ensure!(book.rules.iter().all(|rule| rule.needs.planes <= 2), "tests.toml: there is a plane 1 and a plane 2");
+        ensure!(book.rules.iter().all(|rule| rule.needs.planes <= 2), "tests.toml: a test can use at most two planes");
         Ok(book)
     }
 
-    /// The first rule that names the test.
+    /// The first rule that matches the test.
     pub fn needs(&self, id: &str) -> Needs {
         let rule = self.rules.iter().find(|rule| matches(&rule.tests, id));
         rule.map(|rule| rule.needs.clone()).unwrap_or_default()
     }
 
-    /// Patterns that match none of all tests: a test that was renamed would lose its rule in silence.
+    /// Patterns that match no test. Without this check a renamed test would silently lose its rule.
     pub fn unmatched(&self, ids: &[String]) -> Vec<&str> {
         let rules = self.rules.iter().flat_map(|rule| &rule.tests);
         let shaky = self.shaky.known.iter().map(|known| &known.test).chain(&self.shaky.no_second_chance);
@@ -138,13 +138,13 @@ impl Book {
         !matches(&self.shaky.no_second_chance, id)
     }
 
-    /// Entries of known shaky tests whose day is over: the pattern, and that day.
+    /// Known shaky tests whose exception has expired: the pattern and the last day.
     pub fn overdue(&self, today: Date) -> impl Iterator<Item = (&str, Date)> {
         let over = self.shaky.known.iter().filter(move |known| known.until < today);
         over.map(|known| (&*known.test.0, known.until))
     }
 
-    /// The engines on which a test of the hub runs: one by its name, so that it is the same in every run, or both.
+    /// Engines for a test of the hub: both, or one that depends on its name and is therefore the same in every run.
     pub fn engines(&self, id: &str, swapped: bool) -> Vec<Engine> {
         match (matches(&self.engines.sqlite, id), matches(&self.engines.both, id)) {
             (true, _) if swapped => Vec::new(),
@@ -158,13 +158,13 @@ impl Book {
 }
 
 impl Book {
-    /// All engines on which a test of the hub can run: slow ones run on no other occasion.
+    /// All engines that a test of the hub can use. Slow tests use all of them, because only a campaign runs them.
     pub fn all_engines(&self, id: &str) -> Vec<Engine> {
         if matches(&self.engines.sqlite, id) { vec![Engine::Sqlite] } else { vec![Engine::Sqlite, Engine::Postgres] }
     }
 }
 
-/// Half of all names, by the last bit of their FNV-1a hash after its halves were folded.
+/// True for half of all names: the last bit of the folded FNV-1a hash.
 fn is_odd(name: &str) -> bool {
     let hash = name
         .bytes()
@@ -172,7 +172,7 @@ fn is_odd(name: &str) -> bool {
     (hash ^ (hash >> 32)).count_ones() % 2 == 1
 }
 
-/// A file of the folder `xtask`.
+/// Reads a file of the folder `xtask`.
 pub fn read<T: DeserializeOwned>(name: &str) -> Result<T> {
     let path = repository::root()?.join("xtask").join(name);
     let text = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;

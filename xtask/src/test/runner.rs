@@ -1,5 +1,5 @@
-//! Runs jobs, several at a time: as many as the loads of `xtask/tests.toml` and the shared planes allow. Most tests wait for clocks and for
-//! other programs more than they compute.
+//! Runs several jobs at a time, as many as the loads in `xtask/tests.toml` and the shared planes allow. Most tests wait
+//! for clocks and other programs more than they compute.
 
 use std::{
     collections::VecDeque,
@@ -22,23 +22,23 @@ use super::{
 };
 use crate::step::{self, Life, seconds};
 
-/// What may run at the same time, for each processor: the sum of [`super::rules::Needs::load`].
+/// Maximum sum of [`super::rules::Needs::load`] of the running jobs, for each processor.
 const LOAD_PER_PROCESSOR: f64 = 1.5;
-/// Beyond that one more is started each time that this share of the processors was idle, up to twice as much.
+/// If this share of the processors was idle, one more job may start. The total load is at most twice the usual one.
 const IDLE: f64 = 0.2;
 const LOOK_AT_PROCESSORS: Duration = Duration::from_secs(1);
-/// A plane rests for so long between two processes: the watchdog of the first kills its servers a moment after its end.
+/// Pause of a plane between two processes. The watchdog of the first one kills its servers a moment after it ends.
 const REST_OF_PLANES: Duration = Duration::from_millis(500);
 const LOOK: Duration = Duration::from_millis(20);
 
-/// What a process may take before it is killed.
+/// Limits after which a process is killed.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// In all.
+    /// Total time.
     pub time: Duration,
-    /// Without a test that ended.
+    /// Time without the end of a test.
     pub silence: Duration,
-    /// Its output is read so often.
+    /// Interval between two reads of its output.
     pub look: Duration,
 }
 
@@ -49,34 +49,34 @@ impl Default for Limits {
     }
 }
 
-/// Where the servers are that tests share.
+/// Servers that tests share.
 pub struct Servers {
-    /// Kubeconfigs of the shared planes; each is one process's alone at a time.
+    /// Kubeconfigs of the shared planes. Each plane is used by one process at a time.
     pub planes: Vec<PathBuf>,
     pub prepare: Box<dyn Fn(&mut Command)>,
-    /// The variable that names plane 1 or 2.
+    /// Name of the variable for plane 1 or 2.
     pub plane_variable: fn(usize) -> String,
 }
 
-/// What became of one process.
+/// A process that has ended.
 pub struct Ended {
     pub job: Job,
     pub outcome: Outcome,
     pub seconds: f64,
-    /// Of it and of all that it waited for.
+    /// Processor time of the process and of the children that it waited for.
     pub processor_seconds: f64,
 }
 
 pub struct Runner<'a> {
     programs: &'a [TestProgram],
     servers: &'a Servers,
-    /// All that is printed, one process after another.
+    /// Log with the output of all processes, one after the other.
     log: &'a Path,
     limits: Limits,
     processors: f64,
-    /// Beyond the usual.
+    /// Load that is allowed beyond the usual.
     more_load: f64,
-    /// When the processors were looked at, and the seconds that they had worked by then.
+    /// Time of the last check of the processors, and their busy seconds at that time.
     busy: (Instant, f64),
     free_planes: Vec<PathBuf>,
     resting_planes: Vec<(Instant, PathBuf)>,
@@ -91,7 +91,7 @@ struct Running {
     planes: Vec<PathBuf>,
     start: Instant,
     looked: Instant,
-    /// When the last test ended, and how long the output was then.
+    /// Time when the last test ended.
     progressed: Instant,
     ended_tests: usize,
     /// Why it was killed.
@@ -116,7 +116,7 @@ impl<'a> Runner<'a> {
         }
     }
 
-    /// Runs all of them: those for a quiet machine at the end, one at a time.
+    /// Runs all jobs. Quiet ones run at the end, one at a time.
     pub fn run(&mut self, jobs: Vec<Job>) -> Result<Vec<Ended>> {
         let (quiet, beside): (Vec<Job>, Vec<Job>) = jobs.into_iter().partition(|job| job.needs.quiet);
         let all = quiet.len() + beside.len();
@@ -125,7 +125,7 @@ impl<'a> Runner<'a> {
         Ok(ended)
     }
 
-    /// One at a time, with nothing beside.
+    /// Runs jobs one at a time, with nothing else running.
     pub fn run_alone(&mut self, jobs: Vec<Job>, all: usize, done: usize) -> Result<Vec<Ended>> {
         let mut ended = Vec::new();
         for job in jobs {
@@ -142,7 +142,7 @@ impl<'a> Runner<'a> {
             self.free_planes.extend(rested.map(|(_, plane)| plane));
             self.look_at_processors();
             while let Some(index) = self.next(&waiting) {
-                let job = waiting.remove(index).context("the job that was chosen")?;
+                let job = waiting.remove(index).context("remove the chosen job")?;
                 self.start(job)?;
                 self.more_load = 0.0;
             }
@@ -156,7 +156,7 @@ impl<'a> Runner<'a> {
         Ok(ended)
     }
 
-    /// Lets one more test begin where the processors had nothing to do.
+    /// Allows one more job if the processors were idle.
     fn look_at_processors(&mut self) {
         let (since, before) = self.busy;
         let time = since.elapsed();
@@ -164,7 +164,7 @@ impl<'a> Runner<'a> {
             return;
         }
         let busy = busy_seconds();
-        // 0 if it can't be read; then no extra test starts.
+        // 0 if the busy time can't be read. Then no extra job starts.
         let idle = if busy <= 0.0 { 0.0 } else { 1.0 - (busy - before) / (time.as_secs_f64() * self.processors) };
         self.more_load = if idle >= IDLE { self.processors * LOAD_PER_PROCESSOR } else { 0.0 };
         self.busy = (Instant::now(), busy);
@@ -180,7 +180,7 @@ impl<'a> Runner<'a> {
         waiting.front().map(|job| job.title(self.programs)).unwrap_or_default()
     }
 
-    /// The first that fits beside what runs.
+    /// The first job that fits beside the running ones.
     fn next(&self, waiting: &VecDeque<Job>) -> Option<usize> {
         let load: f64 = self.running.iter().map(|running| running.job.needs.load).sum();
         let has_node = self.running.iter().any(|running| running.job.needs.node);
@@ -198,7 +198,7 @@ impl<'a> Runner<'a> {
         let planes = self.free_planes.split_off(self.free_planes.len() - job.needs.planes);
         let mut command = job.command(self.programs);
         (self.servers.prepare)(&mut command);
-        // A test without a plane of its own may still read a shared one, or use its own namespaces there.
+        // A job without an exclusive plane may still read a shared one, or use its own namespaces there.
         let named = if planes.is_empty() { &self.servers.planes[..] } else { &planes[..] };
         for number in 1..=2 {
             if let Some(plane) = named.get((number - 1).min(named.len().saturating_sub(1))) {
@@ -223,7 +223,7 @@ impl<'a> Runner<'a> {
         Ok(())
     }
 
-    /// Those that have ended since the last time.
+    /// Jobs that have ended since the last call.
     fn collect(&mut self) -> Result<Vec<Ended>> {
         let mut ended = Vec::new();
         let mut index = 0;
@@ -250,7 +250,7 @@ impl<'a> Runner<'a> {
         let title = job.title(self.programs);
         let mut outcome = results::read(&text, &job.tests, status.success());
         if let [_] = job.tests[..] {
-            // The process is the test: its start counts.
+            // With a single test, its time includes the start of the process.
             outcome.seconds.values_mut().for_each(|of_test| *of_test = seconds);
         }
         if let Some(why) = &killed {
@@ -269,7 +269,7 @@ impl<'a> Runner<'a> {
 }
 
 impl Running {
-    /// Kills it if it takes too long. Its watchdog then ends its servers.
+    /// Kills a process that takes too long. Its watchdog then kills its servers.
     fn keep_to(&mut self, limits: Limits) -> Result<()> {
         if self.looked.elapsed() < limits.look || self.killed.is_some() {
             return Ok(());
@@ -292,7 +292,7 @@ impl Running {
     }
 }
 
-/// Of all that ended and was waited for.
+/// Processor time of all children that have ended and were waited for.
 fn processor_seconds_of_children() -> f64 {
     let Ok(usage) = getrusage(UsageWho::RUSAGE_CHILDREN) else { return 0.0 };
     let seconds = |time: nix::sys::time::TimeVal| time.tv_sec() as f64 + time.tv_usec() as f64 / 1e6;
@@ -308,7 +308,7 @@ mod tests {
         *,
     };
 
-    /// Runs a shell script in place of a program of tests.
+    /// Runs a shell script instead of a test program.
     fn run(script: &str, tests: &[&str], limits: Limits) -> (Ended, String) {
         let folder = tempfile::tempdir().unwrap();
         let program = folder.path().join("program");

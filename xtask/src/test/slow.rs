@@ -1,4 +1,4 @@
-//! Tests that take long: which of them are in every run, and which are in `campaign slow` (`xtask/slow.toml`).
+//! Slow tests: `xtask/slow.toml` lists those that are in every run, and those that only `campaign slow` runs.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,16 +18,17 @@ use crate::{
     repository,
 };
 
-/// Seconds, on a machine that does nothing else: a test that takes longer, or works for longer, is listed.
+/// A test with more seconds or processor seconds than this, on an otherwise idle machine, must be listed.
 const SLOW: f64 = 5.0;
-/// Limit for the processor seconds of all that are listed for every run. While a test waits, others run beside it.
+/// Limit for the processor seconds of all tests that are listed for every run. Waiting takes none: other tests run
+/// then.
 const ALL: f64 = 120.0;
-/// A test that takes longer beside others must be measured alone.
+/// A test that takes more seconds than this beside others must be measured alone.
 const MEASURED: f64 = 12.0;
-/// What an id ends with where a test runs on both engines.
+/// Suffix of an id on the second engine.
 const ENGINE: &str = " on PostgreSQL";
 
-/// `xtask/slow.toml`.
+/// Content of `xtask/slow.toml`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Slow {
@@ -55,7 +56,7 @@ struct Campaign {
     only_here: String,
 }
 
-/// What tests take on a machine that does nothing else: `docs/performance/tests-alone.json`.
+/// Times of tests on an otherwise idle machine: `docs/performance/tests-alone.json`.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Alone {
     machine: Machine,
@@ -66,7 +67,7 @@ pub struct Alone {
 #[serde(rename_all = "camelCase")]
 pub struct Time {
     pub seconds: f64,
-    /// Includes the children that it waited for. Tests that share a process get a share.
+    /// Processor time, including children that were waited for. Tests in a shared process each get a share.
     pub processor_seconds: f64,
 }
 
@@ -88,7 +89,7 @@ impl Slow {
         every_run.chain(self.campaign.iter().flat_map(|group| &group.tests))
     }
 
-    /// Tests that were slow in a run, and have not been measured alone.
+    /// Tests that were slow in a run and were never measured alone.
     pub fn unmeasured<'a>(&self, beside: &'a BTreeMap<String, f64>) -> Vec<&'a str> {
         let alone = Alone::load().map(|alone| alone.tests).unwrap_or_default();
         let is_new = |id: &str| !alone.contains_key(id) && !self.is_in_campaign(id.trim_end_matches(ENGINE));
@@ -96,14 +97,14 @@ impl Slow {
         slow.map(|(id, _)| id.as_str()).collect()
     }
 
-    /// `beside`: seconds by test, of a run of all of them.
+    /// All violations. `beside`: seconds by test, from a run of all tests.
     fn faults(&self, alone: &BTreeMap<String, Time>, beside: &BTreeMap<String, f64>) -> Vec<String> {
         let of_run = |id: &String| !self.is_in_campaign(id.trim_end_matches(ENGINE));
         let is_listed = |id: &str| self.is_in_every_run(id.trim_end_matches(ENGINE));
         let mut faults = Vec::new();
         for (id, seconds) in beside.iter().filter(|(id, _)| of_run(id)) {
             if *seconds > MEASURED && !alone.contains_key(id) {
-                faults.push(format!("{id} is slow beside others and was not measured alone"));
+                faults.push(format!("{id} is slow beside other tests and was not measured alone"));
             }
         }
         let mut sum = 0.0;
@@ -115,18 +116,18 @@ impl Slow {
                 sum += processor_seconds;
             } else {
                 let what = format!("{seconds} s, {processor_seconds} s of a processor");
-                faults.push(format!("{id} takes {what}, and is not listed"));
+                faults.push(format!("{id} takes {what}, but is not listed"));
             }
         }
         if sum > ALL {
-            let what = "those that are listed for every run take";
-            faults.push(format!("{what} {sum:.0} s of a processor together; {ALL} s at most"));
+            let what = "the tests that are listed for every run take";
+            faults.push(format!("{what} {sum:.0} s of a processor together; the limit is {ALL} s"));
         }
         faults
     }
 }
 
-/// Fails where a test that is in every run takes long without a reason, or all of them take too long.
+/// Fails if a slow test is in every run without a listed reason, or if all of these take too long together.
 pub fn check() -> Result<()> {
     let faults = Slow::load()?.faults(&Alone::load()?.tests, &record::expected_seconds());
     ensure!(
@@ -149,7 +150,7 @@ impl Alone {
         serde_json::from_slice(&text).with_context(|| format!("read {}", path.display()))
     }
 
-    /// Keeps earlier times of tests that still exist.
+    /// Adds new times, and keeps earlier ones of tests that still exist.
     pub fn add(measured: &BTreeMap<String, Time>, all: &BTreeSet<String>) -> Result<()> {
         let mut tests = Self::load().map(|alone| alone.tests).unwrap_or_default();
         tests.retain(|id, _| all.contains(id.trim_end_matches(ENGINE)));
@@ -191,9 +192,9 @@ mod tests {
         assert_eq!(
             slow.faults(&unlisted, &beside(&[("e2e/c", 13.0)])),
             [
-                "e2e/c is slow beside others and was not measured alone",
-                "e2e/b on PostgreSQL takes 5.1 s, 1 s of a processor, and is not listed",
-                "those that are listed for every run take 121 s of a processor together; 120 s at most"
+                "e2e/c is slow beside other tests and was not measured alone",
+                "e2e/b on PostgreSQL takes 5.1 s, 1 s of a processor, but is not listed",
+                "the tests that are listed for every run take 121 s of a processor together; the limit is 120 s"
             ]
         );
     }

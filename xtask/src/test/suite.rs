@@ -1,4 +1,4 @@
-//! The phase `test`: all compiled tests, a second chance for those that failed, and the verdict.
+//! The phase `test`: runs all compiled tests, retries failed ones once, and decides the result.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,34 +19,34 @@ use super::{
 };
 use crate::step;
 
-/// More in one run are a fault of their own.
+/// Maximum number of shaky tests in a run. With more, the run fails.
 const MAX_SHAKY: usize = 3;
-/// When this many fail, something is wrong that a second run of each would not explain.
+/// If this many tests fail, they have a common cause and are not retried.
 const MAX_SECOND_CHANCES: usize = 12;
-/// Lines of each failed test that are repeated on the terminal.
+/// Number of lines of each failed test that the terminal shows.
 const LINES_OF_A_FAILURE: usize = 12;
 
-/// What is said and recorded of a run beyond its counts.
+/// Results of a run besides its counts.
 #[derive(Debug, Default)]
 pub struct Report {
     pub groups: Vec<Group>,
     /// Seconds by test.
     pub tests: BTreeMap<String, f64>,
-    /// The same, with what each took of the processors.
+    /// Seconds and processor seconds by test.
     pub times: BTreeMap<String, Time>,
-    /// The ids of all tests, whether they were run or not.
+    /// Ids of all tests, including those that were not run.
     pub all_tests: BTreeSet<String>,
-    /// Tests that failed, also when they were run once more.
+    /// Tests that failed twice, or failed without a second chance.
     pub failed: Vec<String>,
-    /// Tests that failed once and then passed alone.
+    /// Tests that failed once and then passed alone. They count as passed.
     pub shaky: Vec<String>,
-    /// Why the run is red although each test passed in the end.
+    /// Reasons why the run fails although all tests passed in the end.
     pub faults: Vec<String>,
-    /// Slow tests that were never measured alone: the next record makes them a fault.
+    /// Slow tests that were never measured alone. After the next `--record` the checks fail because of them.
     pub unmeasured: Vec<String>,
 }
 
-/// A program, or a module of one.
+/// A test program, or one of its modules.
 #[derive(Clone, Debug, Default)]
 pub struct Group {
     pub name: String,
@@ -55,7 +55,7 @@ pub struct Group {
     pub processor_seconds: f64,
 }
 
-/// Runs what is selected.
+/// Runs the selected tests.
 pub fn run(servers: &Servers, log: &Path, selection: &Selection) -> Result<(Counts, Report)> {
     let book = Book::load()?;
     let programs = TestProgram::all()?;
@@ -91,15 +91,15 @@ pub fn run(servers: &Servers, log: &Path, selection: &Selection) -> Result<(Coun
     if failed > 0 {
         let text = step::read_from(log, 0)?;
         eprintln!("{}", results::failures(&text, LINES_OF_A_FAILURE).join("\n"));
-        eprintln!("  everything that the tests printed: {}", log.display());
+        eprintln!("  the complete output of the tests: {}", log.display());
     }
     Ok((Counts { passed, failed }, report))
 }
 
-/// A test that failed, and how it is run alone.
+/// A failed test, and the job that runs it alone.
 struct Failed {
     id: String,
-    /// As the files of xtask name it: the same on both engines.
+    /// Id in the files of xtask, which is the same on both engines.
     name: String,
     alone: Job,
 }
@@ -117,11 +117,12 @@ fn failures(ended: &[Ended], programs: &[TestProgram]) -> Vec<Failed> {
     ended.iter().flat_map(of_one).collect()
 }
 
-/// Runs what failed once more, alone; those that then passed. Deletions, secrets and authorization have to hold at the first time.
+/// Runs failed tests once more, alone, and returns those that passed. Tests of deletions, secrets and authorization get
+/// no second chance.
 fn second_chances(runner: &mut Runner, book: &Book, failed: &[Failed]) -> Result<Vec<String>> {
     let mut shaky = Vec::new();
     for Failed { id, alone, .. } in failed.iter().filter(|failed| book.has_second_chance(&failed.name)) {
-        eprintln!("    once more, alone: {id}");
+        eprintln!("    retrying alone: {id}");
         let again = runner.run_alone(vec![alone.clone()], 1, 0)?;
         if again.iter().all(|one| one.outcome.faults().next().is_none()) {
             shaky.push(id.clone());
@@ -133,14 +134,14 @@ fn second_chances(runner: &mut Runner, book: &Book, failed: &[Failed]) -> Result
 fn faults(shaky: usize, book: &Book) -> Vec<String> {
     let mut faults = Vec::new();
     if shaky > MAX_SHAKY {
-        faults.push(format!("{shaky} tests were shaky; a run with more than {MAX_SHAKY} is red"));
+        faults.push(format!("{shaky} tests were shaky; at most {MAX_SHAKY} are allowed"));
     }
     let overdue = book.overdue(jiff::Zoned::now().date());
-    faults.extend(overdue.map(|(test, until)| format!("{test} was to be mended by {until} (xtask/shaky.toml)")));
+    faults.extend(overdue.map(|(test, until)| format!("{test} had to be fixed by {until} (xtask/shaky.toml)")));
     faults
 }
 
-/// The slowest first.
+/// Groups of the tests, the slowest first.
 fn groups(ended: &[Ended], programs: &[TestProgram]) -> Vec<Group> {
     let mut groups: BTreeMap<String, Group> = BTreeMap::new();
     for one in ended {
@@ -171,9 +172,9 @@ fn times_by_test(ended: &[Ended], programs: &[TestProgram]) -> BTreeMap<String, 
     ended.iter().flat_map(of_one).collect()
 }
 
-/// Removes what an earlier run left where this one writes.
+/// Removes the output of an earlier run from the folder of the log.
 pub fn clear(log: &Path) -> Result<()> {
-    let folder = log.parent().context("the log lies in no folder")?;
+    let folder = log.parent().context("the log has no folder")?;
     for entry in fs::read_dir(folder)?.filter_map(Result::ok) {
         if entry.path().extension().is_some_and(|ending| ending == "part") {
             fs::remove_file(entry.path())?;

@@ -1,4 +1,4 @@
-//! What a phase takes of the machine, with everything that it starts: processor time and memory.
+//! Processor time and memory that a phase uses, with everything that it starts.
 
 use std::{
     collections::BTreeMap,
@@ -9,22 +9,22 @@ use std::{
 };
 
 const PERIOD: Duration = Duration::from_millis(500);
-/// Of `/proc/stat`: user, nice, system, idle, iowait, irq, softirq.
+/// Columns of `/proc/stat` that count as busy: user, nice, system, irq, softirq. Idle and iowait don't count.
 const BUSY: [usize; 5] = [0, 1, 2, 5, 6];
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Usage {
-    /// Of the whole machine; phases that run at the same time share it.
+    /// Processor time of the whole machine. It includes phases that ran at the same time.
     pub processor_seconds: f64,
-    /// KiB at the most, beyond what the machine used before the first phase.
+    /// Maximum memory in KiB, beyond the machine's usage before the first phase.
     pub memory: u64,
 }
 
-/// Watches the machine from a thread that ends with the process.
+/// Watches the machine in a thread that runs until the process ends.
 pub struct Watch(Arc<Mutex<Seen>>);
 
 struct Seen {
-    /// KiB that were available before the first phase.
+    /// Available memory in KiB before the first phase.
     available_before: u64,
     busy: f64,
     phases: BTreeMap<&'static str, Usage>,
@@ -73,14 +73,14 @@ impl Seen {
     }
 }
 
-/// KiB; without an answer, none is taken.
+/// Available memory in KiB. The maximum if it can't be read, so that the usage is counted as zero.
 fn available() -> u64 {
     let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
     line.and_then(|value| value.trim().trim_end_matches(" kB").parse().ok()).unwrap_or(u64::MAX)
 }
 
-/// Seconds that all processors of the machine have worked since it started; 0 where that can't be read.
+/// Busy seconds of all processors since the machine started. 0 if they can't be read.
 pub fn busy_seconds() -> f64 {
     let text = fs::read_to_string("/proc/stat").unwrap_or_default();
     busy_ticks(&text) as f64 / rustix::param::clock_ticks_per_second() as f64

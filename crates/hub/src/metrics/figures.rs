@@ -57,7 +57,7 @@ impl Figures {
         }
         match self.load().await {
             Ok(read) => *self.read.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(read)),
-            Err(error) => tracing::warn!(error = %chain(&error), "the figures of the fleet can't be read"),
+            Err(error) => tracing::warn!(error = %chain(&error), "can't read the fleet's figures"),
         }
         *tried = Some(Instant::now());
     }
@@ -84,7 +84,7 @@ impl Read {
     }
 }
 
-/// Clusters by whether they are heard.
+/// Number of clusters by the state of their agents.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Heard {
     ready: u64,
@@ -151,9 +151,9 @@ impl Collector for Shown {
         }
         let Ok(disk) = rustix::fs::statvfs(&self.0.data_dir) else { return Ok(()) };
         let bytes = |blocks: u64| blocks.saturating_mul(disk.f_frsize);
-        let help = "Size of the file system of the data directory";
+        let help = "Size of the data directory's file system, in bytes";
         families.one("data_filesystem_size_bytes", help, bytes(disk.f_blocks))?;
-        let help = "What the hub may still use of the file system of the data directory";
+        let help = "Space that the hub may still use on the data directory's file system, in bytes";
         families.one("data_filesystem_available_bytes", help, bytes(disk.f_bavail))
     }
 }
@@ -169,29 +169,30 @@ impl Shown {
         let mut heard = Heard::default();
         delivery.clusters.each(|cluster| heard.add(cluster, started, now));
         let values = [("ready", heard.ready), ("silent", heard.silent), ("not_joined", heard.not_joined)];
-        families.many("clusters", "Clusters by whether their agent polls", values)?;
-        let help = "Agents that are connected";
+        families.many("clusters", "Clusters by the state of their agents", values)?;
+        let help = "Connected agents";
         families.one("connected_agents", help, delivery.connections.open() as u64)?;
-        let help = "Time since the cluster that is silent for the longest was heard, or since the hub's start";
+        let help =
+            "Seconds since the longest-silent cluster was last heard, or since the hub's start if that was later";
         families.one("cluster_longest_silence_seconds", help, heard.longest_silence)?;
-        let help = "Sources that are fetched less often because webhooks announce their pushes";
+        let help = "Sources that are polled less often because webhooks announce their pushes";
         families.one("sources_announced", help, delivery.checks.announced.proven() as u64)?;
-        let help = "1 while nothing is deleted in the whole fleet";
+        let help = "1 while all deletions in the fleet are paused";
         families.one("prunes_frozen", help, u64::from(delivery.freeze.reason().is_some()))
     }
 }
 
 fn encode_read(read: &Read, families: &mut Families<'_>) -> std::fmt::Result {
-    let help = "Clusters without deletions until a person confirms the restored backup";
+    let help = "Clusters where nothing is deleted until a person confirms the restored backup";
     families.one("clusters_restored", help, read.number(&[states::CLUSTERS], states::RESTORED))?;
     families.many("sources", "Sources by readiness", read.by_readiness(&states::SOURCES))?;
-    let help = "Sources whose remote could not be asked the last time";
+    let help = "Sources whose last fetch failed";
     families.one("sources_stale", help, read.number(&states::SOURCES, states::STALE))?;
     families.many("services", "Services by readiness", read.by_readiness(&[states::SERVICES]))?;
-    let help = "Services with a prune that waits for an approval";
+    let help = "Services whose prune waits for an approval";
     families.one("services_prune_held", help, read.number(&[states::SERVICES], states::PRUNE_HELD))?;
-    families.one("database_size_bytes", "What the database takes", read.database_bytes)?;
-    let help = "When the numbers of services and sources were read from the database";
+    families.one("database_size_bytes", "Size of the database, in bytes", read.database_bytes)?;
+    let help = "Time of the last read of services and sources from the database, in Unix seconds";
     families.one("figures_timestamp_seconds", help, read.time)
 }
 

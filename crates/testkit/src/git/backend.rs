@@ -20,7 +20,7 @@ type Body = UnsyncBoxBody<Bytes, std::io::Error>;
 
 const CHUNK: usize = 32 << 10;
 
-/// Counts as under way until it is dropped.
+/// Counts a request as running until it is dropped.
 struct UnderWay {
     shared: Arc<Shared>,
     repository: String,
@@ -158,10 +158,10 @@ async fn run(
     Ok(response)
 }
 
-/// Counts the request and tells whether it asks for objects.
+/// Counts the request. Returns whether it asks for objects.
 fn count(shared: &Shared, headers: &HeaderMap, body: &[u8]) -> bool {
     let has = |text: &[u8]| body.windows(text.len()).any(|w| w == text);
-    // git compresses long requests; only requests for objects are long.
+    // git compresses long requests, and only requests for objects are long.
     let is_pack = headers.contains_key(header::CONTENT_ENCODING) || has(b"command=fetch") || has(b"want ");
     let mut state = shared.state();
     if is_pack {
@@ -172,7 +172,7 @@ fn count(shared: &Shared, headers: &HeaderMap, body: &[u8]) -> bool {
     is_pack
 }
 
-/// The CGI header: `Status: 200 OK` and HTTP's own.
+/// Parses the CGI header: `Status: 200 OK`, and HTTP headers.
 async fn read_head(stdout: &mut BufReader<ChildStdout>) -> Result<Response<Body>> {
     let mut response = plain(StatusCode::OK, "");
     loop {
@@ -194,7 +194,7 @@ async fn read_head(stdout: &mut BufReader<ChildStdout>) -> Result<Response<Body>
     }
 }
 
-/// The rest of the answer, with the fault applied. Holds the child, so that it ends with the request, and the place.
+/// The rest of the answer, with the fault applied. Owns the child and the count, so that both end with the request.
 fn pieces(
     child: Child,
     stdout: BufReader<ChildStdout>,

@@ -1,4 +1,4 @@
-//! Making repositories: commits from lists of files, and what a hostile person would push.
+//! Creates repositories: commits from lists of files, and malformed objects as an attacker would push them.
 
 use std::{
     io::Write as _,
@@ -11,14 +11,14 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::process::bare_command;
 
-/// Seconds since 1970 of the first commit; each one after it is a second later.
+/// Time of the first commit in Unix seconds. Each further commit is a second later.
 static CLOCK: AtomicU64 = AtomicU64::new(1_700_000_000);
 
 /// A bare repository on disk.
 #[derive(Clone, Debug)]
 pub struct Repository {
     path: PathBuf,
-    /// Of what is committed, where it is not who commits: `Name <address>`.
+    /// Author of commits if it is not the committer: `Name <address>`.
     author: Option<String>,
 }
 
@@ -27,19 +27,19 @@ impl Repository {
         Self::create_with(path, "sha1")
     }
 
-    /// With `sha1` or `sha256` as its object format.
+    /// Creates a repository with `sha1` or `sha256` as object format.
     pub fn create_with(path: &Path, format: &str) -> Result<Self> {
         let repository = Self { path: path.to_owned(), author: None };
         std::fs::create_dir_all(path)?;
         let format = format!("--object-format={format}");
         repository.git(&["init", "--quiet", "--bare", "--initial-branch=main", &format, "."], b"")?;
-        // As the large hosts do.
+        // As on large hosts.
         repository.git(&["config", "uploadpack.allowAnySHA1InWant", "true"], b"")?;
         repository.git(&["config", "gc.auto", "0"], b"")?;
         Ok(repository)
     }
 
-    /// The same repository, with another author of what is committed: `Name <address>`.
+    /// The same repository, but with another author of commits: `Name <address>`.
     #[must_use]
     pub fn by(&self, author: &str) -> Self {
         Self { author: Some(author.to_owned()), ..self.clone() }
@@ -49,26 +49,26 @@ impl Repository {
         &self.path
     }
 
-    /// Commits exactly these files on top of a branch, or as its first commit. A content that begins with `-> ` makes
-    /// a symlink. Gives the commit's id.
+    /// Commits exactly these files on top of a branch, or as its first commit. Content that begins with `-> ` creates a
+    /// symlink. Returns the commit's id.
     pub fn commit(&self, branch: &str, files: &[(&str, &str)]) -> Result<String> {
         let parent = self.branch(branch);
         self.import(branch, parent.as_deref(), true, files.iter().map(|(p, c)| (*p, Some(*c))))
     }
 
-    /// Changes some files of a branch: `None` deletes.
+    /// Changes some files of a branch. `None` deletes a file.
     pub fn change(&self, branch: &str, changes: &[(&str, Option<&str>)]) -> Result<String> {
         let parent = self.branch(branch).with_context(|| format!("branch {branch} doesn't exist"))?;
         self.import(branch, Some(&parent), false, changes.iter().copied())
     }
 
-    /// Replaces a branch by one commit without history: what `git push --force` of a new root does.
+    /// Replaces a branch by one commit without history, as after `git push --force` of a new root.
     pub fn rewrite(&self, branch: &str, files: &[(&str, &str)]) -> Result<String> {
         self.delete_ref(&format!("refs/heads/{branch}"))?;
         self.commit(branch, files)
     }
 
-    /// The commit that a branch is at.
+    /// The current commit of a branch.
     pub fn branch(&self, branch: &str) -> Option<String> {
         self.git(&["rev-parse", "--verify", "--quiet", &format!("refs/heads/{branch}")], b"").ok()
     }
@@ -77,7 +77,7 @@ impl Repository {
         self.delete_ref(&format!("refs/heads/{branch}"))
     }
 
-    /// Points any reference at an object: branches moved back, lightweight tags.
+    /// Points a reference at an object, for branches that are moved back and lightweight tags.
     pub fn set_ref(&self, name: &str, id: &str) -> Result<()> {
         self.git(&["update-ref", name, id], b"").map(drop)
     }
@@ -86,24 +86,24 @@ impl Repository {
         self.git(&["update-ref", "-d", name], b"").map(drop)
     }
 
-    /// Many references to one commit, in one go.
+    /// Creates many references to one commit at once.
     pub fn set_refs(&self, names: impl Iterator<Item = String>, id: &str) -> Result<()> {
         let lines: String = names.map(|name| format!("create {name} {id}\n")).collect();
         self.git(&["update-ref", "--stdin"], lines.as_bytes()).map(drop)
     }
 
-    /// An annotated tag. Gives the tag object's id.
+    /// Creates an annotated tag. Returns the id of the tag object.
     pub fn annotated_tag(&self, name: &str, id: &str) -> Result<String> {
         self.git(&["tag", "--annotate", "--message", name, name, id], b"")?;
         self.git(&["rev-parse", &format!("refs/tags/{name}")], b"")
     }
 
-    /// Writes an object as it is, however malformed. Gives its id.
+    /// Writes an object unchanged, even if malformed. Returns its id.
     pub fn write_object(&self, kind: &str, bytes: &[u8]) -> Result<String> {
         self.git(&["hash-object", "-w", "--literally", "--stdin", "-t", kind], bytes)
     }
 
-    /// A tree with exactly these entries: octal mode without leading zeros, any name, an object's id.
+    /// Writes a tree with exactly these entries: octal mode without leading zeros, any name, id of an object.
     pub fn write_tree(&self, entries: &[(&str, &[u8], &str)]) -> Result<String> {
         let mut body = Vec::new();
         for (mode, name, id) in entries {
@@ -116,7 +116,7 @@ impl Repository {
         self.write_object("tree", &body)
     }
 
-    /// Commits a tree and moves a branch there, whatever it was at.
+    /// Commits a tree and moves the branch there, wherever it was.
     pub fn commit_tree(&self, branch: &str, tree: &str) -> Result<String> {
         let id = self.git(&["commit-tree", "-m", "tree", tree], b"")?;
         self.set_ref(&format!("refs/heads/{branch}"), &id)?;
@@ -155,7 +155,7 @@ impl Repository {
         self.branch(branch).context("the commit is missing")
     }
 
-    /// Runs git in the repository and gives its output without the last line break.
+    /// Runs git in the repository. Returns its output without the last line break.
     pub fn git(&self, args: &[&str], input: &[u8]) -> Result<String> {
         let time = format!("{} +0000", CLOCK.fetch_add(1, Ordering::Relaxed));
         let mut command: Command = bare_command("git");
@@ -173,7 +173,7 @@ impl Repository {
             .context("run git")?;
         let mut stdin = child.stdin.take().context("no pipe")?;
         let input = input.to_vec();
-        // In a thread: git may answer before it has read everything.
+        // In a thread, because git may answer before it has read everything.
         let writer = std::thread::spawn(move || stdin.write_all(&input));
         let output = child.wait_with_output().context("wait for git")?;
         let _ = writer.join();

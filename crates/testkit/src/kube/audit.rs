@@ -1,5 +1,5 @@
-//! What one user asks an API server for, as that server notes it down itself. Its metrics count by verb and kind, but not
-//! by who asked.
+//! Requests of one user to an API server, from the server's audit log. Its metrics count by verb and kind, but not by
+//! user.
 
 use std::fs;
 
@@ -10,21 +10,21 @@ use serde_json::json;
 
 use super::{AUDITED, Plane, PlaneOptions};
 
-/// One request, noted when it came in.
+/// A request, logged when it arrived.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct Request {
     #[serde(rename = "requestReceivedTimestamp")]
     pub at: Timestamp,
-    /// As in the rules of a role; for what is no resource, HTTP's method in small letters.
+    /// Verb as in the rules of a role. For a non-resource request, the HTTP method in lower case.
     pub verb: String,
     #[serde(rename = "requestURI")]
     pub uri: String,
-    /// Empty for what is no resource.
+    /// Object of the request. Empty for a non-resource request.
     #[serde(default, rename = "objectRef")]
     pub object: Object,
 }
 
-/// What a request is about. A list has no name.
+/// Object of a request. A list has no name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Object {
@@ -35,7 +35,7 @@ pub struct Object {
 }
 
 impl Request {
-    /// A list whose size others decide: no label says whose objects are meant.
+    /// Whether it is a list without a label selector, whose size depends on other users' objects.
     pub fn is_unfiltered_list(&self) -> bool {
         let mut selectors = self.uri.split(['?', '&']).filter_map(|parameter| parameter.strip_prefix("labelSelector="));
         self.verb == "list" && selectors.all(str::is_empty)
@@ -50,12 +50,12 @@ impl PlaneOptions {
 }
 
 impl Plane {
-    /// What [`AUDITED`] has asked for since then. Only of a plane of one's own, started with [`PlaneOptions::audited`].
+    /// Requests of [`AUDITED`] since then. Only for an own plane with [`PlaneOptions::audited`].
     pub fn requests(&self, since: Timestamp) -> Result<Vec<Request>> {
-        let running = self.running.as_ref().context("the plane is shared: nobody has its log")?;
+        let running = self.running.as_ref().context("the plane is shared: its log is not available")?;
         let path = running.settings.audit_log();
         let log = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
-        // The last line may be half written.
+        // The last line may be incomplete.
         let lines = log.split_inclusive('\n').filter(|line| line.ends_with('\n'));
         let requests = lines.map(|line| serde_json::from_str(line).with_context(|| format!("read {line}")));
         let requests = requests.collect::<Result<Vec<Request>>>()?;
@@ -63,7 +63,7 @@ impl Plane {
     }
 }
 
-/// One line for each request, whatever comes of it and however long it takes.
+/// Policy that logs one line for each request, whatever its result and duration.
 pub(super) fn policy() -> String {
     let policy = json!({
         "apiVersion": "audit.k8s.io/v1",

@@ -1,4 +1,4 @@
-//! How each part is started. What the flags are for: the comments; where they come from: `--help` of each part.
+//! Command lines of the parts. The comments explain the flags, which are from `--help` of each part.
 
 use std::{
     ffi::OsString,
@@ -21,12 +21,12 @@ use tokio_rustls::TlsConnector;
 use super::{ADMIN, AUDITED, Part, USERS, audit, bare_command, ports};
 use crate::{Tools, process::within};
 
-/// Where a plane's processes run and are reached.
+/// Where a plane's processes run and can be reached.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
-    /// Of the API server.
+    /// Address of the API server.
     pub address: Ipv4Addr,
-    /// The process whose network is theirs, if it is not ours.
+    /// Process whose network namespace they use. None: ours.
     pub network_of: Option<u32>,
 }
 
@@ -48,13 +48,13 @@ pub(super) struct Settings {
     scheduler: u16,
     kwok: u16,
     kwok_node: u16,
-    /// By user.
+    /// Tokens by user.
     pub(super) tokens: Vec<(String, String)>,
     audited: bool,
 }
 
 impl Settings {
-    /// Picks ports and writes the files that the parts read.
+    /// Chooses ports and writes the files that the parts read.
     pub(super) fn choose(tools: Tools, dir: &Path, place: Place, audited: bool) -> Result<Self> {
         let tokens = [ADMIN, AUDITED].into_iter().chain(USERS).map(|user| (user.to_owned(), token())).collect();
         let settings = Self::pick_ports(tools, dir, place, tokens, audited)?;
@@ -72,8 +72,8 @@ impl Settings {
         Ok(settings)
     }
 
-    /// The same in an empty folder: the objects, the service accounts' keys, the users' tokens. Ports are others, and the
-    /// server makes a certificate of its own.
+    /// The same settings in an empty folder: objects, keys of service accounts, tokens of users. The ports differ, and
+    /// the server creates its own certificate.
     pub(super) fn copy(&self, dir: &Path) -> Result<Self> {
         let kept = ["etcd", "sa.key", "sa.pub", "tokens.csv"].map(|name| self.file(name));
         let copied = bare_command("cp").arg("-a").args(kept).arg(dir).output().context("run cp")?;
@@ -114,12 +114,12 @@ impl Settings {
         self.file("kubeconfig")
     }
 
-    /// By IP address: the certificate that the server makes for itself is not valid for `localhost`.
+    /// With an IP address, because the certificate that the server creates is not valid for `localhost`.
     pub(super) fn url(&self) -> String {
         format!("https://{}:{}", self.place.address, self.api)
     }
 
-    /// The server's own certificate with the CA that signed it.
+    /// The server's own certificate, with the CA that signed it.
     pub(super) fn ca(&self) -> PathBuf {
         self.file("certs").join("apiserver.crt")
     }
@@ -157,7 +157,7 @@ impl Settings {
             .text("--listen-peer-urls", &peer)
             .text("--initial-advertise-peer-urls", &peer)
             .text("--initial-cluster", &format!("default={peer}"))
-            // The data is thrown away: no reason to wait for the disk.
+            // The data is thrown away, so don't wait for the disk.
             .switch("--unsafe-no-fsync")
             .text("--log-level", "error")
             .done()
@@ -168,7 +168,7 @@ impl Settings {
             .text("--etcd-servers", &format!("http://127.0.0.1:{}", self.etcd))
             .text("--bind-address", &self.place.address.to_string())
             .text("--advertise-address", &self.place.address.to_string())
-            // Logs and exec: the node's name is known to no DNS.
+            // For logs and exec: no DNS knows the node's name.
             .text("--kubelet-preferred-address-types", "InternalIP")
             .text("--secure-port", &self.api.to_string())
             .path("--cert-dir", self.file("certs"))
@@ -177,7 +177,7 @@ impl Settings {
             .text("--service-account-issuer", "https://kubernetes.default.svc")
             .text("--authorization-mode", "RBAC")
             .path("--token-auth-file", self.file("tokens.csv"))
-            // A /24 is full after 253 Services.
+            // A /24 would be full after 253 Services.
             .text("--service-cluster-ip-range", "10.0.0.0/16");
         if !self.audited {
             return flags.done();
@@ -194,7 +194,7 @@ impl Settings {
             .text("--secure-port", &self.controller_manager.to_string())
             .switch("--leader-elect=false")
             .text("--controllers", "*,-nodeipam")
-            // kwok's nodes send no heartbeats: after the usual 50 s they and their pods would count as lost.
+            // Nodes of kwok send no heartbeats. After the usual 50 s the nodes and their pods would count as lost.
             .text("--node-monitor-grace-period", "8760h")
             .done()
     }
@@ -211,11 +211,11 @@ impl Settings {
     fn kwok(&self) -> Vec<OsString> {
         let mut flags = Flags::default()
             .path("--kubeconfig", self.kubeconfig())
-            // A test may play the kubelet of a node that it makes itself.
+            // A test may play the kubelet of its own node.
             .text("--manage-nodes-with-annotation-selector", "kwok.x-k8s.io/node=fake")
             .text("--node-ip", "127.0.0.1")
             .text("--node-port", &self.kwok_node.to_string())
-            // Without it kwok listens on every address.
+            // Without this, kwok listens on all addresses.
             .text("--server-address", &format!("127.0.0.1:{}", self.kwok))
             .text("--cidr", "10.244.0.0/16");
         for stage in self.tools.kwok_stages() {
@@ -224,7 +224,7 @@ impl Settings {
         flags.done()
     }
 
-    /// Asks `/readyz` over TLS that trusts what the server wrote, as its first client would.
+    /// Requests `/readyz` over TLS with the certificate that the server wrote, as a first client would.
     pub(super) async fn ready(&self) -> Result<()> {
         let mut roots = rustls::RootCertStore::empty();
         for certificate in CertificateDer::pem_file_iter(self.ca()).context("read the server's CA")? {
@@ -248,13 +248,13 @@ impl Settings {
         let body = response.into_body().collect().await?.to_bytes();
         connection.abort();
         if !status.is_success() {
-            bail!("/readyz says {status}: {}", String::from_utf8_lossy(&body));
+            bail!("/readyz answered {status}: {}", String::from_utf8_lossy(&body));
         }
         Ok(())
     }
 }
 
-/// Flags as `NAME VALUE` pairs.
+/// Flags as pairs `NAME VALUE`.
 #[derive(Default)]
 struct Flags(Vec<OsString>);
 
@@ -279,7 +279,7 @@ impl Flags {
     }
 }
 
-/// A node as large as a rack: tests never wait for room.
+/// A very large node, so that tests never wait for capacity.
 pub(super) fn node(name: &str) -> Result<Node> {
     let room = json!({"cpu": "64", "memory": "256Gi", "pods": "1000"});
     let node = json!({

@@ -1,4 +1,4 @@
-//! The kubeconfig of a plane: one cluster, one context per user.
+//! The kubeconfig of a plane, with one cluster and one context per user.
 
 use std::{
     fs,
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::{ADMIN, Plane, flags::Settings};
 
-/// Written as JSON, which is YAML. Holds no paths, so that it can be copied.
+/// Written as JSON, which is valid YAML. Contains no paths, so that it can be copied.
 pub(super) fn write(path: &Path, settings: &Settings) -> Result<()> {
     let ca = fs::read(settings.ca()).context("read the server's CA")?;
     let users = settings.tokens.iter().map(|(user, token)| json!({"name": user, "user": {"token": token}}));
@@ -36,7 +36,7 @@ pub(super) fn write(path: &Path, settings: &Settings) -> Result<()> {
 }
 
 impl Plane {
-    /// A kubeconfig for a program that goes by the current context: as one of [`super::USERS`] or [`super::AUDITED`].
+    /// A kubeconfig for a program that uses the current context: as one of [`super::USERS`] or [`super::AUDITED`].
     pub fn kubeconfig_of(&self, user: &str) -> Result<PathBuf> {
         let text = fs::read(&self.kubeconfig).with_context(|| format!("read {}", self.kubeconfig.display()))?;
         let mut config: Value = serde_json::from_slice(&text)?;

@@ -1,4 +1,4 @@
-//! What a watcher of the load is shown, and what must hold of it.
+//! Events that a watcher of the load sees, and their checks.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
@@ -16,10 +16,10 @@ use kube::{
 
 use super::{Ledger, Shared, value_of};
 
-/// What is there, by name.
+/// Values of existing objects by name.
 pub(super) type Picture = BTreeMap<String, String>;
 
-/// One event, as shown.
+/// An event, as a watcher saw it.
 #[derive(Clone, Debug)]
 pub(super) struct Seen {
     version: u64,
@@ -37,7 +37,7 @@ enum Event {
 
 pub(super) struct Watcher {
     pub api: Api<ConfigMap>,
-    /// The newest that was shown.
+    /// The newest version in an event.
     pub version: u64,
     pub seen: Vec<Seen>,
     pub faults: Vec<String>,
@@ -90,11 +90,11 @@ impl Watcher {
     }
 }
 
-/// More faults of one watcher say nothing new.
+/// Maximum number of faults per watcher. More would say nothing new.
 const FAULTS: usize = 20;
 
-/// What is wrong with what a watcher saw: events that can't follow each other from the first picture on, acknowledged changes
-/// that were not shown as what they are, and a last picture that is not what is there.
+/// Faults of a watcher: events that can't follow each other from the first picture on, acknowledged changes that are
+/// missing or have the wrong type, and a last picture that differs from the actual objects.
 pub(super) fn compare(ledger: &Ledger, first: &Picture, seen: &[Seen], last: &Picture) -> Vec<String> {
     let (picture, mut faults) = replay(first, seen);
     let shown: HashMap<u64, &Seen> = seen.iter().map(|seen| (seen.version, seen)).collect();
@@ -121,7 +121,7 @@ pub(super) fn compare(ledger: &Ledger, first: &Picture, seen: &[Seen], last: &Pi
     faults
 }
 
-/// What a client holds that follows the events, and each event that makes no sense to it.
+/// The picture of a client that follows the events, and each event that makes no sense to it.
 fn replay(first: &Picture, seen: &[Seen]) -> (Picture, Vec<String>) {
     let (mut picture, mut faults) = (first.clone(), Vec::new());
     for Seen { version, event, name, value } in seen {
@@ -164,7 +164,7 @@ mod tests {
         pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
     }
 
-    /// The ledger is always the same: a was made at 5 and changed at 7, b was made at 6 and deleted.
+    /// The ledger is always the same: a was created at 5 and changed at 7, b was created at 6 and deleted.
     #[track_caller]
     fn check(lines: &str, last: &str, expected: &[&str]) {
         let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
@@ -201,7 +201,7 @@ mod tests {
             "old=0 a=2",
             &["the delete of b=1 was not shown", "at the end b is None, and was shown as Some(\"1\")"],
         );
-        // Lost in the middle, and the name was made again: the last pictures are equal.
+        // An event in the middle is missing, and the name was created again, so the last pictures are equal.
         check(
             "5 ADDED a=1, 6 ADDED b=1, 7 MODIFIED a=2, 9 ADDED b=3",
             "old=0 a=2 b=3",

@@ -12,7 +12,7 @@ use crate::{
 };
 
 const READY: Duration = Duration::from_secs(30);
-/// Holds a pod's namespaces; of [`crate::images`].
+/// The pause image, which holds a pod's namespaces. It is one of [`crate::images`].
 pub const PAUSE: &str = "localhost/farwater/pause:1";
 
 pub fn socket(dir: &Path) -> std::path::PathBuf {
@@ -33,7 +33,7 @@ pub async fn start(dir: &Path, namespaces: &Namespaces) -> Result<Process> {
     Ok(process)
 }
 
-/// Makes an image of a tar file known to the kubelet.
+/// Imports the image of a tar file.
 pub fn import(dir: &Path, namespaces: &Namespaces, image: &Path) -> Result<()> {
     let path = image.to_str().context("the image's path is plain text")?;
     run(ctr(dir, namespaces, &["--namespace", "k8s.io", "images", "import", path]))
@@ -74,7 +74,7 @@ fn pods_network(dir: &Path) -> serde_json::Value {
         "name": "pods",
         "plugins": [{
             "type": "ptp",
-            // This machine knows no way to pods.
+            // This machine has no route to pods.
             "ipMasq": true,
             "ipam": {
                 "type": "host-local",

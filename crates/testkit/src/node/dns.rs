@@ -1,4 +1,4 @@
-//! CoreDNS: the names of Services, which pods ask the node's own address for.
+//! CoreDNS, for the names of Services. Pods query it at the node's own address.
 
 use std::{fs, path::Path};
 

@@ -1,4 +1,4 @@
-//! The kubelet, and kube-proxy, without which Services lead nowhere.
+//! The kubelet, and kube-proxy, which Services need.
 
 use std::{fs, path::Path};
 
@@ -19,7 +19,7 @@ pub fn start(tools: &Tools, dir: &Path, namespaces: &Namespaces, plane: &Plane) 
         "address": namespaces.address,
         "port": ports::free()?,
         "healthzPort": 0,
-        // A node that is thrown away, in a network that only this machine reaches.
+        // The node is thrown away, and only this machine reaches its network.
         "authentication": {"anonymous": {"enabled": true}, "webhook": {"enabled": false}},
         "authorization": {"mode": "AlwaysAllow"},
         "containerRuntimeEndpoint": format!("unix://{}", containerd::socket(dir).display()),
@@ -29,7 +29,7 @@ pub fn start(tools: &Tools, dir: &Path, namespaces: &Namespaces, plane: &Plane) 
         "localStorageCapacityIsolation": false,
         "failSwapOn": false,
         "makeIPTablesUtilChains": false,
-        // The machine's disk may be fuller than the kubelet likes.
+        // The machine's disk may be fuller than the kubelet allows.
         "evictionHard": {"memory.available": "0%", "nodefs.available": "0%", "imagefs.available": "0%", "nodefs.inodesFree": "0%", "imagefs.inodesFree": "0%"},
         "imageGCHighThresholdPercent": 100,
         "resolvConf": "",
@@ -53,7 +53,7 @@ pub fn start_proxy(tools: &Tools, dir: &Path, namespaces: &Namespaces, plane: &P
     let mut command = bare_command(tools.kube_proxy());
     command.arg("--kubeconfig").arg(plane.kubeconfig());
     command.args(["--proxy-mode", "iptables", "--cluster-cidr", "10.244.0.0/16", "--hostname-override", NAME]);
-    // Nothing of the machine's own connection tracking is touched.
+    // Don't change the machine's own connection tracking.
     command.args(["--conntrack-max-per-core", "0", "--conntrack-tcp-timeout-established", "0s"]);
     command.args([
         "--conntrack-tcp-timeout-close-wait",

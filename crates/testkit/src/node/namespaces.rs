@@ -1,4 +1,4 @@
-//! A network, mounts and processes apart from the machine's.
+//! Namespaces for network, mounts and processes, separate from the machine's.
 
 use std::{
     fs,
@@ -16,16 +16,17 @@ use crate::{
     process::{bare_command, within},
 };
 
-/// The first process of the namespaces: it waits for whatever becomes its child, and all of it ends with it. `/run` and `/var/log` are
-/// its own, because programs of other nodes use the same paths there: a kubelet removes the logs of pods that it doesn't know.
+/// The first process of the namespaces. It waits for all orphaned children, and everything in the namespaces ends with
+/// it. `/run` and `/var/log` are private, because other nodes use the same paths there: a kubelet removes the logs of
+/// pods that it doesn't know.
 const INIT: &str = "mount -t tmpfs tmpfs /run && mkdir /run/lock && mount -t tmpfs tmpfs /var/log && echo ready && \
                     while :; do sleep 3600 & wait $!; done";
 
 #[derive(Debug)]
 pub struct Namespaces {
-    /// Whose namespaces they are.
+    /// Process whose namespaces they are.
     pub process: u32,
-    /// Of the node, and of this machine where the node reaches it.
+    /// Addresses of the node, and of this machine as the node reaches it.
     pub address: Ipv4Addr,
     pub machine: Ipv4Addr,
     _init: Process,
@@ -72,7 +73,7 @@ impl Namespaces {
     }
 }
 
-/// A pair that no other node of this or another test run has: 10.213.0.0/16 in pieces of four.
+/// A pair of addresses that no other node of any test run has: 10.213.0.0/16 in blocks of four.
 fn addresses() -> (Ipv4Addr, Ipv4Addr) {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let piece = (std::process::id().wrapping_mul(4) + NEXT.fetch_add(1, Ordering::Relaxed)) % (1 << 14);
@@ -80,7 +81,7 @@ fn addresses() -> (Ipv4Addr, Ipv4Addr) {
     (Ipv4Addr::from(first + 1), Ipv4Addr::from(first + 2))
 }
 
-/// The process that `unshare` made in the new namespaces, once it is ready.
+/// The process that `unshare` created in the new namespaces, once it is ready.
 fn child_of(init: &Process) -> Result<u32> {
     let start = Instant::now();
     let path = format!("/proc/{0}/task/{0}/children", init.id());
@@ -92,7 +93,7 @@ fn child_of(init: &Process) -> Result<u32> {
         }
         std::thread::sleep(Duration::from_millis(10));
     }
-    bail!("the namespaces were not made:\n{}", init.tail())
+    bail!("can't create the namespaces:\n{}", init.tail())
 }
 
 fn ip(arguments: &[&str]) -> Result<()> {
@@ -101,7 +102,7 @@ fn ip(arguments: &[&str]) -> Result<()> {
     run(command)
 }
 
-/// Runs a command that says nothing but what went wrong.
+/// Runs a command that only prints errors.
 pub fn run(mut command: Command) -> Result<()> {
     let output = command.output().with_context(|| format!("run {}", command.get_program().display()))?;
     if !output.status.success() {

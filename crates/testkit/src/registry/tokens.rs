@@ -1,4 +1,5 @@
-//! A token service as the distribution project specifies it: a name and a password, or nobody, get a signed token.
+//! A token service as the distribution project specifies it. It issues signed tokens for a name and password, or for
+//! anonymous users.
 
 use std::{
     convert::Infallible,
@@ -63,7 +64,7 @@ impl Tokens {
         self.signer.certificate.pem()
     }
 
-    /// For all that can be done with a repository.
+    /// A token for all actions on a repository.
     pub fn of(&self, name: &str) -> Result<String> {
         self.signer.token(&json!([{"type": "repository", "name": name, "actions": ["pull", "push", "delete"]}]))
     }
@@ -89,7 +90,7 @@ impl Signer {
         if given.is_some_and(|given| given != wanted) {
             return Ok((StatusCode::UNAUTHORIZED, "{}".to_owned()));
         }
-        // `scope=repository:NAME:pull,push`, perhaps percent-encoded.
+        // `scope=repository:NAME:pull,push`, possibly percent-encoded.
         let query =
             request.uri().query().unwrap_or_default().replace("%3A", ":").replace("%2C", ",").replace("%2F", "/");
         let scope = query.split('&').find_map(|pair| pair.strip_prefix("scope=repository:")).unwrap_or_default();

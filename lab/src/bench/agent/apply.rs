@@ -1,9 +1,9 @@
-//! M7: how fast 4,000 objects are created, changed, and found to be as they are stated.
+//! M7: how fast 4,000 objects are created, changed, and found unchanged.
 //!
-//! Everybody applies to the same API server, and the bare client sends what the agent sends, its marks included; what the
-//! marks cost is told beside it. The agent and bare clients take turns, and the medians of their rounds are compared; kubectl
-//! and Flux take minutes and come once. What each took of the API server's processor stands beside its rate: on a machine
-//! with two cores a client's own work is time that the server lacks.
+//! All clients use the same API server. The bare client sends what the agent sends, including its labels and
+//! annotations, whose cost is also measured. The agent and bare clients take turns, and the medians of their rounds are
+//! compared. kubectl and Flux take minutes and run once. The figures also show the API server's processor time: on a
+//! machine with two cores, a client's own work takes time from the server.
 
 mod ours;
 mod peers;
@@ -18,21 +18,21 @@ use self::timing::Run;
 use super::maps::{PER_FILE, PHASES, Phase};
 use crate::bench::{Figure, ground::Ground, median};
 
-/// The hub's shortest.
+/// The shortest poll interval that the hub allows.
 const POLL: &str = "1s";
-/// Of the bare client. The agent has 64 in flight.
+/// Numbers of requests in flight of the bare client. The agent has 64.
 const IN_FLIGHT: [usize; 2] = [32, 64];
-/// Of the one whose objects are as in the source.
+/// Requests in flight of the bare client that sends objects as in the source.
 const UNMARKED: usize = 64;
-/// Less than the 290 s after which a watch ends.
+/// Maximum time of a phase: less than the 290 s after which a watch ends.
 const LONGEST: Duration = Duration::from_secs(280);
-/// Share of the bare client's rate, with all that the agent does before its first object.
+/// Minimum share of the bare client's rate, including the agent's work before the first object.
 const OF_BARE: f64 = 0.85;
 const OF_KUBECTL: f64 = 1.0;
 const OF_FLUX: f64 = 10.0;
 const KUBECTL: &str = "kubectl apply --server-side";
 const FLUX: &str = "Flux's kustomize-controller, 20 at a time";
-/// Objects with which connections, caches and programs get warm.
+/// Objects for warming up connections, caches and programs.
 const WARM_UP: usize = 40;
 
 pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
@@ -52,13 +52,13 @@ pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
             runs.push(told(&format!("a bare client, {in_flight} in flight"), run));
         }
         let run = peers::bare(&mut ground.plane, &format!("unmarked-{round}"), count, UNMARKED, false).await?;
-        unmarked.push(told("a bare client that marks nothing", run));
+        unmarked.push(told("a bare client without labels and annotations", run));
     }
     let kubectl = told("kubectl", peers::kubectl(&mut ground.plane, "kubectl", count).await?);
     let services = count / PER_FILE;
     let small = told("the agent, small services", ours::run(&mut ground, "small", count, services).await?);
     let stated = ours::run_while_stated(&mut ground, "stated", count, services).await?;
-    eprintln!("the agent, small services, created while the hub is told of them: {stated}");
+    eprintln!("the agent, small services, applied while they are created in the hub: {stated}");
     let flux = told("Flux", peers::flux(&mut ground.plane, "flux", count).await?);
 
     let mut figures = Vec::new();
@@ -95,7 +95,7 @@ fn told(who: &str, runs: Vec<Run>) -> Vec<Run> {
     runs
 }
 
-/// The medians of several rounds.
+/// Medians of several rounds.
 fn middle(rounds: &[Vec<Run>], phase: Phase) -> Run {
     let runs = || rounds.iter().map(move |runs| runs[phase as usize]);
     Run {
@@ -106,7 +106,7 @@ fn middle(rounds: &[Vec<Run>], phase: Phase) -> Run {
     }
 }
 
-/// The bare client with the number of requests in flight that suits it best.
+/// The bare client with its best number of requests in flight.
 fn best_of(bare: &[Vec<Vec<Run>>], phase: Phase) -> Result<(usize, Run)> {
     let candidates = IN_FLIGHT.into_iter().zip(bare.iter().map(|rounds| middle(rounds, phase)));
     candidates.max_by(|(_, one), (_, other)| one.rate.total_cmp(&other.rate)).context("no bare client ran")

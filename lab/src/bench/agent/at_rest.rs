@@ -1,4 +1,4 @@
-//! M9: what an agent takes while nothing happens: with 200 and 2,000 objects of 20 kinds, with 5,000 beside 100,000 others.
+//! M9: usage of an idle agent with 200 and 2,000 objects of 20 kinds, and with 5,000 objects beside 100,000 others.
 
 use std::time::Duration;
 
@@ -13,36 +13,36 @@ use serde_json::json;
 use super::maps::{self, PER_FILE, Phase};
 use crate::bench::{Figure, ground::Ground, many_kinds, usage};
 
-/// What the hub asks for unless a cluster says otherwise.
+/// Default poll interval of a cluster.
 const POLL: &str = "30s";
-/// Megabytes, from the issues that asked for them.
+/// Limits in megabytes, from the issues.
 const SMALL: f64 = 12.0;
 const LARGE: f64 = 25.0;
 const CROWDED: f64 = 60.0;
-/// Thousandths of a core.
+/// Limit in thousandths of a core.
 const PROCESSOR: f64 = 1.0;
-/// Names in the figure what decides it: a change of the allocator must change this text.
+/// Part of the figure's text, because the allocator decides the result. Change it with the allocator.
 const ALLOCATOR: &str = "system allocator (glibc malloc)";
 const AGENT: &str = include_str!("../../../../crates/agent/src/main.rs");
-/// Each with a namespace of its own, where others have as many objects as everywhere.
+/// Services in the crowded cluster. Each has its own namespace, and the other objects are spread evenly over them.
 const CROWDED_SERVICES: usize = 5;
 const CROWDED_NAMESPACES: usize = 100;
-/// Of the client that makes the others' objects.
+/// Requests in flight of the client that creates the other objects.
 const IN_FLIGHT: usize = 64;
 
-/// An agent at rest.
+/// An idle agent.
 struct Row {
     ground: Ground,
     content: String,
-    /// Megabytes.
+    /// Memory in megabytes.
     memory: f64,
-    /// Thousandths of a core.
+    /// Processor usage in thousandths of a core.
     processor: Option<f64>,
 }
 
-/// Three agents on three planes, at the same time: at rest they don't disturb each other.
+/// Measures three agents on three planes at the same time. Idle agents don't disturb each other.
 pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
-    ensure!(!AGENT.contains("global_allocator"), "the agent has another allocator than this bench says");
+    ensure!(!AGENT.contains("global_allocator"), "the agent's allocator differs from ALLOCATOR in this bench");
     let rest = Duration::from_secs(if quick { 10 } else { 600 });
     let (definitions, large) = if quick { (40, 20) } else { (many_kinds::DEFINITIONS, 100) };
     let (ours, others) = if quick { (200, 2_000) } else { (5_000, 100_000) };
@@ -51,7 +51,7 @@ pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
         with_kinds(definitions, large, LARGE),
         beside_others(ours, others),
     )?;
-    eprintln!("at rest for {rest:?}");
+    eprintln!("measuring idle agents for {rest:?}");
     let mut rows = [small, large, crowded];
     let mut before = Vec::new();
     for row in &mut rows {
@@ -106,8 +106,8 @@ async fn with_kinds(definitions: usize, services: usize, memory: f64) -> Result<
     Ok(Row { ground, content, memory, processor: Some(PROCESSOR) })
 }
 
-/// So many objects of ours among so many others of the same kind, and when the agent had done what a start takes. A change
-/// of some came after that.
+/// Objects of services among many other objects of the same kind, measured after the agent's start. Some objects change
+/// after that.
 async fn beside_others(ours: usize, others: usize) -> Result<(Row, Timestamp)> {
     let names: Vec<String> = (0..CROWDED_SERVICES).map(crowded_namespace).collect();
     let files = |count, phase| -> Vec<_> { names.iter().flat_map(|name| maps::files(name, count, phase)).collect() };
@@ -131,7 +131,7 @@ fn crowded_namespace(n: usize) -> String {
 }
 
 async fn make_others(client: &Client, count: usize) -> Result<()> {
-    eprintln!("making {count} objects of others");
+    eprintln!("creating {count} other objects");
     let namespaces: Api<Namespace> = Api::all(client.clone());
     for n in 0..CROWDED_NAMESPACES {
         let namespace = serde_json::from_value(json!({"metadata": {"name": crowded_namespace(n)}}))?;
@@ -155,7 +155,7 @@ fn unfiltered_lists(row: &Row, since: Timestamp, rest: Duration) -> Result<Figur
     let requests = row.ground.plane.requests(since)?;
     let lists: Vec<_> = requests.iter().filter(|request| request.is_unfiltered_list()).collect();
     for list in &lists {
-        eprintln!("a list without a label: {}", list.uri);
+        eprintln!("a list without a label selector: {}", list.uri);
     }
     let figure = Figure::new("agent_unfiltered_lists", &row.workload(rest), lists.len() as f64, "requests");
     Ok(figure.at_most(0.0))

@@ -1,5 +1,5 @@
-//! From a commit to the changed object, in the demo's fleet: the clock runs from the request to look until the watch
-//! of the cluster's own API server shows the new value.
+//! Time from a commit to the changed object, in the demo's fleet: from the fetch request until a watch of the cluster's
+//! own API server shows the new value.
 
 use std::time::{Duration, Instant};
 
@@ -11,10 +11,10 @@ use crate::{
 };
 
 const LONGEST: Duration = Duration::from_secs(60);
-/// Of the demo's clusters.
+/// Poll interval of the demo's clusters.
 const POLL: Duration = Duration::from_secs(2);
 
-/// Of hints: milliseconds.
+/// Limits with hints, in milliseconds.
 const GOALS: [f64; 2] = [120.0, 300.0];
 
 pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
@@ -41,7 +41,7 @@ async fn times(rounds: usize, hints: bool) -> Result<Vec<Duration>> {
     demo::wait_until_healthy(&scene).await?;
     let mut times = Vec::new();
     for round in 1..=rounds {
-        // People don't commit right after a poll: without this each commit would wait a whole interval for the next.
+        // Commit at a random moment. Directly after a poll, each commit would wait a whole interval.
         tokio::time::sleep(POLL.mul_f64(rand::random())).await;
         let greeting = format!("hello {round}");
         scene.change_greeting(&greeting)?;

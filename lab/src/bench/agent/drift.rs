@@ -1,8 +1,8 @@
-//! M8: what it costs a cluster that its objects are kept as they are stated, and how soon a change by others is undone.
+//! M8: cost of drift correction for a cluster, and how soon a change by others is undone.
 //!
-//! Three planes with the same objects, side by side: the agent's, Flux's, and one that nobody looks after. What the last one's
-//! API server takes is its own affair, and more than that is what each of the others costs. One object of each, of that one's too,
-//! is changed every minute, and watched. Each API server notes who asked for what.
+//! There are three planes with the same objects: one with the agent, one with Flux, and one without either. The API
+//! server of the last one shows the base cost, and the difference is the cost of agent and Flux. On each plane one
+//! object is changed every minute and watched. Each API server writes an audit log.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -37,33 +37,33 @@ use tokio::{
 use super::maps::{self, Phase};
 use crate::bench::{Figure, ground::Ground, milliseconds, percentile, usage};
 
-/// Namespace, service, folder and Kustomization.
+/// Name of the namespace, service, folder and Kustomization.
 const NAME: &str = "settings";
-/// What the hub asks for unless a cluster says otherwise.
+/// Default poll interval of a cluster.
 const POLL: &str = "30s";
-/// Milliseconds, from the issue that asked for it.
+/// Limit in milliseconds, from the issue.
 const HEALED: f64 = 2_000.0;
-/// Share of what Flux takes.
+/// Maximum share of Flux's cost.
 const OF_FLUX: f64 = 0.05;
 const FLUX: &str = "Flux's kustomize-controller";
 const COMMIT: &str = "1111111111111111111111111111111111111111";
-/// Thousands of objects on two busy cores take seconds.
+/// Maximum time for thousands of objects on two busy cores.
 const APPLIED: Duration = Duration::from_secs(180);
-/// What somebody writes over a value.
+/// Value that a change by hand writes.
 const TAMPERED: &str = "tampered";
 
 #[derive(Clone, Copy)]
 struct Terms {
     objects: usize,
-    /// What follows the first apply is over then.
+    /// Time after the first apply in which its follow-up work ends.
     settle: Duration,
     rest: Duration,
-    /// Between two changes.
+    /// Time between two changes.
     each: Duration,
 }
 
 impl Terms {
-    /// Flux looks twice. It has no default; its documentation's examples have 5 and 10 minutes.
+    /// Flux's interval, so that it reconciles twice. It has no default. Its documentation uses 5 and 10 minutes.
     fn interval(&self) -> u64 {
         self.rest.as_secs() / 2
     }
@@ -79,24 +79,24 @@ impl Terms {
     }
 }
 
-/// Fields are dropped in order: what talks goes before what it talks to.
+/// Fields are dropped in this order, so that clients end before their servers.
 struct Peer {
     flux: Flux,
     plane: Plane,
     namespace: String,
 }
 
-/// Nobody looks after it.
+/// The plane without agent or Flux.
 struct Idle {
     plane: Plane,
     namespace: String,
 }
 
-/// Processor time.
+/// Processor time that each client and server took.
 struct Taken {
     agent: Duration,
     flux: Duration,
-    /// Of the API servers with their databases: the agent's, Flux's, nobody's.
+    /// Processor time of the API servers with their databases: the agent's, Flux's, and the one without either.
     servers: [Duration; 3],
 }
 
@@ -175,10 +175,10 @@ fn taken(ours: &mut Ground, peer: &mut Peer, idle: &mut Idle) -> Result<Taken> {
     })
 }
 
-/// How long each change stood: the agent's, Flux's, nobody's.
+/// Time until each change was undone: by the agent, by Flux, and on the plane without either.
 type Healing = [Vec<JoinHandle<Result<Duration>>>; 3];
 
-/// Changes one object after the other on each plane. Gives when the rest ends, and which objects they were.
+/// Changes one object after the other on each plane. Returns when the measurement ends, and the changed objects.
 async fn tamper_all(
     terms: Terms,
     ours: &Ground,
@@ -196,7 +196,7 @@ async fn tamper_all(
         sleep_until(at).await;
         at += terms.each;
         let name = format!("map-{n}");
-        // Of nobody's too: what is asked for measuring is asked of all three.
+        // On all three planes, so that the requests of the measurement are the same.
         for (healing, maps) in healing.iter_mut().zip([&ours, &theirs, &nobodys]) {
             healing.push(tokio::spawn(tamper(maps.clone(), name.clone(), end)));
         }
@@ -206,12 +206,12 @@ async fn tamper_all(
     Ok((end, tampered, healing))
 }
 
-/// Changes an object as somebody might by hand; gives how long that stood. What stands at the end has stood until then.
+/// Changes an object as a person would, and returns how long the change lasted: at most until the end.
 async fn tamper(maps: Api<ConfigMap>, name: String, end: Instant) -> Result<Duration> {
     let config = watcher::Config::default().fields(&format!("metadata.name={name}"));
     let versions = watcher(maps.clone(), config).default_backoff().applied_objects();
     let mut versions = versions.filter_map(|version| ready(version.ok())).boxed();
-    versions.next().await.with_context(|| format!("{name} is not there"))?;
+    versions.next().await.with_context(|| format!("{name} does not exist"))?;
     let begun = Instant::now();
     let somebody = PatchParams { field_manager: Some("somebody".to_owned()), ..PatchParams::default() };
     let patch = json!({"data": {"LEVEL": TAMPERED}});
@@ -234,7 +234,7 @@ fn times(workload: &str, [ours, theirs, _]: &mut [Vec<Duration>; 3]) -> Vec<Figu
     ]
 }
 
-/// The agent's and Flux's, by verb and kind, and what of the agent's was for no changed object.
+/// Requests of agent and Flux by verb and kind, and the agent's requests that were not for a changed object.
 fn requests(workload: &str, asked: &[Vec<Request>; 2], tampered: &BTreeSet<String>) -> Vec<Figure> {
     let figure = |metric: &str, value: usize| Figure::new(metric, workload, value as f64, "requests");
     let mut counts: BTreeMap<String, [usize; 2]> = BTreeMap::new();
@@ -250,14 +250,14 @@ fn requests(workload: &str, asked: &[Vec<Request>; 2], tampered: &BTreeSet<Strin
     let is_asked = |object: &Object| object.resource == "leases" || tampered.contains(&object.name);
     let unasked: Vec<&Request> = asked[0].iter().filter(|request| !is_asked(&request.object)).collect();
     for request in &unasked {
-        eprintln!("for no changed object: {} {}", request.verb, request.uri);
+        eprintln!("not for a changed object: {} {}", request.verb, request.uri);
     }
     figures.push(figure("requests", asked[0].len()).at_most_of(FLUX, asked[1].len() as f64, OF_FLUX));
     figures.push(figure("requests_for_nothing_that_changed_but_the_lease", unasked.len()).at_most(0.0));
     figures
 }
 
-/// `patch_configmaps`, `patch_kustomizations_status`; of what is no resource `get_paths`.
+/// Name of a request: `patch_configmaps`, `patch_kustomizations_status`, or `get_paths` for a non-resource path.
 fn name_of(request: &Request) -> String {
     let object = &request.object;
     let kind = if object.resource.is_empty() { "paths" } else { &object.resource };

@@ -1,5 +1,5 @@
-//! What is applied: ConfigMaps of some 200 bytes, as settings are. No controller acts upon them: all that is measured is
-//! who applies them.
+//! The applied objects: ConfigMaps of some 200 bytes, like settings. No controller acts on them, so only the applying
+//! client is measured.
 
 use std::{collections::BTreeSet, fmt};
 
@@ -14,18 +14,18 @@ use kube::{
     api::{ListParams, Patch, PatchParams, WatchEvent, WatchParams},
 };
 
-/// As long as every service's uid.
+/// As long as a service's uid.
 const SERVICE: &str = "5d1c9b0a-7f0e-4c57-9b51-3f2f8d1f6a30";
-/// In one file, and in one small service.
+/// Objects per file, and per small service.
 pub const PER_FILE: usize = 4;
 
-/// What the same objects go through, one after the other.
+/// Phases of the same objects, one after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     Created,
-    /// One value of each.
+    /// One value of each object changes.
     Changed,
-    /// Stated again as they are: they have to be looked at, and nothing is to be done.
+    /// The same objects again: they are compared, and nothing is written.
     Unchanged,
 }
 
@@ -50,30 +50,30 @@ fn manifest(n: usize, phase: Phase) -> String {
     )
 }
 
-/// Where the file with this number lies.
+/// Path of the file with this number.
 pub fn folder(root: &str, n: usize) -> String {
     format!("{root}/{n:04}")
 }
 
-/// The file with this number. Unchanged, it differs in a comment.
+/// Content of the file with this number. In the phase `Unchanged` only a comment differs.
 pub fn file(n: usize, phase: Phase) -> String {
     let comment = if phase == Phase::Unchanged { "# the same\n" } else { "" };
     let maps = (n * PER_FILE..(n + 1) * PER_FILE).map(|n| format!("---\n{}", manifest(n, phase)));
     format!("{comment}{}", maps.collect::<String>())
 }
 
-/// Files below `root` that state so many.
+/// Files below `root` with so many objects.
 pub fn files(root: &str, count: usize, phase: Phase) -> Vec<(String, String)> {
     let path = |n| format!("{}/maps.yaml", folder(root, n));
     (0..count / PER_FILE).map(|n| (path(n), file(n, phase))).collect()
 }
 
-/// The same as objects.
+/// The objects themselves.
 pub fn objects(count: usize, phase: Phase) -> Result<Vec<ConfigMap>> {
     (0..count).map(|n| Ok(serde_saphyr::from_str::<ConfigMap>(&manifest(n, phase))?)).collect()
 }
 
-/// The same as the agent sends them: in their namespace, and marked as a service's.
+/// The objects as the agent sends them: in their namespace, with the labels and annotations of a service.
 pub fn marked(namespace: &str, mut objects: Vec<ConfigMap>) -> Vec<ConfigMap> {
     for map in &mut objects {
         let metadata = &mut map.metadata;
@@ -85,7 +85,7 @@ pub fn marked(namespace: &str, mut objects: Vec<ConfigMap>) -> Vec<ConfigMap> {
     objects
 }
 
-/// What a client does that has nothing else to do: so many requests at a time.
+/// Applies objects as a bare client, with so many requests at a time.
 pub async fn apply(client: Client, namespace: &str, maps: &[ConfigMap], in_flight: usize) -> Result<()> {
     let api: Api<ConfigMap> = Api::namespaced(client, namespace);
     let parameters = PatchParams::apply("bare-client").force();
@@ -99,13 +99,14 @@ pub async fn apply(client: Client, namespace: &str, maps: &[ConfigMap], in_fligh
     Ok(())
 }
 
-/// When the first and the last of them were written.
+/// Times when the first and the last object were written.
 pub struct Seen {
     pub first: Timestamp,
     pub last: Timestamp,
 }
 
-/// Ends when so many of our ConfigMaps were written in the namespace; the watch stands when this returns.
+/// Returns a future that ends when so many ConfigMaps were written in the namespace. The watch is open when this
+/// returns.
 pub async fn watch(
     client: Client,
     namespace: &str,
@@ -123,7 +124,7 @@ pub async fn watch(
                 Some(WatchEvent::Added(map) | WatchEvent::Modified(map)) => map,
                 Some(WatchEvent::Error(error)) => bail!("after {} of {count} ConfigMaps: {error}", names.len()),
                 Some(_) => continue,
-                // An API server that is busy ends watches that it can't serve in time.
+                // A busy API server ends watches that it can't serve in time.
                 None => {
                     events = api.watch_metadata(&WatchParams::default(), &version).await?.boxed();
                     continue;
@@ -141,7 +142,7 @@ pub async fn watch(
     })
 }
 
-/// The control plane puts a ConfigMap of its own into every namespace. Flux's names have a prefix.
+/// Whether the ConfigMap is one of ours. The control plane adds its own to every namespace. Flux's names have a prefix.
 fn is_ours(name: &str) -> bool {
     name.contains("map-")
 }

@@ -1,4 +1,4 @@
-//! Many services, put into the hub's database while it is stopped.
+//! Writes many services into the database of a stopped hub.
 
 use std::{fs, path::Path};
 
@@ -10,9 +10,9 @@ use kube::Client;
 use serde_json::{Value, json};
 
 pub const NAMESPACES: usize = 20;
-/// On each cluster, as in fleets of some size.
+/// Services per cluster, as in large fleets.
 const SERVICES_OF_CLUSTER: usize = 50;
-/// Enough that the combiner's batches are full.
+/// Number of writers: enough to fill the combiner's batches.
 const IN_FLIGHT: usize = 512;
 
 pub fn namespace_of(n: usize) -> String {
@@ -27,7 +27,7 @@ pub fn name_of(n: usize) -> String {
     format!("service-{n:07}")
 }
 
-/// Some 3 KB, most of it annotations as tools leave them.
+/// An object of some 3 KB, mostly annotations as tools write them.
 pub fn service(n: usize) -> Value {
     let note: String =
         (0..40).map(|line| format!("{n:07} {line:02} what is stated is what runs, and nothing else ")).collect();
@@ -49,7 +49,7 @@ pub fn service(n: usize) -> Value {
     })
 }
 
-/// Namespaces, and a grant of their clusters.
+/// Creates namespaces, and a grant for their clusters.
 pub async fn namespaces(client: &Client) -> Result<()> {
     let own = "/apis/farwater.dev/v1alpha1";
     let grant = json!({
@@ -73,7 +73,7 @@ async fn post(client: &Client, path: &str, object: &Value) -> Result<()> {
     Ok(())
 }
 
-/// Clusters and their services, as the API server would have written them.
+/// Writes clusters and their services as the API server would.
 pub async fn services(data: &Path, count: usize) -> Result<()> {
     let text = fs::read_to_string(data.join("keys/seal.key")).context("read the hub's seal key")?;
     let mut key = [0; 32];

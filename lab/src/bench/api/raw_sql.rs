@@ -1,4 +1,4 @@
-//! What SQLite itself does of the same: a row of 3 KB and its entry in a log, synced at each commit.
+//! SQLite's own speed for the same work: a row of 3 KB and its log entry, synced at each commit.
 
 use std::{
     path::Path,
@@ -11,7 +11,7 @@ use sqlx::{
     sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous},
 };
 
-/// Rows per second, `batch` of them in a transaction.
+/// Rows per second, with `batch` rows in a transaction.
 pub async fn writes(dir: &Path, batch: usize, span: Duration) -> Result<f64> {
     let path = dir.join(format!("raw-{batch}.db"));
     let options = SqliteConnectOptions::new().filename(&path).create_if_missing(true);

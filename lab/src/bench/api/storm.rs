@@ -1,4 +1,4 @@
-//! What a storm of lists does to agents' polls.
+//! Effect of a storm of lists on agents' polls.
 
 use std::{
     path::Path,
@@ -24,18 +24,18 @@ use super::{
 };
 
 const AGENTS: usize = 20;
-/// Of each agent: as many polls a second as some thousands of agents make.
+/// Poll interval of each agent. Together they poll as often as some thousands of agents.
 const POLL: Duration = Duration::from_millis(50);
 pub const POLLS_A_SECOND: u128 = AGENTS as u128 * 1_000 / POLL.as_millis();
-/// Rest and storm take turns: what else goes on in the machine meets both.
+/// Rounds alternate between quiet and storm, so that other load of the machine affects both.
 pub const ROUNDS: usize = 9;
 const QUIET: Duration = Duration::from_secs(5);
-/// Lists that are under way at one time; each asks for the next as soon as it has been answered.
+/// Number of concurrent lists. Each client sends the next one as soon as it has the answer.
 const LISTS_AT_ONCE: usize = 64;
 const LIST: usize = 50;
 const KUBERNETES: &str = "v1.36.0";
 
-/// How long polls took, without and with lists beside them.
+/// Durations of polls, without and with concurrent lists.
 pub struct Round {
     pub quiet: Vec<Duration>,
     pub stormy: Vec<Duration>,
@@ -49,14 +49,14 @@ struct Agent {
 }
 
 impl Round {
-    /// By how much lists raise the polls' 99th percentile.
+    /// Ratio by which lists raise the polls' 99th percentile.
     pub fn ratio(&mut self) -> f64 {
         let (quiet, stormy) = (percentile(&mut self.quiet, 0.99), percentile(&mut self.stormy, 0.99));
         (stormy.div_duration_f64(quiet) * 100.0).round() / 100.0
     }
 }
 
-/// `count` lists in all.
+/// Runs `count` lists in total.
 pub async fn storm(hub: &Hub, count: usize) -> Result<Vec<Round>> {
     let agents: Vec<Arc<Agent>> = stream::iter(0..AGENTS).then(|n| join(hub, n)).map_ok(Arc::new).try_collect().await?;
     let mut rounds = Vec::with_capacity(ROUNDS);
@@ -70,7 +70,9 @@ pub async fn storm(hub: &Hub, count: usize) -> Result<Vec<Round>> {
         let begun = Instant::now();
         let stormy = polls_during(&agents, async {
             let load = std::thread::spawn(move || lists(&kubeconfig, lists_now));
-            tokio::task::spawn_blocking(move || load.join()).await?.map_err(|_| anyhow!("the load panicked"))?
+            tokio::task::spawn_blocking(move || load.join())
+                .await?
+                .map_err(|_| anyhow!("the thread with the load panicked"))?
         });
         let stormy = stormy.await?;
         eprintln!("  round {n} of {ROUNDS}");
@@ -79,7 +81,7 @@ pub async fn storm(hub: &Hub, count: usize) -> Result<Vec<Round>> {
     Ok(rounds)
 }
 
-/// How long each poll took while `work` was done.
+/// Durations of the polls while `work` runs.
 async fn polls_during(agents: &[Arc<Agent>], work: impl Future<Output = Result<()>>) -> Result<Vec<Duration>> {
     let (end, ended) = watch::channel(false);
     let polling = tokio::spawn(polls(agents.to_vec(), ended));
@@ -105,7 +107,7 @@ async fn polls(agents: Vec<Arc<Agent>>, ended: watch::Receiver<bool>) -> Result<
     let polling = agents.into_iter().enumerate().map(|(n, agent)| {
         let ended = ended.clone();
         tokio::spawn(async move {
-            // Not all at one moment.
+            // Spread the polls over time.
             tokio::time::sleep(POLL.mul_f64(n as f64 / AGENTS as f64)).await;
             let mut beat = interval(POLL);
             beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -129,12 +131,12 @@ async fn polls(agents: Vec<Arc<Agent>>, ended: watch::Receiver<bool>) -> Result<
     for times in try_join_all(polling).await? {
         all.extend(times?);
     }
-    ensure!(!all.is_empty(), "nobody polled");
+    ensure!(!all.is_empty(), "no agent polled");
     Ok(all)
 }
 
-/// In a thread of its own that runs only where the hub and those who are measured leave a core idle: clients of a hub are on other
-/// machines.
+/// Runs the load in a thread with idle priority, so that it only uses processor time that the hub and the measured
+/// clients leave. Real clients run on other machines.
 fn lists(kubeconfig: &Path, count: usize) -> Result<()> {
     let thread = rustix::thread::gettid().as_raw_nonzero().to_string();
     let lowered = Command::new("chrt").args(["--idle", "--pid", "0", &thread]).status().context("run chrt")?;

@@ -1,4 +1,4 @@
-//! How long a change takes to reach those who watch.
+//! Time until a change reaches watchers.
 
 use std::{
     collections::HashSet,
@@ -17,19 +17,19 @@ use super::{collection, name_of};
 const WATCHES: usize = 50;
 const RATE: u32 = 500;
 const SPAN: Duration = Duration::from_secs(20);
-/// In the object, so that a watcher finds it without parsing.
+/// Mark in the object that a watcher finds without parsing.
 const MARK: &str = "bench.farwater.dev/at";
 
 fn now() -> u128 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos()
 }
 
-/// Of each change at each watcher.
+/// Delays of each change at each watcher.
 pub async fn lags(client: &Client, size: usize) -> Result<Vec<Duration>> {
     let list: Value = client
         .request(Request::get("/apis/farwater.dev/v1alpha1/servicedeployments?limit=1").body(Vec::new())?)
         .await?;
-    let version = list["metadata"]["resourceVersion"].as_str().context("a list without a version")?;
+    let version = list["metadata"]["resourceVersion"].as_str().context("the list has no version")?;
     let changes = (RATE * SPAN.as_secs() as u32) as usize;
     let path = format!("/apis/farwater.dev/v1alpha1/servicedeployments?watch=true&resourceVersion={version}");
     let mut watchers = Vec::new();
@@ -49,14 +49,16 @@ async fn follow(lines: impl futures::Stream<Item = std::io::Result<String>>, cha
     let (mut lags, mut marks) = (Vec::with_capacity(changes), HashSet::new());
     let mut lines = std::pin::pin!(lines);
     while lags.len() < changes {
-        let line = tokio::time::timeout(Duration::from_secs(60), lines.next()).await.context("a watch stands still")?;
+        let line = tokio::time::timeout(Duration::from_secs(60), lines.next())
+            .await
+            .context("a watch got no event within 60 s")?;
         let line = line.context("a watch ended")??;
-        // The mark's value is a number in quotes. Owners of fields name the mark too, and have no number.
+        // The mark's value is a number in quotes. managedFields also contains the mark, but no number.
         let at = line
             .split(MARK)
             .skip(1)
             .find_map(|rest| rest.strip_prefix("\":\"")?.split('"').next()?.parse::<u128>().ok());
-        // Controllers write to the same services, and their events carry the mark of a change that was shown before.
+        // Controllers write to the same services. Their events repeat the mark of an earlier change, so skip them.
         if let Some(at) = at.filter(|at| marks.insert(*at)) {
             lags.push(Duration::from_nanos(u64::try_from(now().saturating_sub(at)).unwrap_or(u64::MAX)));
         }
@@ -64,7 +66,7 @@ async fn follow(lines: impl futures::Stream<Item = std::io::Result<String>>, cha
     Ok(lags)
 }
 
-/// Changes at a steady rate; each carries its time.
+/// Writes changes at a steady rate. Each contains its time.
 async fn change(client: &Client, size: usize, changes: usize) -> Result<()> {
     let begun = Instant::now();
     stream::unfold((0, interval(Duration::from_secs(1) / RATE)), |(n, mut beat)| async move {

@@ -1,5 +1,5 @@
-//! One commit reaches every cluster at once, and each says that it is healthy: simulated agents that poll as agents without a
-//! connection do.
+//! One commit reaches every cluster at once, and each reports that it is healthy. Simulated agents poll like agents
+//! without a connection.
 
 use std::{
     collections::BTreeMap,
@@ -17,11 +17,11 @@ use crate::bench::{
     usage,
 };
 
-/// Between two polls of an agent.
+/// Interval between two polls of an agent.
 const POLL: Duration = Duration::from_secs(10);
-/// A change is done a moment after it is healthy: what is measured is the way there.
+/// Soak time: short, because only the time until the change is healthy is measured.
 const SHORT_SOAK: &str = "1s";
-/// In which nothing happens but polls.
+/// Time in which agents only poll.
 const REST: Duration = Duration::from_secs(30);
 
 pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
@@ -40,7 +40,7 @@ pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
 }
 
 struct Reached {
-    /// Of the hub's processor time, in milliseconds.
+    /// The hub's processor time in milliseconds.
     each: f64,
     took: Duration,
 }
@@ -70,10 +70,10 @@ async fn reach_all(clusters: usize) -> Result<Reached> {
     let is_reached = |status: &serde_json::Value| is_everywhere(status) && sim.ledger().len() == reached + clusters;
     fleet.until_set(0, "be everywhere again", is_reached).await?;
     let took = begun.elapsed();
-    // What is left to write.
+    // Wait for the remaining writes.
     tokio::time::sleep(POLL).await;
     let spent = fleet.spent_since(before, begun.elapsed(), share)?;
     sim.check().await?;
-    ensure!(sim.ledger().len() == reached + clusters, "some were reached twice");
+    ensure!(sim.ledger().len() == reached + clusters, "some clusters were reached twice");
     Ok(Reached { each: rounded(milliseconds(spent) / clusters as f64), took })
 }

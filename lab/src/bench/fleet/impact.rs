@@ -1,4 +1,4 @@
-//! What a branch would change in the fleet, asked before it is merged.
+//! Asks what a branch would change in the fleet before it is merged.
 
 use std::time::{Duration, Instant};
 
@@ -16,10 +16,10 @@ use crate::bench::{
     sources::field::{BRANCH, config_map},
 };
 
-/// With a service of each set: 10,000 services.
+/// Number of clusters. Each has a service of each set: 10,000 services.
 const CLUSTERS: usize = 100;
 const SETS: usize = 100;
-/// Of which the branch changes the folders.
+/// Number of sets whose folders the branch changes.
 const TOUCHED: usize = 10;
 const ASKED: usize = 9;
 const GOAL: Duration = Duration::from_secs(1);
@@ -31,7 +31,7 @@ pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
     fleet.make_sets(SOAK).await?;
     fleet.until_matched(CLUSTERS).await?;
     fleet.field.until_quiet().await?;
-    let served = fleet.repository.branch(BRANCH).context("the branch that is served")?;
+    let served = fleet.repository.branch(BRANCH).context("read the served branch")?;
     fleet.repository.set_ref("refs/heads/next", &served)?;
     let services = sets * CLUSTERS;
     let mut figures = Vec::new();
@@ -48,7 +48,7 @@ pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
             let changing = impact.changing.services;
             ensure!(
                 changing == u64::try_from(touched * CLUSTERS)?,
-                "{changing} services of {touched} sets are to change"
+                "{changing} services of {touched} sets would change"
             );
         }
         let workload =

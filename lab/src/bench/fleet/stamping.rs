@@ -1,4 +1,4 @@
-//! The services of sets are made, and then those of one cluster.
+//! Creates the services of sets, and then those of one cluster.
 
 use std::time::{Duration, Instant};
 
@@ -14,11 +14,12 @@ use serde_json::json;
 use super::{CHOSEN, Fleet, SHARE, SMALL, SOAK, cluster, rounded};
 use crate::bench::{Figure, milliseconds, usage};
 
-/// Whose labels are changed, one after the other, behind the first of them.
+/// Number of clusters whose labels are changed, one after the other. The first one is not measured.
 const LABELLED: usize = 11;
-/// Of the hub's processor time, for each service from the set to its desired state: four rows are written for it.
+/// Limit for the hub's processor time per service, from the set to its desired state. The hub writes four rows for
+/// each.
 const OF_SERVICE: Duration = Duration::from_micros(1500);
-/// A million services, at the pace of a slow machine.
+/// Maximum time for a million services on a slow machine.
 const PATIENCE: Duration = Duration::from_secs(3 * 3600);
 
 pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
@@ -67,30 +68,30 @@ struct Stage {
 impl Stage {
     async fn start(sets: usize, clusters: usize) -> Result<Self> {
         let fleet = Fleet::start(sets).await?;
-        eprintln!("{clusters} clusters are made");
-        // The last are those that get a label later.
+        eprintln!("creating {clusters} clusters");
+        // The last ones get their label later.
         fleet.make_clusters(0..clusters - LABELLED, CHOSEN).await?;
         fleet.make_clusters(clusters - LABELLED..clusters, "none").await?;
         Ok(Self { fleet, clusters })
     }
 
-    /// Makes the sets; the processor time and the time until all services have their desired states.
+    /// Creates the sets. Returns the processor time and the time until all services have their desired states.
     async fn stamp(&mut self) -> Result<(Duration, Duration)> {
-        eprintln!("{} sets are made", self.fleet.sets);
+        eprintln!("creating {} sets", self.fleet.sets);
         let share = self.fleet.field.share_at_rest().await?;
         let (before, begun) = (self.fleet.field.processor_time()?, Instant::now());
         self.fleet.make_sets(SOAK).await?;
         self.fleet.until_matched(self.clusters - LABELLED).await?;
-        eprintln!("each has its services; their desired states are made");
+        eprintln!("each set has its services; waiting for their desired states");
         self.until_quiet().await?;
-        // What it waits to be sure of that is no part of it.
+        // The time in which the hub is checked to be idle does not count.
         let took = begun.elapsed().saturating_sub(Duration::from_secs(2));
-        // The next look at a set notes of all members that they rest now, which is a part of it.
+        // The next reconcile of a set records that its members are idle, which counts.
         self.choose(self.clusters - LABELLED).await?;
         Ok((self.fleet.spent_since(before, begun.elapsed(), share)?, took))
     }
 
-    /// Labels clusters one after the other; the mean of the processor time.
+    /// Labels clusters one after the other. Returns the mean processor time.
     async fn label(&mut self) -> Result<Duration> {
         let share = self.fleet.field.share_at_rest().await?;
         let mut spent = Duration::ZERO;
@@ -110,7 +111,7 @@ impl Stage {
         self.until_quiet().await
     }
 
-    /// Waits until the hub has nothing left to do, and says each minute how much that still is.
+    /// Waits until the hub has no work left, and prints each minute how much is left.
     async fn until_quiet(&mut self) -> Result<()> {
         let client = self.fleet.field.client.clone();
         let telling = async {
@@ -119,8 +120,8 @@ impl Stage {
                 tokio::time::sleep(Duration::from_secs(60)).await;
                 let minutes = begun.elapsed().as_secs() / 60;
                 match queued(&client).await {
-                    Ok(count) => eprintln!("{minutes:>4} min: {count} resources wait to be looked at"),
-                    Err(error) => eprintln!("{minutes:>4} min: the hub does not say how much it has to do: {error:#}"),
+                    Ok(count) => eprintln!("{minutes:>4} min: {count} resources wait in queues"),
+                    Err(error) => eprintln!("{minutes:>4} min: can't read the hub's queue depth: {error:#}"),
                 }
             }
         };
@@ -131,7 +132,7 @@ impl Stage {
     }
 }
 
-/// What waits in the hub's queues.
+/// Number of resources in the hub's queues.
 async fn queued(client: &Client) -> Result<u64> {
     let text = client.request_text(Request::get("/metrics").body(Vec::new())?).await?;
     let depths = text.lines().filter(|line| line.starts_with("farwater_queue_depth{"));

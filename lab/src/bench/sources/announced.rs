@@ -1,4 +1,4 @@
-//! What a Git host is asked while a webhook tells of its pushes (M11).
+//! Requests to a Git host while a webhook announces its pushes (M11).
 
 use std::time::{Duration, Instant};
 
@@ -17,18 +17,18 @@ use super::{
 };
 
 const SOURCE: &str = "announced";
-/// The shortest there is; what is counted is told as of the default, 2 minutes.
+/// The shortest possible interval. The counts are scaled to the default of 2 minutes.
 const INTERVAL: Duration = Duration::from_secs(10);
-/// By as much a source is asked less often.
+/// Interval at which an announced source is polled.
 const STRETCHED: Duration = Duration::from_secs(50);
 const TOLD: &str = "asked every 50s";
-/// Of the default interval, stretched.
+/// Polls per hour at the stretched default interval.
 const STRETCHED_PER_HOUR: f64 = 6.0;
-/// DESIGN, M11.
+/// Limit for polls per hour: M11 of the design.
 const PER_HOUR: f64 = 6.0;
 
 pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
-    // Begun at a check and ended between two, so that none is counted by half.
+    // Start at a check and end between two checks, so that only whole intervals are counted.
     let intervals = if quick { 2.5 } else { 6.5 };
     let field = Field::start().await?;
     let repository = field.git.create(SOURCE)?;
@@ -55,7 +55,7 @@ pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
     let asked = field.git.counts().ls_refs;
     tokio::time::sleep(STRETCHED.mul_f64(intervals)).await;
     let checks = field.git.counts().ls_refs - asked;
-    ensure!(checks > 0, "nothing was asked");
+    ensure!(checks > 0, "the Git server got no requests");
     let round = |value: f64| (value * 100.0).round() / 100.0;
     let per_hour = round(checks as f64 / intervals * STRETCHED_PER_HOUR);
     let workload = format!(

@@ -1,4 +1,4 @@
-//! Deliveries of a webhook: what one costs the hub, beside hashing the same bytes.
+//! Cost of a webhook's delivery for the hub, compared with hashing the same bytes.
 
 use std::{hint::black_box, time::Instant};
 
@@ -17,10 +17,10 @@ use super::{
 
 const DELIVERIES: usize = 20_000;
 const AT_ONCE: usize = 8;
-/// A push of some commits.
+/// Body of a push with some commits.
 const BYTES: usize = 10_000;
 const HASHES: u32 = 20_000;
-/// Microseconds, from the issue.
+/// Limit in microseconds, from the issue.
 const GOAL: f64 = 100.0;
 
 pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
@@ -65,7 +65,7 @@ pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
     ])
 }
 
-/// Microseconds.
+/// Microseconds that hashing the bytes takes.
 fn hash(bytes: &[u8]) -> f64 {
     let key = hmac::Key::new(hmac::HMAC_SHA256, TOKEN.as_bytes());
     let begun = Instant::now();

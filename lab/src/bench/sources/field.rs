@@ -1,4 +1,4 @@
-//! What the parts run on: a Git server, a hub, and people's words to it.
+//! The servers for the benchmarks of sources: a Git server, a hub, and requests of people.
 
 use std::time::Duration;
 
@@ -19,16 +19,16 @@ use serde_json::{Value, json};
 use crate::bench::usage;
 
 pub const BRANCH: &str = "main";
-/// Thousands of services take their time on a machine that does more.
+/// Maximum time for thousands of services on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(600);
-/// Of the webhook.
+/// The webhook's token.
 pub const TOKEN: &str = "0123456789abcdef0123456789abcdef";
-/// Enough that the hub's write combiner has something to combine.
+/// Number of concurrent writers: enough for the hub's write combiner.
 const AT_ONCE: usize = 64;
-/// Of a hub that has nothing to do, in two seconds.
+/// Maximum processor time of an idle hub in two seconds.
 const QUIET: Duration = Duration::from_millis(40);
 
-/// Fields are dropped in order: what talks goes before what it talks to.
+/// Fields are dropped in this order, so that clients end before their servers.
 pub struct Field {
     pub hub: Hub,
     pub git: GitServer,
@@ -57,7 +57,7 @@ impl Field {
         Api::namespaced(self.client.clone(), ADMIN_NAMESPACE)
     }
 
-    /// A source of this machine's Git server.
+    /// Creates a source on this machine's Git server.
     pub async fn repository(&self, name: &str, interval: &str) -> Result<()> {
         let spec = json!({"url": self.git.url(name), "ref": {"branch": BRANCH}, "interval": interval});
         self.source::<GitRepository>(name, spec).await
@@ -76,7 +76,7 @@ impl Field {
         Ok(())
     }
 
-    /// GitHub's webhook of all sources; the path that it delivers to.
+    /// Creates a GitHub receiver for all sources. Returns the path for deliveries.
     pub async fn receiver(&self) -> Result<String> {
         let secret = json!({"metadata": {"name": "hook"}, "stringData": {"token": TOKEN}});
         let secrets: Api<Secret> = self.api();
@@ -90,7 +90,7 @@ impl Field {
         .await
     }
 
-    /// Has a source asked; returns before it was.
+    /// Requests a fetch of a source, without waiting for it.
     pub async fn ask<K>(&self, name: &str) -> Result<()>
     where
         K: kube::Resource<Scope = NamespaceResourceScope> + Clone + std::fmt::Debug + DeserializeOwned,
@@ -101,7 +101,7 @@ impl Field {
         Ok(())
     }
 
-    /// Services by name, with their clusters and what they say of their sources.
+    /// Creates services from their names, clusters and specs.
     pub async fn services(&self, all: impl Iterator<Item = (String, String, Value)>) -> Result<()> {
         let services: Api<ServiceDeployment> = self.api();
         let create = |(name, cluster, mut spec): (String, String, Value)| {
@@ -127,15 +127,15 @@ impl Field {
         .await
     }
 
-    /// How often the hub has looked at what a service would run.
+    /// Number of times that the hub has reconciled the revision of a service.
     pub async fn reconciles(&self) -> Result<u64> {
         const COUNTER: &str = "farwater_reconciles_total{controller=\"assign_revisions\"} ";
         let text = self.client.request_text(Request::get("/metrics").body(Vec::new())?).await?;
-        let count = text.lines().find_map(|line| line.strip_prefix(COUNTER)).context("no such counter")?;
+        let count = text.lines().find_map(|line| line.strip_prefix(COUNTER)).context("the hub has no such counter")?;
         count.parse().with_context(|| format!("read {count:?}"))
     }
 
-    /// Waits until the hub has nothing left to do. Its processor time then.
+    /// Waits until the hub is idle. Returns its processor time at that moment.
     pub async fn until_quiet(&mut self) -> Result<Duration> {
         self.until_quiet_within(PATIENCE).await
     }
@@ -152,18 +152,18 @@ impl Field {
         self.processor_time()
     }
 
-    /// Of the hub and all it had done for it.
+    /// Processor time of the hub and its children.
     pub fn processor_time(&mut self) -> Result<Duration> {
         usage::processor_time_of_all(self.hub.process().id())
     }
 
-    /// Of the programs that it has run: git, and what that runs.
+    /// Processor time of the hub's children: git and its children.
     pub fn processor_time_of_programs(&mut self) -> Result<Duration> {
         let process = self.hub.process().id();
         Ok(usage::processor_time_of_all(process)?.saturating_sub(usage::processor_time(process)?))
     }
 
-    /// Of a processor's time, what a hub takes that has nothing to do.
+    /// Processor usage of an idle hub.
     pub async fn share_at_rest(&mut self) -> Result<f64> {
         const LOOK: Duration = Duration::from_secs(5);
         let before = self.until_quiet().await?;
@@ -172,12 +172,12 @@ impl Field {
     }
 }
 
-/// A service's folder of a source, at the root.
+/// The spec of a service of a source's folder, without its cluster.
 pub fn folder(source: &str, path: &str) -> Value {
     json!({"sourceRef": {"kind": "GitRepository", "name": source}, "path": path})
 }
 
-/// A ConfigMap that is different for each `text`.
+/// A ConfigMap that differs for each `text`.
 pub fn config_map(text: &str) -> String {
     format!("apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: map\ndata:\n  text: \"{text}\"\n")
 }

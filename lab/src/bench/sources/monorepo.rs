@@ -1,5 +1,5 @@
-//! One repository with the folders of 10,000 services: what a commit costs the hub that touches one of them, and one that
-//! touches all.
+//! One repository with the folders of 10,000 services: the hub's cost of a commit that touches one of them, and of one
+//! that touches all.
 
 use std::{
     collections::BTreeMap,
@@ -18,9 +18,9 @@ use super::field::{BRANCH, Field, PATIENCE, config_map, folder};
 use crate::bench::{Figure, median, milliseconds};
 
 const SOURCE: &str = "monorepo";
-/// DESIGN, M10; of the hub itself, by ADR 29.
+/// Limit for the hub's own processor time: M10 of the design, as ADR 29 defines it.
 const GOAL: Duration = Duration::from_millis(50);
-/// An agent polls each 30 s; this is as often as tells when something is told, and takes little of what is measured.
+/// Poll interval. Agents poll every 30 s. This shorter one shows when a change arrives, and costs little.
 const POLL: Duration = Duration::from_millis(20);
 
 pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
@@ -30,7 +30,7 @@ pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
     let repository = field.git.create(SOURCE)?;
     let commit = change(&repository, 0..services, "0")?;
     field.repository(SOURCE, "24h").await?;
-    eprintln!("{clusters} clusters join, {services} services are made");
+    eprintln!("joining {clusters} clusters, creating {services} services");
     let names: Vec<String> = (0..clusters).map(|n| format!("cluster-{n}")).collect();
     let mut pollers: Vec<Poller> =
         stream::iter(&names).map(|name| Poller::join(&field.hub, name)).buffered(32).try_collect().await?;
@@ -39,10 +39,10 @@ pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
     field.until_quiet().await?;
     let mirror = Mirror::new(&field)?;
     let mut known = all_digests(&mut pollers).await?;
-    ensure!(known.len() == services, "{} of {services} services are told to clusters", known.len());
+    ensure!(known.len() == services, "clusters got {} of {services} services", known.len());
 
     let mut figures = Vec::new();
-    // Several that touch one service each, of which the mean is told: one alone is as long as a few ticks of the clock.
+    // Use the mean of several commits that touch one service each. A single one takes only a few ticks of the clock.
     let singles: Vec<_> = (0..if quick { 5 } else { 20 }).map(|n| n..n + 1).collect();
     for commits in [singles, std::iter::once(0..services).collect()] {
         let (share, looks, begun) = (field.share_at_rest().await?, field.reconciles().await?, Instant::now());
@@ -80,7 +80,7 @@ pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
     Ok(figures)
 }
 
-/// Asks for the source, and polls until the service's entry is another one. In seconds.
+/// Requests a fetch, and polls until the service's entry changes. Returns the seconds.
 async fn commit_to_told(field: &Field, poller: &mut Poller, service: &str, known: Option<&Digest>) -> Result<f64> {
     let begun = Instant::now();
     field.ask::<GitRepository>(SOURCE).await?;
@@ -89,7 +89,7 @@ async fn commit_to_told(field: &Field, poller: &mut Poller, service: &str, known
         if news.is_some_and(|desired| digests(&desired).get(service) != known) {
             return Ok(begun.elapsed().as_secs_f64());
         }
-        ensure!(begun.elapsed() < PATIENCE, "the commit was never told to a cluster");
+        ensure!(begun.elapsed() < PATIENCE, "the commit never reached a cluster");
         tokio::time::sleep(POLL).await;
     }
 }
@@ -98,7 +98,7 @@ fn service(n: usize) -> String {
     format!("service-{n:05}")
 }
 
-/// As monorepos lie: teams, and their services.
+/// Path of a service, as usual in monorepos: by team and service.
 fn path(n: usize) -> String {
     format!("teams/team-{}/{}", n % 50, service(n))
 }
@@ -125,7 +125,7 @@ async fn assigned(field: &Field, services: usize, commit: &str) -> Result<()> {
     wait_for_all(&format!("{services} services to be assigned"), PATIENCE, &field.api(), check).await
 }
 
-/// Of all clusters' entries.
+/// Entries of all clusters.
 async fn all_digests(pollers: &mut [Poller]) -> Result<BTreeMap<String, Digest>> {
     let mut all = BTreeMap::new();
     for poller in pollers {
@@ -134,7 +134,7 @@ async fn all_digests(pollers: &mut [Poller]) -> Result<BTreeMap<String, Digest>>
     Ok(all)
 }
 
-/// A mirror of git's own.
+/// A mirror that git itself keeps.
 struct Mirror(PathBuf);
 
 impl Mirror {
@@ -146,7 +146,7 @@ impl Mirror {
         Ok(mirror)
     }
 
-    /// Until it is known what a commit touches.
+    /// Time until git has fetched a commit and listed the files that it touches.
     fn look(&self, field: &Field, commit: &str) -> Result<Duration> {
         let begun = Instant::now();
         self.fetch(field)?;

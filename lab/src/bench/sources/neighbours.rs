@@ -1,5 +1,5 @@
-//! From a commit to what an agent is told, beside sources that answer slowly, wrongly or with archives that were made to do
-//! harm; and the same without them.
+//! Time from a commit until the agent gets it, with and without neighbours: sources that answer slowly, wrongly, or
+//! with harmful archives.
 
 use std::{
     path::PathBuf,
@@ -25,16 +25,16 @@ use crate::bench::{Figure, milliseconds, percentile, usage};
 const OWN: &str = "own";
 const SERVICE: &str = "app";
 const CLUSTER: &str = "east";
-/// Of the issue that asked for it.
+/// Limit from the issue.
 const SHARE: f64 = 2.0;
 const RESIDENT_MIB: f64 = 512.0;
-/// Of each kind.
+/// Number of sources of each kind.
 const SOURCES: usize = 8;
-/// After which a host that says nothing is given up.
+/// Time after which the hub gives up a silent host.
 const TIMEOUT: &str = "5s";
-/// Until what was under way for neighbours that are suspended has ended.
+/// Time in which fetches of suspended neighbours end.
 const SETTLED: Duration = Duration::from_secs(8);
-/// Between two requests to look at the neighbours.
+/// Time between two fetch requests for the neighbours.
 const PRESSURE: Duration = Duration::from_millis(500);
 const LONGEST: Duration = Duration::from_secs(60);
 const INDEX_BYTES: usize = 25 << 20;
@@ -59,7 +59,7 @@ pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
         alone.extend(round_trips(&field, &repository, &mut poller, rounds).await?);
         neighbours.suspend(&field, false).await?;
         let commits = round_trips(&field, &repository, &mut poller, rounds);
-        // It never ends by itself.
+        // The requests for neighbours never end by themselves.
         let pressed = async {
             tokio::select! {
                 times = commits => times,
@@ -71,7 +71,7 @@ pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
     let samples = alone.len();
     ensure!(beside.len() == samples, "{} commits beside {samples}", beside.len());
     let asked = neighbours.asked();
-    ensure!(asked > samples, "the neighbours were asked {asked} times only");
+    ensure!(asked > samples, "the neighbours were fetched only {asked} times");
     let workload = format!(
         "{samples} commits on request, beside {} sources that stall, drip, fail or bring harm, asked {asked} times",
         SOURCES * 5 + CHARTS.len()
@@ -92,7 +92,7 @@ pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
     ])
 }
 
-/// Each from the request until the cluster is told of the commit's bundle.
+/// Times from the fetch request until the cluster gets the commit's bundle.
 async fn round_trips(
     field: &Field,
     repository: &Repository,
@@ -112,24 +112,24 @@ async fn round_trips(
     Ok(times)
 }
 
-/// Until there is something new of the service.
+/// Waits until the service's entry changes.
 async fn until_told(poller: &mut Poller, begun: Instant) -> Result<()> {
     loop {
         if poller.poll().await?.is_some_and(|desired| bundles(&desired).contains_key(SERVICE)) {
             return Ok(());
         }
-        ensure!(begun.elapsed() < LONGEST, "the cluster was told nothing for {LONGEST:?}");
+        ensure!(begun.elapsed() < LONGEST, "the cluster got no change for {LONGEST:?}");
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
 }
 
 struct Neighbours {
     servers: Vec<(&'static str, GitServer)>,
-    /// Half of its repositories stall, and half drip.
+    /// A registry: half of its repositories stall, and half drip.
     registry: Origin,
     pages: Origin,
     folder: tempfile::TempDir,
-    /// What makes an index a large one.
+    /// Padding that makes an index large.
     padding: String,
 }
 
@@ -187,7 +187,7 @@ impl Neighbours {
         self.folder.path().join(chart)
     }
 
-    /// Another one each time, or nobody reads it again.
+    /// Writes a different index each time, so that it is read again.
     fn write_index(&self, chart: &str, turn: usize) -> Result<()> {
         let entry = format!("  {chart}:\n  - {{name: {chart}, version: 1.0.{turn}, urls: [{chart}.tgz]}}\n");
         let mut index = format!("apiVersion: v1\nentries:\n{entry}");
@@ -217,7 +217,7 @@ impl Neighbours {
         Ok(())
     }
 
-    /// Asks for all of them again and again; ends with an error only.
+    /// Requests fetches of all neighbours again and again. Ends only with an error.
     async fn press(&self, field: &Field) -> Result<()> {
         for turn in 1.. {
             for name in self.repositories() {
@@ -241,7 +241,7 @@ impl Neighbours {
     }
 }
 
-/// Of the registry.
+/// Names of the registry's repositories.
 fn artifacts() -> impl Iterator<Item = String> {
     (0..SOURCES).map(|n| format!("artifact-{}-{n}", if n % 2 == 0 { "stalled" } else { "dripping" }))
 }

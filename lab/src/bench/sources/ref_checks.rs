@@ -1,4 +1,4 @@
-//! What a Git host is asked, as its own log counts it, by a hub that serves one repository to more and more clusters.
+//! Requests to a Git host, counted in its own log, from a hub that serves one repository to more and more clusters.
 
 use std::time::Duration;
 
@@ -13,13 +13,13 @@ use super::field::{BRANCH, Field, config_map, folder};
 use crate::bench::Figure;
 
 const SOURCE: &str = "fleet";
-/// The shortest there is; what is counted is told as of the default, 2 minutes.
+/// The shortest possible interval. The counts are scaled to the default of 2 minutes.
 const INTERVAL: Duration = Duration::from_secs(10);
 const DEFAULTS_PER_HOUR: f64 = 30.0;
 const WINDOW: Duration = Duration::from_secs(120);
-/// Of each cluster, ten times as often as the default.
+/// Poll interval of each cluster: ten times as often as the default.
 const POLL: Duration = Duration::from_secs(3);
-/// DESIGN, M11.
+/// Limit for polls per hour: M11 of the design.
 const PER_HOUR: f64 = 33.0;
 const REQUESTS: f64 = 3.0;
 
@@ -34,7 +34,7 @@ pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
     let (mut figures, mut polling, mut joined) = (Vec::new(), JoinSet::new(), 0);
     for &size in sizes {
         let names: Vec<String> = (joined..size).map(|n| format!("cluster-{n}")).collect();
-        eprintln!("{} clusters join", names.len());
+        eprintln!("joining {} clusters", names.len());
         let new: Vec<Poller> =
             stream::iter(&names).map(|name| Poller::join(&field.hub, name)).buffer_unordered(32).try_collect().await?;
         field
@@ -45,7 +45,7 @@ pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
         }
         joined = size;
         tokio::time::sleep(INTERVAL).await;
-        // With one commit among the checks, which every cluster is told of.
+        // Push one commit between the checks. It reaches every cluster.
         let before = field.git.counts();
         tokio::time::sleep(WINDOW / 2).await;
         let idle = field.git.counts();
@@ -59,12 +59,12 @@ pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
         figures.extend(figures_of(size, [before, idle, after], by_hand)?);
     }
     polling.shutdown().await;
-    // A person's request is one check too.
+    // A person's fetch request is one check, too.
     let before = field.git.counts();
     field.ask::<GitRepository>(SOURCE).await?;
     tokio::time::sleep(Duration::from_secs(2)).await;
     let asked = field.git.counts().ls_refs - before.ls_refs;
-    ensure!((1..=2).contains(&asked), "a request was {asked} checks");
+    ensure!((1..=2).contains(&asked), "a fetch request caused {asked} checks");
     Ok(figures)
 }
 
@@ -77,7 +77,7 @@ fn figures_of(size: usize, [before, idle, after]: [Counts; 3], by_hand: usize) -
         WINDOW.as_secs()
     );
     let checks = after.ls_refs - before.ls_refs;
-    ensure!(checks > 0 && idle.ls_refs > before.ls_refs, "nothing was asked");
+    ensure!(checks > 0 && idle.ls_refs > before.ls_refs, "the Git server got no requests");
     let round = |value: f64| (value * 100.0).round() / 100.0;
     let per_hour = round(checks as f64 / intervals * DEFAULTS_PER_HOUR);
     let each = round((idle.requests - before.requests) as f64 / (idle.ls_refs - before.ls_refs) as f64);
@@ -92,17 +92,17 @@ fn figures_of(size: usize, [before, idle, after]: [Counts; 3], by_hand: usize) -
     ])
 }
 
-/// As an agent that is told of nothing; ends only with an error.
+/// Polls like an agent without a connection. Ends only with an error.
 async fn poll(mut poller: Poller) -> Result<()> {
     loop {
         if let Some(desired) = poller.poll().await? {
-            ensure!(bundles(&desired).len() <= 1, "one service each");
+            ensure!(bundles(&desired).len() <= 1, "a cluster has more than one service");
         }
         tokio::time::sleep(POLL).await;
     }
 }
 
-/// Requests of git itself for the same answer.
+/// Number of requests that git itself needs for the same answer.
 fn ls_remote(field: &Field) -> Result<usize> {
     let before = field.git.counts().requests;
     let url = field.git.url(SOURCE);

@@ -1,4 +1,4 @@
-//! Bundles from the hub's cache beside nginx with the same files, over TLS, to one client that treats both alike.
+//! Serving bundles from the hub's cache, compared with nginx and the same files, over TLS to the same client.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -14,10 +14,10 @@ use super::{
 use crate::bench::{Figure, median, usage};
 
 const SOURCE: &str = "bundles";
-/// Of a bundle, compressed, about.
+/// Approximate size of a compressed bundle.
 const BYTES: usize = 16 << 10;
 const CONNECTIONS: usize = 16;
-/// DESIGN, M3.
+/// Minimum share of nginx's rate: M3 of the design.
 const SHARE: f64 = 0.9;
 
 pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
@@ -28,9 +28,9 @@ pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
     let authority = Authority::new("a bench's own")?;
     field.until_quiet().await?;
     let found: BTreeSet<Digest> = bundles(&poller.desired().await?).into_values().collect();
-    ensure!(found.len() == count, "{} of {count} bundles are told to the cluster", found.len());
+    ensure!(found.len() == count, "the cluster got {} of {count} bundles", found.len());
 
-    // The same bytes at the same paths.
+    // nginx serves the same bytes at the same paths.
     let root = field.path().join("files");
     std::fs::create_dir_all(root.join("agent/v1/bundles")).context("make a folder for nginx")?;
     let mut paths = Vec::new();
@@ -64,16 +64,16 @@ pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
     let figure = |metric, value: f64, unit| Figure::new(metric, &workload, value.round(), unit);
     let (ours, theirs) = (of_ours.medians(), of_theirs.medians());
     Ok(vec![
-        // Of a core: on a small machine the client takes what the servers leave of the clock.
+        // Per second of processor time, because on a small machine the client takes part of the wall-clock time.
         figure("bundles_per_processor_second", ours[0], "1/s").beside("nginx, sendfile".to_owned(), theirs[0], SHARE),
         figure("bundles_per_second", ours[1], "1/s").compared("nginx, one process", theirs[1]),
     ])
 }
 
-/// A service for each bundle, all of one cluster.
+/// Creates a service for each bundle, all on one cluster.
 async fn fill(field: &Field, count: usize) -> Result<Poller> {
     let repository = field.git.create(SOURCE)?;
-    // Digits of random bytes pack to half of their size.
+    // Hex digits of random bytes compress to half of their size.
     let files: Vec<(String, String)> = (0..count)
         .map(|n| {
             let noise: Vec<u8> = (0..BYTES).map(|_| rand::random()).collect();
@@ -95,7 +95,7 @@ async fn fill(field: &Field, count: usize) -> Result<Poller> {
     Ok(poller)
 }
 
-/// Answers per second of the server's processor time, and by the clock.
+/// Answers per second of the server's processor time, and per second of wall-clock time.
 #[derive(Default)]
 struct Rates {
     per_processor_second: Vec<f64>,

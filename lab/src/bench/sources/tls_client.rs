@@ -1,4 +1,4 @@
-//! The plainest client there is: requests over connections that are kept, and nothing done with the answers but counting them.
+//! A minimal client: it sends requests over persistent connections and only counts the answers.
 
 use std::{
     sync::Arc,
@@ -18,7 +18,7 @@ use rustls::{
 use tokio::{net::TcpStream, task::JoinSet};
 use tokio_rustls::TlsConnector;
 
-/// A server of this machine, and what it wants to see.
+/// A server on this machine, with its certificate and credentials.
 #[derive(Clone)]
 pub struct Target {
     pub name: &'static str,
@@ -27,7 +27,7 @@ pub struct Target {
     tls: TlsConnector,
 }
 
-/// What came in some time.
+/// Answers in a period of time.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Answers {
     pub count: usize,
@@ -35,7 +35,7 @@ pub struct Answers {
 }
 
 impl Target {
-    /// `authority`: who has issued its certificate, PEM.
+    /// `authority`: PEM of the authority of its certificate.
     pub fn new(name: &'static str, port: u16, authority: &str, authorization: &str) -> Result<Self> {
         let mut roots = RootCertStore::empty();
         roots.add(CertificateDer::from_pem_slice(authority.as_bytes()).context("read an authority")?)?;
@@ -68,12 +68,12 @@ impl Target {
         Ok(body)
     }
 
-    /// One answer.
+    /// Fetches one answer.
     pub async fn fetch(&self, path: &str) -> Result<Bytes> {
         self.get(&mut self.connect().await?, path).await
     }
 
-    /// Asks for these paths, one after the other, over so many connections, for so long.
+    /// Requests these paths one after the other, over so many connections, for so long.
     pub async fn load(&self, paths: &Arc<Vec<String>>, connections: usize, lasts: Duration) -> Result<Answers> {
         let mut tasks = JoinSet::new();
         for first in 0..connections {

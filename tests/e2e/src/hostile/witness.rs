@@ -1,4 +1,4 @@
-//! Somebody who looks all the while whether what the hub calls synced is so.
+//! A witness that continuously checks whether services that the hub reports as synced really are.
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -13,12 +13,12 @@ use tokio::task::AbortHandle;
 use super::{SERVICE, values};
 use crate::{Fleet, condition};
 
-/// Between two looks.
+/// Pause between two checks.
 const PAUSE: Duration = Duration::from_millis(100);
-/// One lie is one too many, and the first say enough.
+/// Maximum number of recorded faults. One is too many, and the first ones are enough.
 const MAX_LIES: usize = 10;
 
-/// Dropped, it looks no more.
+/// Ends when dropped.
 pub struct Witness {
     account: Arc<Mutex<Account>>,
     task: AbortHandle,
@@ -39,14 +39,14 @@ impl Drop for Witness {
 }
 
 impl Witness {
-    /// `client`: of the cluster, past all faults.
+    /// `client`: of the cluster, without the faults.
     pub fn start(fleet: &Fleet, client: Client, objects: usize) -> Self {
         let account = Arc::new(Mutex::new(Account::default()));
         let (services, namespace) = (fleet.api(), fleet.namespace(SERVICE));
         let kept = Arc::clone(&account);
         let task = tokio::spawn(async move {
             loop {
-                // What can't be asked now is asked again.
+                // Retry later if the hub or the cluster can't be reached now.
                 let _ = look(&services, &client, &namespace, objects, &account).await;
                 tokio::time::sleep(PAUSE).await;
             }
@@ -54,19 +54,20 @@ impl Witness {
         Self { account: kept, task: task.abort_handle() }
     }
 
-    /// A commit of which all objects hold this value.
+    /// Adds a commit whose objects all have this value.
     pub fn expect(&self, commit: &str, value: &str) {
         lock(&self.account).commits.push((commit.to_owned(), value.to_owned()));
     }
 
-    /// How often something was called synced, and when it was not.
+    /// Number of reports as synced, and the wrong ones.
     pub fn testify(&self) -> (u64, Vec<String>) {
         let account = lock(&self.account);
         (account.looks, account.lies.clone())
     }
 }
 
-/// The claim is read first: objects only ever get newer, so that one which is older than the claim was so when it was made.
+/// Reads the report first. Objects only get newer, so an object that is older than the report was older when the report
+/// was made.
 async fn look(
     services: &Api<ServiceDeployment>,
     client: &Client,

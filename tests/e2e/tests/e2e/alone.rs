@@ -1,4 +1,5 @@
-//! A cluster that is alone for days: it is kept as it was last told, and when its hub is back it goes on from there.
+//! A cluster that is disconnected for days. It keeps its last accepted state, and continues from there when its hub is
+//! back.
 
 use std::collections::BTreeMap;
 
@@ -14,19 +15,19 @@ use kube::{
 };
 use serde_json::json;
 
-/// Without connections every poll comes in its turn, and can be counted.
+/// Without connections, every poll happens at its interval and can be counted.
 const LIMIT: (&str, &str) = ("FARWATER_MAX_CONNECTED_AGENTS", "0");
-/// Longer than it takes to apply on a busy machine.
+/// Poll interval: longer than an apply takes on a busy machine.
 const INTERVAL: &str = "3s";
 
-/// Of each ConfigMap.
+/// Uid of each ConfigMap by name.
 async fn uids(maps: &Api<ConfigMap>) -> Result<BTreeMap<String, String>> {
     let maps = maps.list(&ListParams::default()).await?.items.into_iter();
     let uids = maps.filter_map(|map| Some((map.name_any(), map.metadata.uid?)));
     Ok(uids.filter(|(name, _)| name != "kube-root-ca.crt").collect())
 }
 
-/// The version of each ConfigMap, and of everything that the agent keeps in the cluster.
+/// Versions of each ConfigMap and of everything that the agent stores in the cluster.
 async fn versions(maps: &Api<ConfigMap>, plane: &Plane) -> Result<BTreeMap<String, Option<String>>> {
     let secrets: Api<Secret> = Api::namespaced(plane.client().await?, AGENT_NAMESPACE);
     let (maps, secrets) = (maps.list(&ListParams::default()).await?, secrets.list(&ListParams::default()).await?);
@@ -35,7 +36,7 @@ async fn versions(maps: &Api<ConfigMap>, plane: &Plane) -> Result<BTreeMap<Strin
     Ok(maps.chain(secrets).collect())
 }
 
-/// The same, once a poll has passed and nothing was written: some is written after the report.
+/// The same, after a poll without a write. Some writes follow a report.
 async fn versions_at_rest(
     fleet: &Fleet,
     maps: &Api<ConfigMap>,
@@ -58,7 +59,7 @@ async fn change(maps: &Api<ConfigMap>, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// Waits until what somebody changed is put back.
+/// Waits until a change by hand is undone.
 async fn until_repaired(fleet: &Fleet, maps: &Api<ConfigMap>, name: &str) -> Result<()> {
     fleet
         .until(&format!("{name} to be put back"), || async {
@@ -68,7 +69,7 @@ async fn until_repaired(fleet: &Fleet, maps: &Api<ConfigMap>, name: &str) -> Res
         .await
 }
 
-/// When somebody changed an object that was put back, as the hub shows it.
+/// Time of a change by hand that was undone, as the hub shows it.
 async fn changed_at(fleet: &Fleet, name: &str) -> Result<Timestamp> {
     let objects = fleet.objects("app").await?;
     let object =
@@ -94,7 +95,7 @@ async fn a_cluster_that_was_alone_for_days_is_repaired_meanwhile_and_has_what_is
     let maps: Api<ConfigMap> = Api::namespaced(plane.client().await?, &fleet.namespace("app"));
     let before = uids(&maps).await?;
 
-    // The hub is gone, and the agent starts again days later.
+    // The hub is down, and the agent restarts days later.
     fleet.hub.kill9();
     fleet.agent("east")?.kill9();
     change(&maps, "m0").await?;
@@ -105,7 +106,7 @@ async fn a_cluster_that_was_alone_for_days_is_repaired_meanwhile_and_has_what_is
     change(&maps, "m1").await?;
     until_repaired(&fleet, &maps, "m1").await?;
 
-    // The hub is back as late, and Git has gone on.
+    // The hub is back equally late, and Git has new commits.
     let (two, new) = (config_map("m2", "two"), config_map("m3", "new"));
     let commit = repository.change("main", &[("app/m2.yaml", Some(&two)), ("app/m3.yaml", Some(&new))])?;
     let back = Timestamp::now();
@@ -121,13 +122,13 @@ async fn a_cluster_that_was_alone_for_days_is_repaired_meanwhile_and_has_what_is
     fleet.until_applied("app", &commit).await?;
     let mut after = uids(&maps).await?;
     ensure!(after.remove("m3").is_some() && after == before, "{before:?}\n{after:?}");
-    // What happened while nobody listened is told.
+    // The agent reports what happened while the hub was down.
     for name in ["m0", "m1"] {
         let time = changed_at(&fleet, name).await?;
         ensure!(time < back, "{name} was changed at {time}, and the hub was back at {back}");
     }
 
-    // Both start again at the same time, and nobody writes anything.
+    // Both restart at the same time, and neither writes anything.
     let before = versions_at_rest(&fleet, &maps, plane, &agent).await?;
     fleet.hub.kill9();
     fleet.agent("east")?.kill9();

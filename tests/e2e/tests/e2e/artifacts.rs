@@ -64,7 +64,7 @@ async fn an_artifact_with_files_of_a_repository_is_applied_and_outlives_its_regi
         ensure!(told.contains(&line), "{line} in {told}");
     }
 
-    // Its registry gone, all of it stays, is repaired, and `why` names what can't be asked.
+    // Without the registry, all objects stay and drift is corrected. `why` names the unreachable registry.
     drop(registry);
     ask().await?;
     fleet

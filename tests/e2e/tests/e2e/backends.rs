@@ -1,4 +1,5 @@
-//! Values that Vault has, in a service of a cluster: handed over sealed, in use while Vault is away, and new when it has new ones.
+//! Values of Vault in a service of a cluster: they are sealed in transit, stay in use while Vault is away, and follow
+//! changes in Vault.
 
 use std::fs;
 
@@ -51,7 +52,7 @@ async fn a_service_keeps_the_values_of_a_vault_that_is_away_and_gets_its_new_one
     fleet.until_condition("app", "SecretsStale", "True", "backend vault: Vault can't be reached").await?;
     ensure!(fleet.counted("farwater_secret_backends_away").await? == 1);
     ensure!(fleet.counted("farwater_secret_references_stale").await? == 1);
-    // A hub that starts meanwhile has them too.
+    // A hub that restarts meanwhile still has the values.
     fleet.hub.restart().await?;
     let answer = explain(&fleet)?;
     ensure!(answer.problems.is_empty() && answer.values.iter().any(|value| value.name == "configuration.db_password"));

@@ -1,4 +1,4 @@
-//! Backups of a running hub, and what a restore means to watchers and agents.
+//! Backups of a running hub, and the effect of a restore on watchers and agents.
 
 use std::{collections::BTreeMap, path::Path, process::Output, time::Duration};
 
@@ -14,7 +14,7 @@ use kube::{
 };
 use serde_json::json;
 
-/// `farwater admin …` as an operator runs it.
+/// Runs `farwater admin …` as an operator does.
 fn admin(arguments: &[&str]) -> Result<Output> {
     let mut command = bare_command(farwater_testkit::farwater::program("farwater")?);
     command.arg("admin").args(arguments).output().context("run farwater admin")
@@ -82,7 +82,7 @@ async fn hold_to_the_future(dir: &Path, mut hub: Hub, database: &[&str]) -> Resu
     let api = maps(&hub).await?;
     ensure!(api.get_opt("forgotten").await?.is_none());
     ensure!(api.get("kept").await?.data.context("data")?["value"] == "old");
-    // Whoever watched before the restore is told to list again, not shown the past.
+    // Watchers from before the restore must list again, and don't see old events.
     let stream = api.watch(&WatchParams::default().timeout(5), &version).await?;
     let first = std::pin::pin!(stream).next().await.context("an answer")?;
     let gone = match &first {
@@ -126,7 +126,7 @@ async fn a_hub_moves_to_postgresql_and_back() -> Result<()> {
     ensure!(!log.contains(postgres::PASSWORD), "the password is in the log");
     hub.stop()?;
     drop(hub);
-    // The directory knows where its database lies.
+    // The data directory contains the location of its database.
     let data_dir = data.display().to_string();
     refused(&["fsck", "--data-dir", &data_dir], 2, "name it with --database")?;
     done(&["copy-store", "--from", &url, "--from-password-file", &passwords, "--to", &file])?;
@@ -144,7 +144,8 @@ async fn objects(plane: &Plane, namespace: &str) -> Result<BTreeMap<String, Stri
     Ok(all.filter(|(name, _)| name != "kube-root-ca.crt").collect())
 }
 
-/// Stops the hub, goes back to the backup and starts again; answers the annotation that the command tells to confirm with.
+/// Stops the hub, restores the backup and starts it again. Returns the annotation for the confirmation, as the command
+/// prints it.
 async fn go_back(fleet: &mut Fleet, data: &str, backup: &str) -> Result<String> {
     fleet.hub.stop()?;
     let said = done(&["restore", "--data-dir", data, "--force", backup])?;
@@ -180,19 +181,20 @@ async fn confirm(fleet: &Fleet, epoch: &str) -> Result<()> {
     Ok(())
 }
 
-/// An agent that starts finds objects of a service that the hub doesn't know.
+/// An agent starts and finds objects of a service that the hub doesn't know.
 async fn restart_agent(fleet: &mut Fleet) -> Result<()> {
     let agent = fleet.agent("east")?;
     agent.kill9();
     agent.restart()?;
-    wait_for("the agent to name what it keeps", PATIENCE, || {
+    wait_for("the agent to name the objects that it keeps", PATIENCE, || {
         let log = agent.process().output();
         async move { Ok((log.contains(KEPT) && log.contains("farwater-admin/later")).then_some(())) }
     })
     .await
 }
 
-/// The database forgets a service that an agent has applied since: neither that, nor what is deleted or leaves the source now, goes from the cluster.
+/// The restored database lacks a service that an agent has applied. Its objects stay, even those that are now deleted
+/// or leave the source.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn agents_of_a_restored_hub_delete_nothing_until_that_is_confirmed() -> Result<()> {
     let plane = shared(1).await?;
@@ -220,11 +222,11 @@ async fn agents_of_a_restored_hub_delete_nothing_until_that_is_confirmed() -> Re
     let services: Api<ServiceDeployment> = fleet.api();
     ensure!(services.get_opt("later").await?.is_none(), "the backup is older");
     let in_place = || async { Ok((objects(plane, &known).await?, objects(plane, &later).await?) == before) };
-    // What leaves the source stays, and the agent says so.
+    // Objects that leave the source stay, and the agent reports it.
     repository.change("main", &[("known/b.yaml", None)])?;
     fleet.reconcile("infra").await?;
     fleet.until_condition("known", "Ready", "False", "left the source and stays").await?;
-    // And what is deleted.
+    // Objects of deleted services stay, too.
     services.delete("known", &DeleteParams::default()).await?;
     fleet.stays("both services' objects are the same ones", "known", in_place).await?;
     until_restored(&fleet, Some(&epoch)).await?;
@@ -240,7 +242,8 @@ async fn agents_of_a_restored_hub_delete_nothing_until_that_is_confirmed() -> Re
         .until("the deletion to go on", || async { Ok(services.get_opt("known").await?.is_none().then_some(())) })
         .await?;
     ensure!(objects(plane, &known).await?.is_empty(), "deleted by its policy");
-    // What no service names is nobody's to delete: it was forgotten, not deleted. Nor is there a service to plan: a time must do.
+    // Objects without a service are never deleted: the service was forgotten, not deleted. There is no service to plan,
+    // so wait for a time.
     fleet
         .always("the forgotten service runs", Duration::from_secs(3), || async {
             Ok(objects(plane, &later).await? == before.1)

@@ -1,5 +1,5 @@
-//! What people commit by mistake, as they meet it: a message in `kubectl get` and `farwater why` that names the place,
-//! the cause and the remedy; everything else goes on, nothing is pruned, and the fix is a commit.
+//! Mistakes in commits, and what the user sees: a message in `kubectl get` and `farwater why` with the place, the cause
+//! and the remedy. Everything else continues, nothing is pruned, and a commit fixes it.
 
 use std::collections::BTreeMap;
 
@@ -9,15 +9,15 @@ use farwater_testkit::{Plane, shared};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{Api, ResourceExt as _, api::ListParams};
 
-/// One mistake: what a service's folder holds besides its good objects, and what its user reads.
+/// A mistake: bad files in a service's folder beside its good objects, and the message for its user.
 struct Mistake {
     service: &'static str,
-    /// In the service's folder.
+    /// Files in the service's folder.
     file: &'static str,
     text: String,
-    /// Place, cause and remedy.
+    /// Place, cause and remedy in the message.
     says: &'static [&'static str],
-    /// Whether nothing of the folder can be used, so that all of it stays as it was.
+    /// Whether nothing of the folder can be used, so that all objects stay unchanged.
     spoils_all: bool,
 }
 
@@ -29,10 +29,11 @@ fn spoiling(service: &'static str, file: &'static str, text: &str, says: &'stati
     Mistake { file, spoils_all: true, ..mistake(service, text, says) }
 }
 
-/// Files that can't be read as manifests. What is missing besides is not pruned either: nobody knows what they state.
+/// Files that can't be read as manifests. Other missing objects are not pruned either, because the content of these
+/// files is unknown.
 fn unreadable() -> Vec<Mistake> {
     let named = |more: &str| format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: was}}\n{more}");
-    // Nine levels of nine: 400 million nodes from half a kilobyte.
+    // Nine levels of nine aliases: 400 million nodes from half a kilobyte.
     let mut bomb = named("data:\n  a0: &a0 [x, x, x, x, x, x, x, x, x]\n");
     for level in 1..9 {
         let nine = vec![format!("*a{}", level - 1); 9].join(", ");
@@ -97,7 +98,7 @@ fn unreadable() -> Vec<Mistake> {
     ]
 }
 
-/// Objects that the cluster doesn't take. What is missing besides would be pruned: the files say all that is wanted.
+/// Objects that the cluster refuses. Other missing objects would be pruned, because all files are readable.
 fn refused() -> Vec<Mistake> {
     vec![
         mistake(
@@ -128,7 +129,7 @@ fn refused() -> Vec<Mistake> {
     ]
 }
 
-/// uid and value of each ConfigMap of a service, by name.
+/// Uid and value of each ConfigMap of a service, by name.
 type Objects = BTreeMap<String, (String, String)>;
 
 async fn objects(plane: &Plane, namespace: &str) -> Result<Objects> {
@@ -141,7 +142,7 @@ async fn objects(plane: &Plane, namespace: &str) -> Result<Objects> {
     Ok(maps.map(of).collect())
 }
 
-/// What the user of a broken service reads, in every place where they look.
+/// Checks the messages for the user of a broken service, in all places.
 async fn check_messages(fleet: &Fleet, cli: &Cli, mistake: &Mistake) -> Result<()> {
     let Mistake { service, says, .. } = mistake;
     let first = says.first().copied().unwrap_or_default();
@@ -156,18 +157,18 @@ async fn check_messages(fleet: &Fleet, cli: &Cli, mistake: &Mistake) -> Result<(
     Ok(())
 }
 
-/// Nothing went, and what is good went on.
+/// Checks that no object was deleted, and that good objects were updated.
 async fn check_objects(plane: &Plane, fleet: &Fleet, mistake: &Mistake, before: &Objects) -> Result<()> {
     let now = objects(plane, &fleet.namespace(mistake.service)).await?;
     for (name, (uid, _)) in before {
         ensure!(now.get(name).is_some_and(|(now, _)| now == uid), "{name} of {} went: {now:?}", mistake.service);
     }
     let goes_on = now["good"].1 == "two" || mistake.spoils_all;
-    ensure!(goes_on, "what is good in {} did not go on: {now:?}", mistake.service);
+    ensure!(goes_on, "good objects of {} were not updated: {now:?}", mistake.service);
     Ok(())
 }
 
-/// All mistakes at once, each in a service of its own: they are made in one commit and mended in another.
+/// All mistakes at once, each in its own service. One commit makes them, and another one fixes them.
 async fn make_and_mend(plane: &Plane, mistakes: &[Mistake], takes_one_away: bool) -> Result<()> {
     let mut fleet = Fleet::start().await?;
     fleet.join("east", plane).await?;

@@ -1,5 +1,5 @@
-//! Installing, joining, leaving, backing up and restoring with what can't work: clear words, nothing changed, and nothing that a second
-//! run can't mend. Where no pod has to run for that, the clusters have no nodes.
+//! Install, join, leave, backup and restore with wrong input. The messages are clear, nothing changes, and a second run
+//! can fix everything. Clusters have no nodes unless a pod must run.
 
 use std::{
     fs,
@@ -38,7 +38,7 @@ use serde_json::{Value, json};
 
 const HUB_NAMESPACE: &str = "farwater-hub";
 
-/// A cluster without nodes, and somebody with a home of their own.
+/// A cluster without nodes, and a person with their own home.
 struct Desk {
     plane: Plane,
     home: tempfile::TempDir,
@@ -59,7 +59,7 @@ impl Desk {
         Ok(command)
     }
 
-    /// The same, signed in at a hub.
+    /// Runs the CLI signed in to a hub.
     fn at(&self, hub: &Hub, arguments: &[&str]) -> Result<Output> {
         Ok(self.command(arguments)?.env("FARWATER_KUBECONFIG", hub.kubeconfig()).output()?)
     }
@@ -119,7 +119,7 @@ async fn a_wrong_context_or_address_is_told_before_anything_is_done() -> Result<
     Ok(())
 }
 
-/// A cluster's kubeconfig that was edited.
+/// An edited kubeconfig of a cluster.
 fn edited(desk: &Desk, name: &str, edit: impl FnOnce(&mut Value)) -> Result<String> {
     let mut config: Value = serde_json::from_str(&fs::read_to_string(desk.plane.kubeconfig())?)?;
     edit(&mut config);
@@ -161,7 +161,7 @@ async fn doctor_has_a_remedy_for_a_cluster_that_it_cant_enter() -> Result<()> {
     Ok(())
 }
 
-/// A hub that runs on this machine, and a backup of it with its keys.
+/// A hub on this machine, and a backup of it with its keys.
 async fn backup_of_a_hub(desk: &Desk, file: &Path) -> Result<Hub> {
     let hub = Hub::start(&desk.path("hub")).await?;
     let data = hub.dir().display().to_string();
@@ -192,7 +192,7 @@ async fn missing_rights_are_all_named_before_anything_is_changed() -> Result<()>
     let named = ["may not", "create clusterroles", "patch deployments in farwater-system", "nothing was changed"];
     check(&join, desk.at(&hub, &join)?, 3, &named)?;
     let clusters: Api<Cluster> = Api::namespaced(hub.client().await?, ADMIN_NAMESPACE);
-    ensure!(clusters.get_opt("east").await?.is_none(), "nor was anything made in the hub");
+    ensure!(clusters.get_opt("east").await?.is_none(), "join created a Cluster in the hub");
     clusters.create(&PostParams::default(), &Cluster::new("east", serde_json::from_value(json!({}))?)).await?;
     let leave = ["cluster", "leave", "east", "--context", "alice", "--cluster-kubeconfig", &cluster];
     check(&leave, desk.at(&hub, &leave)?, 3, &["delete clusterrolebindings", "nothing was changed"])?;
@@ -235,7 +235,7 @@ async fn objects_of_others_are_left_alone() -> Result<()> {
     let words = ["Deployment farwater-system/farwater-agent is there and not ours", "nothing was changed"];
     for action in ["join", "leave"] {
         if action == "leave" {
-            ensure!(clusters.get_opt("east").await?.is_none(), "join made a Cluster");
+            ensure!(clusters.get_opt("east").await?.is_none(), "join created a Cluster");
             clusters.create(&PostParams::default(), &Cluster::new("east", serde_json::from_value(json!({}))?)).await?;
         }
         let given = ["cluster", action, "east", "--context", "admin", "--cluster-kubeconfig", &cluster];
@@ -246,7 +246,7 @@ async fn objects_of_others_are_left_alone() -> Result<()> {
     Ok(())
 }
 
-/// No pod ever runs here, so each run is cut short by its time.
+/// Pods never run here, so each run is ended by its timeout.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_run_that_was_cut_short_has_left_is_mended_by_the_next_and_taken_by_leave() -> Result<()> {
     let desk = Desk::make().await?;
@@ -256,7 +256,7 @@ async fn what_a_run_that_was_cut_short_has_left_is_mended_by_the_next_and_taken_
     }
     let sets: Api<StatefulSet> = Api::namespaced(client.clone(), HUB_NAMESPACE);
     sets.get("farwater-hub").await?;
-    // There is a hub, but nothing to make a backup of.
+    // The hub exists, but it has no pod to make a backup.
     let file = desk.path("backup").display().to_string();
     desk.refused(&["admin", "backup", "--context", "admin", &file], 5, &["the hub's pod does not run"])?;
     ensure!(!Path::new(&file).exists() && fs::read_dir(desk.home.path())?.count() == 0, "something is left");
@@ -273,19 +273,19 @@ async fn what_a_run_that_was_cut_short_has_left_is_mended_by_the_next_and_taken_
     roles.get("farwater-agent").await?;
     ensure!(secrets.get("farwater-agent-join").await?.data != first, "each run has a token of its own");
 
-    // Half of it is gone when it leaves.
+    // Half of the objects are already deleted.
     roles.delete("farwater-agent", &DeleteParams::default()).await?;
     let leave = ["cluster", "leave", "east", "--context", "admin", "--cluster-kubeconfig", &cluster];
     check(&leave, desk.at(&hub, &leave)?, 0, &["deleted Cluster farwater-admin/east"])?;
     let deployments: Api<Deployment> = Api::namespaced(client, AGENT_NAMESPACE);
     ensure!(deployments.get_opt("farwater-agent").await?.is_none());
-    // A cluster that is dead: without its context only the hub forgets it.
+    // A dead cluster: without its context, only the hub forgets it.
     check(&join, desk.at(&hub, &join)?, 6, &[])?;
     let leave = ["cluster", "leave", "east"];
     check(&leave, desk.at(&hub, &leave)?, 0, &["deleted Cluster farwater-admin/east"])
 }
 
-/// kubectl makes of it what the command itself would have made.
+/// kubectl applies the same objects as the command itself.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_printed_for_git_is_what_would_be_applied_and_nothing_is_changed() -> Result<()> {
     let desk = Desk::make().await?;
@@ -368,7 +368,7 @@ async fn leave_takes_no_agent_of_another_hub_or_cluster_and_join_none_over() -> 
         let cluster = Cluster::new(name, serde_json::from_value(json!({}))?);
         Ok(clusters_of(hub).await?.create(&PostParams::default(), &cluster).await?)
     };
-    // The Deployment has no pod here; its agent is a process.
+    // The Deployment has no pod here. Its agent is a process.
     run(&keeper, &["join", "east", "--timeout", "1"], 6, &[])?;
     let token = keeper.join_token(ADMIN_NAMESPACE, "east").await?;
     let mut agent = Agent::start("east", &desk.path("agent"), desk.plane.kubeconfig(), token)?;
@@ -397,7 +397,7 @@ async fn leave_takes_no_agent_of_another_hub_or_cluster_and_join_none_over() -> 
     deployments.get("farwater-agent").await.context("the agent was removed")?;
     secrets.get(IDENTITY_SECRET).await.context("the agent's identity was removed")?;
 
-    // Its Cluster is gone: nothing but the word of who asks says whose the agent was.
+    // The Cluster is deleted, so only the user's arguments say whose agent it was.
     agent.stop()?;
     clusters.delete("east", &DeleteParams::default()).await?;
     run(&keeper, &["leave", "east"], 4, &["there is no Cluster \"east\""])?;
@@ -436,11 +436,11 @@ async fn a_full_volume_stops_a_first_start_and_a_restore_and_loses_nothing() -> 
     fs::remove_file(&ballast)?;
     hub.restart().await?;
     let maps: Api<ConfigMap> = Api::namespaced(hub.client().await?, ADMIN_NAMESPACE);
-    maps.get("later").await.context("what was there is lost")?;
+    maps.get("later").await.context("an earlier object is lost")?;
     Ok(())
 }
 
-/// On a real node: a command that waits in vain, and what it has to say then.
+/// On a real node: a command that times out, and its message.
 fn waits_in_vain(site: &Site, arguments: &[&str], parts: &[&str]) -> Result<()> {
     let run = |longest: &str| -> Result<()> {
         let given = [arguments, &["--timeout", longest]].concat();
@@ -450,11 +450,11 @@ fn waits_in_vain(site: &Site, arguments: &[&str], parts: &[&str]) -> Result<()> 
         ensure!(!said.contains("\"level\""), "a log is shown as it is: {said}");
         Ok(())
     };
-    // On busy cores a pod may not have got so far in the shorter times.
+    // On busy cores, the shorter timeouts may end before the pod is that far.
     run("10").or_else(|_| run("20")).or_else(|_| run("40")).or_else(|_| run("80"))
 }
 
-/// The address that `kubectl port-forward` gives a hub is one of this machine. To a pod it is the pod itself.
+/// `kubectl port-forward` gives the hub an address of this machine. For a pod, that address is the pod itself.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hub_that_pods_cant_reach_is_named_by_join_and_the_next_join_is_told_better() -> Result<()> {
     let site = Site::start().await?;

@@ -1,5 +1,5 @@
-//! What goes wrong when a cluster joins: the agent's words name the thing, the cause and the remedy. It goes on trying where that
-//! can help, ends where a person must act, and a second run mends what the first has left.
+//! Failures of joins. The agent's message names the thing, the cause and the remedy. It retries if that can help, ends
+//! if a person must act, and a second run fixes what the first one left.
 
 use std::{fs, net::Ipv4Addr};
 
@@ -11,7 +11,7 @@ use farwater_testkit::{
 };
 use kube::Api;
 
-/// Starts an agent that can't join for good; its last words once it has ended.
+/// Starts an agent that can never join. Returns its last messages after it has ended.
 fn refused(fleet: &Fleet, name: &str, plane: &Plane, told: JoinToken) -> Result<String> {
     let mut agent = Agent::start(name, &fleet.state_dir(name), plane.kubeconfig(), told)?;
     agent.tolerate("");
@@ -57,7 +57,7 @@ async fn a_hub_that_is_not_there_is_waited_for() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_wrong_pin_a_wrong_name_and_no_authority_end_a_join() -> Result<()> {
-    // Its own: where an agent has joined before, what it keeps there is its pin.
+    // In its own namespace: after an earlier join, the agent would use the stored pin.
     let plane = Plane::start_with(PlaneOptions::without_nodes()).await?;
     let dir = tempfile::tempdir()?;
     let everywhere = (Ipv4Addr::UNSPECIFIED, ports::free()?).into();
@@ -72,7 +72,7 @@ async fn a_wrong_pin_a_wrong_name_and_no_authority_end_a_join() -> Result<()> {
     check(&said, &["its certificate is not trusted", &wrong, &right, "compare --ca-pin", "farwater cluster join"])?;
     ensure!(!said.contains(&token.token), "{said}");
 
-    // The same machine by an address that its certificate does not hold.
+    // The same machine at an address that is not in its certificate.
     let told = JoinToken { hub: token.hub.replace("127.0.0.1", "127.0.0.2"), ..token.clone() };
     let said = refused(&fleet, "address", &plane, told)?;
     check(&said, &["its certificate is not trusted", "not valid for name", "127.0.0.2", "127.0.0.1"])?;
@@ -83,7 +83,7 @@ async fn a_wrong_pin_a_wrong_name_and_no_authority_end_a_join() -> Result<()> {
     let told = JoinToken { hub: "http://127.0.0.1:1".to_owned(), ..token.clone() };
     check(&refused(&fleet, "scheme", &plane, told)?, &["read hub URL", "http://127.0.0.1:1", "https://HOST[:PORT]"])?;
 
-    // None of these has used the token up.
+    // None of these attempts has used up the token.
     let agent = Agent::start("east", &fleet.state_dir("east"), plane.kubeconfig(), token)?;
     until_ready(&fleet, "east").await.with_context(|| agent.log_tail())
 }
@@ -109,10 +109,10 @@ async fn a_token_that_was_used_or_is_too_old_or_unknown_is_told_with_its_remedy(
     fleet.hub.restart().await?;
     let said = refused(&fleet, "late", shared(2).await?, late.clone())?;
     check(&said, &["join token has expired", remedy])?;
-    // A second run with a new token, in the same place.
+    // A second run with a new token in the same directory.
     let token = fleet.hub.join_token(farwater_api::ADMIN_NAMESPACE, "west").await?;
     let mut second = Agent::start("late", &fleet.state_dir("late"), shared(2).await?.kubeconfig(), token)?;
-    // Its log goes on where the first one's ended.
+    // Its log continues after that of the first run.
     second.tolerate("join token has expired");
     until_ready(&fleet, "west").await.with_context(|| second.log_tail())
 }
@@ -127,7 +127,7 @@ async fn a_cluster_that_another_hub_keeps_is_refused_by_name_until_it_has_left()
     let said = refused(&fleet, "west", plane, token.clone())?;
     let parts = ["kept by another hub", &keeper.hub.url(), "farwater-admin/east", "farwater cluster leave"];
     check(&said, &parts)?;
-    // It has touched nothing: the keeper's agent goes on, and the token is good yet.
+    // It changed nothing: the first agent continues, and the token is still valid.
     keeper.repository("infra", &[("app/a.yaml", &config_map("a", "one"))]).await?;
     keeper.deploy("web", "east", "infra", "app").await?;
     keeper.until_condition("web", "Ready", "True", "").await?;
@@ -151,7 +151,7 @@ async fn an_agent_on_a_full_volume_joins_says_what_is_wrong_and_goes_on_when_the
     let repository = fleet.repository("infra", &[("app/a.yaml", &config_map("a", "one"))]).await?;
     fleet.deploy("web", "east", "infra", "app").await?;
     fleet.until_condition("web", "Ready", "False", "No space left on device").await?;
-    // The token is spent and the directory holds nothing: the cluster's copy is enough.
+    // The token is used up and the directory is empty, but the copy in the cluster is enough.
     fleet.agent("east")?.restart()?;
     fs::remove_file(&ballast)?;
     fleet.until_applied("web", &repository.branch("main").unwrap_or_default()).await?;

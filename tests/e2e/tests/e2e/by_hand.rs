@@ -1,4 +1,4 @@
-//! README's "By hand", word for word: its commands are read from it, so that it can't say what does not work.
+//! Runs the commands of README's section "By hand", so that the section can't be wrong.
 
 use anyhow::{Context as _, Result, bail, ensure};
 use farwater_e2e::{
@@ -9,7 +9,7 @@ use farwater_e2e::{
 use farwater_testkit::{git::GitServer, kube::unique_name, ports, shared, tools::repository_root, wait_for};
 use serde_json::Value;
 
-/// The section with its commands, which have no prompt there.
+/// The section with its commands, which have no prompt.
 fn read_section() -> Result<Page> {
     let path = repository_root()?.join("README.md");
     let readme = std::fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
@@ -68,7 +68,7 @@ async fn the_commands_of_the_readme_work() -> Result<()> {
     Ok(())
 }
 
-/// What a healthy service of two ConfigMaps looks like to each command.
+/// Output of each command for a healthy service with two ConfigMaps.
 fn check(line: &str, stdout: &str, namespace: &str) -> Result<()> {
     let two = [format!("{namespace}/one"), format!("{namespace}/two")];
     let as_said = match line.split(' ').collect::<Vec<_>>()[..] {

@@ -1,4 +1,4 @@
-//! Hundreds of secrets, planted wherever one may come in, and looked for wherever anything is said or kept.
+//! Plants hundreds of secrets in every input, and searches for them in every output and store.
 
 mod canary;
 mod gates;
@@ -27,16 +27,16 @@ use self::{
     vaults::Vaults,
 };
 
-/// The Secrets of the hub with values, and those with what it signs in with.
+/// Secrets of the hub: those with values, and those with credentials.
 const WITH_VALUES: &str = "own shared handed plugin git below";
 const WITH_CREDENTIALS: &str = "ssh plain app proxy docker charts certificates hook chat chat-hook chat-flow mail github gitlab gitea keeper gauge pusher env";
 
-/// A hub that logs all that it ever does, to its own file and to a collector.
+/// Starts a hub with full logging, to its own file and to a collector.
 fn loud_hub(collector: &Collector) -> Launch {
     collector.launch().variable("FARWATER_LOG_LEVEL", "debug")
 }
 
-/// The same of the agent of `east`; where its metrics are.
+/// Starts the agent of `east` in the same way. Returns the address of its metrics.
 async fn join_loudly(fleet: &mut Fleet, plane: &Plane, collector: &Collector, more: &[(&str, &str)]) -> Result<String> {
     let metrics = format!("127.0.0.1:{}", ports::free()?);
     let launch = collector.launch().variable("FARWATER_LOG", "debug");
@@ -46,7 +46,7 @@ async fn join_loudly(fleet: &mut Fleet, plane: &Plane, collector: &Collector, mo
     Ok(metrics)
 }
 
-/// The address of a list of services that are opened on the page.
+/// Address of the page with these services open.
 fn opened(services: &[String]) -> String {
     let names: Vec<String> = services.iter().map(|name| format!("{ADMIN_NAMESPACE}/{name}")).collect();
     format!("?open={}", names.join(","))
@@ -56,7 +56,7 @@ fn set(name: &str) -> String {
     format!("?set={ADMIN_NAMESPACE}/{name}")
 }
 
-/// Whoever may read the hub's API reads them there; nobody else does, anywhere.
+/// A user who may read Secrets in the hub's API sees the values there. They appear nowhere else.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_hundred_planted_secrets_are_found_nowhere() -> Result<()> {
     ensure!(HANDED.iter().map(|(_, count)| count).sum::<usize>() >= 200);
@@ -72,7 +72,7 @@ async fn two_hundred_planted_secrets_are_found_nowhere() -> Result<()> {
     let metrics = join_loudly(&mut fleet, plane, &collector, &[("FARWATER_PLUGINS", &plugins)]).await?;
     let recipient = until_age_key(&fleet, "east").await?;
 
-    // What the cluster has itself.
+    // Secrets that the cluster itself has.
     let (client, namespace) = (plane.client().await?, fleet.namespace("app"));
     let made = json!({"metadata": {"name": namespace}});
     Api::<Namespace>::all(client.clone()).create(&PostParams::default(), &serde_json::from_value(made)?).await?;
@@ -111,7 +111,7 @@ async fn two_hundred_planted_secrets_are_found_nowhere() -> Result<()> {
     )
     .await?;
     for word in ["configuration.own0", "Secret own has no key own1"] {
-        ensure!(said.contains(word), "nobody says {word}");
+        ensure!(said.contains(word), "no output has {word}");
     }
     search::check_answers(&fleet, &marks, &metrics, &collector).await?;
     let services = search::names(&fleet, "servicedeployments").await?;
@@ -129,14 +129,15 @@ async fn two_hundred_planted_secrets_are_found_nowhere() -> Result<()> {
     handed::check_renders(&fleet)
 }
 
-/// What the services and the last stage are made of.
+/// Parts of the services and the last stage.
 fn infra() -> [(&'static str, String); 3] {
     let made = "apiVersion: v1\nkind: Secret\nmetadata: {name: made}\nstringData:\n".to_owned();
     let made = made + &lines("vault", "configuration") + &lines("role", "configuration");
     [("app/a.yaml", config_map("a", "one")), ("app/made.yaml.liquid", made), ("web/a.yaml", config_map("a", "one"))]
 }
 
-/// Whoever lets the hub in, is told something or is asked: right or wrong, what it shows them is shown to nobody else.
+/// Servers that the hub signs in to, notifies or asks: with right or wrong credentials, the hub shows nothing of their
+/// answers to others.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_the_hub_signs_in_with_is_found_nowhere() -> Result<()> {
     let (plane, mut marks, collector) = (shared(2).await?, Marks::new(), Collector::start().await?);
@@ -150,7 +151,7 @@ async fn what_the_hub_signs_in_with_is_found_nowhere() -> Result<()> {
     let mut fleet = Fleet::launch(hub).await?;
     let metrics = join_loudly(&mut fleet, plane, &collector, &[]).await?;
 
-    // In a folder, as Git hosts have them.
+    // In a folder, as on Git hosts.
     let repository = fleet.git.create("team/infra")?;
     let older = repository.commit("main", &infra().each_ref().map(|(path, text)| (*path, text.as_str())))?;
     let commit = repository.change("main", &[("web/a.yaml", Some(&config_map("a", "two")))])?;
@@ -176,7 +177,7 @@ async fn what_the_hub_signs_in_with_is_found_nowhere() -> Result<()> {
     let explained = ["explain", "parameters", "app", "-o", "json"];
     let said = search::check_command_line(&fleet, &marks, &[&branch, &explained, &["plan", "app"]]).await?;
     for word in ["HostKeyNotTrusted", "configuration.vault0", "git-lfs-authenticate", "farwater/promote/web/beyond"] {
-        ensure!(said.contains(word), "nobody says {word}");
+        ensure!(said.contains(word), "no output has {word}");
     }
     search::check_answers(&fleet, &marks, &metrics, &collector).await?;
     let services = search::names(&fleet, "servicedeployments").await?;
@@ -190,7 +191,7 @@ async fn what_the_hub_signs_in_with_is_found_nowhere() -> Result<()> {
     search::check_kept(&fleet, &marks, client, &[]).await
 }
 
-/// Vault's values are where they are meant to be.
+/// Checks that Vault's values are where they belong.
 async fn check_made(there: &Api<Secret>) -> Result<()> {
     let data = there.get("made").await?.data.unwrap_or_default();
     for (key, value) in values("vault").into_iter().chain(values("role")) {

@@ -1,5 +1,5 @@
-//! The charts, by the real helm: they give the objects that `farwater install` and `farwater cluster join` apply, and refuse
-//! values that mean nothing.
+//! Renders the charts with the real helm. They create the objects that `farwater install` and `farwater cluster join`
+//! apply, and refuse invalid values.
 
 use std::{collections::BTreeMap, fs, path::Path, process::Output};
 
@@ -22,10 +22,10 @@ fn helm(home: &Path, arguments: &[&str], chart: &str, values: &Value) -> Result<
     command.output().context("run helm")
 }
 
-/// What an object is called, and the object.
+/// Objects by name.
 type Objects = BTreeMap<String, Value>;
 
-/// Without Namespaces: helm makes the release's itself.
+/// Without Namespaces, because helm creates the release's itself.
 fn by_name(objects: impl IntoIterator<Item = Value>) -> Objects {
     let named = objects.into_iter().filter(|object| object["kind"] != "Namespace");
     named.map(|object| (format!("{} {}", object["kind"], object["metadata"]["name"]), object)).collect()
@@ -40,7 +40,7 @@ fn render(chart: &str, namespace: &str, values: &Value) -> Result<Objects> {
     Ok(by_name(documents.into_iter().filter(|document| !document.is_null())))
 }
 
-/// Both ways give the same, and helm's lint says nothing.
+/// Checks that both ways create the same objects, and that helm's lint finds nothing.
 fn check(chart: &str, namespace: &str, values: &Value, wanted: Vec<Value>) -> Result<()> {
     let (rendered, wanted) = (render(chart, namespace, values)?, by_name(wanted));
     for (name, object) in &wanted {
@@ -105,7 +105,7 @@ fn the_agents_chart_gives_what_join_applies() -> Result<()> {
     let stated: Value = serde_saphyr::from_str(&mounts)?;
     let plugged = with(laid_over(agent_values(), &stated), "plugins", json!(plugins));
     check(plugged, Agent { plugins: Some(plugins), mounts: serde_json::from_value(stated)?, ..agent() })?;
-    // Programs need no init container, and a container may say itself what it has.
+    // Programs may come without an init container, and a container may have its own securityContext.
     let image = json!([{"name": "programs", "image": {"reference": "registry.example.com/programs:1"}}]);
     let mount = json!([{"name": "programs", "mountPath": "/plugins", "readOnly": true}]);
     let own = json!([{"name": "copy", "image": "registry.example.com/programs:1",
@@ -115,7 +115,7 @@ fn the_agents_chart_gives_what_join_applies() -> Result<()> {
     check(laid_over(agent_values(), &values), Agent { mounts, ..agent() })
 }
 
-/// A file of the worked example.
+/// A file of the plugin example.
 fn example(name: &str) -> Result<String> {
     Ok(fs::read_to_string(repository_root()?.join("examples/jsonnet").join(name))?)
 }

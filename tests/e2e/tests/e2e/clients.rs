@@ -1,4 +1,4 @@
-//! Programs that others wrote for Kubernetes, with the hub as their API server: client-go's and kube-rs' controllers.
+//! Other projects' Kubernetes clients with the hub as API server: controllers with client-go and kube-rs.
 
 use std::{
     collections::BTreeMap,
@@ -43,14 +43,14 @@ fn maps(client: &Client) -> Api<ConfigMap> {
 async fn informers_of_client_go_stay_right_under_churn_and_a_kill() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let mut hub = Hub::start(dir.path()).await?;
-    // One kill: another would come too near to the end.
+    // One kill: another one would be too close to the end.
     let outcome = informer::run(&mut hub, Duration::from_secs(15), 1, Some(Duration::from_secs(6))).await?;
     println!("{outcome:?}");
     outcome.check()
 }
 
-/// Its objects are changed behind its back, as a hub would look that loses writes or shows the past. What it meets first it says of an
-/// object: until it has met all, it runs again.
+/// Runs the informer while its objects are changed without its knowledge, as if a hub lost writes or showed old states.
+/// It reports only the first fault of an object, so it runs again until it has met all of them.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_informer_finds_what_is_lost_what_comes_back_and_what_is_another() -> Result<()> {
     const EXPECTED: [&str; 3] = ["but is lost", "it surely didn't exist, but", "but now has"];
@@ -65,7 +65,7 @@ async fn the_informer_finds_what_is_lost_what_comes_back_and_what_is_another() -
     anyhow::bail!("not all of {EXPECTED:?} are in {faults:#?}")
 }
 
-/// What the informer found of a new hub.
+/// The informer's findings on a new hub.
 async fn run_and_meddle(seed: i64) -> Result<Vec<String>> {
     let dir = tempfile::tempdir()?;
     let mut hub = Hub::start(dir.path()).await?;
@@ -79,7 +79,7 @@ async fn run_and_meddle(seed: i64) -> Result<Vec<String>> {
         .await?;
         let all = (0..4).flat_map(|writer| (0..40).map(move |number| format!("w{writer}-{number}")));
         let others: Vec<_> = all.filter(|name| !theirs.contains(name)).collect();
-        // Several of each: the informer changes and deletes them, too, and says what it meets first.
+        // Several objects of each kind: the informer also changes and deletes them, and reports only the first fault.
         for name in &theirs[..4] {
             api.delete(name, &DeleteParams::default()).await.ok();
         }
@@ -97,7 +97,7 @@ async fn run_and_meddle(seed: i64) -> Result<Vec<String>> {
     Ok(outcome?.faults)
 }
 
-/// What a watcher holds is what is there, also after the hub was away.
+/// A watcher's cache matches the existing objects, even after the hub was down.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_watcher_of_kube_rs_goes_on_after_a_restart_of_the_hub() -> Result<()> {
     let dir = tempfile::tempdir()?;
@@ -123,7 +123,7 @@ async fn a_watcher_of_kube_rs_goes_on_after_a_restart_of_the_hub() -> Result<()>
         let value = |map: &ConfigMap| map.data.as_ref().and_then(|data| data.get("value")).cloned().unwrap_or_default();
         reader.state().iter().map(|map| (map.name_any(), value(map))).collect::<BTreeMap<_, _>>()
     };
-    wait_for("the watcher to hold what is there", PATIENCE, || async {
+    wait_for("the watcher's cache to match the existing objects", PATIENCE, || async {
         let held = held();
         let right = held.len() == 20 && held.get("m0").is_some_and(|v| v == "2") && held.contains_key("m20");
         Ok((right && !held.contains_key("m1")).then_some(()))
@@ -188,7 +188,7 @@ async fn a_controller_of_kube_rs_applies_owns_and_repairs() -> Result<()> {
     ensure!(managers == [(Some("mirror".to_owned()), Some("Apply".to_owned()))], "{managers:?}");
     api.patch("a", &PatchParams::default(), &Patch::Merge(json!({"data": {"value": "2"}}))).await?;
     copy_is("2").await?;
-    // Somebody else's change is taken back, and what applies without force is told whose the field is.
+    // Another client's change is undone, and an apply without force gets an error that names the field's owner.
     api.patch("copy-of-a", &PatchParams::default(), &Patch::Merge(json!({"data": {"value": "x"}}))).await?;
     copy_is("2").await?;
     let theirs = json!({"apiVersion": "v1", "kind": "ConfigMap", "data": {"value": "y"}});
@@ -206,7 +206,7 @@ async fn a_controller_of_kube_rs_applies_owns_and_repairs() -> Result<()> {
     Ok(())
 }
 
-/// Takes or keeps the lease, if it is free, ours or over; the version decides between candidates.
+/// Takes or renews the lease if it is free, our own or expired. The resource version decides between candidates.
 async fn stand(leases: &Api<Lease>, name: &str, now: Timestamp) -> Result<bool> {
     let mut lease = match leases.get_opt("leader").await? {
         Some(lease) => lease,
@@ -245,7 +245,7 @@ async fn one_of_many_candidates_holds_the_lease() -> Result<()> {
     let leases: Api<Lease> = Api::namespaced(hub.client().await?, ADMIN_NAMESPACE);
     let start = Timestamp::now();
     for round in 0..10 {
-        // Each round lies behind the end of the last holder's time.
+        // Each round starts after the previous holder's time.
         let now = start + SignedDuration::from_secs(20 * round);
         let names: Vec<String> = (0..8).map(|number| format!("candidate-{number}")).collect();
         let stands = names.iter().map(|name| stand(&leases, name, now));

@@ -1,12 +1,12 @@
-//! The command line on the way back: from a service that is broken or held to the commit and the command that end it.
-//! The way there is in `by_hand.rs`.
+//! The CLI on the way back: from a broken or held service to the commit and the command that fix it. The way there is
+//! tested in `by_hand.rs`.
 
 use anyhow::{Context as _, Result, ensure};
 use farwater_e2e::{Fleet, PATIENCE, cli::Cli, config_map};
 use farwater_testkit::{shared, wait_for};
 use serde_json::Value;
 
-/// Until the first broken link is this one; returns the finding.
+/// Waits until the first broken link is this one. Returns the finding.
 async fn until_broken_at(cli: &Cli, service: &str, link: &str) -> Result<Value> {
     wait_for(&format!("{service} to be broken at {link}"), PATIENCE, || async {
         let finding = cli.why(service)?;
@@ -27,7 +27,7 @@ async fn what_is_broken_or_held_is_explained_and_put_right() -> Result<()> {
     let cli = fleet.cli();
     cli.expect(0, &["wait", "web", "--timeout", "90s"])?;
 
-    // A commit that breaks one object: the first broken link is that object, by its name.
+    // A commit breaks one object: the first broken link is that object, by name.
     repository.change("main", &[("web/two.yaml", Some(&config_map("two", "[no, string]")))])?;
     fleet.reconcile("infra").await?;
     let finding = until_broken_at(&cli, "web", "objects").await?;
@@ -37,7 +37,7 @@ async fn what_is_broken_or_held_is_explained_and_put_right() -> Result<()> {
     fleet.reconcile("infra").await?;
     cli.expect(0, &["wait", "web", "--timeout", "90s"])?;
 
-    // A commit that takes most objects away is held; the printed command is what lets it go.
+    // A commit removes most objects and is held. The printed command approves it.
     repository.change("main", &[("web/two.yaml", None), ("web/three.yaml", None)])?;
     fleet.reconcile("infra").await?;
     let finding = until_broken_at(&cli, "web", "prune").await?;

@@ -1,4 +1,4 @@
-//! Hints: what they make faster, and that they pass what polls pass.
+//! Hints: they make changes arrive faster, and pass everything that polls pass.
 
 use std::{fs, time::Duration};
 
@@ -22,15 +22,15 @@ use kube::{
 };
 use serde_json::json;
 
-/// Without a hint nothing would come within our patience.
+/// Poll interval: without a hint, no change would arrive within our patience.
 const RARELY: &str = "10m";
 const LIMIT: &str = "FARWATER_MAX_CONNECTED_AGENTS";
-/// The hub sends a ping after one and a half of them, where nothing else is said.
+/// Poll interval. The hub sends a ping after one and a half intervals, if it sends nothing else.
 const OFTEN: &str = "2s";
-/// nginx ends a connection on which nothing has come from the hub for so long. As for its own 60 s, beside the 45 s after which the hub
-/// sends a ping at the latest, there is some room.
+/// nginx closes a connection without data from the hub after this time. As with its own 60 s, that is somewhat longer
+/// than the 45 s after which the hub sends a ping at the latest.
 const SILENCE: Duration = Duration::from_secs(10);
-/// Longer than that.
+/// Longer than that time.
 const REST: Duration = Duration::from_secs(12);
 
 async fn poll_every(fleet: &Fleet, cluster: &str, interval: &str) -> Result<()> {
@@ -56,7 +56,7 @@ async fn deploy(fleet: &Fleet, cluster: &str) -> Result<Repository> {
     Ok(repository)
 }
 
-/// Commits, and waits until the cluster has it. How long that takes is measured by the bench `agent-commit`.
+/// Commits, and waits until the cluster has it. The bench `agent-commit` measures the time.
 async fn deliver(fleet: &Fleet, plane: &Plane, repository: &Repository, value: &str) -> Result<()> {
     let api: Api<ConfigMap> = Api::namespaced(plane.client().await?, &fleet.namespace("web"));
     repository.commit("main", &[("app/a.yaml", &config_map("a", value))])?;
@@ -82,7 +82,7 @@ async fn a_commit_is_applied_at_once_with_hints_and_at_the_next_poll_without() -
     let shown = fleet.cli().expect(0, &["get", "clusters", "-o", "wide"])?.stdout;
     ensure!(shown.contains("CONNECTED") && shown.contains("true"), "{shown}");
 
-    // A hub that stops has its agents come back by themselves, whatever their interval is.
+    // When a hub stops, its agents reconnect by themselves, whatever their interval.
     poll_every(&fleet, "east", "2s").await?;
     ensure!(fleet.hub.stop()?.success(), "{}", fleet.hub.log_tail());
     fleet.hub.set_environment(vec![(LIMIT.to_owned(), "0".to_owned())]);
@@ -92,7 +92,7 @@ async fn a_commit_is_applied_at_once_with_hints_and_at_the_next_poll_without() -
     ensure!(fleet.agent("east")?.process().output().contains("the hub stops"), "{}", fleet.agent("east")?.log_tail());
     until_connected(&fleet, "east", false).await?;
 
-    // And connected again as soon as that is allowed.
+    // They connect again as soon as that is allowed.
     ensure!(fleet.hub.stop()?.success());
     fleet.hub.set_environment(Vec::new());
     fleet.hub.restart().await?;
@@ -118,7 +118,7 @@ async fn hints_come_through_a_proxy() -> Result<()> {
     deliver(&fleet, plane, &repository, "hint").await.with_context(|| squid.tail())
 }
 
-/// An agent of a hub behind nginx goes by nginx's authority.
+/// An agent of a hub behind nginx uses nginx's authority.
 struct Behind {
     fleet: Fleet,
     nginx: Nginx,
@@ -146,7 +146,7 @@ async fn hints_come_through_an_nginx_that_passes_websockets_also_after_a_rest() 
     fleet.join_in("east", plane, plane.kubeconfig(), launch, told).await.with_context(|| nginx.tail())?;
     until_connected(&fleet, "east", true).await.with_context(|| nginx.tail())?;
 
-    // A connected agent polls every five minutes at the most, so what comes in time comes by hints. nginx writes of a connection when
+    // A connected agent polls at most every five minutes, so a fast change came by a hint. nginx logs a connection when
     // it has ended.
     poll_every(&fleet, "east", OFTEN).await?;
     let ended = || nginx.access_log().lines().filter(|line| line.contains("\" 101 ")).count();

@@ -1,4 +1,4 @@
-//! `farwater doctor --context`: a cluster's side, with the objects that `cluster join` makes.
+//! `farwater doctor --context`: the cluster's side, with the objects that `cluster join` creates.
 
 use anyhow::{Context as _, Result, ensure};
 use farwater_e2e::Fleet;
@@ -7,7 +7,7 @@ use k8s_openapi::api::rbac::v1::Role;
 use kube::{Api, api::DeleteParams};
 use serde_json::Value;
 
-/// What `doctor` says of the cluster, by the check's name: grade and finding.
+/// Grade and finding of `doctor` for the cluster, by check.
 fn examine(fleet: &Fleet, plane: &Plane) -> Result<impl Fn(&str) -> Result<(String, String)>> {
     let mut command = bare_command(program("farwater")?);
     command.args(["doctor", "--context", "admin", "-o", "json", "--cluster-kubeconfig"]).arg(plane.kubeconfig());
@@ -26,7 +26,7 @@ fn examine(fleet: &Fleet, plane: &Plane) -> Result<impl Fn(&str) -> Result<(Stri
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_clusters_side_is_looked_at_and_what_is_missing_is_named() -> Result<()> {
-    // Its own: no other test's agent lives where the objects are made.
+    // An own plane, where no other test's agent runs.
     let plane = Plane::start_with(PlaneOptions::without_nodes()).await?;
     let fleet = Fleet::start().await?;
     let before = examine(&fleet, &plane)?;
@@ -36,7 +36,7 @@ async fn a_clusters_side_is_looked_at_and_what_is_missing_is_named() -> Result<(
     let (grade, found) = before("rights")?;
     ensure!(grade == "fail" && found.contains("impersonate serviceaccounts"), "{found}");
 
-    // Without a node its pod never runs, which is what it says.
+    // Without a node its pod never runs, and `doctor` reports that.
     let mut join = bare_command(program("farwater")?);
     join.args(["cluster", "join", "east", "--context", "admin", "--timeout", "1", "--cluster-kubeconfig"]);
     join.arg(plane.kubeconfig()).env("FARWATER_KUBECONFIG", fleet.hub.kubeconfig()).env("HOME", fleet.hub.dir());
@@ -52,7 +52,7 @@ async fn a_clusters_side_is_looked_at_and_what_is_missing_is_named() -> Result<(
     roles.delete("farwater-agent", &DeleteParams::default()).await?;
     let (grade, found) = examine(&fleet, &plane)?("rights")?;
     ensure!(grade == "fail" && found.contains("patch secrets in farwater-system"), "{found}");
-    // Another hub is not its hub.
+    // Another hub is reported as not the cluster's hub.
     let other = Fleet::start().await?;
     let (grade, found) = examine(&other, &plane)?("agent's hub")?;
     ensure!(grade == "fail" && found.contains("another hub"), "{found}");

@@ -7,7 +7,7 @@ use farwater_testkit::{Plane, shared};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
 
-/// Bundles that agents have downloaded.
+/// Number of bundles that agents have downloaded.
 const SENT: &str = "farwater_bundles_sent_total";
 
 async fn value(plane: &Plane, namespace: &str, name: &str) -> Result<Option<String>> {
@@ -34,7 +34,7 @@ async fn one_commit_reaches_two_clusters_and_only_what_it_touches() -> Result<()
     ensure!(value(planes[0], &fleet.namespace("in-east"), "a").await?.as_deref() == Some("one"));
     ensure!(value(planes[1], &fleet.namespace("in-west"), "a").await?.as_deref() == Some("one"));
 
-    // A commit that touches one folder moves one service; the other stays at the commit that concerned it.
+    // A commit that touches one folder changes one service. The other one stays at its commit.
     let before = fleet.service("in-west").await?;
     let sent = fleet.counted(SENT).await?;
     let second = repository.change("main", &[("east/a.yaml", Some(&config_map("a", "two")))])?;

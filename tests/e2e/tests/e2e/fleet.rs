@@ -1,4 +1,5 @@
-//! A set on a fleet of simulated and real clusters; `cargo xtask campaign fleet-rollouts` has 303, all scenes, and more kills.
+//! A set on a fleet of simulated and real clusters. `cargo xtask campaign fleet-rollouts` has 303 clusters, all scenes,
+//! and more kills.
 
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ async fn a_fleet_is_never_all_broken_at_once() -> Result<()> {
         scenes: &["set", "bad", "halt", "mended, killed"],
         kills: 0,
         soak: Duration::from_secs(2),
-        // Half of it: two steps behind the canaries.
+        // Half of the fleet: two steps after the canaries.
         unavailable: 50,
         watched: Duration::from_secs(2),
     };

@@ -1,4 +1,4 @@
-//! Flux's kustomize-controller applies a folder of our kinds to a hub, as `spec.kubeConfig` has it do for any cluster.
+//! Flux's kustomize-controller applies a folder with our kinds to a hub, with `spec.kubeConfig` as for any cluster.
 
 use anyhow::{Result, ensure};
 use farwater_api::{ADMIN_NAMESPACE, ServiceDeployment};
@@ -66,7 +66,7 @@ async fn flux_applies_a_folder_of_our_kinds_and_waits_for_the_cluster() -> Resul
     .await?;
     flux.add("fleet", kustomization).await?;
     flux.until_applied(&first, PATIENCE).await?;
-    // Flux waited for our Ready condition, so the cluster has it.
+    // Flux waited for our Ready condition, so the cluster has the objects.
     let in_cluster: Api<ConfigMap> = Api::namespaced(plane.client().await?, &fleet.namespace("web"));
     ensure!(in_cluster.get("m").await?.data.is_some_and(|data| data["value"] == "one"));
     let web = fleet.service("web").await?;
@@ -76,14 +76,14 @@ async fn flux_applies_a_folder_of_our_kinds_and_waits_for_the_cluster() -> Resul
         .any(|m| m.manager.as_deref() == Some("kustomize-controller") && m.operation.as_deref() == Some("Apply"));
     ensure!(applied, "{:?}", web.managed_fields());
 
-    // Somebody's change of a field that Flux applied goes back; what Flux doesn't own stays.
+    // A change of a field that Flux applied is undone. Fields that Flux doesn't own stay.
     let drift = json!({"metadata": {"labels": {"mine": "yes"}}, "spec": {"path": "two"}});
     fleet.api::<ServiceDeployment>().patch("web", &PatchParams::default(), &Patch::Merge(drift)).await?;
     flux.reconcile("fleet").await?;
     fleet.until_service("web", "be as Flux has it", |web| web.spec.path == "one").await?;
     ensure!(fleet.service("web").await?.labels().get("mine").is_some_and(|mine| mine == "yes"));
 
-    // The next commit changes one object and drops another.
+    // The next commit changes one object and removes another.
     let second = "2".repeat(40);
     let changed = ("fleet/service.json", service(&fleet, "two"));
     flux.publish(
@@ -94,7 +94,7 @@ async fn flux_applies_a_folder_of_our_kinds_and_waits_for_the_cluster() -> Resul
     flux.until_applied(&second, PATIENCE).await?;
     ensure!(in_cluster.get("m").await?.data.is_some_and(|data| data["value"] == "two"));
     let notes: Api<ConfigMap> = fleet.api();
-    ensure!(notes.get_opt("note").await?.is_none(), "Flux did not prune what left the folder");
+    ensure!(notes.get_opt("note").await?.is_none(), "Flux did not prune an object that left the folder");
     Ok(())
 }
 

@@ -1,4 +1,4 @@
-//! What Git does wrong deletes nothing: the last good state stays in use.
+//! Faults of Git delete nothing: the last good state stays in use.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -60,7 +60,7 @@ async fn a_git_server_that_is_gone_is_survived_by_hub_and_agent() -> Result<()> 
     let status = source.status.unwrap_or_default();
     ensure!(status.stale_since.is_some() && status.revision.is_some(), "staleness is shown beside what is served");
 
-    // The hub starts again without Git, and an agent that lost its state gets everything from it.
+    // The hub restarts without Git, and an agent that lost its state gets everything from it.
     fleet.hub.restart().await?;
     fleet.agent("east")?.kill9();
     std::fs::remove_dir_all(fleet.state_dir("east").join("bundles"))?;
@@ -80,10 +80,10 @@ async fn a_git_server_that_is_gone_is_survived_by_hub_and_agent() -> Result<()> 
 
 /// Repositories of one server, each with a service.
 const NAMES: [&str; 3] = ["one", "two", "three"];
-/// Without connections every poll comes in its turn, and can be counted.
+/// Without connections, every poll happens at its interval and can be counted.
 const LIMIT: (&str, &str) = ("FARWATER_MAX_CONNECTED_AGENTS", "0");
 
-/// What each service is assigned, and the uid and version of its object.
+/// Assigned revision of each service, and uid and version of its object.
 async fn state(plane: &Plane, fleet: &Fleet) -> Result<BTreeMap<&'static str, [String; 3]>> {
     let client = plane.client().await?;
     let mut found = BTreeMap::new();
@@ -97,7 +97,7 @@ async fn state(plane: &Plane, fleet: &Fleet) -> Result<BTreeMap<&'static str, [S
     Ok(found)
 }
 
-/// Since when each repository has not answered.
+/// Time since when each repository has not answered.
 async fn stale_since(fleet: &Fleet) -> Result<Vec<String>> {
     let mut found = Vec::new();
     for name in NAMES {
@@ -115,7 +115,7 @@ async fn a_day_without_git_changes_nothing_and_after_it_each_repository_is_asked
     fleet.join_with("west", plane, Launch::arguments(&["--health-listen", &agent])).await?;
     for name in NAMES {
         let commit = fleet.git.create(name)?.commit("main", &[("app/a.yaml", &config_map("a", name))])?;
-        // Whoever is asked twice is so for another reason than that its turn has come.
+        // A repository that is fetched twice has another reason than its interval.
         let spec = serde_json::from_value(json!({"url": fleet.git.url(name), "interval": "24h"}))?;
         fleet.api().create(&PostParams::default(), &GitRepository::new(name, spec)).await?;
         fleet.deploy(name, "west", name, "app").await?;
@@ -128,7 +128,7 @@ async fn a_day_without_git_changes_nothing_and_after_it_each_repository_is_asked
     }
     let since = stale_since(&fleet).await?;
 
-    // Hub and agent start again the day after, and Git is still away.
+    // Hub and agent restart the next day, and Git is still away.
     fleet.hub.kill9();
     fleet.agent("west")?.kill9();
     let later = faketime::environment("+25h")?;
@@ -149,7 +149,7 @@ async fn a_day_without_git_changes_nothing_and_after_it_each_repository_is_asked
     ensure!(why["sentence"].as_str().is_some_and(|said| said.contains("has not answered for")), "{why}");
     ensure!(state(plane, &fleet).await? == before);
 
-    // It is back: nobody fetches, packs, downloads or applies again what is there.
+    // Git is back. Existing content is not fetched, packed, downloaded or applied again.
     let asked = fleet.git.counts();
     fleet.git.resume().await?;
     for name in NAMES {
@@ -174,7 +174,7 @@ async fn a_vanished_branch_and_an_orphan_history_are_not_an_empty_set() -> Resul
     until_source(&fleet, "False", "main").await?;
     ensure!(count(plane, &fleet).await? == 2);
 
-    // Somebody force-pushes a history in which the folder does not exist.
+    // A force-push replaces the history by one without the folder.
     repository.rewrite("main", &[("README.md", "start over")])?;
     fleet.reconcile("infra").await?;
     until_source(&fleet, "True", "").await?;

@@ -1,4 +1,4 @@
-//! On a real node: why a service is not healthy is said in the words of the kubelet.
+//! On a real node: an unhealthy service is explained with the kubelet's message.
 
 use std::time::Instant;
 
@@ -33,7 +33,7 @@ async fn until(site: &Site, arguments: &[&str], texts: &[&str]) -> Result<String
     let last = std::sync::Mutex::new(String::new());
     let what = format!("farwater {} to say {texts:?}", arguments.join(" "));
     let said = wait_for(&what, 2 * PATIENCE, || async {
-        // It ends with 1 where something is wrong, which is what it is asked for here.
+        // It ends with 1 if something is wrong, which is expected here.
         let said = match site.farwater(arguments) {
             Ok(said) => said,
             Err(error) => format!("{error:#}"),

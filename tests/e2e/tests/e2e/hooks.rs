@@ -1,4 +1,4 @@
-//! Hooks and tests on a real node: what containers do there decides about versions, and what they wrote is on the hub.
+//! Hooks and tests on a real node: the result of their containers decides about versions, and the hub has their output.
 
 use anyhow::{Context as _, Result, ensure};
 use farwater_api::{GitRepository, ServiceDeployment, history::HistoryEntry, hooks::HookRun};
@@ -19,7 +19,7 @@ fn script(lines: &str) -> Value {
     json!(["/bin/sh", "-c", lines])
 }
 
-/// Says where it is, writes a JUnit file to its log, and ends with 3.
+/// A test that prints its location, writes a JUnit file to its log, and ends with 3.
 fn failing_test() -> Value {
     let lines: Vec<String> = JUNIT.lines().map(|line| format!("echo '{line}'")).collect();
     let script = script(&format!("echo begins; {}; echo ends; exit 3", lines.join("; ")));
@@ -57,7 +57,7 @@ async fn deploy(site: &Site, tests: Value) -> Result<()> {
     Ok(())
 }
 
-/// Waits until `Ready` has this reason; its message.
+/// Waits until `Ready` has this reason. Returns the message.
 async fn until(site: &Site, reason: &str) -> Result<String> {
     let last = std::sync::Mutex::new(String::new());
     let what = format!("the service to be {reason}");
@@ -107,7 +107,7 @@ async fn a_test_that_fails_fails_its_version_and_its_junit_file_is_on_the_hub() 
         runs.iter().all(|run| run.report.log.is_none() && run.report.junit.is_none()),
         "only where they are asked for"
     );
-    // It was ended, and the cluster holds no pod of it any more.
+    // The hook was ended, and the cluster has no pod of it any more.
     wait_for("the hanging test's pod to be gone", PATIENCE, || async {
         Ok((!pods(&site).await?.iter().any(|pod| pod.starts_with("web-test-hangs"))).then_some(()))
     })
@@ -123,10 +123,10 @@ async fn a_test_that_fails_fails_its_version_and_its_junit_file_is_on_the_hub() 
     let why = site.run(&["why", SERVICE])?;
     let why = String::from_utf8_lossy(&why.stdout).into_owned();
     ensure!(why.contains("failed its tests") && why.contains("hooks web -n farwater-admin"), "{why}");
-    // What was applied stays.
+    // Applied objects stay.
     ensure!(site.theirs::<ConfigMap>(SERVICE).await?.get_opt("settings").await?.is_some());
 
-    // Tests that pass make the same version a healthy one; its migration does not run again.
+    // When the tests pass, the same version becomes healthy. Its migration does not run again.
     let migration = runs.iter().find(|run| run.report.name() == "migrate").context("the migration ran")?.report.run;
     let passing = json!([{"name": "smoke", "image": BUSYBOX, "command": script("echo fine"), "timeout": "1m"}]);
     let patch = Patch::Merge(json!({"spec": {"tests": passing}}));

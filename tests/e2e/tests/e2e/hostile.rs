@@ -1,4 +1,4 @@
-//! A hostile API server; `cargo xtask campaign hostile-api` has 5,000 objects, and longer latencies. Here its pages are short.
+//! A hostile API server with short pages. `cargo xtask campaign hostile-api` has 5,000 objects and longer delays.
 
 use std::time::Duration;
 

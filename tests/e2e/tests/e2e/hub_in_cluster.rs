@@ -1,5 +1,5 @@
-//! A hub that is a pod: backed up and restored where it runs, lost with its volume and brought back, and deleted under its agents.
-//! On a real node.
+//! A hub in a pod on a real node: backed up and restored in place, lost with its volume and recovered, and deleted
+//! while agents poll.
 
 use std::{fs, process::Stdio, time::Duration};
 
@@ -26,9 +26,10 @@ use kube::{
 };
 use serde_json::json;
 
-/// Between polls of agents that count how many they miss; the hub's pod is away for about half of it.
+/// Poll interval of agents that count missed polls. The hub's pod is away for about half of it.
 const INTERVAL: Duration = Duration::from_secs(10);
-/// A pod that does not end when it is asked to is killed after half a minute. The others are back after some five seconds.
+/// Maximum time without the hub. A pod that ignores SIGTERM is killed after half a minute. Others are back after some
+/// five seconds.
 const LONGEST_AWAY: Duration = Duration::from_secs(60);
 
 async fn site() -> Result<Site> {
@@ -40,7 +41,7 @@ async fn site() -> Result<Site> {
     Ok(site)
 }
 
-/// A resource of the hub, to tell before from after.
+/// A resource of the hub, to distinguish before and after.
 async fn make_map(site: &Site, name: &str) -> Result<()> {
     let map: ConfigMap = serde_json::from_value(json!({"metadata": {"name": name}}))?;
     site.ours().await?.create(&PostParams::default(), &map).await?;
@@ -55,7 +56,7 @@ fn backup(site: &Site, file: &str) -> Result<()> {
     site.farwater(&["admin", "backup", "--context", CONTEXT, file]).map(drop)
 }
 
-/// What it said at its end.
+/// Restores a backup. Returns the last output of the command.
 fn restore(site: &Site, file: &str) -> Result<String> {
     let output = site.run(&["admin", "restore", "--context", CONTEXT, "--yes", file])?;
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -68,7 +69,7 @@ fn epoch(said: &str) -> Result<String> {
     Ok(rest.chars().take_while(char::is_ascii_digit).collect())
 }
 
-/// As the command says: nothing is deleted until then.
+/// Confirms as the command says. Nothing is deleted before that.
 async fn confirm(site: &Site, said: &str) -> Result<()> {
     let epoch = epoch(said)?;
     let restored = site.until_cluster("Restored", Some("True")).await?;
@@ -85,7 +86,7 @@ async fn replicas(site: &Site) -> Result<Option<i32>> {
     Ok(set.spec.and_then(|spec| spec.replicas))
 }
 
-/// The agent is the same process: it did not join anew.
+/// The agent is the same process, so it did not join again.
 async fn agent(site: &Site) -> Result<(Option<String>, i32)> {
     let pod = site.agent_pod().await?;
     let states = pod.status.iter().flat_map(|status| &status.container_statuses).flatten();
@@ -93,7 +94,7 @@ async fn agent(site: &Site) -> Result<(Option<String>, i32)> {
     Ok((pod.metadata.uid, starts))
 }
 
-/// The objects of the page, with this test's image: a Job of the CronJob leaves a backup on its volume.
+/// The objects of the documentation page with this test's image. A Job of the CronJob writes a backup to its volume.
 async fn run_schedule(site: &Site) -> Result<()> {
     let page = fs::read_to_string(repository_root()?.join("docs/backup.md"))?;
     let (_, rest) = page.split_once("```yaml\n").context("the page has objects")?;
@@ -147,7 +148,7 @@ async fn a_hub_is_backed_up_and_restored_in_its_cluster_and_a_killed_restore_is_
     let said = site.refused(&["admin", "restore", "--context", CONTEXT, "--yes", &cut.display().to_string()], 2)?;
     ensure!(said.contains("is damaged") && replicas(&site).await? == Some(1), "{said}");
 
-    // Killed as soon as it has stopped the hub; again, it ends what was begun.
+    // Killed directly after it has stopped the hub. A second run completes the restore.
     let mut killed = site.command(&["admin", "restore", "--context", CONTEXT, "--yes", &file])?;
     let mut killed = killed.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
     wait_for("the hub to be stopped", PATIENCE, || async { Ok((replicas(&site).await? == Some(0)).then_some(())) })
@@ -162,7 +163,7 @@ async fn a_hub_is_backed_up_and_restored_in_its_cluster_and_a_killed_restore_is_
     Ok(())
 }
 
-/// Stops the hub, makes its database worthless, and starts it: it ends again and again.
+/// Stops the hub, destroys its database, and starts it. It fails again and again.
 async fn damage(site: &Site) -> Result<()> {
     let (sets, pods): (Api<StatefulSet>, Api<Pod>) =
         (site.theirs(HUB_NAMESPACE).await?, site.theirs(HUB_NAMESPACE).await?);
@@ -190,7 +191,7 @@ async fn damage(site: &Site) -> Result<()> {
     .await
 }
 
-/// The hub says no in its pod: it gets all back as it was.
+/// The hub refuses the restore in its pod, and everything is as before.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_backup_of_another_hub_without_its_keys_changes_nothing_and_a_damaged_database_is_restored() -> Result<()> {
     let site = site().await?;
@@ -207,14 +208,14 @@ async fn a_backup_of_another_hub_without_its_keys_changes_nothing_and_a_damaged_
     ensure!(said.contains("another seal key") && said.contains("nothing of its data was changed"), "{said}");
     ensure!(has_map(&site, "kept").await? && replicas(&site).await? == Some(1), "{said}");
 
-    // A database that its pod does not start with any more.
+    // A database with which its pod does not start any more.
     damage(&site).await?;
     let said = restore(&site, &file)?;
     ensure!(!has_map(&site, "kept").await?, "{said}");
     confirm(&site, &said).await
 }
 
-/// The volume is lost with everything on it. A new hub has other keys, until the backup brings the old ones.
+/// The volume is lost with everything on it. A new hub has other keys, until the backup restores the old ones.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lost_hub_comes_back_into_a_new_installation_and_no_cluster_joins_anew() -> Result<()> {
     let site = site().await?;
@@ -224,7 +225,7 @@ async fn a_lost_hub_comes_back_into_a_new_installation_and_no_cluster_joins_anew
 
     lose_the_hub(&site).await?;
     site.install()?;
-    // Nobody knows the clusters there.
+    // The new hub does not know the clusters.
     ensure!(site.ours::<farwater_api::Cluster>().await?.get_opt(CLUSTER).await?.is_none());
 
     let said = restore(&site, &file)?;
@@ -236,7 +237,7 @@ async fn a_lost_hub_comes_back_into_a_new_installation_and_no_cluster_joins_anew
     Ok(())
 }
 
-/// With its namespace and volume; there is room for another.
+/// Deletes it with its namespace and volume. There is space for another one.
 async fn lose_the_hub(site: &Site) -> Result<()> {
     let namespaces: Api<Namespace> = Api::all(site.node.client().await?);
     namespaces.delete(HUB_NAMESPACE, &DeleteParams::default()).await?;
@@ -247,7 +248,7 @@ async fn lose_the_hub(site: &Site) -> Result<()> {
     site.node.provide("hub-2").await.map(drop)
 }
 
-/// The database is on a server; the keys are on the volume.
+/// The database is on a server, and the keys are on the volume.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hub_on_postgresql_is_restored_and_its_keys_alone_where_the_database_survived() -> Result<()> {
     let server = Postgres::start_with(&[("listen_addresses", "*"), ("fsync", "off")]).await?;
@@ -277,11 +278,11 @@ async fn a_hub_on_postgresql_is_restored_and_its_keys_alone_where_the_database_s
     ensure!(!said.contains(postgres::PASSWORD) && !has_map(&site, "after").await?, "{said}");
     confirm(&site, &said).await?;
 
-    // The cluster of the hub is lost, and the server is not: its rows are newer than the backup's.
+    // The hub's cluster is lost, but the database server is not: its rows are newer than the backup's.
     make_map(&site, "newest").await?;
     lose_the_hub(&site).await?;
     make_secret().await?;
-    // Its own keys don't open what is there: it says so and does not start.
+    // The new hub's own keys can't decrypt the database. It says so and does not start.
     let install = ["--database-secret", "database", "--timeout", "20"];
     let failed = site.install_with(&install).err().context("a hub with other keys starts")?;
     ensure!(format!("{failed:#}").contains("another seal key"), "{failed:#}");
@@ -299,7 +300,7 @@ async fn a_hub_on_postgresql_is_restored_and_its_keys_alone_where_the_database_s
 
 const CERTIFICATE: &str = "hub-tls";
 
-/// As cert-manager keeps it, and renews it.
+/// A TLS Secret as cert-manager creates and renews it.
 async fn put_certificate(site: &Site, authority: &Authority) -> Result<()> {
     let pair = authority.issue(&[&site.node.address().to_string()], 24)?;
     let secret = json!({
@@ -311,7 +312,7 @@ async fn put_certificate(site: &Site, authority: &Authority) -> Result<()> {
     Ok(())
 }
 
-/// The hub's pod: which it is, how often it was started, and its image.
+/// The hub's pod: its uid, its number of restarts, and its image.
 async fn hub_pod(site: &Site) -> Result<(Option<String>, i32, Option<String>)> {
     let pod: Pod = site.theirs(HUB_NAMESPACE).await?.get(HUB_POD).await?;
     let states = pod.status.iter().flat_map(|status| &status.container_statuses).flatten();
@@ -354,7 +355,7 @@ async fn a_hub_takes_a_renewed_certificate_and_another_version_and_nothing_else_
         site.until_cluster("Ready", Some("True")).await?;
         site.until_ready().await?;
     }
-    ensure!(has_map(&site, "next").await?, "what was written under the other version is lost");
+    ensure!(has_map(&site, "next").await?, "a write under the other version is lost");
     ensure!(agent(&site).await? == agent_before, "the agent was started again");
     ensure!(site.uids().await? == workload, "the workload changed");
     Ok(())

@@ -8,9 +8,10 @@ use farwater_testkit::{
     ledger::{self, Killable, KillableDatabase, KillableHub, Load},
 };
 
-/// Before each kill, so that it finds something under way; the campaign `kill9` does a hundred kills of a hub on either engine.
+/// Number of writes before each kill, so that some are running. The campaign `kill9` kills a hub a hundred times on
+/// each engine.
 const WRITES: u64 = 200;
-/// On a server of its own that shares the machine, and that takes a second to recover.
+/// The same with a database server on the same machine, which takes a second to recover.
 const WRITES_POSTGRESQL: u64 = 50;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -25,7 +26,7 @@ async fn acknowledged_writes_survive_kill_9_of_a_hub_on_postgresql() -> Result<(
     let dir = tempfile::tempdir()?;
     let server = Postgres::start().await?;
     let mut hub = Hub::start_with(dir.path(), &["--database", &server.create_database().await?]).await?;
-    // A hub that was just started connects to a server that shares a busy machine with it, and says what that holds up.
+    // A new hub connects to a database server on the same busy machine, and logs delays.
     hub.tolerate("pool timed out while waiting for an open connection");
     hold(&mut KillableHub::new(hub, "ledger").await?, 3, WRITES_POSTGRESQL).await
 }
@@ -35,14 +36,14 @@ async fn acknowledged_writes_survive_kill_9_of_postgresql() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let server = Postgres::start().await?;
     let mut hub = Hub::start_with(dir.path(), &["--database", &server.create_database().await?]).await?;
-    // It says so when its database goes away: requests, and whatever controller was at work.
+    // The hub logs that its database is away: for requests, and for controllers that were working.
     for line in [
         "a transaction failed",
         "the store failed a request",
         "a token could not be looked up",
         "the database",
         "postgres://",
-        // A line of sqlx's own, which names no database.
+        // A line of sqlx itself, which names no database.
         "error returned from after_connect",
     ] {
         hub.tolerate(line);

@@ -1,4 +1,4 @@
-//! The real programs against real servers: one file per capability. `xtask/tests.toml` says what each file takes of the machine.
+//! The real programs against real servers, with one file per capability. `xtask/tests.toml` has the load of each file.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod alone;

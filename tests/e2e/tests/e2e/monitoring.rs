@@ -1,4 +1,4 @@
-//! What hub and agent tell a real Prometheus, and whether alerts and dashboards ask for what is told.
+//! Metrics of hub and agent in a real Prometheus, and whether alerts and dashboards use existing metrics.
 
 use std::{collections::BTreeSet, fs, path::PathBuf};
 
@@ -46,7 +46,7 @@ fn dashboards() -> Result<Vec<Dashboard>> {
         .collect()
 }
 
-/// The metrics of ours that an expression names.
+/// Our metrics in an expression.
 fn metrics_of(expression: &str) -> impl Iterator<Item = &str> {
     let words = expression.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
     words.filter(|word| word.starts_with("farwater_") || word.starts_with("process_"))
@@ -80,7 +80,7 @@ fn every_alert_fires_when_it_should_and_has_its_runbook() -> Result<()> {
     Ok(())
 }
 
-/// A hub and an agent that are scraped without a token.
+/// A hub and an agent with metrics without a token.
 struct Scraped {
     fleet: Fleet,
     hub: String,
@@ -108,8 +108,8 @@ impl Scraped {
     }
 }
 
-/// The series that a query is answered with. Some have each label that Grafana takes from them; not all, as that of `or vector(0)`
-/// has none.
+/// The series of a query's answer. Some of them must have each label that Grafana uses. Not all have it, because `or
+/// vector(0)` adds one without labels.
 async fn answer(prometheus: &Prometheus, query: &Query, expression: &str) -> Result<Vec<Value>> {
     let place = &query.place;
     let series = prometheus.query(expression).await.with_context(|| place.clone())?;
@@ -121,7 +121,8 @@ async fn answer(prometheus: &Prometheus, query: &Query, expression: &str) -> Res
     Ok(series)
 }
 
-/// Asks all that Grafana asks for a dashboard, with all values of its variables and with one of each; what that was.
+/// Sends all queries that Grafana sends for a dashboard, with all values of its variables and with one of each. Returns
+/// the queries.
 async fn ask_all(prometheus: &Prometheus, dashboard: &Dashboard) -> Result<BTreeSet<String>> {
     let (mut all, mut one) = (Values::new(), Values::new());
     let mut asked = BTreeSet::new();
@@ -149,7 +150,7 @@ async fn every_query_of_alerts_and_dashboards_is_answered_by_a_scrape() -> Resul
     let repository = scraped.fleet.repository("infra", &[("app/a.yaml", &files)]).await?;
     scraped.fleet.deploy("app", "east", "infra", "app").await?;
     scraped.fleet.until_applied("app", &repository.branch("main").unwrap_or_default()).await?;
-    // A request that fails: some panels show those by their code.
+    // A failed request, because some panels show requests by their code.
     ensure!(scraped.fleet.api::<GitRepository>().get_opt("nothing").await?.is_none());
     for address in [&scraped.hub, &scraped.agent] {
         let text = get(&format!("http://{address}/metrics")).await?;
@@ -212,7 +213,7 @@ async fn the_figures_follow_what_happens() -> Result<()> {
     scraped.until("farwater_services{state=\"ready\"}", 1.0).await?;
     scraped.until("farwater_sources{state=\"ready\"}", 1.0).await?;
 
-    // What the API server refuses.
+    // An object that the API server refuses.
     repository.change("main", &[("app/b.yaml", Some("apiVersion: v1\nkind: Nonsense\nmetadata: {name: b}\n"))])?;
     scraped.fleet.reconcile("infra").await?;
     scraped.until("farwater_services{state=\"failing\"}", 1.0).await?;
@@ -221,14 +222,14 @@ async fn the_figures_follow_what_happens() -> Result<()> {
     scraped.fleet.reconcile("infra").await?;
     scraped.until("farwater_services{state=\"ready\"}", 1.0).await?;
 
-    // A remote that is gone.
+    // A remote that does not exist.
     let gone = serde_json::from_value(serde_json::json!({"url": "http://127.0.0.1:9/nowhere.git"}))?;
     scraped.fleet.api().create(&kube::api::PostParams::default(), &GitRepository::new("gone", gone)).await?;
     scraped.until("farwater_sources_stale", 1.0).await?;
     scraped.fleet.api::<GitRepository>().delete("gone", &kube::api::DeleteParams::default()).await?;
     scraped.until("farwater_sources_stale", 0.0).await?;
 
-    // A cluster whose agent is gone, also for the next hub.
+    // A cluster without its agent, which the restarted hub reports, too.
     scraped.fleet.agent("east")?.kill9();
     scraped.until("farwater_clusters{state=\"silent\"}", 1.0).await?;
     scraped.fleet.hub.restart().await?;
@@ -246,7 +247,7 @@ async fn series(address: &str) -> Result<BTreeSet<String>> {
     Ok(lines.filter_map(|line| line.rsplit_once(' ')).map(|(series, _)| series.to_owned()).collect())
 }
 
-/// What anybody may ask, and what users make: a number of each, under names that were not there before.
+/// Sends requests as users do and creates resources: `count` of each, with new names.
 async fn ask_and_make(fleet: &Fleet, round: &str, count: usize) -> Result<()> {
     let clusters: Api<Cluster> = fleet.api();
     for number in 0..count {
@@ -262,7 +263,7 @@ async fn ask_and_make(fleet: &Fleet, round: &str, count: usize) -> Result<()> {
         ];
         for (method, path) in asked {
             let request = http::Request::builder().method(method).uri(path).body(Vec::new())?;
-            // Refused or not found.
+            // Requests that are refused or not found.
             let _ = fleet.client.request_text(request).await;
         }
     }
@@ -281,7 +282,7 @@ async fn labels_are_bounded_whatever_is_asked_and_made() -> Result<()> {
     for (before, after) in [(before.0, after.0), (before.1, after.1)] {
         let named: Vec<_> = after.iter().filter(|series| series.contains("then")).collect();
         ensure!(named.is_empty(), "named by users: {named:?}");
-        // Some appear with their first event; none with each.
+        // Some series appear with their first event. No series appears for each resource.
         let new: Vec<_> = after.difference(&before).collect();
         ensure!(new.len() < 30, "{} new series: {new:?}", new.len());
     }

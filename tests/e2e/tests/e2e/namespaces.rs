@@ -1,4 +1,4 @@
-//! A namespace on a real cluster, stated once at the hub.
+//! A namespace on a real cluster, defined once at the hub.
 
 use anyhow::{Context as _, Result, ensure};
 use farwater_api::{APPROVE_PRUNE, Cluster, ManagedNamespace, ServiceDeployment};
@@ -18,7 +18,7 @@ async fn a_namespace_comes_with_its_quota_and_pull_secret_and_stays_when_its_clu
     fleet.join("east", plane).await?;
     let client = plane.client().await?;
     let name = fleet.namespace("shop");
-    // It is there already, and of others.
+    // The namespace exists already and belongs to others.
     let namespaces: Api<Namespace> = Api::all(client.clone());
     let there = json!({"metadata": {"name": name, "labels": {"of": "others", "team": "b"}}});
     namespaces.create(&PostParams::default(), &serde_json::from_value(there)?).await?;
@@ -74,7 +74,7 @@ async fn a_namespace_comes_with_its_quota_and_pull_secret_and_stays_when_its_clu
     let names: Vec<&str> = account.image_pull_secrets.iter().flatten().map(|secret| secret.name.as_str()).collect();
     ensure!(names == ["registry"], "{names:?}");
 
-    // What the command line says of it.
+    // Output of the CLI about it.
     let listed = fleet.cli().expect(0, &["get", "managednamespaces", "-n", "farwater-admin"])?;
     ensure!(listed.stdout.contains("healthy on 1 cluster"), "{listed:?}");
     fleet.cli().expect(0, &["plan", "fwmn/shop", "-n", "farwater-admin"])?;
@@ -98,7 +98,7 @@ async fn a_namespace_comes_with_its_quota_and_pull_secret_and_stays_when_its_clu
     ensure!(paused.stdout.contains("managednamespace.farwater.dev/shop paused"), "{paused:?}");
     fleet.cli().expect(0, &["rollout", "resume", "managednamespace/shop", "-n", "farwater-admin"])?;
 
-    // Another quota, and no Secret any more: the account names none, and is the same one.
+    // Another quota, and no Secret any more: the account refers to none, and is the same one.
     let patch = Patch::Merge(json!({"spec": {"resourceQuota": {"hard": {"pods": 30}}, "pullSecrets": null}}));
     fleet.api::<ManagedNamespace>().patch("shop", &PatchParams::default(), &patch).await?;
     fleet
@@ -112,7 +112,7 @@ async fn a_namespace_comes_with_its_quota_and_pull_secret_and_stays_when_its_clu
     ensure!(now.image_pull_secrets.unwrap_or_default().is_empty());
     until_healthy(&fleet).await?;
 
-    // A cluster that leaves keeps all of it, and nothing is left of it at the hub.
+    // A cluster that leaves keeps its objects, and the hub keeps none.
     label(&fleet, "none").await?;
     fleet
         .until("the service to be gone", || async {

@@ -1,4 +1,4 @@
-//! What lies between an agent and its hub elsewhere: proxies, a company's authority, IPv6, and clocks that are wrong.
+//! Real networks between an agent and its hub: proxies, a company's authority, IPv6, and wrong clocks.
 
 use std::{
     fs,
@@ -21,10 +21,10 @@ use farwater_testkit::{
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::{Api, api::DeleteParams};
 
-/// Resolves for the proxy alone.
+/// A name that only the proxy can resolve.
 const NAME: &str = "hub.corp.test";
 
-/// Deploys a service to a cluster that has joined, and waits until it is there.
+/// Deploys a service to a joined cluster, and waits until it is applied.
 async fn deploy(fleet: &Fleet, cluster: &str, plane: &Plane) -> Result<()> {
     let repository = fleet.repository("infra", &[("app/a.yaml", &config_map("a", "one"))]).await?;
     fleet.deploy("web", cluster, "infra", "app").await?;
@@ -47,7 +47,7 @@ fn write(dir: &Path, name: &str, text: &str) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// What an agent that does not get through says, once it has said all of `parts`.
+/// Log of an agent that can't connect, once it contains all of `parts`.
 async fn says(agent: &mut Agent, parts: &[&str]) -> Result<()> {
     let log = agent.process().log().to_owned();
     wait_for(&format!("the agent to say {parts:?}"), PATIENCE, || async {
@@ -67,7 +67,7 @@ async fn an_agent_reaches_its_hub_through_a_proxy_with_credentials_alone() -> Re
     fleet.take_turn(plane).await?;
     let url = format!("https://{NAME}:{}", fleet.hub.port());
 
-    // Without credentials, with wrong ones, and past the proxy: said, and tried again.
+    // Without credentials, with wrong ones, and without the proxy: the agent logs it and retries.
     let token = fleet.invite("east").await?;
     for (n, (proxy, words)) in [
         (squid.url(""), ["wants credentials (407)", "HTTPS_PROXY"]),
@@ -98,7 +98,7 @@ async fn an_agent_reaches_its_hub_through_a_proxy_with_credentials_alone() -> Re
     let log = agent.process().output();
     ensure!(log.contains("reached through a proxy") && !log.contains("canary"), "{log}");
     agent.stop()?;
-    // Everything went to the hub, and nothing to the cluster's API server.
+    // All requests through the proxy went to the hub, and none to the cluster's API server.
     let access = squid.access_log();
     ensure!(access.contains(&format!("CONNECT {NAME}:{}", fleet.hub.port())), "{}", squid.tail());
     ensure!(access.lines().all(|line| line.contains(NAME)), "{access}");
@@ -122,7 +122,7 @@ async fn a_proxy_that_refuses_is_named_and_no_proxy_is_heeded() -> Result<()> {
         says(&mut agent, &[squid.url("").as_str(), host, words]).await.with_context(|| squid.tail())?;
         agent.stop()?;
     }
-    // A kubeconfig's own proxy is for the API server, the environment's is not.
+    // The proxy in a kubeconfig is for the API server. The one in the environment is not.
     let open = Squid::start(&Options::default()).await?;
     let mut kubeconfig: serde_json::Value = serde_json::from_slice(&fs::read(plane.kubeconfig())?)?;
     kubeconfig["clusters"][0]["cluster"]["proxy-url"] = open.url("").into();
@@ -151,8 +151,8 @@ async fn a_company_that_looks_into_tls_is_trusted_only_when_it_is_named() -> Res
     let url = format!("https://{NAME}:{}", fleet.hub.port());
     let environment = [("HTTPS_PROXY".to_owned(), squid.url(""))];
 
-    // With the hub's pin alone the agent ends, because a person must act. An agent with an identity keeps running, and an earlier test may
-    // have left one.
+    // With only the hub's pin, the agent ends, because a person must act. An agent with an identity keeps running, and
+    // an earlier test may have left one.
     fleet.take_turn(plane).await?;
     let secrets: Api<Secret> = Api::namespaced(plane.client().await?, AGENT_NAMESPACE);
     if secrets.get_opt(IDENTITY_SECRET).await?.is_some() {
@@ -177,7 +177,7 @@ async fn a_company_that_looks_into_tls_is_trusted_only_when_it_is_named() -> Res
     });
     joined.await.with_context(|| squid.tail())?;
     deploy(&fleet, "east", plane).await?;
-    // It goes by its file after a restart too.
+    // After a restart it still uses its file.
     fleet.agent("east")?.restart()?;
     fleet.agent("east")?.process().check_running()?;
     Ok(())
@@ -209,7 +209,7 @@ async fn hub_and_agent_meet_over_ipv6() -> Result<()> {
     let mut fleet = Fleet::of(hub, dir).await?;
     let url = format!("https://[::1]:{}", fleet.hub.port());
     ensure!(fs::read_to_string(fleet.hub.kubeconfig())?.contains(&format!("server: {url}\n")));
-    // The command as it is printed, with a cluster and a place.
+    // The printed command, with a cluster and a directory.
     let cli = fleet.cli();
     let printed = cli.expect(0, &["cluster", "join", "west"])?.stdout;
     ensure!(printed.contains(&format!("--hub {url} ")), "{printed}");
@@ -220,7 +220,8 @@ async fn hub_and_agent_meet_over_ipv6() -> Result<()> {
     Ok(())
 }
 
-/// A hub whose certificate began an hour ago and ends in some: a clock that is a day off finds it early or late.
+/// A hub with a certificate that began an hour ago and is valid for some hours. With a clock that is a day off, it is
+/// too early or expired.
 async fn hub_with_a_young_certificate(dir: &Path) -> Result<(Hub, Authority)> {
     let authority = Authority::new("young authority")?;
     let files = dir.join("tls");
@@ -243,7 +244,7 @@ async fn clock_is_corrected_and_shown(offset: &str, seconds: i64, words: &str) -
     let dir = tempfile::tempdir()?;
     let (hub, _) = hub_with_a_young_certificate(dir.path()).await?;
     let mut fleet = Fleet::of(hub, dir).await?;
-    // The cluster's own certificate is an hour old as well; that is the cluster's matter.
+    // The cluster's own certificate is also only an hour old, which concerns the cluster.
     let mut kubeconfig: serde_json::Value = serde_json::from_slice(&fs::read(plane.kubeconfig())?)?;
     let cluster = kubeconfig["clusters"][0]["cluster"].as_object_mut().context("a cluster")?;
     cluster.remove("certificate-authority-data");
@@ -267,7 +268,7 @@ async fn clock_is_corrected_and_shown(offset: &str, seconds: i64, words: &str) -
     ensure!(condition(&status.conditions, "Ready") == Some("True"), "{:?}", status.conditions);
     let table = fleet.cli().expect(0, &["get", "clusters"])?.stdout;
     ensure!(table.contains(words), "{table}");
-    // After a restart the same, from the machine's clock on.
+    // The same after a restart, with the machine's time.
     fleet.agent("east")?.stop()?;
     let stopped = jiff::Timestamp::now();
     fleet.agent("east")?.restart()?;
@@ -314,7 +315,7 @@ async fn a_certificate_that_others_renew_is_taken_without_a_restart() -> Result<
     mount(&files, &authority.issue(&["127.0.0.1"], 24)?)?;
     until("was renewed from its files", 1).await?;
 
-    // Another authority's, and half of one: refused, and the old one stays.
+    // A certificate of another authority, and half of a certificate: both are refused, and the old one stays.
     fleet.hub.tolerate("the server's new certificate can't be used");
     let good = authority.issue(&["127.0.0.1"], 24)?;
     mount(&files, &Authority::new("another")?.issue(&["127.0.0.1"], 24)?)?;
@@ -328,7 +329,7 @@ async fn a_certificate_that_others_renew_is_taken_without_a_restart() -> Result<
     deploy(&fleet, "east", plane).await?;
     let log = fleet.agent("east")?.process().output();
     ensure!(!log.contains("not trusted"), "{log}");
-    // New connections as well.
+    // New connections get it as well.
     fleet.agent("east")?.restart()?;
     fleet.join("west", shared(2).await?).await
 }

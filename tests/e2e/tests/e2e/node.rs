@@ -1,4 +1,4 @@
-//! On a real node: what pods do there is what they do anywhere, and hub and agent are pods.
+//! On a real node: pods behave as everywhere, and hub and agent are pods.
 
 use std::{fs, path::PathBuf, time::Duration};
 
@@ -62,7 +62,7 @@ async fn jobs_end_as_their_containers_do() -> Result<()> {
     Ok(())
 }
 
-/// `cargo xtask campaign node` does the same with the images that are shipped.
+/// `cargo xtask campaign node` does the same with the shipped images.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_joins_is_upgraded_goes_back_and_leaves_and_its_workload_stays() -> Result<()> {
     let site = Site::start().await?;
@@ -76,7 +76,7 @@ async fn install_takes_the_current_context_and_names_lead_to_hub_and_source() ->
     life::by_names(&Site::start().await?).await
 }
 
-/// The node's cluster under the names that a page has for it.
+/// The node's cluster under the names that a documentation page uses.
 fn name_contexts(site: &Site, names: &[&str]) -> Result<PathBuf> {
     let mut kubeconfig: Value = serde_json::from_slice(&fs::read(site.node.plane().kubeconfig())?)?;
     let contexts = kubeconfig["contexts"].as_array_mut().context("the kubeconfig has contexts")?;
@@ -101,7 +101,7 @@ async fn has_cluster(site: &Site) -> Result<bool> {
     Ok(site.ours::<Cluster>().await?.get_opt(CLUSTER).await?.is_some())
 }
 
-/// A cluster that leaves, and one that is dead: `docs/uninstall.md` up to its hub.
+/// A cluster that leaves, and a dead one: `docs/uninstall.md` up to the hub's part.
 async fn leave_as_the_page_says(site: &Site, shell: &Shell, page: &mut Page) -> Result<()> {
     let before = life::ours(site)?;
     site.join()?;
@@ -119,7 +119,7 @@ async fn leave_as_the_page_says(site: &Site, shell: &Shell, page: &mut Page) -> 
     let found = shell.run(&format!("{find} -o name"))?.stdout;
     ensure!(found.lines().any(|line| line == "deployment.apps/web"), "{found}");
 
-    // No agent is left that would have to confirm.
+    // There is no agent left to confirm.
     let services = site.ours::<ServiceDeployment>().await?;
     services.get(SERVICE).await.context("the service stays in the hub")?;
     services.delete(SERVICE, &DeleteParams::default()).await?;
@@ -158,7 +158,7 @@ async fn the_page_about_uninstalling_takes_all_that_is_ours_and_no_workload() ->
     let left = life::ours(&site)?;
     ensure!(left.is_empty() && !has_namespace(&site, HUB_NAMESPACE).await?, "still there: {left:?}");
     ensure!(site.uids().await? == workload, "the workload has changed");
-    // What the page says of the volume.
+    // The page's statement about the volume.
     let volumes: Api<PersistentVolume> = Api::all(site.node.client().await?);
     volumes.get("hub").await.context("the volume stays")?;
     ensure!(site.volume("hub")?.join("hub.db").is_file(), "the volume holds no database");

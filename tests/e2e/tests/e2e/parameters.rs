@@ -1,4 +1,4 @@
-//! Parameters: sealed on the way, kept while the hub is away, and what templates, charts, overlays and plugins make of them.
+//! Parameters: sealed in transit, kept while the hub is away, and used by templates, charts, overlays and plugins.
 
 use std::fs;
 
@@ -34,7 +34,7 @@ async fn parameters_outlive_the_hub_and_who_may_not_read_their_object_sees_no_va
     ensure!(of(&answer, "configuration.size")["value"] == "one", "{answer:#}");
     ensure!(of(&answer, "cluster.version")["value"].is_string(), "{answer:#}");
 
-    // A reader of services alone.
+    // A user who may only read services.
     let group = "rbac.authorization.k8s.io";
     let role = json!({"metadata": {"name": "services"}, "rules": [
         {"apiGroups": ["farwater.dev"], "resources": ["servicedeployments", "servicedeployments/parameters"], "verbs": ["get"]}]});
@@ -53,7 +53,7 @@ async fn parameters_outlive_the_hub_and_who_may_not_read_their_object_sees_no_va
     }
     ensure!(of(&answer, "service.name")["value"] == "app", "{answer:#}");
 
-    // What the cluster has is read there: without it nothing is rendered, and what runs stays.
+    // Values of the cluster are read there. Without them nothing is rendered, and running objects stay.
     let own: Api<Secret> = Api::namespaced(plane.client().await?, &fleet.namespace("app"));
     let services: Api<ServiceDeployment> = fleet.api();
     let pick = json!({"spec": {"parameters": [
@@ -91,7 +91,7 @@ async fn parameters_outlive_the_hub_and_who_may_not_read_their_object_sees_no_va
     Ok(())
 }
 
-/// Prints the host that it is handed.
+/// Script of a plugin that prints its host parameter.
 const TELL: &str = r#"host=$(sed 's/.*"host":"\([^"]*\)".*/\1/' "$1")
 printf 'apiVersion: v1\nkind: ConfigMap\nmetadata: {name: of-plugin}\ndata: {host: %s}\n' "$host""#;
 const PASSWORD: &str = "hunter2-of-the-database";
@@ -157,12 +157,12 @@ async fn a_parameter_reaches_templates_charts_overlays_and_plugins() -> Result<(
     let made = own.get("made").await?.data.unwrap_or_default();
     ensure!(made.get("password").is_some_and(|value| value.0 == PASSWORD.as_bytes()));
 
-    // Without a commit: the same files, rendered anew.
+    // Without a commit: the same files are rendered again.
     maps.patch("hosts", &PatchParams::default(), &Patch::Merge(hosts("two.example.com"))).await?;
     all_say("two.example.com").await?;
     fleet.until_condition("app", "Ready", "True", "").await?;
 
-    // The same on a user's machine, but for what nobody is shown.
+    // The same output on a user's machine, except for hidden values.
     let options = ["--renderer", &renderer, "--plugins", plugins, "-o", "json"];
     let ran = fleet.cli().expect(0, &[&["render", "app"][..], &options].concat())?;
     let list: Value = serde_json::from_str(&ran.stdout)?;
@@ -179,7 +179,7 @@ async fn a_parameter_reaches_templates_charts_overlays_and_plugins() -> Result<(
     let items = list["items"].as_array().context("a list")?;
     ensure!(password(items)["stringData"]["password"] == "of-mine", "{list:#}");
 
-    // What they went into is on no disk.
+    // Their rendered output is on no disk.
     let found = files_with(&fleet.state_dir("east"), &[PASSWORD, "two.example.com"])?;
     ensure!(found.is_empty(), "in the clear: {found:?}");
     let kept = fs::read_dir(fleet.state_dir("east").join("rendered"))?.count();

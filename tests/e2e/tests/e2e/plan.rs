@@ -1,4 +1,4 @@
-//! `farwater plan`: what the agent says that it would do is what it then does, and asking changes nothing.
+//! `farwater plan`: the agent later does exactly what the plan says, and planning changes nothing.
 
 use std::{collections::BTreeMap, fs};
 
@@ -16,7 +16,7 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-/// What is in a namespace, with the version of each.
+/// Objects in a namespace, with their versions.
 async fn contents(plane: &Plane, namespace: &str) -> Result<BTreeMap<String, String>> {
     let client = plane.client().await?;
     let maps: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
@@ -32,14 +32,14 @@ async fn contents(plane: &Plane, namespace: &str) -> Result<BTreeMap<String, Str
     Ok(found)
 }
 
-/// The plan as data; `code`: how the command ends.
+/// The plan as data. `code`: exit code of the command.
 fn plan(fleet: &Fleet, code: i32, arguments: &[&str]) -> Result<Value> {
     let arguments = [&["plan", "app", "-o", "json"], arguments].concat();
     let ran = fleet.cli().expect(code, &arguments)?;
     serde_json::from_str(&ran.stdout).with_context(|| ran.stdout.clone())
 }
 
-/// `effect name` of each change, and `- name` of each delete.
+/// `effect name` of each change, and `- name` of each deletion.
 fn outline(plan: &Value) -> Vec<String> {
     let list = |name: &str| plan["plan"][name].as_array().cloned().unwrap_or_default();
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -70,12 +70,12 @@ async fn a_plan_is_what_the_agent_then_does_and_changes_nothing_itself() -> Resu
     fleet.until_applied("app", &first).await?;
     let namespace = fleet.namespace("app");
 
-    // What is desired is there.
+    // The desired objects exist.
     let quiet = plan(&fleet, 0, &[])?;
     ensure!(outline(&quiet).is_empty() && quiet["plan"]["unchanged"] == 3, "{quiet:#}");
     ensure!(quiet["cluster"] == "east" && quiet["revision"] == format!("main@sha1:{first}"), "{quiet:#}");
 
-    // Suspended, the source goes on, and somebody changes the cluster.
+    // The service is suspended, the source continues, and objects in the cluster are changed by hand.
     fleet.cli().expect(0, &["suspend", "app", "--reason", "a look"])?;
     fleet
         .until("the agent to be told of the suspension", || async {
@@ -107,13 +107,13 @@ async fn a_plan_is_what_the_agent_then_does_and_changes_nothing_itself() -> Resu
     ensure!(Value::from(field.clone()) == expected, "{field:#?}");
     let by_commit = plan(&fleet, 1, &["--ref", &commit])?;
     ensure!(by_commit["plan"] == told["plan"], "{by_commit:#}");
-    // What was applied stands but for what was done by hand, which stays so.
+    // Applied objects stay, except for changes by hand, which also stay.
     let back = plan(&fleet, 0, &["--ref", &first])?;
     ensure!(outline(&back).is_empty(), "{back:#}");
     let drifted = back["plan"]["leftOut"][0].clone();
     ensure!(drifted["name"] == "a" && drifted["sync"] == "Drifted", "{back:#}");
 
-    // The same for people.
+    // The same as text for people.
     let text = fleet.cli().expect(1, &["plan", "app", "--ref", "main"])?.stdout;
     for part in
         ["~ ConfigMap", "data.value: \"hand\" → \"two\"  changed in the cluster too", "+ ConfigMap", "- ConfigMap"]
@@ -122,10 +122,10 @@ async fn a_plan_is_what_the_agent_then_does_and_changes_nothing_itself() -> Resu
     }
     ensure!(text.contains("1 to create, 1 to change, 1 to delete"), "{text}");
 
-    // Nothing was done by any of that, and no source was moved.
+    // None of that changed anything, and no source was moved.
     ensure!(contents(plane, &namespace).await? == before);
 
-    // And then it is done.
+    // Then it is applied.
     fleet.cli().expect(0, &["resume", "app"])?;
     fleet.reconcile("infra").await?;
     fleet.until_applied("app", &commit).await?;
@@ -150,7 +150,7 @@ fn bundles(fleet: &Fleet) -> Result<usize> {
 
 const BEFORE: &str = "canary-before-1c9e";
 const LOCAL: &str = "canary-local-77ad";
-/// In base64, as a Secret's data is written.
+/// Base64, as in a Secret's data.
 const BEFORE_BASE64: &str = "Y2FuYXJ5LWJlZm9yZS0xYzll";
 const LOCAL_BASE64: &str = "Y2FuYXJ5LWxvY2FsLTc3YWQ=";
 
@@ -180,17 +180,17 @@ async fn local_files_are_planned_and_a_secrets_values_are_nowhere() -> Result<()
         let (live, planned) =
             (field["live"].as_str().unwrap_or_default(), field["planned"].as_str().unwrap_or_default());
         ensure!(live.starts_with("hmac:") && planned.starts_with("hmac:") && live != planned, "{field}");
-        // Nobody changed it: what is live is what was applied.
+        // Without changes by hand, the live object is the applied one.
         ensure!(field["applied"] == live && field["origin"] == "Source", "{field}");
     }
 
-    // The same values are the same, wherever they come from.
+    // The same values are equal, wherever they come from.
     fs::write(dir.path().join("secret.yaml"), &before)?;
     fs::remove_file(dir.path().join("b.yaml"))?;
     let same = plan(&fleet, 0, &["--local", folder])?;
     ensure!(same["plan"]["unchanged"] == 2, "{same:#}");
 
-    // Another folder than the service's own, in a checkout, is another place: what it lacks waits.
+    // Another folder than the service's own, in a checkout, is another place. Objects that it lacks wait.
     fs::create_dir_all(dir.path().join("checkout/.git"))?;
     fs::create_dir_all(dir.path().join("checkout/app2"))?;
     fs::write(dir.path().join("checkout/app2/a.yaml"), &a)?;
@@ -209,12 +209,12 @@ async fn local_files_are_planned_and_a_secrets_values_are_nowhere() -> Result<()
     ensure!(texts.iter().all(|text| !log.contains(text)), "the agent's log");
     let log = fleet.hub.process().output();
     ensure!(texts.iter().all(|text| !log.contains(text)), "the hub's log");
-    // Somebody's files leave nothing behind, here or there.
+    // A local folder leaves no traces, neither in the hub nor in the cluster.
     ensure!(bundles(&fleet)? == kept && contents(plane, &namespace).await? == there);
     Ok(())
 }
 
-/// A Deployment that the API server adds much to.
+/// A Deployment to which the API server adds many defaults.
 fn workload(replicas: u8) -> String {
     format!(
         "apiVersion: apps/v1
@@ -248,7 +248,7 @@ async fn what_an_apply_would_leave_is_hidden_and_counted() -> Result<()> {
     let field = fields(&told, "web");
     let expected = json!([{"path": "spec.replicas", "live": "2", "planned": "3", "applied": "2", "origin": "Source"}]);
     ensure!(Value::from(field) == expected, "{told:#}");
-    // Defaults of Deployment, pod and container, "1" for 1000m, and what was written by hand.
+    // Defaults of Deployment, pod and container, "1" instead of 1000m, and changes by hand.
     ensure!(told["plan"]["hidden"].as_u64() > Some(12), "{told:#}");
     let text = fleet.cli().expect(1, &["plan", "app", "--ref", "next"])?.stdout;
     ensure!(text.contains("differences hidden that stay") && !text.contains("team/note"), "{text}");
@@ -289,7 +289,7 @@ async fn an_upgraded_definition_is_planned_and_applied_with_its_objects() -> Res
     let boats: Api<DynamicObject> = Api::namespaced_with(plane.client().await?, &fleet.namespace("app"), &kind);
     let made = boats.get("ark").await?.metadata.resource_version;
 
-    // A default that is new changes the definition, and no object.
+    // A new default changes the definition, but no object.
     let painted = definition(&[LENGTH, PAINT]);
     repository.commit("next", &[("app/a.yaml", &painted), ("app/b.yaml", &ark)])?;
     let told = plan(&fleet, 1, &["--ref", "next"])?;
@@ -306,7 +306,7 @@ async fn an_upgraded_definition_is_planned_and_applied_with_its_objects() -> Res
     ensure!(outline(&quiet).is_empty() && quiet["plan"]["unchanged"] == 2, "{quiet:#}");
     ensure!(boats.get("ark").await?.metadata.resource_version == made, "it was written again");
 
-    // A field that is as new as its definition can't be tried before that is there, and nobody refuses it then.
+    // A field that is as new as its definition can't be tried before the definition exists, so it is not refused.
     let crewed = definition(&[LENGTH, PAINT, CREW]);
     let ark = boat("length: 300, crew: 4");
     let raft: DynamicObject = serde_json::from_value(json!({
@@ -379,7 +379,7 @@ async fn hooks_and_tests_are_named_and_never_begun_by_a_plan() -> Result<()> {
     Ok(())
 }
 
-/// A command that fails: its code, and what it says.
+/// Runs a command that must fail with this code and these parts in its message.
 fn refused(fleet: &Fleet, code: i32, arguments: &[&str], parts: &[&str]) -> Result<Ran> {
     let ran = fleet.cli().expect(code, &[&["plan"], arguments].concat())?;
     for part in parts {
@@ -407,7 +407,7 @@ async fn what_can_not_be_planned_says_why() -> Result<()> {
     refused(&fleet, 2, &["app", "--local", "/nonexistent"], &["can't read"])?;
     let dir = tempfile::tempdir()?;
     let path = dir.path().to_str().context("a path")?;
-    // Not compressible, so that it is too large for a request.
+    // Random, so that it can't be compressed and is too large for a request.
     let mut noise = vec![0; 3_000_000];
     rand::fill(&mut noise[..]);
     fs::write(dir.path().join("noise.bin"), noise)?;
@@ -416,12 +416,12 @@ async fn what_can_not_be_planned_says_why() -> Result<()> {
     fs::write(dir.path().join("a.yaml"), "a: [")?;
     let broken = fleet.cli().expect(1, &["plan", "app", "--local", path])?;
     ensure!(broken.stdout.contains("can't be read: "), "{}", broken.stdout);
-    // What the API server refuses is said before anybody commits it.
+    // The API server's refusal is shown before the commit.
     fs::write(dir.path().join("a.yaml"), "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata: {value: 1}\n")?;
     let wrong = fleet.cli().expect(1, &["plan", "app", "--local", path])?;
     ensure!(wrong.stdout.contains("! ConfigMap") && wrong.stdout.contains("would be refused"), "{}", wrong.stdout);
 
-    // Without its agent there is no plan, and it is said who is waited for.
+    // Without its agent there is no plan, and the message names the missing agent.
     fleet.agent("east")?.kill9();
     let clusters = fleet.api::<farwater_api::Cluster>();
     fleet

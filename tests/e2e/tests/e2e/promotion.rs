@@ -1,4 +1,4 @@
-//! A commit and its image tag, from a cluster of staging to one of production by a person's word.
+//! A commit and its image tag are promoted from a staging to a production cluster after a person's approval.
 
 use std::{
     collections::BTreeSet,
@@ -20,7 +20,7 @@ fn template(text: &str) -> String {
     )
 }
 
-/// Waits until this pair waits for a word.
+/// Waits until this pair waits for an approval.
 async fn until_candidate(fleet: &Fleet, commit: &str, tag: &str) -> Result<()> {
     let api = fleet.api::<Pipeline>();
     let what = format!("{commit} with {tag} to wait");
@@ -73,7 +73,7 @@ async fn a_commit_and_its_tag_get_to_production_together_when_somebody_says_so()
     let first = repository.branch("main").unwrap_or_default();
     fleet.until_value(staging, "one 1.0").await?;
     until_candidate(&fleet, &first, "1.0").await?;
-    ensure!(fleet.value(production).await?.is_none(), "nobody has said so");
+    ensure!(fleet.value(production).await?.is_none(), "it was promoted without an approval");
     fleet.cli().expect(0, &approve)?;
     fleet.until_value(production, "one 1.0").await?;
     let settled = fleet.until("nothing to wait", || async {
@@ -89,7 +89,7 @@ async fn a_commit_and_its_tag_get_to_production_together_when_somebody_says_so()
     ensure!(tag["value"] == "1.0" && tag["origin"]["kind"] == "GitRepository", "{told:#}");
     ensure!(tag["insteadOf"][0]["kind"] == "ServiceDeployment", "{told:#}");
 
-    // Another tag and another commit: staging has them as they come, production never one without the other.
+    // Another tag and another commit: staging gets them as they come, production never gets one without the other.
     let patch = Patch::Merge(json!({"spec": {"configuration": {"imageTag": "2.0"}}}));
     fleet.api::<ServiceDeployment>().patch("app", &PatchParams::default(), &patch).await?;
     let second = repository.change("main", &[(FILE, Some(&template("two")))])?;

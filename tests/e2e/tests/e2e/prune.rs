@@ -1,4 +1,4 @@
-//! What leaves the source leaves the cluster, but never by mistake.
+//! An object that leaves the source is deleted from the cluster, but never by mistake.
 
 use anyhow::{Context as _, Result, ensure};
 use farwater_api::{APPROVE_PRUNE, objects::SyncState};
@@ -47,7 +47,7 @@ async fn an_emptied_folder_is_held_until_exactly_that_plan_is_approved() -> Resu
     let service =
         fleet.until_service("app", "hold its prune", |s| s.status.as_ref().is_some_and(|s| s.held_prune.is_some()));
     let held = service.await?.status.and_then(|s| s.held_prune).context("a held prune")?;
-    // The status has the first ten, and the whole list is one command away.
+    // The status has the first ten. A command shows the whole list.
     ensure!(usize::try_from(held.count)? == MANY && held.objects.len() == 10, "{held:?}");
     let objects = fleet.objects("app").await?.into_iter().filter(|one| one.sync == SyncState::PruneHeld);
     ensure!(sorted(objects.map(|one| one.object.name)) == all);
@@ -118,7 +118,7 @@ async fn a_deleted_service_orphans_or_deletes_as_it_says() -> Result<()> {
     fleet.until_applied("stays", &commit).await?;
     fleet.until_applied("goes", &commit).await?;
 
-    // Somebody has protected one by hand, for whatever reason there was then.
+    // A person has protected one by hand.
     let maps = async |service: &str| -> Result<Api<ConfigMap>> {
         Ok(Api::namespaced(plane.client().await?, &fleet.namespace(service)))
     };
@@ -131,9 +131,12 @@ async fn a_deleted_service_orphans_or_deletes_as_it_says() -> Result<()> {
     ensure!(names(plane, &fleet.namespace("goes")).await? == ["kept"]);
     for (service, name) in [("stays", "a"), ("goes", "kept")] {
         let left = maps(service).await?.get(name).await?.metadata;
-        ensure!(left.labels.unwrap_or_default().keys().all(|key| !key.contains("farwater")), "an orphan is nobody's");
+        ensure!(
+            left.labels.unwrap_or_default().keys().all(|key| !key.contains("farwater")),
+            "an orphan still has our labels"
+        );
     }
-    // What stays is not silently kept.
+    // A protected object is reported.
     let events = fleet.api::<Event>().list(&ListParams::default()).await?.items.into_iter();
     let told = events.filter(|event| event.reason.as_deref() == Some("Orphaned")).filter_map(|event| event.message);
     let told = sorted(told);

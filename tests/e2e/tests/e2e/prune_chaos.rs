@@ -1,4 +1,4 @@
-//! Random faults in everything that deletions follow from; `cargo xtask campaign prune-chaos` has 2,000 of them.
+//! Random faults in all parts that lead to deletions. `cargo xtask campaign prune-chaos` has 2,000 of them.
 
 use anyhow::Result;
 use farwater_e2e::prune_chaos;

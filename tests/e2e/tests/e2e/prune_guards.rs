@@ -1,4 +1,4 @@
-//! What holds a prune, in the hub and in the agent, and what objects do that move, hang or take others with them.
+//! Guards that hold a prune, in the hub and in the agent, and objects that move, hang or take others with them.
 
 use std::{collections::BTreeMap, process::Command};
 
@@ -18,7 +18,7 @@ use kube::{
 };
 use serde_json::json;
 
-/// Of each ConfigMap.
+/// Uid of each ConfigMap.
 async fn uids(plane: &Plane, namespace: &str) -> Result<BTreeMap<String, String>> {
     let api: Api<ConfigMap> = Api::namespaced(plane.client().await?, namespace);
     let maps = api.list(&ListParams::default()).await?.items.into_iter();
@@ -54,7 +54,7 @@ async fn point_to(fleet: &Fleet, service: &str, path: &str) -> Result<()> {
     Ok(())
 }
 
-/// One object of twenty is missing: no guard of numbers sees that.
+/// One object of twenty is missing: no guard by numbers notices that.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn another_repository_history_or_folder_holds_what_it_lacks() -> Result<()> {
     let plane = shared(1).await?;
@@ -71,7 +71,7 @@ async fn another_repository_history_or_folder_holds_what_it_lacks() -> Result<()
     let before = uids(plane, &namespace).await?;
     let same = || async { Ok(uids(plane, &namespace).await? == before) };
 
-    // Its address moved, and it is the same one: nothing is held.
+    // The repository moved to another address and is the same: nothing is held.
     let copy = fleet.git.root().join("moved");
     let copied = Command::new("cp").arg("-r").arg(repository.path()).arg(&copy).status()?;
     ensure!(copied.success());
@@ -100,12 +100,12 @@ async fn another_repository_history_or_folder_holds_what_it_lacks() -> Result<()
     point_to(&fleet, "app", "lib").await?;
     let moved = held(&fleet, "app").await?;
     ensure!(moved.count == 1 && moved.reason.contains("folder \"lib\""), "{moved:?}");
-    // The agent refuses on its own account too, whatever becomes of the hub meanwhile.
+    // The agent also holds by itself, whatever happens to the hub.
     let agent = fleet.agent("east")?;
     agent.restart()?;
     fleet.stays("nothing goes", "app", same).await?;
 
-    // Approved, exactly that goes, and from then on this is the origin.
+    // After the approval exactly these objects are deleted, and this is the new origin.
     fleet.annotate("app", APPROVE_PRUNE, &moved.digest.to_string()).await?;
     fleet
         .until("the object to go", || async { Ok((uids(plane, &namespace).await?.len() == 19).then_some(())) })
@@ -136,7 +136,7 @@ async fn another_target_namespace_holds_what_is_in_the_one_before() -> Result<()
     let held = held(&fleet, "app").await?;
     ensure!(held.count == 3 && held.reason.contains("3 of 3 objects would be deleted"), "{held:?}");
 
-    // What comes next goes to the new one, and nothing in the old one goes for that.
+    // New objects go to the new place, and nothing in the old place is deleted for that.
     repository.change("main", &[("app/m03.yaml", Some(&config_map("m03", "one")))])?;
     fleet.reconcile("infra").await?;
     fleet
@@ -149,7 +149,7 @@ async fn another_target_namespace_holds_what_is_in_the_one_before() -> Result<()
     Ok(())
 }
 
-/// The hub comes back from a backup that is older than a commit; somebody confirms at once, and Git is away.
+/// The hub is restored from a backup that is older than a commit. It is confirmed at once, while Git is away.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_restored_hub_that_is_confirmed_early_asks_its_sources_first() -> Result<()> {
     let plane = shared(2).await?;
@@ -188,7 +188,7 @@ async fn a_restored_hub_that_is_confirmed_early_asks_its_sources_first() -> Resu
         .stays("what is newer than the backup stays", "app", || async { Ok(uids(plane, &namespace).await? == before) })
         .await?;
 
-    // Asked, it says what there is, and nothing has to go.
+    // After a fetch it knows the current content, and nothing has to be deleted.
     fleet.git.resume().await?;
     fleet.until_applied("app", &commit).await?;
     ensure!(uids(plane, &namespace).await? == before);
@@ -205,7 +205,7 @@ fn admin(arguments: &[&str]) -> Result<String> {
     Ok(said)
 }
 
-/// From one service to another and back, in one commit each: whichever of the two is looked at first.
+/// Objects move from one service to another and back, in one commit each, whichever service is reconciled first.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn objects_that_move_between_services_are_neither_deleted_nor_made_again() -> Result<()> {
     let plane = shared(1).await?;
@@ -236,7 +236,7 @@ async fn objects_that_move_between_services_are_neither_deleted_nor_made_again()
         let data = api.get("m03").await?.data.unwrap_or_default();
         ensure!(data["value"] == format!("moved-{n}"), "{data:?}");
     }
-    // First stated by both: refused until the other lets it go.
+    // At first both services contain it: it is refused until the other one releases it.
     let text = config_map("m05", "taken");
     let taken = repository.change("main", &[("two/m05.yaml", Some(&text))])?;
     fleet.reconcile("infra").await?;
@@ -246,11 +246,11 @@ async fn objects_that_move_between_services_are_neither_deleted_nor_made_again()
     fleet.until_applied("one", &left).await?;
     fleet.until_applied("two", &taken).await?;
     ensure!(uids(plane, &namespace).await? == before);
-    // It is the new owner's to prune.
+    // The new owner may prune it.
     repository.change("main", &[("two/m05.yaml", None)])?;
     fleet.reconcile("infra").await?;
     fleet.until("it to be pruned", || async { Ok((uids(plane, &namespace).await?.len() == 19).then_some(())) }).await?;
-    // A service that is deleted leaves to others what they state.
+    // A deleted service leaves objects that other services contain.
     let patch = Patch::Merge(json!({"spec": {"deletionPolicy": "Delete"}}));
     fleet.api::<ServiceDeployment>().patch("one", &PatchParams::default(), &patch).await?;
     repository.change("main", &[("two/m07.yaml", Some(&config_map("m07", "heir")))])?;
@@ -315,7 +315,7 @@ async fn a_held_namespace_and_definition_show_what_goes_with_them_and_a_finalize
     let why = fleet.cli().run(&["why", "app"])?;
     ensure!(why.stdout.contains("5 ConfigMap") && why.stdout.contains("3 Boat."), "{why:?}");
 
-    // A finalizer that nobody takes off.
+    // A finalizer that is never removed.
     let maps: Api<ConfigMap> = Api::namespaced(client.clone(), &fleet.namespace("app"));
     let hang = Patch::Merge(json!({"metadata": {"finalizers": ["example.com/stuck"]}}));
     maps.patch("m00", &PatchParams::default(), &hang).await?;
@@ -343,7 +343,7 @@ async fn a_held_namespace_and_definition_show_what_goes_with_them_and_a_finalize
     }
 }
 
-/// Nobody answers for a cluster whose agent is gone: its service goes when the Cluster does.
+/// If a cluster's agent is gone, its service is deleted together with the Cluster.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dead_cluster_blocks_no_deletion_and_loses_no_workload() -> Result<()> {
     let plane = shared(1).await?;
@@ -369,7 +369,7 @@ async fn a_dead_cluster_blocks_no_deletion_and_loses_no_workload() -> Result<()>
     Ok(())
 }
 
-/// Where the objects stay anyway nobody waits for an agent that is gone; when it is back, it lets go of them.
+/// If the objects stay anyway, the deletion does not wait for a missing agent. When it is back, it releases them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_silent_agent_holds_up_no_service_that_leaves_its_objects() -> Result<()> {
     let plane = shared(2).await?;
@@ -400,7 +400,7 @@ async fn a_silent_agent_holds_up_no_service_that_leaves_its_objects() -> Result<
     let [told] = told.as_slice() else { anyhow::bail!("{told:?}") };
     ensure!(told.contains(&format!("3 objects stay: ConfigMap {namespace}/m00, ")), "{told}");
 
-    // What is not listed it would keep and repair: it is told otherwise.
+    // Without an entry the agent would keep and correct the objects, so it is told to release them.
     fleet.agent("west")?.restart()?;
     let api: Api<ConfigMap> = Api::namespaced(plane.client().await?, &namespace);
     fleet

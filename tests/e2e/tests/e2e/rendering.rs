@@ -61,7 +61,7 @@ async fn a_chart_follows_its_repository_its_values_and_its_patches() -> Result<(
     let (namespace, name) = (fleet.namespace("shop"), "shop-settings");
     has(plane, &namespace, name, json!({"size": "large", "colour": "red", "from": namespace})).await?;
 
-    // A value of the service alone is a change like any other.
+    // A value that only the service has is a change like any other.
     let values = json!({"renderers": [{"helm": {"valuesFiles": ["prod.yaml"], "values": {"colour": "blue"}}}]});
     change(&fleet, "shop", values).await?;
     has(plane, &namespace, name, json!({"size": "large", "colour": "blue", "from": namespace})).await?;
@@ -70,7 +70,7 @@ async fn a_chart_follows_its_repository_its_values_and_its_patches() -> Result<(
     change(&fleet, "shop", json!({"patches": [{"target": {"kind": "ConfigMap"}, "patch": patch}]})).await?;
     has(plane, &namespace, name, json!({"colour": "blue", "from": namespace})).await?;
 
-    // What can't be rendered is told, and leaves what is there.
+    // A rendering error is reported, and existing objects stay.
     let second =
         repository.change("main", &[("charts/shop/templates/settings.yaml", Some("{{ fail \"not today\" }}"))])?;
     fleet.reconcile("infra").await?;
@@ -79,12 +79,13 @@ async fn a_chart_follows_its_repository_its_values_and_its_patches() -> Result<(
     has(plane, &namespace, name, json!({"colour": "blue", "from": namespace})).await?;
 
     let refused = change(&fleet, "shop", json!({"renderers": [{"type": "Raw", "helm": {}}]})).await;
-    let said = refused.err().context("the hub refuses options that nobody reads")?.to_string();
+    let said = refused.err().context("the hub accepted options that have no effect")?.to_string();
     ensure!(said.contains("spec.renderers[0].helm"), "{said}");
     Ok(())
 }
 
-/// A chart of a repository with values from Git, a chart in Git that depends on it, and an overlay of another repository's base.
+/// A chart of a repository with values from Git, a chart in Git that depends on it, and an overlay of another
+/// repository's base.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_comes_from_elsewhere_is_rendered_without_a_network() -> Result<()> {
     let plane = shared(1).await?;
@@ -125,14 +126,14 @@ async fn what_comes_from_elsewhere_is_rendered_without_a_network() -> Result<()>
     has(plane, &fleet.namespace("overlay"), "k-in-greeter", said("hello")).await?;
     has(plane, &fleet.namespace("overlay"), "k-m", json!({"value": "base"})).await?;
 
-    // The command line has what the hub has, and asks nobody else.
+    // The CLI gets everything from the hub and from no other server.
     charts.forget_seen();
     let renderer = Tools::find_renderers()?.renderer().to_string_lossy().into_owned();
     let ran = fleet.cli().expect(0, &["render", "overlay", "--renderer", &renderer, "-o", "json"])?;
     let list: Value = serde_json::from_str(&ran.stdout)?;
     ensure!(list["items"].as_array().is_some_and(|items| items.len() == 2), "{list}");
     ensure!(charts.seen().is_empty(), "{:?}", charts.seen());
-    // A commit to the base alone is delivered.
+    // A commit that only changes the base is delivered.
     base.change("main", &[("k/m.yaml", Some(&config_map("m", "changed")))])?;
     fleet.annotate("overlay", REQUESTED_AT, "1").await?;
     has(plane, &fleet.namespace("overlay"), "k-m", json!({"value": "changed"})).await
@@ -153,7 +154,7 @@ async fn what_the_command_line_renders_is_what_the_cluster_gets() -> Result<()> 
     let repository = fleet.repository("infra", &files).await?;
     fleet.deploy("app", "east", "infra", "prod").await?;
     let folder = tempfile::tempdir()?;
-    // References lead as far as a checkout does.
+    // References work as far as a checkout reaches.
     fs::create_dir(folder.path().join(".git"))?;
     for (path, text) in files {
         let path = folder.path().join(path);
@@ -171,7 +172,7 @@ async fn what_the_command_line_renders_is_what_the_cluster_gets() -> Result<()> 
     fleet.until_applied("app", &repository.branch("main").context("a commit")?).await?;
     has(plane, &fleet.namespace("app"), "k-m", rendered["data"].clone()).await?;
 
-    // The hub has the same files, and says which Kubernetes they are for.
+    // The hub has the same files, and the Kubernetes version for them.
     for arguments in [&["render", "app"][..], &["render", "farwater-admin/app", "--cluster", "farwater-admin/east"]] {
         let ran = fleet.cli().expect(0, &[arguments, &["--renderer", &renderer, "-o", "json"]].concat())?;
         let same: Value = serde_json::from_str(&ran.stdout)?;

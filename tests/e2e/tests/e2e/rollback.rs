@@ -1,4 +1,4 @@
-//! Back to what worked: a version of a service's history, whatever has become of where it came from.
+//! Rollback to a working version from a service's history, whatever happened to its source.
 
 use anyhow::{Context as _, Result, ensure};
 use farwater_api::{GitRepository, ServiceDeployment};
@@ -12,15 +12,15 @@ use kube::{
 use serde_json::Value;
 
 const GOOD: &str = "good";
-/// The API server takes no such name.
+/// A name that the API server refuses.
 const BAD: &str = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: Not_A_Name}\n";
 
-/// Each version, the newest first, as `farwater history` tells them.
+/// Versions as `farwater history` prints them, the newest first.
 fn versions(fleet: &Fleet) -> Result<Vec<Value>> {
     Ok(serde_json::from_str(&fleet.cli().expect(0, &["history", "app", "-o", "json"])?.stdout)?)
 }
 
-/// Number, cause and result of each.
+/// Number, cause and result of each version.
 fn history(fleet: &Fleet) -> Result<Vec<(u64, String, String)>> {
     let entries = versions(fleet)?;
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -57,11 +57,11 @@ async fn a_rollback_outlives_its_upstream_and_the_hubs_restart() -> Result<()> {
     let cli = fleet.cli();
     let ran = cli.expect(0, &["rollback", "app", "--reason", "it crashes", "--wait", "--timeout", "90s"])?;
     ensure!(ran.stdout.contains(&format!("pinned to version 1: main@sha1:{first}")), "{ran:?}");
-    ensure!(fleet.value(plane).await?.as_deref() == Some(GOOD), "what was rolled back is what runs");
+    ensure!(fleet.value(plane).await?.as_deref() == Some(GOOD), "the rolled back version does not run");
     let service = fleet.until_condition("app", "Pinned", "True", "it crashes").await?;
     let status = service.status.unwrap_or_default();
     ensure!(condition(&status.conditions, "Ready") == Some("True"));
-    ensure!(status.held_revision.is_some_and(|held| held.ends_with(&second)), "what is held back is named");
+    ensure!(status.held_revision.is_some_and(|held| held.ends_with(&second)), "the held revision is not named");
     let by = status.pinned_by.context("who pinned it")?;
     ensure!(history(&fleet)?[0].1 == "Pinned");
     let entries = versions(&fleet)?;
@@ -73,7 +73,7 @@ async fn a_rollback_outlives_its_upstream_and_the_hubs_restart() -> Result<()> {
     let pinned = why["evidence"][0].as_str().unwrap_or_default();
     ensure!(why["standing"] == "healthy" && pinned.contains(&by) && pinned.contains(&second), "{why:#}");
 
-    // Upstream is deleted with its resource, hub and agent start again, and the agent has lost what it knew.
+    // The repository and its resource are deleted, hub and agent restart, and the agent has lost its state.
     fleet.git.stop().await;
     fleet.api::<GitRepository>().delete("infra", &DeleteParams::default()).await?;
     fleet.hub.restart().await?;
@@ -92,7 +92,7 @@ async fn a_rollback_outlives_its_upstream_and_the_hubs_restart() -> Result<()> {
         })
         .await?;
 
-    // Upstream is back with a fix: it comes when the pin is gone, and not before.
+    // The repository is back with a fix. The service gets it when the pin is removed, and not before.
     fleet.git.resume().await?;
     let fixed = repository.change("main", &[("app/a.yaml", Some(&config_map("a", "fixed"))), ("app/b.yaml", None)])?;
     let spec = serde_json::from_value(serde_json::json!({"url": fleet.git.url("infra")}))?;
@@ -112,7 +112,7 @@ async fn a_rollback_outlives_its_upstream_and_the_hubs_restart() -> Result<()> {
     let unpinned = &versions(&fleet)?[0];
     ensure!(unpinned["cause"] == "Unpinned" && unpinned["by"] == by.as_str(), "{unpinned:#}");
 
-    // Another folder with the same files is a version too, of whoever has named it.
+    // Another folder with the same files is also a version, of the user who set it.
     let copied = repository.change("main", &[("lib/a.yaml", Some(&config_map("a", "moved")))])?;
     fleet.reconcile("infra").await?;
     let patch = Patch::Merge(serde_json::json!({"spec": {"path": "lib"}}));
@@ -135,7 +135,7 @@ async fn a_version_is_named_by_hand_and_one_that_never_was_is_refused() -> Resul
     cli.expect(0, &["rollback", "app", "--to", &first[..10]])?;
     fleet.until_applied("app", &first).await?;
 
-    // By kubectl, as any field; and a digest that nobody assigned is refused with its reason.
+    // With kubectl, like any field. A digest that was never assigned is refused with the reason.
     let none = format!("sha256:{}", "0".repeat(64));
     let pin = |bundle: &str| format!("{{\"spec\":{{\"pin\":{{\"bundle\":\"{bundle}\"}}}}}}");
     let refused = cli.kubectl(&["patch", "sd", "app", "-n", "farwater-admin", "--type=merge", "-p", &pin(&none)]);
@@ -177,7 +177,7 @@ async fn a_suspension_keeps_what_stands_and_goes_on_when_it_is_over() -> Result<
     fleet.reconcile("infra").await?;
     let why = cli.why("app")?;
     ensure!(why["sentence"].as_str().unwrap_or_default().contains("a move"), "{why:#}");
-    // What stands is kept: it is put back when somebody takes it away.
+    // The pinned version is kept: drift is corrected.
     let api: Api<ConfigMap> = Api::namespaced(plane.client().await?, &fleet.namespace("app"));
     api.delete("a", &DeleteParams::default()).await?;
     fleet.until_value(plane, GOOD).await?;
@@ -224,7 +224,7 @@ async fn a_bad_database_holds_back_what_depends_on_it_and_goes_last() -> Result<
     fleet.until_condition("web", "Ready", "False", "Not_A_Name").await?;
     let maps: Api<ConfigMap> = Api::namespaced(plane.client().await?, &fleet.namespace("web"));
     let web = maps.get("web").await?.data.unwrap_or_default();
-    ensure!(web.get("value").is_some_and(|value| value == "one"), "what waits was delivered: {web:?}");
+    ensure!(web.get("value").is_some_and(|value| value == "one"), "a waiting change was delivered: {web:?}");
     let fixed = repository.change("main", &[("db/b.yaml", None)])?;
     fleet.reconcile("infra").await?;
     fleet.until_applied("db", &fixed).await?;

@@ -28,7 +28,7 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-/// `farwater admin keys …` on the hub's data directory; its standard error.
+/// Runs `farwater admin keys …` on the hub's data directory. Returns its standard error.
 fn keys(fleet: &Fleet, code: i32, arguments: &[&str]) -> Result<String> {
     let data = fleet.hub.dir().display().to_string();
     let ran = fleet.cli().expect(code, &[&["admin", "keys"], arguments, &["--data-dir", &data]].concat())?;
@@ -55,14 +55,14 @@ async fn until_state(fleet: &Fleet, cluster: &str, state: &str) -> Result<()> {
         .await
 }
 
-/// Starts the hub again; its kubeconfig names its authority.
+/// Restarts the hub. Its kubeconfig contains its authority.
 async fn restart(fleet: &mut Fleet) -> Result<()> {
     fleet.hub.restart().await?;
     fleet.client = fleet.hub.client().await?;
     Ok(())
 }
 
-/// Asks for a new authority and a new signing key, and kills the hub while it goes over.
+/// Requests a new authority and a new signing key, and kills the hub during the change.
 async fn rotate(fleet: &mut Fleet) -> Result<()> {
     keys(fleet, 0, &["rotate", "ca"])?;
     keys(fleet, 0, &["rotate", "signing-key"])?;
@@ -95,12 +95,12 @@ async fn agents_follow_new_keys_of_the_hub_also_one_that_was_away_for_two_change
         fleet.deploy(&format!("web-{cluster}"), cluster, "infra", "app").await?;
     }
     commit(&fleet, &repository, "two", &["web-east", "web-west", "web-south"]).await?;
-    // What an earlier test's hub has signed may lie in a cluster until then.
+    // A state signed by an earlier test's hub may still be in the cluster.
     let mut begun = BTreeMap::new();
     for (cluster, _) in planes {
         begun.insert(cluster, fleet.agent(cluster)?.process().output().len());
     }
-    // Somebody's kubeconfig of today.
+    // A user's current kubeconfig.
     let kubeconfig = fleet.hub.dir().with_file_name("old.kubeconfig");
     fs::copy(fleet.hub.kubeconfig(), &kubeconfig)?;
 
@@ -112,7 +112,7 @@ async fn agents_follow_new_keys_of_the_hub_also_one_that_was_away_for_two_change
         }
         ensure!(list(&fleet)?["succession"] == round, "killed or not, it is one change: {:#}", list(&fleet)?);
         commit(&fleet, &repository, &format!("round-{round}"), &["web-east", "web-west"]).await?;
-        // A restart of the agent, killed at any moment, changes nothing.
+        // A restart of the agent at any moment changes nothing.
         fleet.agent("east")?.kill9();
         fleet.agent("east")?.restart()?;
     }
@@ -129,7 +129,7 @@ async fn agents_follow_new_keys_of_the_hub_also_one_that_was_away_for_two_change
     until_state(&fleet, "south", "current").await?;
     commit(&fleet, &repository, "all", &["web-east", "web-west", "web-south"]).await?;
 
-    // Nothing leads from the old keys to the new ones any more, and nobody needs that.
+    // The old keys no longer lead to the new ones, and no program needs that.
     keys(&fleet, 0, &["revoke"])?;
     restart(&mut fleet).await?;
     for cluster in ["east", "west", "south"] {
@@ -160,7 +160,7 @@ async fn ask_for_keys(fleet: &Fleet, cluster: &str, value: &str) -> Result<()> {
     Ok(())
 }
 
-/// What the agent keeps of itself.
+/// The agent's own stored data.
 fn identity(fleet: &Fleet, cluster: &str) -> Result<Value> {
     let path = fleet.state_dir(cluster).join("identity.json");
     Ok(serde_json::from_slice(&fs::read(path)?)?)
@@ -204,7 +204,7 @@ async fn an_agent_goes_over_to_new_keys_of_its_own_wherever_it_is_killed() -> Re
     }
     commit(&fleet, &repository, "three", &["web"]).await?;
 
-    // What was sealed to keys of before opens while the hub is away.
+    // Data that was sealed to the previous keys can be opened while the hub is away.
     let namespace = fleet.namespace("web");
     fleet.hub.kill9();
     let secrets: Api<Secret> = Api::namespaced(plane.client().await?, &namespace);
@@ -212,13 +212,13 @@ async fn an_agent_goes_over_to_new_keys_of_its_own_wherever_it_is_killed() -> Re
     fleet.until("the Secret to be put back with the hub away", || secret_is(plane, &namespace, "sealed")).await?;
     restart(&mut fleet).await?;
 
-    // The old identity is worth nothing, and harms nobody.
+    // The old identity is useless and harmless.
     let first = fleet.agent("east")?.process().output();
     ensure!(first.contains("the agent goes by new keys"), "{first}");
     commit(&fleet, &repository, "four", &["web"]).await
 }
 
-/// The keys' folder as it is now.
+/// The current keys folder.
 fn copy_keys(fleet: &Fleet) -> Result<Vec<(PathBuf, Vec<u8>)>> {
     let mut files = Vec::new();
     for entry in fs::read_dir(fleet.hub.dir().join("keys"))? {
@@ -250,14 +250,14 @@ async fn a_hub_with_older_keys_is_told_and_takes_nothing_away() -> Result<()> {
     until_state(&fleet, "east", "current").await?;
     let new = copy_keys(&fleet)?;
 
-    // Older keys beside the database of today: it doesn't start.
+    // Older keys with the current database: the hub doesn't start.
     fleet.hub.stop()?;
     put_back(&old)?;
     fleet.hub.tolerate("");
     let refused = format!("{:#}", fleet.hub.restart().await.err().context("an older copy of the keys")?);
     ensure!(refused.contains("Restore the newest copy"), "{refused}");
 
-    // Both are older: the agent takes nothing from it, and the Cluster says so.
+    // Both are older: the agent accepts nothing from it, and the Cluster reports that.
     fleet.cli().expect(0, &["admin", "restore", "--data-dir", &data, "--force", &backup])?;
     restart(&mut fleet).await?;
     let clusters: Api<Cluster> = fleet.api();
@@ -272,7 +272,7 @@ async fn a_hub_with_older_keys_is_told_and_takes_nothing_away() -> Result<()> {
     fleet.always("what runs is as it was", Duration::from_secs(3), in_place).await?;
     ensure!(cluster_row(&fleet, "east")?["state"] == "has newer keys than this hub");
 
-    // The newest copy makes it whole.
+    // The newest copy repairs it.
     fleet.hub.stop()?;
     put_back(&new)?;
     restart(&mut fleet).await?;
@@ -318,7 +318,7 @@ async fn an_announced_authority_takes_over_without_a_new_join() -> Result<()> {
     commit(&fleet, &repository, "three", &["web"]).await
 }
 
-/// An account that may do anything, and a token of it.
+/// An account with all rights, and its token.
 async fn account(plane: &Plane, name: &str) -> Result<String> {
     let client = plane.client().await?;
     let accounts: Api<ServiceAccount> = Api::default_namespaced(client.clone());
@@ -335,7 +335,7 @@ async fn account(plane: &Plane, name: &str) -> Result<String> {
     Ok(made.status.context("a token")?.token)
 }
 
-/// The same server, and another user.
+/// The same server with another user.
 fn write_kubeconfig(plane: &Plane, user: &Value, path: &Path) -> Result<()> {
     let mut config: Value = serde_json::from_slice(&fs::read(plane.kubeconfig())?)?;
     for entry in config["users"].as_array_mut().context("users")? {
@@ -344,7 +344,7 @@ fn write_kubeconfig(plane: &Plane, user: &Value, path: &Path) -> Result<()> {
     Ok(fs::write(path, config.to_string())?)
 }
 
-/// An API server believes a token for ten seconds without looking whether its account is still there.
+/// An API server accepts a token for ten seconds without checking whether its account still exists.
 async fn until_refused(plane: &Plane, token: &str, kubeconfig: &Path) -> Result<()> {
     write_kubeconfig(plane, &json!({"token": token}), kubeconfig)?;
     let accounts: Api<ServiceAccount> =
@@ -358,8 +358,9 @@ async fn until_refused(plane: &Plane, token: &str, kubeconfig: &Path) -> Result<
     .await
 }
 
-/// A kubelet does so in a pod's volume, long before the old one ends. Here the old one ends before the minute after which the agent reads
-/// the file again, so that it reads it because it is refused; the minute is a matter of its own tests.
+/// A kubelet does so in a pod's volume, long before the old token expires. Here the old one expires within the minute
+/// after which the agent reads the file again. So the agent reads it because of the refusal. The minute has its own
+/// tests.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_agent_takes_the_new_token_of_its_service_account_from_its_file() -> Result<()> {
     let plane = Plane::start_with(PlaneOptions::without_nodes()).await?;
@@ -381,7 +382,7 @@ async fn an_agent_takes_the_new_token_of_its_service_account_from_its_file() -> 
     let maps: Api<ConfigMap> = Api::namespaced(client, &fleet.namespace("web"));
     let before = maps.get("a").await?.metadata.uid;
     maps.delete("a", &DeleteParams::default()).await?;
-    wait_for("the object to be made again", Duration::from_secs(60), || async {
+    wait_for("the object to be recreated", Duration::from_secs(60), || async {
         Ok(maps.get_opt("a").await?.filter(|map| map.metadata.uid != before))
     })
     .await
@@ -409,7 +410,7 @@ async fn the_seal_key_is_exchanged_under_a_running_hub_and_a_killed_one_goes_on(
     keys(&fleet, 0, &["rotate", "seal-key"])?;
     let asked = keys(&fleet, 0, &["rotate", "seal-key"])?;
     ensure!(asked.contains("within seconds"), "{asked}");
-    // Writes go on.
+    // Writes continue.
     fleet
         .until("another seal key", || async {
             secrets
@@ -436,7 +437,7 @@ async fn the_seal_key_is_exchanged_under_a_running_hub_and_a_killed_one_goes_on(
     }
     fleet.cli().expect(0, &["admin", "fsck", "--data-dir", &data])?;
 
-    // The backup of before: refused without the key of then.
+    // The earlier backup: refused without the earlier key.
     fleet.hub.stop()?;
     let backup = backup.to_str().context("a path")?;
     let refused = fleet.cli().run(&["admin", "restore", "--force", "--data-dir", &data, backup])?;

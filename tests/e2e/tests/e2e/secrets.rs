@@ -1,4 +1,4 @@
-//! A Secret of the hub in a cluster: sealed on the way, kept in the clear nowhere but in the two API servers.
+//! A Secret of the hub in a cluster: sealed in transit, in plain text only in the two API servers.
 
 use std::fs;
 
@@ -39,7 +39,7 @@ async fn a_secret_of_the_hub_reaches_the_cluster_sealed_and_follows_its_changes(
     let objects = fleet.objects("app").await?;
     ensure!(objects.iter().any(|o| o.object.kind == "Secret" && o.object.name == "database"), "{objects:#?}");
 
-    // A new value arrives without a commit; one that somebody changed in the cluster comes back.
+    // A new value arrives without a commit. A change in the cluster is undone.
     secrets
         .patch("database", &PatchParams::default(), &Patch::Merge(json!({"stringData": {"password": SECOND}})))
         .await?;
@@ -50,7 +50,8 @@ async fn a_secret_of_the_hub_reaches_the_cluster_sealed_and_follows_its_changes(
     there.patch("database", &PatchParams::default(), &Patch::Merge(other)).await?;
     fleet.until("the password to be put back", arrives).await?;
 
-    // With the hub away and the state directory lost, the agent still repairs: the sealed copy lies in the cluster.
+    // With the hub away and the state directory lost, the agent still corrects drift: the sealed copy is in the
+    // cluster.
     fleet.hub.kill9();
     fleet.agent("east")?.kill9();
     fs::remove_dir_all(fleet.state_dir("east"))?;
@@ -59,7 +60,7 @@ async fn a_secret_of_the_hub_reaches_the_cluster_sealed_and_follows_its_changes(
     fleet.until("the Secret to be made again with the hub away", arrives).await?;
     fleet.hub.restart().await?;
 
-    // Neither the hub's files nor the agent's, nor the agent's Secrets in the cluster, hold a value in the clear.
+    // The hub's files, the agent's files and the agent's Secrets in the cluster contain no value in plain text.
     let texts = [FIRST.to_owned(), SECOND.to_owned(), base64(FIRST), base64(SECOND)];
     let found = files_with(fleet.hub.dir(), &texts)?;
     ensure!(found.is_empty(), "in the clear: {found:?}");
@@ -73,7 +74,7 @@ async fn a_secret_of_the_hub_reaches_the_cluster_sealed_and_follows_its_changes(
         }
     }
 
-    // Deleted at the hub, it takes nothing away: the service is held, and says why.
+    // Deleted at the hub, nothing is deleted in the cluster: the service is held and says why.
     secrets.delete("database", &DeleteParams::default()).await?;
     fleet.until_condition("app", "Ready", "False", "Secret database does not exist").await?;
     fleet
@@ -82,7 +83,7 @@ async fn a_secret_of_the_hub_reaches_the_cluster_sealed_and_follows_its_changes(
         })
         .await?;
 
-    // No longer named, it is pruned as everything that is no longer stated.
+    // When it is no longer referenced, it is pruned like any object that left the source.
     let patch = json!({"spec": {"secrets": null}});
     fleet
         .api::<farwater_api::ServiceDeployment>()
@@ -95,7 +96,7 @@ async fn a_secret_of_the_hub_reaches_the_cluster_sealed_and_follows_its_changes(
     Ok(())
 }
 
-/// As a Secret's data is written in JSON.
+/// Base64, as in a Secret's data.
 fn base64(text: &str) -> String {
     let value = serde_json::to_value(ByteString(text.as_bytes().to_vec())).unwrap_or_default();
     value.as_str().unwrap_or_default().to_owned()

@@ -13,10 +13,10 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-/// The API server takes no such name.
+/// A name that the API server refuses.
 const BAD: &str = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: Not_A_Name}\n";
 
-/// What `farwater rollout status` says, and how it ends.
+/// Output and exit code of `farwater rollout status`.
 fn status(fleet: &Fleet) -> Result<(i32, Value)> {
     let ran = fleet.cli().run(&["rollout", "status", "web", "-n", ADMIN_NAMESPACE, "-o", "json"])?;
     Ok((ran.code, serde_json::from_str(&ran.stdout).unwrap_or_default()))
@@ -31,7 +31,7 @@ async fn until_phase(fleet: &Fleet, phase: &str) -> Result<Value> {
         .await
 }
 
-/// A person's words, one after the other: each is the only one that counts.
+/// A person's commands, one after the other. Only the latest one counts.
 async fn take_orders(fleet: &Fleet, repository: &Repository, (east, west): (&Plane, &Plane)) -> Result<()> {
     let soak = async |soak: &str| {
         let patch = Patch::Merge(json!({"spec": {"rollout": {"soak": soak}}}));
@@ -47,7 +47,7 @@ async fn take_orders(fleet: &Fleet, repository: &Repository, (east, west): (&Pla
         let all = [&["rollout"], words, &["-n", ADMIN_NAMESPACE]].concat();
         fleet.cli().expect(0, &all).map(drop)
     };
-    // Whoever is healthy at that moment soaks no longer; the next one may be healthy a moment later.
+    // A cluster that is healthy at that moment stops soaking. The next one may become healthy a moment later.
     let promote = async |reason: &str| {
         fleet
             .until("the rollout to be promoted", || async {
@@ -86,7 +86,7 @@ async fn take_orders(fleet: &Fleet, repository: &Repository, (east, west): (&Pla
     fleet.until_value(west, "good").await
 }
 
-/// A set of one service on two clusters; the first is the canary, and both have the first commit.
+/// A set of one service on two clusters. The first one is the canary, and both have the first commit.
 async fn set_on(east: &Plane, west: &Plane) -> Result<(Fleet, Repository)> {
     let mut fleet = Fleet::start().await?;
     for (name, plane) in [("east", east), ("west", west)] {
@@ -142,7 +142,7 @@ async fn a_bad_commit_stays_on_one_cluster_while_the_other_is_kept_as_it_was() -
     ensure!(ran.stdout.contains("farwater-admin/west"), "{ran:?}");
     let why = fleet.cli().run(&["why", "web-west", "-n", ADMIN_NAMESPACE])?;
     ensure!(why.code == 1 && why.stdout.contains("the rollout is halted, since farwater-admin/east failed"), "{why:?}");
-    // Meanwhile the other is kept at what it has.
+    // Meanwhile the other cluster keeps its version.
     let maps: Api<ConfigMap> = Api::namespaced(west.client().await?, &fleet.namespace("app"));
     maps.delete("a", &DeleteParams::default()).await?;
     fleet.until_value(west, "good").await?;
@@ -164,7 +164,7 @@ async fn a_set_takes_orders_says_what_a_branch_reaches_and_goes_back() -> Result
     commit_what_is_bad(&fleet, &repository).await?;
     commit_the_fix(&fleet, &repository, [east, west]).await?;
 
-    // What a branch would reach is said before it is merged, with what one of the clusters would do.
+    // The impact of a branch is shown before it is merged, with the plan for one of the clusters.
     repository.set_ref("refs/heads/feature", &repository.branch("main").context("there is no main")?)?;
     repository.change("feature", &[("app/a.yaml", Some(&config_map("a", "next")))])?;
     let reach = fleet.cli().expect(1, &["impact", "feature", "-n", ADMIN_NAMESPACE, "--plan"])?;
@@ -175,7 +175,7 @@ async fn a_set_takes_orders_says_what_a_branch_reaches_and_goes_back() -> Result
     let unknown = fleet.cli().run(&["impact", "nowhere", "-n", ADMIN_NAMESPACE])?;
     ensure!(unknown.code > 1 && unknown.stderr.contains("branch or tag nowhere"), "{unknown:?}");
 
-    // And the whole set goes back with one command, whatever has become of the repository.
+    // One command rolls the whole set back, whatever happened to the repository.
     let patch = Patch::Merge(json!({"spec": {"url": "https://127.0.0.1:1/gone.git"}}));
     fleet.api::<farwater_api::GitRepository>().patch("infra", &PatchParams::default(), &patch).await?;
     let back =
@@ -194,7 +194,7 @@ async fn a_set_takes_orders_says_what_a_branch_reaches_and_goes_back() -> Result
     fleet.until_value(east, "fixed").await?;
     fleet.until_value(west, "fixed").await?;
 
-    // A cluster that leaves loses what the set has brought there, where the set says so.
+    // A cluster that leaves loses the set's objects, if the set says so.
     let patch = Patch::Merge(json!({"spec": {"deletionPolicy": "Delete"}}));
     fleet.api::<ServiceSet>().patch("web", &PatchParams::default(), &patch).await?;
     let patch = Patch::Merge(json!({"metadata": {"labels": {"env": "none"}}}));

@@ -1,4 +1,5 @@
-//! Files that SOPS has encrypted to a cluster, in Git: opened by its agent alone, and plain nowhere but in its API server.
+//! Files in Git that SOPS has encrypted for a cluster. Only its agent opens them, and plain text is only in its API
+//! server.
 
 use std::{fs, path::Path};
 
@@ -19,7 +20,7 @@ use serde_json::{Value, json};
 const FIRST: &str = "canary-first-4b1c";
 const SECOND: &str = "canary-second-9d2e";
 const IN_MAP: &str = "canary-of-a-map-77f0";
-/// In base64, as a Secret's data is written.
+/// Base64, as in a Secret's data.
 const FIRST_BASE64: &str = "Y2FuYXJ5LWZpcnN0LTRiMWM=";
 const SECOND_BASE64: &str = "Y2FuYXJ5LXNlY29uZC05ZDJl";
 const ALL: [&str; 5] = [FIRST, SECOND, IN_MAP, FIRST_BASE64, SECOND_BASE64];
@@ -28,7 +29,7 @@ fn secret(password: &str) -> String {
     format!("apiVersion: v1\nkind: Secret\nmetadata: {{name: database}}\nstringData: {{password: {password}}}\n")
 }
 
-/// Of the hub and of the agent, with their logs.
+/// Files of hub and agent, with their logs.
 fn places_with(fleet: &Fleet) -> Result<Vec<String>> {
     let mut found = files_with(fleet.hub.dir().parent().unwrap_or(Path::new("/")), &ALL)?;
     found.extend(files_with(&fleet.state_dir("east"), &ALL)?);
@@ -61,7 +62,7 @@ async fn files_of_sops_are_opened_by_their_cluster_and_are_plain_nowhere_else() 
     ensure!(password().await? == FIRST);
     ensure!(maps.get("settings").await?.data.unwrap_or_default()["url"] == format!("db://{IN_MAP}@db"));
 
-    // A plan tells that values change, and not to what, whatever kind of object they are in.
+    // A plan shows that values change, but not the new values, whatever kind of object has them.
     let local = tempfile::tempdir()?;
     fs::write(local.path().join("secret.yaml"), encrypt(&recipient, &secret(SECOND))?)?;
     let changed = format!(
@@ -75,7 +76,7 @@ async fn files_of_sops_are_opened_by_their_cluster_and_are_plain_nowhere_else() 
     ensure!(told.contains("hmac:") && told.contains("\"\\\"two\\\"\""), "{told}");
     ensure!(ALL.iter().all(|canary| !told.contains(canary)), "{told}");
 
-    // Whoever alters the file has changed nothing but the service's condition.
+    // A manipulated file changes only the service's condition.
     let altered = first.replace("name: database", "name: databases");
     repository.change("main", &[("app/secret.yaml", Some(&altered))])?;
     fleet.reconcile("infra").await?;
@@ -83,7 +84,7 @@ async fn files_of_sops_are_opened_by_their_cluster_and_are_plain_nowhere_else() 
     fleet.stays("the Secret stays", "app", || async { Ok(password().await? == FIRST) }).await?;
     ensure!(secrets.get_opt("databases").await?.is_none());
 
-    // A new value, and the agent's new keys: what is encrypted to the old ones opens as before.
+    // A new value, and new keys of the agent: files for the old keys can still be opened.
     let commit = repository.change("main", &[("app/secret.yaml", Some(&encrypt(&recipient, &secret(SECOND))?))])?;
     fleet.reconcile("infra").await?;
     fleet.until_applied("app", &commit).await?;
@@ -106,7 +107,7 @@ async fn files_of_sops_are_opened_by_their_cluster_and_are_plain_nowhere_else() 
     fleet.until_applied("app", &commit).await?;
     ensure!(password().await? == FIRST);
 
-    // Without the hub and without its state directory it opens them again.
+    // Without the hub and its state directory, the agent opens them again.
     fleet.hub.kill9();
     fleet.agent("east")?.kill9();
     fs::remove_dir_all(fleet.state_dir("east"))?;
@@ -115,7 +116,7 @@ async fn files_of_sops_are_opened_by_their_cluster_and_are_plain_nowhere_else() 
     fleet.until("the Secret to be made again", || async { Ok(password().await.is_ok().then_some(())) }).await?;
     fleet.hub.restart().await?;
 
-    // A file for another cluster alone.
+    // A file only for another cluster.
     let other = bare_command(Tools::find_sops()?.age_keygen()).output()?;
     let other = String::from_utf8(other.stdout)?;
     let other = other.lines().find_map(|line| line.strip_prefix("# public key: ")).context("a recipient")?;
@@ -150,7 +151,7 @@ async fn files_of_sops_are_opened_by_their_cluster_and_are_plain_nowhere_else() 
     Ok(())
 }
 
-/// Whether the data of a Secret, which is base64, holds a value.
+/// Whether the data of a Secret, which is base64, contains a value.
 fn holds(value: &Value) -> bool {
     let bytes: k8s_openapi::ByteString = serde_json::from_value(value.clone()).unwrap_or_default();
     let text = String::from_utf8_lossy(&bytes.0).into_owned();
@@ -186,7 +187,7 @@ async fn an_encrypted_values_file_reaches_its_chart_and_no_disk() -> Result<()> 
     let kept = fs::read_dir(fleet.state_dir("east").join("rendered"))?.count();
     ensure!(kept == 0, "{kept} renders are kept, and they are compressed");
 
-    // A chart that does not see them says so, and what runs stays.
+    // A chart without these files reports that, and running objects stay.
     let other = bare_command(Tools::find_sops()?.age_keygen()).output()?;
     let other = String::from_utf8(other.stdout)?;
     let other = other.lines().find_map(|line| line.strip_prefix("# public key: ")).context("a recipient")?;

@@ -1,4 +1,4 @@
-//! A tenant reaches what its grant names, as the account that its grant names, and nothing else.
+//! A tenant reaches only what its grant names, with the account that its grant names.
 
 use anyhow::{Context as _, Result, ensure};
 use farwater_api::{ADMIN_NAMESPACE, ClusterGrant, GitRepository, ServiceDeployment};
@@ -23,7 +23,7 @@ async fn namespace(client: &Client, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// An account that may do what `edit` allows, in its own namespace.
+/// An account with the rights of `edit` in its own namespace.
 async fn editor(client: &Client, space: &str, name: &str) -> Result<()> {
     namespace(client, space).await?;
     let account: ServiceAccount = serde_json::from_value(json!({"metadata": {"name": name}}))?;
@@ -72,7 +72,7 @@ async fn a_tenant_is_held_to_its_grant_and_to_its_account() -> Result<()> {
     let spec = serde_json::from_value(json!({"url": fleet.git.url("theirs")}))?;
     sources.create(&PostParams::default(), &GitRepository::new("theirs", spec)).await?;
 
-    // Without a grant nothing is placed, and the answer says what is missing.
+    // Without a grant nothing is placed, and the error names the missing grant.
     let services: Api<ServiceDeployment> = Api::namespaced(fleet.client.clone(), TENANT);
     let refused = services.create(&PostParams::default(), &service(&own)?).await;
     let text = refused.err().context("a service without a grant was taken")?.to_string();
@@ -85,7 +85,7 @@ async fn a_tenant_is_held_to_its_grant_and_to_its_account() -> Result<()> {
     grants.create(&PostParams::default(), &ClusterGrant::new("team-a", grant)).await?;
     services.create(&PostParams::default(), &service(&own)?).await?;
 
-    // Its own ConfigMap arrives; the API server refuses the rest to the account, and the status names it.
+    // Its own ConfigMap is applied. The API server refuses the others to the account, and the status names it.
     let maps: Api<ConfigMap> = Api::namespaced(cluster.clone(), &own);
     fleet.until("the tenant's ConfigMap", || async { Ok(maps.get_opt("good").await?) }).await?;
     let ill = fleet
@@ -101,7 +101,7 @@ async fn a_tenant_is_held_to_its_grant_and_to_its_account() -> Result<()> {
     let theirs: Api<ConfigMap> = Api::namespaced(cluster.clone(), &foreign);
     ensure!(theirs.get_opt("elsewhere").await?.is_none(), "a tenant wrote into another's namespace");
 
-    // A lost grant holds: what runs stays, and what is new waits.
+    // Without the grant the service is held: running objects stay, and new ones wait.
     grants.delete("team-a", &DeleteParams::default()).await?;
     fleet
         .until("the service to be held", || async {

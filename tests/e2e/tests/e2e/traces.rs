@@ -1,4 +1,4 @@
-//! One trace holds a delivery from the fetch of its commit until it is healthy, written by two programs.
+//! One trace contains a delivery from the fetch of its commit until it is healthy, written by two programs.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use farwater_testkit::{Launch, shared, wait_for};
 
 /// A Secret's value.
 const CANARY: &str = "canary-91d0e7";
-/// In base64, as a Secret's data is written.
+/// Base64, as in a Secret's data.
 const ENCODED: &str = "Y2FuYXJ5LTkxZDBlNw==";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -55,7 +55,7 @@ async fn one_trace_leads_from_the_fetch_to_a_healthy_service() -> Result<()> {
     }
     ensure!(rollout.ended > delivery.ended, "it is healthy after it was published");
 
-    // The log goes the same way, and what sending writes to the log does not.
+    // Logs are sent in the same way, except messages about sending.
     wait_for("the log of both", PATIENCE, || async {
         let told = collector.told();
         let said = |service: &str, text: &str| told.logs.iter().any(|(of, line)| of == service && line == text);
@@ -80,7 +80,7 @@ async fn an_endpoint_that_is_away_holds_up_nothing() -> Result<()> {
     let repository = fleet.repository("infra", &[("app/a.yaml", &config_map("a", "one"))]).await?;
     fleet.deploy("app", "east", "infra", "app").await?;
     fleet.until_applied("app", &repository.branch("main").unwrap_or_default()).await?;
-    // What has not ended in time after SIGTERM is killed, and that is an error.
+    // A program that has not ended in time after SIGTERM is killed, and that is an error.
     ensure!(fleet.agent("east")?.stop()?.success());
     ensure!(fleet.hub.stop()?.success());
     Ok(())

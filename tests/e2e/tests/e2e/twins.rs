@@ -1,4 +1,4 @@
-//! A cluster that was copied with the Secrets in it: two real agents with one identity, each beside a control plane of its own.
+//! A cluster that was copied with its Secrets: two real agents with one identity, each with its own control plane.
 
 use std::{fs, process::Command};
 
@@ -9,9 +9,9 @@ use farwater_testkit::{Agent, Plane, PlaneOptions, farwater::JoinToken};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
 
-/// What the hub answers to both.
+/// The hub's message to both.
 const REFUSED: &str = "403 Forbidden Quarantined";
-/// Polls of each.
+/// Number of refused polls of each agent.
 const REFUSALS: u32 = 2;
 
 async fn ready(fleet: &Fleet) -> Result<Option<Condition>> {
@@ -23,7 +23,7 @@ async fn is_ready(fleet: &Fleet) -> Result<bool> {
     Ok(ready(fleet).await?.is_some_and(|ready| ready.status == "True"))
 }
 
-/// Waits until the Cluster is ready, or is not, for this reason.
+/// Waits until the Cluster is ready, or not ready for this reason.
 async fn until_ready(fleet: &Fleet, reason: &str) -> Result<Condition> {
     fleet
         .until(&format!("the Cluster to be {reason}"), || async {
@@ -32,7 +32,7 @@ async fn until_ready(fleet: &Fleet, reason: &str) -> Result<Condition> {
         .await
 }
 
-/// Waits until an agent's log says this after so many bytes.
+/// Waits until an agent's log has this text after so many bytes.
 async fn until_says(fleet: &Fleet, agent: &mut Agent, bytes: usize, words: &str) -> Result<()> {
     let log = agent.process().log().to_owned();
     fleet
@@ -62,13 +62,13 @@ async fn a_copied_clusters_agents_are_both_refused_until_one_joins_anew() -> Res
     let before = original.get("a").await?;
     ensure!(copied.get("a").await? == before, "the copy holds the same");
 
-    // Its identity is in the copied Secret, and its token was used. The copied Lease is the first agent's until it has run out, in a
-    // minute: one that stands by harms nobody.
+    // The identity is in the copied Secret, and the token was used. The copied Lease belongs to the first agent for up
+    // to a minute. Until then the second agent stands by and does no harm.
     let mut twin = Agent::start("twin", &fleet.state_dir("twin"), copy.kubeconfig(), told)?;
     until_says(&fleet, &mut twin, 0, "standing by").await?;
     until_ready(&fleet, "Connected").await?;
     fleet.stays("the cluster is ready", "web", || is_ready(&fleet)).await?;
-    // Without the minute.
+    // Without waiting for the minute.
     fleet.take_turn(&copy).await?;
 
     for agent in [&mut east, &mut twin] {
@@ -82,7 +82,7 @@ async fn a_copied_clusters_agents_are_both_refused_until_one_joins_anew() -> Res
     let table = fleet.cli().expect(0, &["get", "clusters"])?.stdout;
     ensure!(table.contains("two agents use this cluster's identity"), "{table}");
 
-    // What runs goes on running, and what is new comes to neither; a copied state directory changes nothing.
+    // Running objects stay, and neither cluster gets changes. A copied state directory makes no difference.
     let second = repository.commit("main", &[("app/a.yaml", &config_map("a", "two"))])?;
     fleet.reconcile("infra").await?;
     fleet
@@ -105,7 +105,7 @@ async fn a_copied_clusters_agents_are_both_refused_until_one_joins_anew() -> Res
         ensure!(as_before().await?, "an agent that was refused has changed its cluster");
     }
 
-    // The one that shall stay joins anew, by the command that the message names.
+    // The agent that shall stay joins again, with the command in the message.
     let told = fleet.cli().expect(0, &["cluster", "join", "east", "-o", "json"])?.stdout;
     let told: JoinToken = serde_json::from_str(&told)?;
     east.stop()?;

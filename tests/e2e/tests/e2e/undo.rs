@@ -1,4 +1,4 @@
-//! What a deletion took comes back, with its content, and no later plan takes it again.
+//! Deleted objects are restored with their content, and no later plan deletes them again.
 
 use std::collections::BTreeMap;
 
@@ -14,9 +14,9 @@ use kube::{
 use serde_json::json;
 
 const MAPS: usize = 47;
-/// A value that must be nowhere but in the cluster.
+/// A value that must only be in the cluster.
 const PASSWORD: &str = "canary-7f3b";
-/// In base64, as a Secret's data is written.
+/// Base64, as in a Secret's data.
 const PASSWORD_BASE64: &str = "Y2FuYXJ5LTdmM2I=";
 
 fn manifests() -> Vec<(String, String)> {
@@ -81,7 +81,7 @@ async fn fifty_objects_and_a_secret_come_back_and_stay() -> Result<()> {
     let namespace = fleet.namespace("app");
     fleet.cli().expect(1, &["undo", "app"])?;
 
-    // What only the cluster has comes back too.
+    // Data that only the cluster had is restored, too.
     let maps: Api<ConfigMap> = Api::namespaced(plane.client().await?, &namespace);
     let by_hand = Patch::Merge(json!({"metadata": {"annotations": {"by": "hand"}}}));
     maps.patch("m00", &PatchParams::default(), &by_hand).await?;
@@ -106,7 +106,8 @@ async fn fifty_objects_and_a_secret_come_back_and_stay() -> Result<()> {
     let deletion = last_deletion(&fleet).await?;
     ensure!(deletion.digest == held.digest && deletion.count == 50 && deletion.lost == 0, "{deletion:?}");
 
-    // One name is taken meanwhile, on purpose: 49 of 50 come back, and the one that has the name is not overwritten, and said.
+    // One name is taken on purpose meanwhile. 49 of 50 objects are restored, the existing one is not overwritten, and
+    // the command reports it.
     let taken: ConfigMap = serde_json::from_value(json!({"metadata": {"name": "m01"}, "data": {"value": "another"}}))?;
     maps.create(&Default::default(), &taken).await?;
     let told = fleet.cli().expect(1, &["undo", "app", "--timeout", "60s"])?;
@@ -118,7 +119,7 @@ async fn fifty_objects_and_a_secret_come_back_and_stay() -> Result<()> {
     expected.remove("map m01");
     ensure!(after == expected, "{after:#?}");
 
-    // Nobody's: neither the next plan nor an agent that starts anew takes them.
+    // They belong to no service: neither the next plan nor a restarted agent deletes them.
     fleet.agent("east")?.restart()?;
     repository.change("main", &[("app/new.yaml", Some("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: new}\n"))])?;
     fleet.reconcile("infra").await?;
@@ -127,13 +128,13 @@ async fn fifty_objects_and_a_secret_come_back_and_stay() -> Result<()> {
         .stays("what was restored stays", "app", || async { Ok(contents(plane, &namespace).await?.len() == 50) })
         .await?;
 
-    // Asked again, what is missing yet is restored, and what is there is left alone.
+    // A second run restores missing objects and does not touch existing ones.
     maps.delete("m01", &Default::default()).await?;
     maps.delete("m02", &Default::default()).await?;
     let told = fleet.cli().expect(1, &["undo", "app", "--timeout", "60s"])?;
     ensure!(told.stdout.contains("2 objects restored"), "{told:?}");
 
-    // A source that states them again adopts them, and what leaves it then is pruned as ever.
+    // A source that contains them again adopts them. If an object then leaves the source, it is pruned as usual.
     let back: Vec<_> = files.iter().map(|(path, text)| (*path, Some(*text))).collect();
     let commit = repository.change("main", &back)?;
     fleet.reconcile("infra").await?;
@@ -148,7 +149,7 @@ async fn fifty_objects_and_a_secret_come_back_and_stay() -> Result<()> {
     let told = fleet.cli().expect(0, &["undo", "app"])?;
     ensure!(told.stdout.contains("already"), "{told:?}");
 
-    // The Secret's value is in the cluster alone.
+    // The Secret's value is only in the cluster.
     let texts = [PASSWORD, PASSWORD_BASE64];
     for folder in [fleet.hub.dir().to_owned(), fleet.state_dir("east")] {
         let found = files_with(&folder, &texts)?;
@@ -160,7 +161,7 @@ async fn fifty_objects_and_a_secret_come_back_and_stay() -> Result<()> {
     Ok(())
 }
 
-/// A service that is made again under its name finds what its predecessor's removal took.
+/// A service that is created again with the same name finds the objects that its predecessor's removal deleted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_removed_service_had_comes_back_to_one_of_its_name() -> Result<()> {
     let plane = shared(2).await?;

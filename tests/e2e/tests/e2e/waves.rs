@@ -1,4 +1,4 @@
-//! Order, and how objects are applied, from a commit through hub and agent to a cluster.
+//! Order of applies, and how objects are applied, from a commit through hub and agent to a cluster.
 
 use anyhow::{Context as _, Result, ensure};
 use farwater_api::{Cluster, HealthRule, HealthRuleSpec, objects::SyncState};
@@ -12,7 +12,7 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-/// With a selector that no node has, it never becomes healthy.
+/// Never healthy, because no node has the label of its selector.
 fn deployment(selector: &str) -> String {
     format!(
         "apiVersion: apps/v1
@@ -30,11 +30,11 @@ spec:
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_wave_waits_for_the_one_before_and_a_fix_ends_the_wait() -> Result<()> {
     let plane = shared(1).await?;
-    // Without connections every poll comes in its turn, and can be counted.
+    // Without connections, every poll happens at its interval and can be counted.
     let mut fleet = Fleet::launch(Launch::environment(&[("FARWATER_MAX_CONNECTED_AGENTS", "0")])).await?;
     let agent = format!("127.0.0.1:{}", ports::free()?);
     fleet.join_with("east", plane, Launch::arguments(&["--health-listen", &agent])).await?;
-    // Longer than it takes to apply on a busy machine.
+    // Longer than an apply takes on a busy machine.
     let interval = Patch::Merge(json!({"spec": {"pollInterval": "5s"}}));
     fleet.api::<Cluster>().patch("east", &PatchParams::default(), &interval).await?;
     let (nowhere, anywhere) = (deployment("nobody: has-this"), deployment(""));
@@ -70,7 +70,7 @@ async fn a_wave_waits_for_the_one_before_and_a_fix_ends_the_wait() -> Result<()>
     let available = deployments.get("database").await?.status.and_then(|s| s.available_replicas);
     ensure!(available == Some(1), "{available:?}");
     maps.get("web").await?;
-    // The attempt that came to nothing is none that has failed.
+    // The cancelled attempt does not count as a failed one.
     fleet
         .until("the history to say so", || async {
             let ran = fleet.cli().expect(0, &["history", "app", "-o", "json"])?;
@@ -82,7 +82,7 @@ async fn a_wave_waits_for_the_one_before_and_a_fix_ends_the_wait() -> Result<()>
     Ok(())
 }
 
-/// A kind whose objects have a phase, with one object, and what comes after it.
+/// A kind whose objects have a phase, an object of it, and an object that comes after it.
 fn boats(group: &str) -> [(&'static str, String); 3] {
     let definition = format!(
         "apiVersion: apiextensions.k8s.io/v1

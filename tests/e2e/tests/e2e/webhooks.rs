@@ -1,4 +1,4 @@
-//! Webhooks: from a push to the cluster, long before any poll, and what keeps others from being held up.
+//! Webhooks: from a push to the cluster long before a poll, and protection of other senders.
 
 use anyhow::{Context as _, Result, ensure};
 use farwater_api::{GitRepository, Receiver};
@@ -16,10 +16,10 @@ use kube::{Api, api::PostParams, client::Body};
 use serde_json::json;
 
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
-/// Deliveries under way at one time.
+/// Number of concurrent deliveries.
 const SENDERS: usize = 32;
 
-/// A receiver of a host for the repository `infra`; its path.
+/// Creates a host's receiver for the repository `infra`. Returns its path.
 async fn receiver(fleet: &Fleet, name: &str, host: Host) -> Result<String> {
     let secret = json!({"metadata": {"name": name}, "stringData": {"token": TOKEN}});
     fleet.api::<Secret>().create(&PostParams::default(), &serde_json::from_value(secret)?).await?;
@@ -35,7 +35,7 @@ async fn receiver(fleet: &Fleet, name: &str, host: Host) -> Result<String> {
         .await
 }
 
-/// A repository that is not asked again in this test unless something else than its turn has it asked.
+/// A repository with an interval so long that this test never sees a regular poll.
 async fn repository(fleet: &Fleet) -> Result<Repository> {
     let repository = fleet.git.create("infra")?;
     repository.commit("main", &[("app/a.yaml", &config_map("a", "one"))])?;
@@ -83,7 +83,7 @@ async fn a_push_is_in_the_cluster_long_before_the_next_poll() -> Result<()> {
             })
             .await?;
     }
-    // Each is told of in its receiver, and none in a line that holds the token.
+    // Each delivery shows in its receiver, and no log line contains the token.
     let shown = fleet.cli().expect(0, &["get", "receivers", "-o", "wide"])?.stdout;
     ensure!(Host::ALL.iter().all(|host| shown.contains(host.receiver_type().as_str())), "{shown}");
     ensure!(!fleet.hub.process().output().contains(TOKEN) && !shown.contains(TOKEN));
@@ -125,7 +125,7 @@ async fn a_flood_of_forged_deliveries_changes_nothing() -> Result<()> {
             Ok((told && status.last_refusal_time.is_some()).then_some(()))
         })
         .await?;
-    // What is true still comes at once.
+    // Valid deliveries still take effect at once.
     let (code, said) = deliver(&fleet, Sender::new(Host::GitHub, TOKEN).push(&path, push)).await?;
     ensure!(code == StatusCode::ACCEPTED, "{code} {said}");
     fleet.until_applied("web", &after).await?;

@@ -25,7 +25,7 @@ async fn a_freeze_holds_what_is_new_and_keeps_what_runs_also_while_the_hub_is_aw
     let why = cli.run(&["why", "app", "-n", "farwater-admin"])?;
     ensure!(why.stdout.contains("something newer is not here yet") && why.stdout.contains("holidays"), "{why:?}");
 
-    // Drift is undone, with the hub and without it.
+    // Drift is corrected, with and without the hub.
     let maps: Api<ConfigMap> = Api::namespaced(plane.client().await?, &fleet.namespace("app"));
     maps.delete("a", &DeleteParams::default()).await?;
     fleet.until_value(plane, "one").await?;

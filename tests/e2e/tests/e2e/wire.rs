@@ -1,6 +1,6 @@
-//! What this version's agent and hub say to each other: recorded between the real programs, and kept under `tests/wire`.
+//! Messages between this version's agent and hub, recorded between the real programs and kept under `tests/wire`.
 //!
-//! The traces of released versions stay as they are; those of this one are written with `FARWATER_WRITE=1`.
+//! The traces of released versions never change. Those of this version are written with `FARWATER_WRITE=1`.
 
 use std::{collections::BTreeSet, fs};
 
@@ -27,7 +27,7 @@ use kube::{
 use serde_json::{Value, json};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
-/// The services' folders. What the API server refuses, and a kind that nobody serves.
+/// Objects of the services: one that the API server refuses, and one of a kind that does not exist.
 const REFUSED: &str = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: refused}\ndata: {value: [1]}\n";
 const UNSERVED: &str = "apiVersion: nowhere.example.com/v1\nkind: Ghost\nmetadata: {name: ghost}\n";
 
@@ -36,12 +36,12 @@ fn services(exchange: &Exchange) -> Vec<Value> {
     services.into_iter().map(|(_, report)| report).collect()
 }
 
-/// A report that the hub took, with a service of which this is true.
+/// Whether the exchange is an accepted report with a service that matches.
 fn reported(exchange: &Exchange, is_it: impl Fn(&Value) -> bool) -> bool {
     exchange.is("status", 200) && services(exchange).iter().any(is_it)
 }
 
-/// A desired state with an action of which this is true.
+/// Whether the exchange is a desired state with an action that matches.
 fn desired(exchange: &Exchange, is_it: impl Fn(&Value) -> bool) -> bool {
     let state = exchange.answered();
     let mut entries = state["entries"].as_array().into_iter().flatten();
@@ -62,15 +62,15 @@ struct Recording {
     fleet: Fleet,
     recorder: Recorder,
     plane: &'static Plane,
-    /// Of the recorder's authority.
+    /// Folder with the recorder's authority.
     _dir: tempfile::TempDir,
 }
 
 impl Recording {
-    /// A cluster whose agent reaches its hub through the recorder, and thinks that a Deployment starts it.
+    /// A cluster whose agent reaches its hub through the recorder. The agent believes that it runs in a Deployment.
     async fn start() -> Result<Self> {
         let plane = shared(1).await?;
-        // The recorder passes on requests and their answers.
+        // The recorder only forwards requests and their answers.
         let mut fleet = Fleet::launch(Launch::arguments(&["--max-connected-agents", "0"])).await?;
         fleet.take_turn(plane).await?;
         let recorder = Recorder::start(&fleet.hub).await?;
@@ -105,14 +105,14 @@ impl Recording {
         Ok(())
     }
 
-    /// What the agent said of this kind, of what is kept.
+    /// The agent's last message of this kind among the kept ones.
     fn last(&self, kind: &str) -> Result<Value> {
         let kept = self.recorder.kept();
         let found = kept.into_iter().rfind(|x| x.is(kind, 200)).map(|x| x.asked());
         found.with_context(|| format!("no {kind} is kept"))
     }
 
-    /// Services that are applied, with all that comes along.
+    /// Services that are applied, with all their settings.
     async fn applying(&self) -> Result<()> {
         let secret = json!({"metadata": {"name": "database"}, "stringData": {"password": "of the recording"}});
         self.fleet.api::<Secret>().create(&PostParams::default(), &serde_json::from_value(secret)?).await?;
@@ -132,7 +132,7 @@ impl Recording {
         Ok(())
     }
 
-    /// A tenant's ceiling in full, and its service without a grant.
+    /// A tenant with a full grant, and its service without a grant.
     async fn granting(&self) -> Result<()> {
         let (client, create) = (self.fleet.client.clone(), PostParams::default());
         let namespace = serde_json::from_value(json!({"metadata": {"name": "team-a"}}))?;
@@ -160,7 +160,7 @@ impl Recording {
         Ok(())
     }
 
-    /// A prune that is held and approved, and services that go.
+    /// A held and approved prune, and deleted services.
     async fn removing(&self, repository: &farwater_testkit::git::Repository) -> Result<()> {
         let commit = repository.branch("main").unwrap_or_default();
         self.fleet.deploy("pruned", "east", "infra", "pruned").await?;
@@ -186,7 +186,7 @@ impl Recording {
         Ok(())
     }
 
-    /// A version of the agent that does not come up, since nothing runs its pods.
+    /// A version of the agent that does not start, because no node runs its pods.
     async fn updating(&self) -> Result<()> {
         let spec = serde_json::from_value(json!({
             "image": "registry.example/agent:2", "log": "debug", "memoryLimit": "512Mi", "deadline": "30s",
@@ -204,7 +204,7 @@ impl Recording {
         Ok(())
     }
 
-    /// What is refused: said in the agent's place, but for the report that builds on one that the hub does not know.
+    /// Refused messages. They are sent in the agent's place, except for the report that builds on an unknown one.
     async fn refusing(&self, repository: &farwater_testkit::git::Repository) -> Result<()> {
         let recorder = &self.recorder;
         let nobody = recorder.ask_as_nobody("poll with another token", "/agent/v1/desired").await?;
@@ -217,7 +217,7 @@ impl Recording {
         let status = "/agent/v1/status";
         refused(&recorder.ask("report that goes back", "POST", status, Some(&report)).await?, 400, "Invalid")?;
 
-        // As when the hub has lost some: the agent's own next one builds on what the hub does not know.
+        // As if the hub had lost some reports: the agent's next one builds on a report that the hub does not know.
         let last = report["sequence"].as_u64().context("a sequence")?;
         (report["base"], report["sequence"], report["services"]) = (0.into(), (last + 1000).into(), json!({}));
         let ahead = recorder.ask("report of another agent", "POST", status, Some(&report)).await?;
@@ -232,7 +232,7 @@ impl Recording {
         Ok(())
     }
 
-    /// Ends the agent, for what it leaves.
+    /// Ends the agent, and returns its stored data.
     async fn end(mut self) -> Result<Trace> {
         let deployments: Api<Deployment> = Api::namespaced(self.plane.client().await?, AGENT_NAMESPACE);
         deployments.delete(&self.fleet.unique, &DeleteParams::default()).await?;
@@ -249,7 +249,7 @@ impl Recording {
     }
 }
 
-/// What an AgentPolicy changes. Its pods are nobody's.
+/// The Deployment that an AgentPolicy changes. No node runs its pods.
 async fn own_deployment(plane: &Plane, name: &str) -> Result<String> {
     let client = plane.client().await?;
     let namespace: Namespace = serde_json::from_value(json!({"metadata": {"name": AGENT_NAMESPACE}}))?;
@@ -272,8 +272,8 @@ async fn own_deployment(plane: &Plane, name: &str) -> Result<String> {
     Ok(name.to_owned())
 }
 
-/// Every member that is said, in one example of its kind or another. What was refused counts by its answer: it was said in the
-/// agent's place, or is a report of whatever was next.
+/// All members of all messages, each from an example of its kind. For refused ones only the answer counts, because they
+/// were sent in the agent's place or are an arbitrary next report.
 fn shape(trace: &Trace) -> BTreeSet<String> {
     let mut all = BTreeSet::new();
     for exchange in &trace.exchanges {
@@ -281,7 +281,7 @@ fn shape(trace: &Trace) -> BTreeSet<String> {
         let asked = (status < 400).then(|| ("asked", exchange.asked()));
         for (side, mut message) in asked.into_iter().chain([("answered", exchange.answered())]) {
             if let Some(services) = message.get_mut("services") {
-                // By uid, which is not the same in two recordings.
+                // Members with uids as names differ between two recordings, so replace them.
                 *services = services.as_object().into_iter().flatten().map(|(_, report)| report.clone()).collect();
             }
             let members = common_members(&[message]).into_iter();

@@ -1,9 +1,8 @@
-//! The agent, as it is shipped. Its clock starts when it has accepted the desired state that asks for the objects, so that
-//! everything is in it: reading the bundle, looking up what is there, the plan, the inventory that is written before the
-//! first object, and the namespace.
+//! The agent as shipped. The time starts when the agent has accepted the desired state. It includes all of its work:
+//! reading the bundle, looking up existing objects, the plan, the inventory before the first object, and the namespace.
 //!
-//! Of many new services the hub has decided before, as it has of one and as somebody has made the artifact for Flux's
-//! kustomize-controller. How fast it goes while the hub is told of them and decides is measured beside it.
+//! The hub has made its decisions before the measurement, even for many new services, as Flux's kustomize-controller
+//! gets a finished artifact. A further figure includes the hub's decisions about new services.
 
 use std::time::Duration;
 
@@ -20,23 +19,23 @@ use crate::bench::{
     ground::Ground,
 };
 
-/// Of requests to the hub.
+/// Number of concurrent requests to the hub.
 const IN_FLIGHT: usize = 32;
-/// What was decided is in a signed state by then.
+/// Time in which the hub's decisions get into a signed state.
 const PUBLISHED: Duration = Duration::from_secs(2);
 
-/// Has so many objects applied by so many services, all in the namespace `name`, phase by phase.
+/// Measures each phase of so many objects in so many services, all in the namespace `name`.
 pub async fn run(ground: &mut Ground, name: &str, count: usize, services: usize) -> Result<Vec<Run>> {
     run_phases(ground, name, (count, services), &PHASES, services > 1).await
 }
 
-/// The same objects created while the hub is told of the services, one after the other.
+/// Measures the creation of the same objects while the services are created in the hub, one after the other.
 pub async fn run_while_stated(ground: &mut Ground, name: &str, count: usize, services: usize) -> Result<Run> {
     let runs = run_phases(ground, name, (count, services), &[Phase::Created], false).await?;
-    runs.first().copied().context("one phase was measured")
+    runs.first().copied().context("no phase was measured")
 }
 
-/// `is_away`: the agent comes when the hub has decided of all new services.
+/// `is_away`: the agent starts after the hub has decided on all new services.
 async fn run_phases(
     ground: &mut Ground,
     name: &str,
@@ -55,7 +54,7 @@ async fn run_phases(
             Phase::Unchanged => None,
             _ => Some(tokio::spawn(maps::watch(ground.plane.client().await?, name, count).await?)),
         };
-        // What a new service is about is there before it is stated.
+        // Push the files of a new service before the service is created.
         let prepared = if phase == Phase::Created { Some(ground.commit(&files).await?) } else { None };
         let mut asked = Timestamp::now();
         if let Some(commit) = prepared.as_ref().filter(|_| is_away) {
@@ -85,7 +84,7 @@ async fn run_phases(
         }
         let until = seen.as_ref().map_or_else(Timestamp::now, |seen| seen.first);
         let log = ground.agent().process().output();
-        // Many services come with several desired states, and the first of them counts.
+        // Many services arrive in several desired states. The time starts with the first one.
         let mut accepted = accepted(&log, asked, until);
         let began = if services == 1 { accepted.last() } else { accepted.next() };
         let began = began.context("the agent's log does not say when it accepted the objects")?;
@@ -104,7 +103,7 @@ async fn deploy(ground: &Ground, names: &[String], paths: &[String], namespace: 
         .await
 }
 
-/// When the agent accepted desired states between these two times, by its log.
+/// Times between these two at which the agent accepted desired states, from its log.
 fn accepted(log: &str, asked: Timestamp, until: Timestamp) -> impl Iterator<Item = Timestamp> {
     log.lines().filter(|line| line.contains(" accepted epoch=")).filter_map(move |line| {
         let time: Timestamp = line.split_whitespace().next()?.parse().ok()?;

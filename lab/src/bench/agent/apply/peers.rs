@@ -1,4 +1,4 @@
-//! Others who apply the same.
+//! Other clients that apply the same objects.
 
 use anyhow::{Context as _, Result, ensure};
 use farwater_e2e::flux::Flux;
@@ -15,15 +15,15 @@ use super::{
 use crate::bench::agent::maps::{self, PER_FILE, PHASES, Phase, Seen};
 
 const FLUX_NAMESPACE: &str = "flux-system";
-/// As its project tells to run it with many Kustomizations.
+/// Arguments that Flux's documentation recommends for many Kustomizations.
 const FLUX_ARGUMENTS: [&str; 3] = ["--concurrent=20", "--kube-api-qps=500", "--kube-api-burst=1000"];
-/// New Kustomizations.
+/// Number of concurrent requests that create Kustomizations.
 const IN_FLIGHT: usize = 32;
 
-/// Ends when the last of the objects was seen.
+/// Waits until the last of the objects was seen.
 type Looking = JoinHandle<Result<Seen>>;
 
-/// Begins to look for so many objects, unless nothing will be written.
+/// Starts to watch for so many objects, unless nothing will be written.
 async fn look(plane: &Plane, namespace: &str, count: usize, phase: Phase) -> Result<Option<Looking>> {
     if phase == Phase::Unchanged {
         return Ok(None);
@@ -32,8 +32,8 @@ async fn look(plane: &Plane, namespace: &str, count: usize, phase: Phase) -> Res
     Ok(Some(tokio::spawn(watch)))
 }
 
-/// A bare client with so many requests in flight. Its clock starts at its first request, into a namespace that is there.
-/// `marked`: it sends what the agent sends, so that the API server has as much to do for each object.
+/// A bare client with so many requests in flight. The time starts with its first request, in an existing namespace.
+/// `marked`: it sends what the agent sends, so that the API server has the same work for each object.
 pub async fn bare(plane: &mut Plane, name: &str, count: usize, in_flight: usize, marked: bool) -> Result<Vec<Run>> {
     let namespace = plane.namespace(name).await?;
     let client = plane.client().await?;
@@ -47,7 +47,9 @@ pub async fn bare(plane: &mut Plane, name: &str, count: usize, in_flight: usize,
         maps::apply(client.clone(), &namespace, &objects, in_flight).await?;
         let span = match looking {
             Some(seen) => {
-                let seen = tokio::time::timeout(LONGEST, seen).await.context("see what a bare client applied")???;
+                let seen = tokio::time::timeout(LONGEST, seen)
+                    .await
+                    .context("wait for the objects of the bare client")???;
                 Span::seen(began, &seen)
             }
             None => Span::until(began, Timestamp::now()),
@@ -57,7 +59,7 @@ pub async fn bare(plane: &mut Plane, name: &str, count: usize, in_flight: usize,
     Ok(runs)
 }
 
-/// `kubectl apply --server-side` of the folder, from its start to its end.
+/// Measures `kubectl apply --server-side` of the folder, from its start to its end.
 pub async fn kubectl(plane: &mut Plane, name: &str, count: usize) -> Result<Vec<Run>> {
     let namespace = plane.namespace(name).await?;
     let dir = temporary_folder("farwater-bench-")?;
@@ -78,15 +80,15 @@ pub async fn kubectl(plane: &mut Plane, name: &str, count: usize) -> Result<Vec<
     Ok(runs)
 }
 
-/// Flux, with a Kustomization for every four of them, as in its project's own benchmark. Its clock starts before the source
-/// names the archive that a source-controller would have made. All unpack this small one and prefix its names: a repository
-/// with a folder for each would cost it more.
+/// Flux, with a Kustomization for every four objects, as in Flux's own benchmark. The time starts before the source
+/// names the archive that a source-controller would create. All Kustomizations unpack this small archive and prefix its
+/// names. A repository with a folder for each would be slower.
 pub async fn flux(plane: &mut Plane, name: &str, count: usize) -> Result<Vec<Run>> {
     let namespace = plane.namespace(name).await?;
     let flux = Flux::start(&plane.client().await?, plane.kubeconfig(), FLUX_NAMESPACE, &FLUX_ARGUMENTS).await?;
     let process = flux.process().id();
     let archive = |phase| [("app/maps.yaml", maps::file(0, phase))];
-    // It has started, and learned what the cluster serves, before it is timed.
+    // Warm up: Flux has started and discovered the cluster's API before the measurement.
     flux.publish(&commit(0), &archive(Phase::Created)).await?;
     flux.add("warm-up", kustomization("warm-up-", FLUX_NAMESPACE)).await?;
     flux.until_applied(&commit(0), LONGEST).await?;

@@ -1,4 +1,4 @@
-//! What one phase took of somebody: time, and processor time.
+//! Time and processor time of a client in one phase.
 
 use std::{fmt, time::Duration};
 
@@ -12,11 +12,11 @@ use crate::bench::{agent::maps::Seen, usage};
 pub struct Run {
     /// Objects per second.
     pub rate: f64,
-    /// The same from the first object that was seen on: without what is done before it.
+    /// Objects per second from the first seen object on, without the work before it.
     pub sustained: Option<f64>,
-    /// Milliseconds per object of the API server and its database.
+    /// Processor time of the API server and its database, in milliseconds per object.
     pub server: f64,
-    /// Of who applied; unknown of a program that has ended.
+    /// Processor time of the client. None: the program has ended.
     pub own: Option<f64>,
 }
 
@@ -26,7 +26,7 @@ impl fmt::Display for Run {
     }
 }
 
-/// When it began and ended, and when the first object was seen if that was looked for.
+/// Start and end of a phase, and the time of the first seen object if it was watched.
 pub struct Span {
     began: Timestamp,
     first: Option<Timestamp>,
@@ -48,14 +48,14 @@ impl Span {
     }
 }
 
-/// Processor time from its start on.
+/// Starts to measure processor time.
 pub struct Meter {
     own: Option<u32>,
     before: (Duration, Option<Duration>),
 }
 
 impl Meter {
-    /// `own`: the process that applies.
+    /// `own`: the process of the client.
     pub fn start(plane: &mut Plane, own: Option<u32>) -> Result<Self> {
         Ok(Self { own, before: taken(plane, own)? })
     }

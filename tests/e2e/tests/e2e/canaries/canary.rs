@@ -1,62 +1,64 @@
-//! What is planted, and how it is known again.
+//! The planted secrets, and how to recognize them.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::{Map, Value};
 
-/// Where values come in that services are handed, and how many.
+/// Inputs with values for services, and the number of values.
 pub const HANDED: [(&str, usize); 15] = [
-    // Keys that a service picks: of a Secret of the hub, of each kind of backend, of a Secret in the cluster.
+    // Keys that a service selects: from a Secret of the hub, from each kind of backend, from a Secret in the cluster.
     ("own", 20),
     ("files", 20),
     ("environment", 10),
     ("program", 10),
     ("cluster", 10),
-    // By a context: its Secret, its own configuration, and deep in it.
+    // From a context: its Secret, its own configuration, and a nested value.
     ("shared", 20),
     ("context", 25),
     ("deep", 25),
-    // In Git, encrypted: a manifest, and a chart's values.
+    // Encrypted in Git: a manifest, and a chart's values.
     ("sops", 10),
     ("values", 10),
-    // Secrets that the cluster gets too.
+    // Secrets that the cluster also gets.
     ("handed", 20),
     // For a plugin.
     ("plugin", 20),
-    // Credentials: of one repository, of all below a prefix, and of webhooks.
+    // Credentials: of one repository, of all repositories with a prefix, and of webhooks.
     ("password", 1),
     ("prefix", 1),
     ("token", 4),
 ];
 
-/// The same of what the hub signs in with. The last of each is what nobody takes.
+/// Credentials of the hub, in the same form. The last one of each is always refused.
 pub const SHOWN: [(&str, usize); 17] = [
-    // At Vault, by a token and by a role, and the values that it has.
+    // For Vault, with a token and with a role, and Vault's own values.
     ("vault-token", 2),
     ("vault", 10),
     ("secret-id", 2),
     ("role", 10),
-    // At sources: a key's passphrase, and passwords of a proxy, a registry, a repository of charts and what a program says.
+    // For sources: passphrase of a key, and passwords of a proxy, a registry, a chart repository and a credential
+    // program.
     ("phrase", 2),
     ("proxy", 2),
     ("docker", 1),
     ("chart", 2),
     ("said", 3),
-    // What a server of large files gives to be sent back.
+    // Headers that an LFS server asks the hub to send.
     ("lfs", 4),
-    // At whom it tells something: a webhook, chats, a mail server and hosts of code.
+    // For notifications: a webhook, chats, a mail server and code hosts.
     ("hook", 2),
     ("chat", 3),
     ("mail", 1),
     ("code", 1),
-    // At whom it asks before a promotion, and where it pushes one.
+    // For promotions: gates, and the host for pull requests.
     ("keeper", 2),
     ("gauge", 2),
     ("pusher", 2),
 ];
 
-/// How each begins: what is cut at one end still has it.
+/// Prefix of each canary, so that a canary that is cut at the end is still recognized.
 const BEGINNING: &str = "canary-";
-/// Of each line of a key, from where to where: what is cut or broken elsewhere still has one of them. All keys of a kind begin alike.
+/// Range of each line of a key, so that a key that is cut or wrapped differently is still recognized. All keys of a
+/// kind have the same beginning.
 const STRETCH: std::ops::Range<usize> = 40..64;
 
 pub fn canary(input: &str, n: usize) -> String {
@@ -84,33 +86,34 @@ pub fn keys(input: &str) -> Vec<String> {
     (0..count(input)).map(|n| key(input, n)).collect()
 }
 
-/// By key.
+/// Values by key.
 pub fn values(input: &str) -> Map<String, Value> {
     (0..count(input)).map(|n| (key(input, n), canary(input, n).into())).collect()
 }
 
-/// Lines of YAML, each a key and where a template finds its value.
+/// Lines of YAML, each with a key and the path of its value for a template.
 pub fn lines(input: &str, place: &str) -> String {
     keys(input).iter().map(|key| format!("  {key}: {{{{ {place}.{key} | quote }}}}\n")).collect()
 }
 
-/// What a secret is known by: a part of it as it is, and in base64 wherever it stands there.
+/// Recognizes a secret: a part of it in plain text, and in base64 at any offset.
 #[derive(Debug)]
 pub struct Marks {
     texts: Vec<Vec<u8>>,
-    /// By two bytes, whether one begins with them: so everything is looked through once, however many there are.
+    /// By the first two bytes: whether a secret begins with them. So a text is searched once, whatever the number of
+    /// secrets.
     beginnings: Vec<bool>,
 }
 
 impl Marks {
-    /// Of canaries.
+    /// Marks of canaries.
     pub fn new() -> Self {
         let mut marks = Self { texts: Vec::new(), beginnings: vec![false; 1 << 16] };
         marks.add(BEGINNING);
         marks
     }
 
-    /// What others have made, and is no canary.
+    /// Generated secrets that are no canaries.
     pub fn add(&mut self, text: &str) {
         self.insert(text);
         for before in 0..3 {
@@ -118,7 +121,7 @@ impl Marks {
         }
     }
 
-    /// A private key, PEM. Its last line may hold the public half alone, which is no secret.
+    /// A private key, PEM. Its last line may contain only the public half, which is not secret.
     pub fn add_key(&mut self, pem: &str) {
         let lines: Vec<&str> = pem.lines().filter(|line| !line.starts_with('-')).collect();
         let Some((_, lines)) = lines.split_last() else { return };
@@ -132,7 +135,7 @@ impl Marks {
         self.texts.push(bytes);
     }
 
-    /// Where the first of them is.
+    /// Position of the first mark in the text.
     pub fn find(&self, bytes: &[u8]) -> Option<usize> {
         let last = bytes.len().saturating_sub(1);
         let begins = |at: &usize| self.beginnings[two_at(bytes, *at)];
@@ -140,7 +143,7 @@ impl Marks {
         (0..last).filter(begins).find(is_one)
     }
 
-    /// Fails with what stands around it.
+    /// Fails with the text around a found mark.
     pub fn check(&self, what: &str, text: &str) -> anyhow::Result<()> {
         let Some(at) = self.find(text.as_bytes()) else { return Ok(()) };
         let (before, after) = text.split_at(at);
@@ -153,7 +156,7 @@ fn two_at(bytes: &[u8], at: usize) -> usize {
     (usize::from(bytes[at]) << 8) | usize::from(bytes[at + 1])
 }
 
-/// The base64 of a text behind so many bytes, as far as its neighbours have no part in it.
+/// Base64 of a text after so many bytes, without the characters that depend on its neighbours.
 fn in_base64(text: &str, before: usize) -> String {
     let all = [&[0; 2][..before], text.as_bytes()].concat();
     let (first, last) = ((before * 8).div_ceil(6), all.len() * 8 / 6);

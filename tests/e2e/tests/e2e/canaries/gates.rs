@@ -1,4 +1,4 @@
-//! Whom the hub asks before a commit gets to the next stage, and where it pushes what people are to merge.
+//! Gates that the hub asks before a commit reaches the next stage, and the host where it opens pull requests.
 
 use anyhow::{Result, ensure};
 use farwater_api::Pipeline;
@@ -23,7 +23,7 @@ const FILE: &str = "repos/beyond.yaml";
 pub struct Gates {
     keeper: Gatekeeper,
     gauge: Gauge,
-    /// What people merge.
+    /// Git server with the repository that people merge into.
     server: GitServer,
     env: Repository,
 }
@@ -44,8 +44,8 @@ impl Gates {
         Ok(Self { keeper, gauge, server, env })
     }
 
-    /// From the service `app` to the set `web`, and by an edit to the service `beyond`, which is at an older commit. Nobody takes the
-    /// tokens yet.
+    /// Promotes from the service `app` to the set `web`, and with a commit to the service `beyond`, which is at an
+    /// older commit. All tokens are refused at first.
     pub async fn create(&self, fleet: &Fleet, url: &str, older: &str) -> Result<()> {
         let secrets = [
             ("keeper", json!({"token": wrong("keeper")})),
@@ -87,7 +87,7 @@ impl Gates {
         create(fleet, "Pipeline", PIPELINE, json!({"stages": stages})).await
     }
 
-    /// What each gate of the second stage says, once both say what is expected.
+    /// Messages of each gate of the second stage, once both are as expected.
     async fn until_gates(
         &self,
         fleet: &Fleet,
@@ -104,7 +104,7 @@ impl Gates {
         marks.check("a gate", &format!("{:?}", gates.await?))
     }
 
-    /// Neither is asked with success before the Secrets are right, nor while they fail and say again what they were told.
+    /// No gate succeeds before its Secret is right, or while it fails and returns what it received.
     pub async fn ask(&self, fleet: &Fleet, marks: &Marks) -> Result<()> {
         let is_refused = |said: &str| said.contains("HTTP 401");
         self.until_gates(fleet, marks, "the gates to be refused", is_refused).await?;
@@ -112,7 +112,7 @@ impl Gates {
         change_secret(fleet, "gauge", &json!({"bearerToken": right("gauge")})).await?;
         reconcile(fleet, "Pipeline", PIPELINE).await?;
         self.until_gates(fleet, marks, "the gates to answer", |said| !is_refused(said)).await?;
-        // A server can say again only what it was told: until here that was something else.
+        // A server can only repeat what it received. Until now it received other credentials.
         let said = |token: &str| Some(Said { status: 503, body: format!("not with {token}"), headers: Vec::new() });
         self.keeper.set_fault(said(&right("keeper")));
         self.gauge.set_fault(said(&right("gauge")));
@@ -132,7 +132,7 @@ impl Gates {
         Ok(())
     }
 
-    /// What is promoted to the last stage is not pushed before the Secret is right.
+    /// Nothing is pushed for the last stage before its Secret is right.
     pub async fn push(&self, fleet: &Fleet, marks: &Marks) -> Result<()> {
         until(fleet, marks, "Pipeline", PIPELINE, "False/PushFailed").await?;
         change_secret(fleet, "pusher", &login(&right("pusher"))).await?;

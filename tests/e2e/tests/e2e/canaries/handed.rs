@@ -1,4 +1,4 @@
-//! Values that services are handed, and whatever becomes of them on their way.
+//! Values for services, and everything that is made from them.
 
 use std::fs;
 
@@ -30,13 +30,13 @@ fn encrypted(recipient: &str, head: &str, input: &str) -> Result<String> {
     encrypt(recipient, &format!("{head}{lines}"))
 }
 
-/// Makes a Secret of all parameters.
+/// Script of a plugin that creates a Secret with all parameters.
 const TELL: &str =
     r#"printf 'apiVersion: v1\nkind: Secret\nmetadata: {name: of-plugin}\ndata: {all: %s}\n' "$(base64 -w0 "$1")""#;
-/// Complains with them, more than is kept of a complaint.
+/// Script of a plugin that prints them in an error, longer than the kept part of an error.
 const COMPLAIN: &str = r#"for n in 1 2 3 4 5 6 7 8 9; do cat "$1" >&2; echo >&2; done; exit 1"#;
 
-/// What others have: folders, programs, a repository.
+/// Files of other projects: folders, programs, a repository.
 pub struct Places {
     folder: tempfile::TempDir,
     pub other: GitServer,
@@ -113,7 +113,7 @@ pub async fn until_source(fleet: &Fleet, name: &str, ready: &str) -> Result<()> 
         .await
 }
 
-/// What the service `app` is made of. The others can't be rendered or applied, and say why.
+/// Files of the service `app`. The other services can't be rendered or applied, and report why.
 pub fn files(recipient: &str) -> Result<Vec<(String, String)>> {
     let mut made = "apiVersion: v1\nkind: Secret\nmetadata: {name: made}\nstringData:\n".to_owned();
     for input in ["own", "files", "environment", "program", "cluster"] {
@@ -132,7 +132,7 @@ pub fn files(recipient: &str) -> Result<Vec<(String, String)>> {
     let files = [
         ("app/raw/a.yaml", config_map("a", "one")),
         ("app/raw/made.yaml.liquid", made),
-        // Also in the midst of a text, in an object that is no Secret.
+        // Also in the middle of a text, in an object that is not a Secret.
         ("app/raw/told.yaml.liquid", map("told", "url: \"db://{{ configuration.own0 }}@db\"")),
         ("app/raw/opened.yaml", encrypted(recipient, manifest, "sops")?),
         ("app/chart/Chart.yaml", chart.to_owned()),
@@ -140,8 +140,8 @@ pub fn files(recipient: &str) -> Result<Vec<(String, String)>> {
         ("app/chart/secrets.yaml", encrypted(recipient, "size: small\ndata:\n", "values")?),
         ("app/chart/templates/secret.yaml", of_chart.to_owned()),
         ("app/plugin/empty.txt", String::new()),
-        // One that says a value where it fails, one that complains with all of them, YAML that is none, a file that is named like
-        // one, and a key that the API server refuses.
+        // A plugin that prints a value in its error, one that prints all of them, invalid YAML, a file with a value as
+        // its name, and a key that the API server refuses.
         ("bad/chart/Chart.yaml", chart.to_owned()),
         ("bad/chart/values.yaml.liquid", "password: {{ configuration.own2 | quote }}\n".to_owned()),
         ("bad/chart/templates/a.yaml", "{{ fail (printf \"%s is too short\" .Values.password) }}".to_owned()),
@@ -170,7 +170,7 @@ pub fn stated() -> Value {
     })
 }
 
-/// All of them are where they are meant to be, else nothing is shown by not finding them.
+/// Checks that all values are where they belong. Otherwise it would prove nothing that they are not found elsewhere.
 pub async fn check_arrived(there: &Api<Secret>) -> Result<()> {
     let data = async |name: &str| anyhow::Ok(there.get(name).await?.data.unwrap_or_default());
     let mut expected = vec![("made", "own"), ("made", "files"), ("made", "environment"), ("made", "program")];
@@ -191,7 +191,7 @@ pub async fn check_arrived(there: &Api<Secret>) -> Result<()> {
     Ok(())
 }
 
-/// A set that is handed the same: of its service the hub keeps what counts.
+/// A set with the same values. The hub stores the relevant parts for its service.
 pub async fn stamp(fleet: &Fleet) -> Result<()> {
     let mut template = stated();
     let more = json!({"targetNamespace": fleet.namespace("stamped"), "sourceRef": {"name": "infra"}, "path": "app"});
@@ -203,7 +203,7 @@ pub async fn stamp(fleet: &Fleet) -> Result<()> {
     fleet.until_service("stamped-east", "be assigned", is_assigned).await.map(drop)
 }
 
-/// Services that fail with a value at hand tell of the failure, and of no value.
+/// Services that fail while they have a value. They report the failure without the value.
 pub async fn check_errors(fleet: &Fleet, marks: &Marks) -> Result<()> {
     let plugin = json!([{"type": "Plugin", "plugin": "complain"}]);
     let bad = [
@@ -235,7 +235,7 @@ pub async fn check_errors(fleet: &Fleet, marks: &Marks) -> Result<()> {
     Ok(())
 }
 
-/// A webhook of each host, and a delivery that another token has signed.
+/// A webhook of each host, and a delivery with a wrong signature.
 pub async fn deliver_all(fleet: &Fleet, infra: &Repository) -> Result<()> {
     let commit = infra.branch("main").context("a commit")?;
     let url = fleet.git.url("infra");
@@ -261,7 +261,7 @@ pub async fn deliver_all(fleet: &Fleet, infra: &Repository) -> Result<()> {
     Ok(())
 }
 
-/// The same service with other values at the same places.
+/// Plans the same service with other values in the same places.
 pub fn check_plan(fleet: &Fleet, marks: &Marks, files: &[(String, String)]) -> Result<()> {
     let local = tempfile::tempdir()?;
     for (path, text) in files {
@@ -282,13 +282,13 @@ pub fn check_plan(fleet: &Fleet, marks: &Marks, files: &[(String, String)]) -> R
     Ok(())
 }
 
-/// Of all that the service sees no secret value is told.
+/// Checks that no output about the service contains a secret value.
 pub fn check_explained(fleet: &Fleet) -> Result<()> {
     let explained = fleet.cli().expect(0, &["explain", "parameters", "app", "-o", "json"])?;
     let answer: ParametersAnswer = serde_json::from_str(&explained.stdout)?;
     let secret = answer.values.iter().filter(|value| value.secret);
     let picked = ["own", "files", "environment", "program", "cluster", "plugin", "shared", "context"];
-    // And the one name that is deep.
+    // And the only name that is nested.
     let expected = picked.iter().map(|input| count(input)).sum::<usize>() + 1;
     ensure!(secret.clone().count() == expected && secret.clone().all(|value| value.value.is_none()), "{answer:#?}");
     let host = answer.values.iter().find(|value| value.name == "configuration.host");
@@ -296,7 +296,7 @@ pub fn check_explained(fleet: &Fleet) -> Result<()> {
     Ok(())
 }
 
-/// What goes wrong afterwards says so without them too.
+/// Checks that later failures are reported without values, too.
 pub async fn break_rest(fleet: &Fleet, marks: &Marks, places: &Places) -> Result<()> {
     places.other.set_auth(Auth::Bearer("another".to_owned()));
     fleet.reconcile("other").await?;
@@ -320,7 +320,7 @@ pub async fn break_rest(fleet: &Fleet, marks: &Marks, places: &Places) -> Result
     Ok(())
 }
 
-/// What was rendered is on no disk: it would be compressed, and none of it found.
+/// Checks that rendered output is on no disk. It would be compressed, so a search would not find it.
 pub fn check_renders(fleet: &Fleet) -> Result<()> {
     let state = fleet.state_dir("east");
     ensure!(state.join("rendered").is_dir() && state.join("work").is_dir(), "the agent keeps renders elsewhere");

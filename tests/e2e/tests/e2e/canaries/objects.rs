@@ -33,7 +33,7 @@ pub async fn get(fleet: &Fleet, kind: &str, name: &str) -> Result<Value> {
     found.with_context(|| format!("get {kind} {name}"))
 }
 
-/// Has the hub look at something at once.
+/// Requests a reconcile now.
 pub async fn reconcile(fleet: &Fleet, kind: &str, name: &str) -> Result<()> {
     let patch = json!({"metadata": {"annotations": {REQUESTED_AT: jiff::Timestamp::now().to_string()}}});
     let request = Request::patch(format!("{}/{name}", path(kind)));
@@ -42,7 +42,7 @@ pub async fn reconcile(fleet: &Fleet, kind: &str, name: &str) -> Result<()> {
     made.map(drop).with_context(|| format!("ask for {kind} {name}"))
 }
 
-/// Waits until its condition `Ready` is so, `STATUS/REASON`, and says nothing else with it.
+/// Waits until the condition `Ready` is `STATUS/REASON`, with this message only.
 pub async fn until(fleet: &Fleet, marks: &Marks, kind: &str, name: &str, expected: &str) -> Result<()> {
     let what = format!("{kind} {name} to be {expected}");
     let ended = fleet.until(&what, || async {
@@ -71,12 +71,12 @@ pub async fn create_secret(client: &Client, namespace: &str, object: Value) -> R
     Ok(())
 }
 
-/// One of the hub's, of these texts.
+/// A Secret of the hub with these texts.
 pub async fn put_secret(fleet: &Fleet, name: &str, texts: &Value) -> Result<()> {
     create_secret(&fleet.client, ADMIN_NAMESPACE, json!({"metadata": {"name": name}, "stringData": texts})).await
 }
 
-/// Other texts in the place of those that it has.
+/// Replaces its texts.
 pub async fn change_secret(fleet: &Fleet, name: &str, texts: &Value) -> Result<()> {
     let texts = texts.as_object().context("texts by their keys")?;
     let encode = |text: &Value| STANDARD.encode(text.as_str().unwrap_or_default());

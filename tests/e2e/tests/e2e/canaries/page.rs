@@ -1,4 +1,4 @@
-//! The page as somebody looks at it: all that it draws and keeps, and what it says to its console.
+//! The page in a real browser: everything that it draws and stores, and its console.
 
 use std::{io::Write as _, process::Stdio};
 
@@ -11,16 +11,16 @@ use super::canary::Marks;
 
 const CHROMIUM: &str = "FARWATER_CHROMIUM";
 
-/// What is behind the page's address, and a word that is there as soon as all of it is drawn.
+/// Query of the page's address, and a text that is visible when everything is drawn.
 pub type View<'a> = (String, &'a str);
 
-/// Opens these in a real browser, as the administrator.
+/// Opens these views in a real browser, as the administrator.
 pub fn check_page(fleet: &Fleet, marks: &Marks, views: &[View<'_>]) -> Result<()> {
     let views: Vec<Value> = views.iter().map(|(address, shows)| json!({"address": address, "shows": shows})).collect();
     let asked = json!({"url": fleet.hub.url(), "token": fleet.hub.token()?, "views": views});
     let shown = open(&asked)?;
     let shown = shown.as_array().context("a list")?;
-    // And what it is before anybody has signed in.
+    // One more for the page before signing in.
     ensure!(shown.len() == views.len() + 1, "{} views", shown.len());
     for view in shown {
         marks.check(&format!("the page at {}", view["address"]), &view.to_string())?;

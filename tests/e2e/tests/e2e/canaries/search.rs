@@ -1,4 +1,4 @@
-//! Where they are looked for: whatever is said to anybody, and whatever is kept.
+//! Searches for the secrets in all outputs and all stored files.
 
 use std::{collections::BTreeSet, fs};
 
@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use super::canary::Marks;
 
-/// All of ours but contexts: whoever may read one reads what is in it.
+/// All our kinds except contexts: a user who may read a context may see its content.
 const KINDS: [&str; 15] = [
     "agentpolicies",
     "changewindows",
@@ -34,12 +34,12 @@ const KINDS: [&str; 15] = [
     "servicesets",
 ];
 
-/// Requests to the hub: watches go on for a second each.
+/// Number of concurrent requests to the hub. Watches run for a second each.
 const AT_ONCE: usize = 16;
-/// How the command line ends where it is not understood.
+/// Exit code of the CLI for a usage error.
 const USAGE: i32 = 2;
 
-/// The paths of the API that say something: lists, what comes after them, and what belongs to one object.
+/// API paths with answers: lists, their subresources, and subresources of single objects.
 async fn paths(fleet: &Fleet) -> Result<Vec<String>> {
     let group = format!("/apis/{GROUP}/{VERSION}");
     let mut paths = vec!["/metrics".to_owned()];
@@ -61,7 +61,7 @@ async fn paths(fleet: &Fleet) -> Result<Vec<String>> {
     Ok(paths)
 }
 
-/// Of the administrators' objects of one kind.
+/// Paths for the admin namespace's objects of one kind.
 pub async fn names(fleet: &Fleet, kind: &str) -> Result<Vec<String>> {
     let path = format!("/apis/{GROUP}/{VERSION}/namespaces/{ADMIN_NAMESPACE}/{kind}");
     let list: Value = fleet.client.request(Request::get(path).body(Vec::new())?).await?;
@@ -69,7 +69,8 @@ pub async fn names(fleet: &Fleet, kind: &str) -> Result<Vec<String>> {
     Ok(items.iter().filter_map(|item| item["metadata"]["name"].as_str().map(str::to_owned)).collect())
 }
 
-/// Whoever may read these Secrets of the hub finds them there, else nothing is shown by not finding them elsewhere.
+/// Checks that a user who may read these Secrets of the hub finds the values there. Otherwise it would prove nothing
+/// that they are not found elsewhere.
 pub async fn check_found(fleet: &Fleet, marks: &Marks, secrets: &str) -> Result<()> {
     let all: Api<Secret> = fleet.api();
     for name in secrets.split(' ') {
@@ -79,7 +80,7 @@ pub async fn check_found(fleet: &Fleet, marks: &Marks, secrets: &str) -> Result<
     Ok(())
 }
 
-/// What the hub and an agent say to whoever asks them, and to whom they tell it by themselves.
+/// Searches the answers of hub and agent, and the data that they send by themselves.
 pub async fn check_answers(fleet: &Fleet, marks: &Marks, agent: &str, collector: &Collector) -> Result<()> {
     let ask = async |path: String| {
         let answer = fleet.client.send(Request::get(&path).body(Body::empty())?).await?;
@@ -101,7 +102,7 @@ pub async fn check_answers(fleet: &Fleet, marks: &Marks, agent: &str, collector:
     Ok(())
 }
 
-/// What the command line says to these, and to what is asked of every service, set and pipeline.
+/// Searches the CLI's output for these commands, and for commands about every service, set and pipeline.
 pub async fn check_command_line(fleet: &Fleet, marks: &Marks, more: &[&[&str]]) -> Result<String> {
     const ALL: &str = "sd,sds,fwc,fwgit,fwhelm,fwoci,fwpl,fwrecv,notificationproviders,notificationrules";
     let mut lines: Vec<Vec<String>> = Vec::new();
@@ -142,14 +143,14 @@ pub async fn check_command_line(fleet: &Fleet, marks: &Marks, more: &[&[&str]]) 
     Ok(said)
 }
 
-/// Neither files of hub or agent, with their logs, nor what plugins leave, nor the agent's own Secrets and whatever else it has in
-/// the cluster. `meant`: the ConfigMaps of the tests' namespaces that somebody wrote one into.
+/// Searches the files of hub and agent with their logs, files that plugins leave, the agent's own Secrets, and its
+/// other objects in the cluster. `meant`: the tests' ConfigMaps with an intended value.
 pub async fn check_kept(fleet: &Fleet, marks: &Marks, client: Client, meant: &[&str]) -> Result<()> {
     let all = fleet.hub.dir().parent().context("a folder")?;
     let mut found = files_that(all, &|bytes| marks.find(bytes).is_some())?;
     for entry in fs::read_dir(std::env::temp_dir())?.flatten() {
         if entry.file_name().to_string_lossy().starts_with("farwater-plugin-") {
-            // Another test's may go meanwhile.
+            // An object of another test may be deleted meanwhile.
             found.extend(files_that(&entry.path(), &|bytes| marks.find(bytes).is_some()).unwrap_or_default());
         }
     }

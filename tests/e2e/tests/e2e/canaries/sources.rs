@@ -1,4 +1,4 @@
-//! How the hub signs in where files come from: first with what is wrong, then with what is right, and then nobody lets it in.
+//! The hub's credentials for sources: first wrong, then right, and then refused by all servers.
 
 use std::{fs, os::unix::fs::PermissionsExt as _, path::PathBuf};
 
@@ -26,13 +26,13 @@ use super::{
 
 const FILE: &str = "app/a.yaml";
 const USER: &str = "hub";
-/// Nobody listens there.
+/// An address without a server.
 const NOWHERE: &str = "http://127.0.0.1:1";
 
 pub struct Sources {
     folder: tempfile::TempDir,
     ssh: SshServer,
-    /// One with a passphrase, one without, and one that the server doesn't know.
+    /// Keys: one with a passphrase, one without, and one that the server doesn't know.
     keys: [Key; 3],
     over_ssh: Repository,
     app: AppApi,
@@ -40,27 +40,27 @@ pub struct Sources {
     squid: Squid,
     registry: Registry,
     charts: Charts,
-    /// A program says its credentials.
+    /// Git server whose credentials a program prints.
     said: GitServer,
-    /// Has large files, also of the repository over ssh.
+    /// A server with LFS files, also for the repository over ssh.
     files: GitServer,
     large: Repository,
 }
 
 struct Charts {
     origin: Origin,
-    /// Whom the hub trusts there, and what it shows.
+    /// The authority that the hub trusts there, and the hub's client certificate.
     certificates: Value,
 }
 
-/// A source, and what it signs in with.
+/// A source and its credentials.
 struct Login {
     kind: &'static str,
     name: &'static str,
     spec: Value,
-    /// Each with what is wrong, and with what is right.
+    /// Wrong and right Secrets.
     secrets: Vec<(&'static str, Value, Value)>,
-    /// What becomes of the wrong one.
+    /// Result with the wrong Secret.
     refused: &'static str,
 }
 
@@ -80,7 +80,7 @@ async fn start_registry(marks: &mut Marks) -> Result<Registry> {
     let registry = Registry::start(SignIn::Token).await?;
     registry.push_files("apps", "latest", &[("a.yaml", &config_map("a", "artifact"))]).await?;
     marks.add(LOGIN.1);
-    // How each of its tokens begins.
+    // Prefix of its tokens.
     let token = registry.token("apps")?.context("it has a token service")?;
     marks.add(token.get(60..90).context("a token")?);
     Ok(registry)
@@ -132,7 +132,7 @@ impl Sources {
         Ok(all)
     }
 
-    /// A large file, and what the hub is given to be sent back for it: with the file, in its address, and over ssh.
+    /// An LFS file, and the credentials that the hub must send for it: with the file, in its address, and over ssh.
     fn put_files(&self) -> Result<()> {
         let pointer = self.files.lfs(|lfs| {
             lfs.header = Some(("x-token".to_owned(), canary("lfs", 0)));
@@ -147,7 +147,7 @@ impl Sources {
         self.ssh.set_lfs_answer(&json!({"href": place, "header": header}).to_string())
     }
 
-    /// The rule for the one whose credentials a program says.
+    /// The rule for the source whose credentials a program prints.
     pub fn program(&self) -> String {
         format!("{} {}", self.said.origin(), self.script().display())
     }
@@ -244,7 +244,7 @@ impl Sources {
         }
     }
 
-    /// Nobody is let in before the Secrets are right, and then all are.
+    /// Checks that no server accepts the hub before the Secrets are right, and that all do after that.
     pub async fn sign_in(&self, fleet: &Fleet, marks: &Marks) -> Result<()> {
         let logins = [
             self.with_passphrase(),
@@ -277,7 +277,7 @@ impl Sources {
         Ok(())
     }
 
-    /// What each of them has gets to the cluster.
+    /// Checks that the content of each source gets to the cluster.
     pub async fn deliver(&self, fleet: &Fleet) -> Result<()> {
         let git = |name: &'static str| (name, "app", json!({"kind": "GitRepository", "name": name}));
         let apps = ("apps", "", json!({"kind": "OCIRepository", "name": "apps"}));
@@ -296,7 +296,7 @@ impl Sources {
         self.check_sent()
     }
 
-    /// What was given to be sent back was, and the certificate was shown.
+    /// Checks that the hub sent the given headers back and showed its certificate.
     fn check_sent(&self) -> Result<()> {
         let seen = self.files.lfs(|lfs| std::mem::take(&mut lfs.downloads));
         let has_token =
@@ -309,7 +309,7 @@ impl Sources {
         Ok(())
     }
 
-    /// Nobody has what is asked for any more, or lets the hub in.
+    /// All servers lack the requested content, or refuse the hub.
     pub async fn refuse(&mut self, fleet: &Fleet, marks: &Marks) -> Result<()> {
         self.lack_files(fleet, marks).await?;
         self.ssh.stop();
@@ -334,7 +334,7 @@ impl Sources {
         for (kind, name, why) in refused {
             until(fleet, marks, kind, name, &format!("False/{why}")).await?;
         }
-        // What was refused is forgotten, and there is nothing else.
+        // Refused credentials are forgotten, and there are no others.
         for (name, why) in [("app", "ServerError"), ("said", "CredentialsUnavailable")] {
             reconcile(fleet, "GitRepository", name).await?;
             until(fleet, marks, "GitRepository", name, &format!("False/{why}")).await?;

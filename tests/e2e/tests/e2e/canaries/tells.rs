@@ -1,5 +1,5 @@
-//! Whom the hub tells what happens: each first with a credential that nobody takes, then with its own, and then nobody takes anything
-//! and says again what it was told.
+//! Receivers of notifications. Each gets first a refused credential, then its own. At the end they all refuse and
+//! repeat what they received.
 
 use anyhow::{Context as _, Result, ensure};
 use farwater_api::notification_provider::ProviderType;
@@ -27,13 +27,13 @@ pub struct Tells {
     hosts: Vec<CodeHost>,
 }
 
-/// A provider, and its Secret.
+/// A provider and its Secret.
 struct Provider {
     name: &'static str,
     spec: Value,
     wrong: Value,
     right: Value,
-    /// What of it is secret.
+    /// Its secret text.
     secret: String,
 }
 
@@ -62,7 +62,7 @@ impl Tells {
         let address = |address: &str| json!({"address": address});
         let login = |password: &str| json!({"username": smtp::USERNAME, "password": password});
         let (hook, flow) = (self.chat.hook(), self.chat.flow());
-        // Where the last part of each is another one.
+        // Another value in the last part of each.
         let elsewhere = |address: &str, separator: char, n: usize| {
             let (start, _) = address.rsplit_once(separator).unwrap_or_default();
             format!("{start}{separator}{}", canary("chat", n))
@@ -119,7 +119,7 @@ impl Tells {
         all
     }
 
-    /// All are told of all sets and services, once their Secrets are right.
+    /// Checks that all receivers get messages about all sets and services, once their Secrets are right.
     pub async fn sign_in(&self, fleet: &Fleet, marks: &Marks) -> Result<()> {
         put_secret(fleet, "mail-authority", &json!({"ca.crt": self.mail.authority()})).await?;
         for Provider { name, mut spec, wrong, right, secret } in self.providers() {
@@ -140,7 +140,7 @@ impl Tells {
         Ok(())
     }
 
-    /// Whoever is told something says this, and takes nothing.
+    /// Makes all receivers refuse messages, with this text.
     fn set_fault(&self, words: Option<&str>) {
         let said = words.map(|words| Said { status: 500, body: format!("not with {words}"), headers: Vec::new() });
         self.hook.set_fault(said.clone());
@@ -149,12 +149,12 @@ impl Tells {
         self.mail.set_fault(words.map(|words| format!("451 not with {words}")).as_deref());
     }
 
-    /// The hosts have this commit.
+    /// Adds this commit to the hosts.
     pub fn push(&self, commit: &str) {
         self.hosts.iter().for_each(|host| host.push(commit));
     }
 
-    /// All were told of the set, and nobody heard of anything that is secret.
+    /// Checks that all got messages about the set, and that no message contains a secret.
     pub async fn check_told(&self, fleet: &Fleet, marks: &Marks, commit: &str, set: &str) -> Result<()> {
         let context = format!("farwater/farwater-admin/{set}");
         let is_of_set = |text: &str| text.contains(set) && text.contains("is complete");
@@ -175,7 +175,7 @@ impl Tells {
     }
 }
 
-/// A message that says nothing; what the command line says of it.
+/// Sends an empty test message. Returns the CLI's output.
 fn test(fleet: &Fleet, marks: &Marks, provider: &str, code: i32) -> Result<String> {
     let ran = fleet.cli().expect(code, &["notify", "test", provider])?;
     let said = format!("{}\n{}", ran.stdout, ran.stderr);

@@ -1,4 +1,4 @@
-//! Vault as a backend of secrets: by a token, and by a role, whose token the hub gets itself.
+//! Vault as a backend of secrets: with a token, and with a role for which the hub gets its own token.
 
 use std::{fs, path::PathBuf};
 
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::canary::{Marks, right, values, wrong};
 
-/// Of a token that Vault makes: what is the same of all.
+/// Length of the common prefix of tokens that Vault creates.
 const BEGINNING: usize = 9;
 
 pub struct Vaults {
@@ -19,7 +19,7 @@ pub struct Vaults {
     role: String,
 }
 
-/// Vault takes no dots in a token that somebody chooses.
+/// A token for Vault, which accepts no dots in a chosen one.
 fn token(text: &str) -> String {
     text.replace('.', "-")
 }
@@ -49,7 +49,7 @@ impl Vaults {
         Ok(all)
     }
 
-    /// The hub finds these to sign in with from now on.
+    /// Sets the hub's credentials from now on.
     fn hand(&self, which: fn(&str) -> String) -> Result<()> {
         fs::write(self.path("token"), token(&which("vault-token")))?;
         Ok(fs::write(self.path("secret-id"), which("secret-id"))?)
@@ -59,7 +59,7 @@ impl Vaults {
         self.folder.path().join(name)
     }
 
-    /// The hub's configuration of both.
+    /// The hub's configuration for both.
     pub fn configuration(&self) -> Result<PathBuf> {
         let of = |name: &str, auth: Value| {
             let (address, authority) = (self.vault.url(), self.vault.ca_file());
@@ -75,14 +75,14 @@ impl Vaults {
         Ok(path)
     }
 
-    /// A service is handed the values once Vault lets the hub in.
+    /// Checks that a service gets the values once Vault accepts the hub.
     pub async fn sign_in(&self, fleet: &Fleet, marks: &Marks, service: &str) -> Result<()> {
         let waits = fleet.until_condition(service, "Ready", "False", "Vault").await?;
         marks.check(service, &serde_json::to_string(&waits)?)?;
         self.hand(right)
     }
 
-    /// What is let in no more, and then nobody who could be asked.
+    /// The credentials are revoked, and then Vault is stopped.
     pub async fn refuse(&mut self, fleet: &Fleet, marks: &Marks, service: &str) -> Result<()> {
         self.hand(wrong)?;
         self.vault.put("sys/leases/revoke-prefix/auth/approle", &json!({})).await?;
@@ -94,7 +94,7 @@ impl Vaults {
     }
 }
 
-/// What a service states to be handed the values.
+/// Spec fields of a service that gets the values.
 pub fn parameters() -> Value {
     let from = |path: &str, backend: &str| json!({"from": {"secret": path, "backend": backend}});
     json!([from("kv/team/vault", "by-token"), from("kv/team/role", "by-role")])
