@@ -92,8 +92,8 @@ impl ServiceTask {
             }
         }
         match self.undo(deployment).await {
-            Ok(true) => {}
-            Ok(false) => return Ended::Superseded,
+            Ok(None) => {}
+            Ok(Some(ended)) => return ended,
             Err(Stopped(message)) => {
                 tracing::warn!(service = %self.name(), error = message, "can't undo");
                 self.set_outcome(digest, Outcome::Failed, message);

@@ -1,8 +1,9 @@
 //! Inputs of public bug reports of other tools, which once went wrong here too.
 
 use farwater_api::{
+    deletion::undo_request,
     hooks::{HookPhase, HookState},
-    objects::Outcome,
+    objects::{Outcome, ServiceReport},
 };
 use farwater_testkit::wait_for;
 use kube::{
@@ -76,6 +77,31 @@ async fn a_namespace_that_leaves_the_source_stays_while_the_source_states_what_i
     let entry = world.hub.set(service.with(&world.hub, &[("b.yaml", &elsewhere)]).entry());
     let held = report(&world.hub, &entry, |r| r.held_prune.is_some()).await.held_prune.unwrap();
     assert!(held.reason.contains(&format!("Namespace {place} is of a protected kind")), "{}", held.reason);
+}
+
+/// The same report: what was undone is of use at once.
+#[tokio::test]
+async fn what_waits_for_what_an_undo_brings_back_is_applied_with_it() {
+    let world = world().await;
+    let map = config_map("a", "1");
+    let account = "apiVersion: v1\nkind: ServiceAccount\nmetadata: {name: runner}\n";
+    let pod = "apiVersion: v1
+kind: Pod
+metadata: {name: needs-it}
+spec: {schedulerName: nobody, serviceAccountName: runner, containers: [{name: main, image: x}]}
+";
+    let service = world.applied("regained", &[("a.yaml", &map), ("b.yaml", account)]).await;
+    let entry = world.hub.set(service.with(&world.hub, &[("a.yaml", &map)]).entry());
+    let deletion = outcome(&world.hub, &entry, Outcome::Applied).await.deletion.unwrap();
+    // Refused as long as the account is missing.
+    let mut next = service.with(&world.hub, &[("a.yaml", &map), ("pod.yaml", pod)]);
+    next.deployment.undo = Some(undo_request(&deletion.digest, "1"));
+    let entry = world.hub.set(next.entry());
+    outcome(&world.hub, &entry, Outcome::Applied).await;
+    let reports = world.hub.history(next.uid()).into_iter().filter(|report| report.entry == entry.digest());
+    let is_undone = |report: &ServiceReport| report.deletion.as_ref().is_some_and(|deletion| deletion.undone.is_some());
+    let after: Vec<ServiceReport> = reports.filter(is_undone).collect();
+    assert!(!after.is_empty() && after.iter().all(|report| report.outcome == Outcome::Applied), "{after:#?}");
 }
 
 /// kustomize#1806, flux2#3378.
