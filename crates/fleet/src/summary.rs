@@ -156,7 +156,8 @@ fn sign_deletion(inputs: &Inputs<'_>, deletion: Deletion) -> Deletion {
         Action::Remove { approved_prune, .. } => *approved_prune,
         Action::Hold { .. } | Action::Unreadable(_) => None,
     };
-    let approver = inputs.previous.approved_by.as_ref().filter(|_| approved == Some(deletion.digest));
+    let is_its = |plan: Digest| plan == deletion.digest || Some(plan) == deletion.approved_plan;
+    let approver = inputs.previous.approved_by.as_ref().filter(|_| approved.is_some_and(is_its));
     let approved_by = known.and_then(|known| known.approved_by.clone()).or_else(|| approver.cloned());
     Deletion { approved_by, ..deletion }
 }

@@ -222,6 +222,7 @@ impl ServiceTask {
         if resolved.complete && !leaving && !unfinished {
             let inventory = &mut self.stored.inventory;
             inventory.baseline = inventory.entries.len();
+            inventory.held = None;
             inventory.origin = Some(origin(deployment).or(inventory.origin.as_ref()));
         }
     }
