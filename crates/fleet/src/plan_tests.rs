@@ -31,6 +31,7 @@ fn scopes() -> Scopes {
         ("", "v1", "Namespace", Scope::Cluster),
         ("apps", "v1", "Deployment", Scope::Namespaced),
         ("apps", "v1", "StatefulSet", Scope::Namespaced),
+        ("batch", "v1", "Job", Scope::Namespaced),
         ("apiextensions.k8s.io", "v1", "CustomResourceDefinition", Scope::Cluster),
     ]
     .into_iter()
