@@ -86,6 +86,8 @@ pub struct HeldSet {
 
 /// Plans of which a held set is remembered to be what is left. An older one has to be approved as it is now.
 const MAX_PLANS: usize = 16;
+/// Of these, so many are told: a status is small.
+const TOLD: usize = 3;
 /// Objects of a held set that is remembered, 36 bytes each in the inventory. A larger one is approved as it is.
 const MAX_REMEMBERED: usize = 5000;
 
@@ -105,6 +107,12 @@ impl HeldSet {
         plans.push(plan.digest);
         plans.drain(..plans.len().saturating_sub(MAX_PLANS));
         Some(Self { uids: uids(&plan.candidates), plans })
+    }
+
+    /// What people are told of a plan: those before it that count for it.
+    pub fn earlier(&self) -> Vec<Digest> {
+        let before = self.plans.len().saturating_sub(1);
+        self.plans[before.saturating_sub(TOLD)..before].to_vec()
     }
 
     /// Whether an approval is of a plan that held all of these.
@@ -244,6 +252,7 @@ impl PrunePlan {
             objects: self.candidates.iter().take(LISTED).map(|c| c.object.clone()).collect(),
             contents: Vec::new(),
             until_applied: reasons.iter().all(|reason| matches!(reason, HoldReason::Unapplied(_))),
+            earlier: Vec::new(),
         })
     }
 }

@@ -205,6 +205,7 @@ fn an_approval_of_more_is_one_of_what_is_left_and_none_of_anything_new() {
     // One was handed over while somebody looked, and another one after that.
     let third = held(held(first.clone(), 3), 2);
     assert_eq!(third.as_ref().map(|held| (held.plans.len(), held.uids.len())), Some((3, 2)));
+    assert_eq!(third.as_ref().unwrap().earlier().first(), Some(&whole.digest));
     check(maps(2), Guards { was_held: third.as_ref(), ..approved }, &[]);
     check(maps(1), Guards { was_held: third.as_ref(), ..approved }, &[]);
     check(maps(3), Guards { was_held: third.as_ref(), ..approved }, &["no objects"]);

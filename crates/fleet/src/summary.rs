@@ -45,6 +45,7 @@ const MAX_STALE_BYTES: usize = 256;
 const MAX_UNHEALTHY: usize = 5;
 const MAX_UNHEALTHY_MESSAGE_BYTES: usize = 256;
 const MAX_HELD_OBJECTS: usize = 10;
+const MAX_HELD_EARLIER: usize = 3;
 const MAX_HELD_CONTENTS: usize = 3;
 const MAX_HELD_KINDS: usize = 8;
 
@@ -129,6 +130,7 @@ pub fn summarize(inputs: Inputs<'_>) -> ServiceDeploymentStatus {
         status.unhealthy = first_unhealthy(&report.objects);
         status.held_prune = report.held_prune.clone().map(|mut held| {
             held.objects.truncate(MAX_HELD_OBJECTS);
+            held.earlier.truncate(MAX_HELD_EARLIER);
             held.contents.truncate(MAX_HELD_CONTENTS);
             held.contents.iter_mut().for_each(|contents| contents.counts.truncate(MAX_HELD_KINDS));
             held.reason = cut(&held.reason, MAX_UNHEALTHY_MESSAGE_BYTES);

@@ -11,6 +11,7 @@ use farwater_api::{
     apply_options::DriftMode,
     objects::{Health, ObjectRef, Outcome, SyncState},
     protocol::{Deployment, ServiceAccount},
+    service_deployment::HeldPrune,
 };
 use farwater_fleet::{
     plan::{
@@ -395,6 +396,8 @@ impl ServiceTask {
     pub(super) fn note_held(&mut self, prune: &PrunePlan) {
         let inventory = &mut self.stored.inventory;
         inventory.held = HeldSet::after(inventory.held.take(), prune);
+        let earlier = inventory.held.as_ref().map(HeldSet::earlier).unwrap_or_default();
+        self.held = prune.held().map(|held| HeldPrune { earlier, ..held });
     }
 
     /// What a newer version has kept from being deleted is judged by that one. The same version finishes what it has begun.

@@ -196,7 +196,6 @@ impl ServiceTask {
         resolved: &Resolved,
         deployment: &Deployment,
     ) {
-        self.held = prune.held();
         if let Some(held) = self.held.clone() {
             tracing::warn!(service = %self.name(), count = held.count, reason = held.reason, "prune is held");
             for candidate in &prune.candidates {

@@ -56,7 +56,6 @@ impl ServiceTask {
         self.note_kept(&plan);
         self.release_protected(&plan, &account).await;
         self.offer(&plan);
-        self.held = prune.held();
         self.preview(&account, &prune).await;
         if let Some(held) = self.held.clone() {
             for candidate in &prune.candidates {

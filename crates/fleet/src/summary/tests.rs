@@ -222,6 +222,7 @@ fn held_case() -> Case {
         objects: vec![],
         contents: vec![],
         until_applied: false,
+        earlier: Vec::new(),
     });
     Case::new(Some(held))
 }
@@ -326,6 +327,7 @@ fn a_status_never_exceeds_four_kilobytes() {
         objects: (0..50).map(|_| object(&long, SyncState::PruneHeld, Health::Current, "").object).collect(),
         contents: vec![],
         until_applied: false,
+        earlier: Vec::new(),
     });
     let status = Case::new(Some(huge)).status();
     assert!(serde_json::to_vec(&status).unwrap().len() <= MAX_STATUS_BYTES);

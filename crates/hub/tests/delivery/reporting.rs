@@ -146,6 +146,7 @@ async fn a_held_prune_is_approved_by_its_digest_for_a_day() {
         objects: vec![],
         contents: vec![],
         until_applied: false,
+        earlier: Vec::new(),
     });
     agent.say(&rig, &uid, report).await;
     let service = rig
