@@ -89,7 +89,7 @@ async fn approve_prune(args: ApproveArgs, session: &Session) -> Result<u8> {
             Some(false) => return Ok(exit::NO),
             None => {
                 let told = format!("{namespace}/{name} was not approved: standard input is not a terminal");
-                let next = format!("{{program}} approve {name} -n {namespace} --digest {}", held.digest);
+                let next = format!("{{program}} approve {name} -n {namespace} --digest {digest}");
                 return Err(Failure::usage(told).next(next));
             }
         }
