@@ -78,7 +78,9 @@ impl Superseded {
 /// The end of an attempt.
 enum Ended {
     Superseded,
-    /// In sync, or as close as possible for now. `retry`: another attempt may get further.
+    /// Deleted objects were made again, and what needs them can be applied at once.
+    Restored,
+    /// In sync, or as near as it gets for now: try again at this time.
     Settled {
         retry: bool,
     },
@@ -214,6 +216,11 @@ impl ServiceTask {
                     self.backoff.reset();
                     continue;
                 }
+                Ended::Restored => {
+                    self.backoff.reset();
+                    self.tell_overtaken(&assignment);
+                    continue;
+                }
                 Ended::Removed => {
                     // The hub removes it from the list once it has read the report.
                     if self.assignments.changed().await.is_err() {
@@ -233,10 +240,14 @@ impl ServiceTask {
             if self.steady(retry_at).await.is_break() {
                 return;
             }
-            if self.is_overtaken(&assignment) {
-                self.agent.metrics.count_apply(ApplyResult::Superseded);
-                self.report_superseded(&assignment);
-            }
+            self.tell_overtaken(&assignment);
+        }
+    }
+
+    fn tell_overtaken(&self, assignment: &Assignment) {
+        if self.is_overtaken(assignment) {
+            self.agent.metrics.count_apply(ApplyResult::Superseded);
+            self.report_superseded(assignment);
         }
     }
 

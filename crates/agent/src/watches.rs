@@ -93,8 +93,8 @@ impl WatchKey {
 pub enum Event {
     /// The present state, and the last other writer.
     Seen(LiveObject, Option<Box<Writer>>),
-    /// Deleted, or the label was removed: only a GET shows which.
-    Left,
+    /// Deleted, or the label went: only a GET tells. As it was then.
+    Left(LiveObject),
 }
 
 /// Events since the service last looked; several events of one object count as one.
@@ -442,7 +442,7 @@ impl Watches {
             && let Some(mailbox) = self.mailbox(label)
         {
             let event = match kind {
-                "DELETED" => Event::Left,
+                "DELETED" => Event::Left(live),
                 _ => Event::Seen(live, last_writer(&object["metadata"])),
             };
             mailbox.put(object_key, event);

@@ -26,7 +26,10 @@ pub struct Deletion {
     /// Number of objects that were too large to keep.
     #[serde(default, skip_serializing_if = "crate::is_zero")]
     pub lost: u32,
-    /// User who approved the deletion, if it was held. Set by the hub; agents do not know it.
+    /// The plan that was approved, where it held more than this deletion took.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub approved_plan: Option<Digest>,
+    /// Who approved it, where it was held. The hub says so; agents don't know.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approved_by: Option<String>,
     /// Result of the last request to undo the deletion.

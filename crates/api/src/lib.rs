@@ -107,8 +107,10 @@ pub const APPROVALS: &str = "farwater.dev/approvals";
 /// Annotation on a ServiceDeployment that requests the objects of its last deletion back; see
 /// [`deletion::undo_request`].
 pub const UNDO: &str = "farwater.dev/undo";
-/// Annotation on a Cluster whose agent has proven that the hub was restored from an older backup. Its value is the
-/// epoch in the `Restored` condition. It confirms that the backup is right, and deletions resume.
+/// Annotation on a ServiceDeployment that has a hook that failed run again, once: its value is the run that failed, which is of one version.
+pub const RETRY_HOOK: &str = "farwater.dev/retry-hook";
+/// Annotation on a Cluster whose agent has proven that the hub was restored from an older backup: its value, the epoch that
+/// the `Restored` condition names, confirms that the backup is right, and deletions are made again.
 pub const CONFIRM_RESTORED: &str = "farwater.dev/confirm-restored";
 /// Annotation on a Cluster that requests new keys from its agent. Any new value is a new request.
 pub const RENEW_KEYS: &str = "farwater.dev/renew-keys";

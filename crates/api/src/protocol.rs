@@ -436,8 +436,11 @@ pub struct Deployment {
     /// Request to restore the objects of a deletion; see [`undo_request`](crate::deletion::undo_request).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub undo: Option<String>,
-    /// Number of changes of the service so far. A return to earlier content is therefore a new entry, and an old report
-    /// does not apply to it.
+    /// The run of a hook that failed, which is to run again: once, and of this version. An agent that doesn't know this runs nothing again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry_hook: Option<Digest>,
+    /// How often what the service asks for has changed. What returns to an earlier content is another entry, so that a report on that
+    /// content from before says nothing of it.
     #[serde(default, skip_serializing_if = "crate::is_zero")]
     pub turn: u64,
     /// Tests that run when all is healthy. The hub needs their reports to call the version healthy; an agent without

@@ -269,7 +269,13 @@ pub struct ServiceDeploymentStatus {
     /// Time of the approval. The approval is valid for a day; then the hub removes the annotation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approved_at: Option<Time>,
-    /// User who set the current annotation `farwater.dev/override-freeze`.
+    /// Who set the annotation `farwater.dev/retry-hook` that stands.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hook_retried_by: Option<String>,
+    /// When.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hook_retried_at: Option<Time>,
+    /// Who set the annotation `farwater.dev/override-freeze` that stands.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub overridden_by: Option<String>,
     /// Time of the override. The override is valid for a day; then the hub removes the annotation.
@@ -367,6 +373,9 @@ pub struct HeldPrune {
     /// Whether the prune waits only for objects of the source that are not applied yet, and needs no approval.
     #[serde(default, skip_serializing_if = "crate::is_zero")]
     pub until_applied: bool,
+    /// Plans that held all of it and more: what was approved or proposed of one of these counts for what is left. The newest last.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub earlier: Vec<Digest>,
 }
 
 /// Objects that are deleted together with another one.

@@ -339,6 +339,8 @@ pub struct EntryInputs<'a> {
     pub hold_prune: Option<&'a str>,
     /// Id of a request to restore what a deletion took.
     pub undo: Option<&'a str>,
+    /// The run of a hook that is to run again.
+    pub retry_hook: Option<Digest>,
     pub turn: u64,
     pub tests: &'a [ServiceTest],
     pub health: &'a [HealthRuleSpec],
@@ -399,6 +401,7 @@ pub fn resolve_action(inputs: EntryInputs<'_>) -> Action {
         hold_prune: hold_prune.filter(|_| prune).map(str::to_owned),
         origin: assigned.origin.clone(),
         undo: inputs.undo.map(str::to_owned),
+        retry_hook: inputs.retry_hook,
         turn: inputs.turn,
         tests: inputs.tests.to_vec(),
         health: inputs.health.to_vec(),
@@ -509,6 +512,7 @@ mod tests {
             approved_prune: None,
             hold_prune: None,
             undo: None,
+            retry_hook: None,
             turn: 0,
             tests: &[],
             health: &[],

@@ -26,7 +26,10 @@ use crate::{
     plan::{InventoryEntry, ObjectKey, Resolved},
 };
 
-/// What is stored of a service's hooks.
+/// Retries of hooks of one version that are remembered: who tries more often has something else to mend.
+const MAX_RETRIED: usize = 100;
+
+/// What is remembered of the hooks of a service.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Record {
@@ -46,6 +49,9 @@ pub struct Record {
     /// Hooks of a deletion, stored because the source may be gone by the time of the deletion.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub farewell: Vec<ResolvedHook>,
+    /// Runs of this version that failed and were begun again, each once.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub retried: Vec<Digest>,
 }
 
 /// One hook that has begun.
@@ -158,6 +164,7 @@ impl Record {
                 runs: vec![],
                 former: vec![],
                 farewell: vec![],
+                retried: vec![],
             };
         };
 
@@ -176,6 +183,7 @@ impl Record {
             runs: Vec::new(),
             former,
             farewell: last.farewell,
+            retried: Vec::new(),
         }
     }
 
@@ -188,11 +196,26 @@ impl Record {
             let of_deletion = |hook: &&ResolvedHook| hook.steps.iter().any(|step| is_of_deletion(step.phase));
             record.farewell = resolved.hooks.iter().filter(of_deletion).cloned().collect();
         }
+        if let Some(run) = deployment.retry_hook {
+            record.retry(run);
+        }
         record
     }
 
-    /// Removes and returns the runs of earlier versions that end now: those that still run, and those that the version
-    /// no longer states.
+    /// Has a hook begin again whose run failed. A run is retried once: the next one has another id, which nobody has named before. Of a
+    /// version that was in place, and of a deletion, none is.
+    fn retry(&mut self, run: Digest) {
+        let may_begin = |phase| !is_of_deletion(phase) && (!self.complete || phase == HookPhase::Test);
+        let is_retried = |it: &mut Run| it.id == run && it.state == HookState::Failed && may_begin(it.phase);
+        if self.retried.len() < MAX_RETRIED
+            && let Some(retried) = self.runs.extract_if(.., is_retried).next()
+        {
+            self.retried.push(run);
+            self.former.extend(Some(retried).filter(|run| !run.removed));
+        }
+    }
+
+    /// Takes out the earlier versions' runs that end or are removed now: what still runs, and what no version states any more.
     pub fn take_departing(&mut self, deployment: &Deployment, resolved: &Resolved) -> Vec<Run> {
         let departs = |run: &mut Run| {
             let key = run.key();
@@ -221,6 +244,7 @@ impl Record {
                 adopted: false,
                 doomed: false,
                 done: false,
+                incomplete: false,
                 overruled: Vec::new(),
             });
         }
@@ -229,7 +253,11 @@ impl Record {
 
     /// Identifies one run of one hook.
     pub fn id(&self, hook: &ResolvedHook, phase: HookPhase) -> Digest {
-        Digest::of(format!("{}\n{}\n{phase}\n{}\n{}", self.version, self.number, hook.object, hook.hash))
+        let first = Digest::of(format!("{}\n{}\n{phase}\n{}\n{}", self.version, self.number, hook.object, hook.hash));
+        let after = |run: Digest| Digest::of(format!("{run}\nretry"));
+        std::iter::successors(Some(first), |run| self.retried.contains(run).then(|| after(*run)))
+            .last()
+            .unwrap_or(first)
     }
 
     pub fn find(&self, hook: &ResolvedHook, phase: HookPhase) -> Option<&Run> {

@@ -32,12 +32,12 @@ pub use crate::ownership::ObjectKey;
 use crate::{
     origin::Origin,
     ownership::proven_owner,
-    prune::{self, ApprovedPrune, Candidate, Generated, Guards, HoldReason, PrunePlan, Purpose},
+    prune::{self, ApprovedPrune, Candidate, Generated, Guards, HeldSet, HoldReason, PrunePlan, Purpose},
     transfer::Transfers,
 };
 use options::{Guard, Protection};
 pub use reasons::{Forget, Keep, Left, Refusal, Skip, SkipReason, Wait, Writer};
-pub use resolve::{Resolved, ResolvedObject, Scopes, Terms, check_ceiling, fold_string_data, resolve, stage_of};
+pub use resolve::{Again, Resolved, ResolvedObject, Scopes, Terms, check_ceiling, fold_string_data, resolve, stage_of};
 
 /// Rendered manifests of one folder of a bundle.
 #[derive(Clone, Debug)]
@@ -98,7 +98,10 @@ pub struct InventoryEntry {
     /// A Job that was observed complete and that its time to live may delete: it counts as done, also when it is gone.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub done: bool,
-    /// See [`differences::overruled`]. Stored, because an unchanged object gives no answer to compare again.
+    /// A Job that has failed, or that others deleted before it was complete: where it is missing it has not gone by its time to live.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub incomplete: bool,
+    /// See [`differences::overruled`]. Kept because nothing tells it again while the object stays as it is.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub overruled: Vec<String>,
 }
@@ -114,6 +117,8 @@ pub struct Inventory {
     pub origin: Option<Origin>,
     /// The approved prune that was last begun.
     pub approved: Option<ApprovedPrune>,
+    /// What waits for an approval.
+    pub held: Option<HeldSet>,
 }
 
 impl Inventory {
@@ -121,8 +126,9 @@ impl Inventory {
     pub fn state_again(&mut self, key: &ObjectKey) {
         let Some(entry) = self.entries.get_mut(key) else { return };
         entry.doomed = false;
-        if let (Some(approved), Some(uid)) = (&mut self.approved, &entry.uid) {
-            approved.uids.remove(uid);
+        let Some(uid) = &entry.uid else { return };
+        for uids in self.approved.iter_mut().map(|it| &mut it.uids).chain(self.held.iter_mut().map(|it| &mut it.uids)) {
+            uids.remove(uid);
         }
     }
 
@@ -173,6 +179,8 @@ pub struct LiveObject {
     pub protection: Box<Protection>,
     /// The wave that its annotations name. 0: they name none, or none that can be read.
     pub wave: i32,
+    /// A Job that its controller has called complete.
+    pub completed: bool,
 }
 
 /// A deletion in progress, and what it waits for.
@@ -357,6 +365,7 @@ pub fn plan(input: &PlanInput<'_>) -> Plan {
         unapplied: skipped.iter().filter(|s| s.reason.is_unapplied()).count(),
         approved: input.approved_prune,
         begun: input.inventory.approved.as_ref(),
+        was_held: input.inventory.held.as_ref(),
         held: &held,
     };
     Plan {
@@ -391,6 +400,7 @@ pub fn plan_removal(
         unapplied: 0,
         approved: approved_prune,
         begun: inventory.approved.as_ref(),
+        was_held: inventory.held.as_ref(),
         held: &[],
     };
     Plan {
@@ -431,9 +441,7 @@ fn judge(input: &PlanInput<'_>, object: &ResolvedObject) -> Judgement {
     };
     let live = match input.live.get(&key) {
         Some(Live::Present(live)) => live,
-        Some(Live::Absent) if entry.is_some_and(|e| e.done && e.hash == Some(object.hash)) => {
-            return Judgement::Unchanged;
-        }
+        Some(Live::Absent) if entry.is_some_and(|entry| has_run(object, entry)) => return Judgement::Unchanged,
         Some(Live::Absent) if entry.is_some_and(|e| e.uid.is_some() && e.hash == Some(object.hash)) => {
             return match judge_drift(input, object, &key) {
                 None => change(Cause::Restore, false, None),
@@ -497,7 +505,13 @@ fn judge(input: &PlanInput<'_>, object: &ResolvedObject) -> Judgement {
     }
 }
 
-/// The judgement for an object that others changed or deleted, if its drift is not to be corrected.
+/// Whether a Job that is missing has run: its manifest has it go by itself, which nobody needs to have seen. Made again it would run again.
+fn has_run(object: &ResolvedObject, entry: &InventoryEntry) -> bool {
+    let may_have_gone = object.goes_by_itself && entry.uid.is_some() && !entry.incomplete;
+    entry.hash == Some(object.hash) && (entry.done || may_have_gone)
+}
+
+/// What is done about an object that others changed or deleted, where that is not to correct it.
 fn judge_drift(input: &PlanInput<'_>, object: &ResolvedObject, key: &ObjectKey) -> Option<Judgement> {
     match object.options.drift {
         DriftMode::Ignore => Some(Judgement::Unchanged),
@@ -581,6 +595,7 @@ fn sort_leaving<'a>(
             uid: object.uid.clone(),
             wave: object.wave,
             confirm: *guard == Guard::Confirm,
+            waits: false,
         };
         let ours = object.owner.as_deref().and_then(|a| proven_owner(a, key)) == Some(service_uid);
         if entry.uid.as_ref().is_some_and(|uid| *uid != object.uid) {
@@ -624,13 +639,15 @@ fn keep_holders(leaving: &mut Leaving, staying: &Staying<'_>) {
         let held = protected.iter().find(|held| waves::holds(key, held));
         held.map(|held| Keep::Holds(held.clone())).or_else(|| find_stated(key, staying))
     };
-    for list in [&mut leaving.doomed, &mut leaving.candidates] {
-        list.retain(|candidate| {
+    for (list, is_decided) in [(&mut leaving.doomed, true), (&mut leaving.candidates, false)] {
+        list.retain_mut(|candidate| {
             let key = ObjectKey::from(&candidate.object);
             let kept = keep(&key);
-            let goes = kept.is_none();
+            // It goes too, which whoever approves the set is shown.
+            candidate.waits = !is_decided && matches!(kept, Some(Keep::HoldsLeaving(_)));
+            let is_of_set = kept.is_none() || candidate.waits;
             leaving.kept.extend(kept.map(|keep| (key, keep)));
-            goes
+            is_of_set
         });
     }
 }

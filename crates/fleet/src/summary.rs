@@ -47,6 +47,7 @@ const MAX_STALE_BYTES: usize = 256;
 const MAX_UNHEALTHY: usize = 5;
 const MAX_UNHEALTHY_MESSAGE_BYTES: usize = 256;
 const MAX_HELD_OBJECTS: usize = 10;
+const MAX_HELD_EARLIER: usize = 3;
 const MAX_HELD_CONTENTS: usize = 3;
 const MAX_HELD_KINDS: usize = 8;
 
@@ -108,6 +109,8 @@ pub fn summarize(inputs: Inputs<'_>) -> ServiceDeploymentStatus {
         suspended_by: inputs.previous.suspended_by.clone(),
         approved_by: inputs.previous.approved_by.clone(),
         approved_at: inputs.previous.approved_at.clone(),
+        hook_retried_by: inputs.previous.hook_retried_by.clone(),
+        hook_retried_at: inputs.previous.hook_retried_at.clone(),
         overridden_by: inputs.previous.overridden_by.clone(),
         overridden_at: inputs.previous.overridden_at.clone(),
         prune_proposed_by: inputs.previous.prune_proposed_by.clone(),
@@ -131,6 +134,7 @@ pub fn summarize(inputs: Inputs<'_>) -> ServiceDeploymentStatus {
         status.unhealthy = first_unhealthy(&report.objects);
         status.held_prune = report.held_prune.clone().map(|mut held| {
             held.objects.truncate(MAX_HELD_OBJECTS);
+            held.earlier.truncate(MAX_HELD_EARLIER);
             held.contents.truncate(MAX_HELD_CONTENTS);
             held.contents.iter_mut().for_each(|contents| contents.counts.truncate(MAX_HELD_KINDS));
             held.reason = cut(&held.reason, MAX_UNHEALTHY_MESSAGE_BYTES);
@@ -159,7 +163,8 @@ fn sign_deletion(inputs: &Inputs<'_>, deletion: Deletion) -> Deletion {
         Action::Remove { approved_prune, .. } => *approved_prune,
         Action::Hold { .. } | Action::Unreadable(_) => None,
     };
-    let approver = inputs.previous.approved_by.as_ref().filter(|_| approved == Some(deletion.digest));
+    let is_its = |plan: Digest| plan == deletion.digest || Some(plan) == deletion.approved_plan;
+    let approver = inputs.previous.approved_by.as_ref().filter(|_| approved.is_some_and(is_its));
     let approved_by = known.and_then(|known| known.approved_by.clone()).or_else(|| approver.cloned());
     Deletion { approved_by, ..deletion }
 }

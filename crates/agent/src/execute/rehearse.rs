@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::{
     Executor,
     replace::{explain_kept, forbids},
-    send::{explain_absence, explain_refusal, explain_uncompared, from_bytes},
+    send::{explain_absence, explain_immutable, explain_refusal, explain_uncompared, from_bytes},
 };
 use crate::{
     judge::judge,
@@ -89,7 +89,10 @@ impl Executor<'_> {
         };
         match written {
             Ok((planned, note)) => Rehearsed::Done { live: live.map(Box::new), planned: Box::new(planned), note },
-            Err(error) if *error.fault() == Fault::Immutable && change.recreate.is_some() => {
+            Err(error) if *error.fault() == Fault::Immutable => {
+                if change.recreate.is_none() {
+                    return Rehearsed::Refused(explain_immutable(&error, change, object));
+                }
                 let why = error.to_string();
                 match live.as_ref().and_then(|live| forbids(&live_object(live))) {
                     Some(keep) => Rehearsed::Refused(explain_kept(&why, &keep)),

@@ -57,10 +57,13 @@ impl Executor<'_> {
         if let Err(error) = sent {
             sent = self.write_around(&path, (change, object), error, false).await;
         }
-        if let (Err(error), Some(uid)) = (&sent, &change.recreate)
+        if let Err(error) = &sent
             && *error.fault() == Fault::Immutable
         {
-            return self.try_replacement(&path, uid, error).await;
+            return match &change.recreate {
+                Some(uid) => self.try_replacement(&path, uid, error).await,
+                None => Tried::Ended(Applied::Refused(explain_immutable(error, change, object))),
+            };
         }
         Tried::Ended(self.conclude(&path, object, sent).await)
     }
@@ -226,7 +229,15 @@ pub(super) fn explain_uncompared(error: &ApiError) -> String {
     format!("compare with what exists: {error}")
 }
 
-/// `live`: the object that the change was for, if it was read.
+/// Of an object that can't be changed and may not be made anew.
+pub(super) fn explain_immutable(error: &ApiError, change: &Change, object: &ResolvedObject) -> String {
+    match object.options.offer_recreation(&object.object).filter(|_| !change.cause.is_adoption()) {
+        Some(offer) => format!("{error}; {offer}"),
+        None => error.to_string(),
+    }
+}
+
+/// `live`: the object that it was to change, where it was read.
 pub(super) fn explain_refusal(error: &ApiError, live: Option<&Value>) -> String {
     match error.fault() {
         Fault::FieldConflicts(conflicts) => format!("others own fields of it: {}", add_time(conflicts, live)),

@@ -11,13 +11,14 @@ use farwater_api::{
     apply_options::DriftMode,
     objects::{Health, ObjectRef, Outcome, SyncState},
     protocol::{Deployment, ServiceAccount},
+    service_deployment::HeldPrune,
 };
 use farwater_fleet::{
     plan::{
         Cause, Change, GroupVersionKind, InventoryEntry, Keep, ObjectKey, Plan, Resolved, SkipReason, Stage, baseline,
         hold_reasons, options::ObjectOptions,
     },
-    prune::{self, ApprovedPrune, Candidate, Generated, Guards, HoldReason, PrunePlan, Purpose, Verdict},
+    prune::{self, ApprovedPrune, Candidate, Generated, Guards, HeldSet, HoldReason, PrunePlan, Purpose, Verdict},
 };
 use tokio::time::Instant;
 
@@ -96,8 +97,8 @@ impl ServiceTask {
             }
         }
         match self.undo(deployment).await {
-            Ok(true) => {}
-            Ok(false) => return Ended::Superseded,
+            Ok(None) => {}
+            Ok(Some(ended)) => return ended,
             Err(Stopped(message)) => {
                 tracing::warn!(service = %self.name(), error = message, "can't undo");
                 self.set_outcome(digest, Outcome::Failed, message);
@@ -232,10 +233,10 @@ impl ServiceTask {
         let leaving = if self.barrier.is_none() { plan.prune.candidates.clone() } else { Vec::new() };
         let generated = resolved.generated();
         let prune = prune::decide(leaving, &self.guards(deployment, resolved, plan, &results, (&held, &generated)));
-        if !self.prune(&executor, plan, &prune, deployment.approved_prune, Purpose::Sync).await? {
+        if !self.prune(&executor, plan, &prune, Purpose::Sync).await? {
             return Ok(false);
         }
-
+        self.note_held(&prune);
         self.record_leaving(plan, &prune, resolved, deployment);
         // A deleted object no longer keeps objects of other services.
         self.announce(resolved.stated_keys(), false);
@@ -264,6 +265,7 @@ impl ServiceTask {
                 adopted: change.cause.is_adoption(),
                 doomed: false,
                 done: false,
+                incomplete: false,
                 overruled: Vec::new(),
             });
             // The source may state its kind in another version now.
@@ -325,6 +327,7 @@ impl ServiceTask {
             unapplied: skipped + failed,
             approved: deployment.approved_prune,
             begun: self.stored.inventory.approved.as_ref(),
+            was_held: self.stored.inventory.held.as_ref(),
             held,
         }
     }
@@ -336,13 +339,12 @@ impl ServiceTask {
         executor: &Executor<'_>,
         plan: &Plan,
         prune: &PrunePlan,
-        approved: Option<Digest>,
         purpose: Purpose,
     ) -> Result<bool, Stopped> {
         let mut deletes = plan.doomed.clone();
         if prune.verdict == Verdict::Delete {
-            if approved == Some(prune.digest) {
-                self.stored.inventory.approved = Some(ApprovedPrune::of(prune));
+            if let Some(approved) = ApprovedPrune::of(prune) {
+                self.stored.inventory.approved = Some(approved);
             }
             let newer = self.until_superseded();
             tokio::select! {
@@ -350,12 +352,16 @@ impl ServiceTask {
                 () = newer => return Ok(false),
                 kept = self.keep_states(executor.account, prune) => kept?,
             }
-            for candidate in &prune.candidates {
+            if let Some(deletion) = &mut self.stored.deletion {
+                deletion.approved_plan = prune.approved.filter(|approved| *approved != prune.digest);
+            }
+            let going = prune.going();
+            for candidate in &going {
                 if let Some(entry) = self.stored.inventory.entries.get_mut(&ObjectKey::from(&candidate.object)) {
                     entry.doomed = true;
                 }
             }
-            deletes.extend(prune.candidates.iter().cloned());
+            deletes.extend(going);
         }
 
         if deletes.is_empty() {
@@ -399,15 +405,22 @@ impl ServiceTask {
             self.save_inventory().await?;
             return Ok(false);
         }
-        let is_held = matches!(prune.verdict, Verdict::Hold(_));
-        if !is_held && results.values().all(|deleted| matches!(deleted, Deleted::Gone)) {
+        let is_open = matches!(prune.verdict, Verdict::Hold(_)) || prune.candidates.iter().any(|it| it.waits);
+        if !is_open && results.values().all(|deleted| matches!(deleted, Deleted::Gone)) {
             self.stored.inventory.approved = None;
         }
         Ok(true)
     }
 
-    /// If a newer version interrupted the deletion, that version judges the rest. The same version completes what it
-    /// has begun.
+    /// Before anybody is shown what waits for an approval.
+    pub(super) fn note_held(&mut self, prune: &PrunePlan) {
+        let inventory = &mut self.stored.inventory;
+        inventory.held = HeldSet::after(inventory.held.take(), prune);
+        let earlier = inventory.held.as_ref().map(HeldSet::earlier).unwrap_or_default();
+        self.held = prune.held().map(|held| HeldPrune { earlier, ..held });
+    }
+
+    /// What a newer version has kept from being deleted is judged by that one. The same version finishes what it has begun.
     fn spare(&mut self, deletes: &[Candidate]) {
         let attempted = self.attempted.as_ref().map(|(digest, ..)| *digest);
         if attempted == Some(self.assignments.borrow().digest) {

@@ -19,7 +19,7 @@ use farwater_fleet::{
 use futures::{StreamExt as _, stream};
 use tokio::time::Instant;
 
-use super::{ServiceTask, Superseded, basis::Stopped};
+use super::{Ended, ServiceTask, Superseded, basis::Stopped};
 use crate::{
     hub::chain,
     kinds::Served,
@@ -48,7 +48,7 @@ impl ServiceTask {
 
     /// Stores the last states of deleted objects, and records the deletion. The caller saves the inventory.
     pub(super) async fn keep_states(&mut self, account: &ServiceAccount, prune: &PrunePlan) -> Result<(), Stopped> {
-        let kept = self.tombstones().keep(account, prune.digest, &prune.candidates, Series::Deleted).await;
+        let kept = self.tombstones().keep(account, prune.digest, &prune.going(), Series::Deleted).await;
         self.stored.deletion = Some(kept.map_err(|error| Stopped(format!("nothing is pruned: {}", chain(&error))))?);
         let kubernetes = self.agent.kubernetes.clone();
         tokio::spawn(async move { tombstones::collect(&kubernetes).await });
@@ -66,13 +66,13 @@ impl ServiceTask {
         }
     }
 
-    /// Answers a request once: what was restored, what could not be, and why. False: superseded.
-    pub(super) async fn undo(&mut self, deployment: &Deployment) -> Result<bool, Stopped> {
-        let Some(request) = &deployment.undo else { return Ok(true) };
-        let Some(deletion) = self.stored.deletion.clone() else { return Ok(true) };
+    /// Answers a request once: what it restored, what it could not, and why. None: the attempt goes on.
+    pub(super) async fn undo(&mut self, deployment: &Deployment) -> Result<Option<Ended>, Stopped> {
+        let Some(request) = &deployment.undo else { return Ok(None) };
+        let Some(deletion) = self.stored.deletion.clone() else { return Ok(None) };
         let is_answered = deletion.undone.as_ref().is_some_and(|undone| undone.request == *request);
         if is_answered || requested_deletion(request) != Some(deletion.digest) {
-            return Ok(true);
+            return Ok(None);
         }
         let loaded = self.tombstones().load(deletion.digest).await.map_err(|error| Stopped(chain(&error)))?;
         let mut undone = Undone { request: request.clone(), restored: 0, failed: 0, failures: Vec::new() };
@@ -82,7 +82,7 @@ impl ServiceTask {
                 let mut results = begun.map(|begun| begun.results).unwrap_or_default();
                 if !self.restore(states, deployment, &mut results).await {
                     self.undoing = Some(Undoing { request: request.clone(), results });
-                    return Ok(false);
+                    return Ok(Some(Ended::Superseded));
                 }
                 for (object, result) in results {
                     match result {
@@ -100,11 +100,12 @@ impl ServiceTask {
             }
         }
         tracing::info!(service = %self.name(), restored = undone.restored, failed = undone.failed, "undone");
+        let has_restored = undone.restored > 0;
         if let Some(deletion) = &mut self.stored.deletion {
             deletion.undone = Some(undone);
         }
         self.save_inventory().await?;
-        Ok(true)
+        Ok(has_restored.then_some(Ended::Restored))
     }
 
     /// Restores in the order of a sync, so that dependencies come first. Adds the result of each object that is not in

@@ -1,19 +1,20 @@
 //! Inputs from public bug reports of other tools, which once went wrong here too.
 
 use farwater_api::{
+    deletion::undo_request,
     hooks::{HookPhase, HookState},
-    objects::Outcome,
+    objects::{Outcome, ServiceReport},
 };
 use farwater_testkit::wait_for;
 use kube::{
     Api,
-    api::{DynamicObject, Patch, PatchParams},
+    api::{DeleteParams, DynamicObject, Patch, PatchParams},
 };
 use serde_json::{Value, json};
 
 use crate::support::{
     PATIENCE, Service, api, config_map, config_maps, gone, object, outcome,
-    pods::{end_job, jobs},
+    pods::{end_job, jobs, uid_of},
     report,
     world::world,
 };
@@ -76,6 +77,31 @@ async fn a_namespace_that_leaves_the_source_stays_while_the_source_states_what_i
     let entry = world.hub.set(service.with(&world.hub, &[("b.yaml", &elsewhere)]).entry());
     let held = report(&world.hub, &entry, |r| r.held_prune.is_some()).await.held_prune.unwrap();
     assert!(held.reason.contains(&format!("Namespace {place} is of a protected kind")), "{}", held.reason);
+}
+
+/// The same report: what was undone is of use at once.
+#[tokio::test]
+async fn what_waits_for_what_an_undo_brings_back_is_applied_with_it() {
+    let world = world().await;
+    let map = config_map("a", "1");
+    let account = "apiVersion: v1\nkind: ServiceAccount\nmetadata: {name: runner}\n";
+    let pod = "apiVersion: v1
+kind: Pod
+metadata: {name: needs-it}
+spec: {schedulerName: nobody, serviceAccountName: runner, containers: [{name: main, image: x}]}
+";
+    let service = world.applied("regained", &[("a.yaml", &map), ("b.yaml", account)]).await;
+    let entry = world.hub.set(service.with(&world.hub, &[("a.yaml", &map)]).entry());
+    let deletion = outcome(&world.hub, &entry, Outcome::Applied).await.deletion.unwrap();
+    // Refused as long as the account is missing.
+    let mut next = service.with(&world.hub, &[("a.yaml", &map), ("pod.yaml", pod)]);
+    next.deployment.undo = Some(undo_request(&deletion.digest, "1"));
+    let entry = world.hub.set(next.entry());
+    outcome(&world.hub, &entry, Outcome::Applied).await;
+    let reports = world.hub.history(next.uid()).into_iter().filter(|report| report.entry == entry.digest());
+    let is_undone = |report: &ServiceReport| report.deletion.as_ref().is_some_and(|deletion| deletion.undone.is_some());
+    let after: Vec<ServiceReport> = reports.filter(is_undone).collect();
+    assert!(!after.is_empty() && after.iter().all(|report| report.outcome == Outcome::Applied), "{after:#?}");
 }
 
 /// kustomize#1806, flux2#3378.
@@ -152,20 +178,38 @@ async fn a_job_that_is_complete_and_goes_by_its_time_to_live_is_done() {
     let place = world.hub.place("done");
     let job = "apiVersion: batch/v1
 kind: Job
-metadata: {name: once}
+metadata: {name: once, annotations: {note: '1'}}
 spec:
-  ttlSecondsAfterFinished: 3
+  ttlSecondsAfterFinished: 0
   template: {spec: {schedulerName: nobody, restartPolicy: Never, containers: [{name: main, image: x}]}}
 ";
     let service = Service::new(&world.hub, "done", &[("a.yaml", &config_map("a", "1")), ("job.yaml", job)]);
-    world.hub.set(service.entry());
+    let entry = world.hub.set(service.entry());
     let client = world.client().await;
+    // One that others delete while it runs is made again.
+    let jobs = jobs(&client, &place);
+    let first = uid_of(&jobs, "once").await;
+    outcome(&world.hub, &entry, Outcome::Applied).await;
+    let note = |value: &str| json!({"metadata": {"annotations": {"note": value}}});
+    jobs.patch("once", &PatchParams::default(), &Patch::Merge(note("2"))).await.unwrap();
+    let seen = wait_for("the watch to tell of it", PATIENCE, || async {
+        let annotations = jobs.get("once").await?.metadata.annotations.unwrap_or_default();
+        Ok((annotations.get("note").map(String::as_str) == Some("1")).then_some(()))
+    });
+    seen.await.unwrap();
+    jobs.delete("once", &DeleteParams::background()).await.unwrap();
+    let other = wait_for("another run", PATIENCE, || async {
+        Ok(jobs.get_opt("once").await?.filter(|job| job.metadata.uid.as_ref() != Some(&first)))
+    });
+    other.await.unwrap();
     end_job(&client, &place, "once", 0).await;
-    gone(&jobs(&client, &place), "once").await;
-    // A newer version makes the agent look at all objects.
+    gone(&jobs, "once").await;
+    // A newer version has all objects looked at.
     let next = service.with(&world.hub, &[("a.yaml", &config_map("a", "2")), ("job.yaml", job)]);
     let entry = world.hub.set(next.entry());
     let said = outcome(&world.hub, &entry, Outcome::Applied).await;
-    assert_eq!(object(&said, "Job", "once").message, "completed, and gone by its ttlSecondsAfterFinished");
-    assert!(jobs(&client, &place).get_opt("once").await.unwrap().is_none());
+    // Whether anybody has read it before it went depends on the moment.
+    let told = &object(&said, "Job", "once").message;
+    assert!(told.contains("gone by its ttlSecondsAfterFinished"), "{told}");
+    assert!(jobs.get_opt("once").await.unwrap().is_none());
 }

@@ -72,7 +72,7 @@ async fn what_can_not_be_changed_is_made_anew_where_that_is_allowed() {
     assert_ne!(uid(&maps, "free").await, before);
     value(&maps, "free", "2").await;
     let message = &object(&failed, "ConfigMap", "fixed").message;
-    assert!(message.contains("immutable"), "{message}");
+    assert!(message.contains("annotate it in the source with farwater.dev/immutable: Recreate"), "{message}");
     value(&maps, "fixed", "1").await;
     // Somebody has protected the live object.
     let message = &object(&failed, "ConfigMap", "kept").message;

@@ -27,7 +27,9 @@ pub struct Sides<'a> {
     pub source: &'a Value,
     /// The last sent manifest, if known.
     pub applied: Option<&'a Value>,
-    /// For a Secret: how its values are shown.
+    /// The manifest of another render of the same files.
+    pub again: Option<&'a Value>,
+    /// Of a Secret: how its values are shown.
     pub redact: Option<Redact<'a>>,
     /// For an object that may contain secret values: which, and how they are shown.
     pub veiled: Option<Veiled<'a>>,
@@ -61,16 +63,16 @@ pub fn compare(sides: Sides<'_>, room: &mut usize) -> Compared {
     // either.
     let blind = sides.applied.is_none() && sides.veiled.is_some_and(|veiled| veiled.veil.hides(sides.source));
     let (redact, veiled, knows) = (sides.redact, sides.veiled, sides.applied.is_some());
-    let mut walk = Walk { redact, veiled, blind, knows, room, out: Compared::default() };
-
+    let compares = sides.again.is_some();
+    let mut walk = Walk { redact, veiled, blind, knows, compares, room, out: Compared::default() };
     let (mut live, mut planned) = (sides.live.clone(), sides.planned.clone());
     walk.out.hidden += take_kept(&mut live);
     take_kept(&mut planned);
     let marks = take_marks(&mut live);
     walk.out.marked = marks != take_marks(&mut planned);
     walk.out.hidden += u32::from(walk.out.marked);
-    let (mut source, mut applied) = (sides.source.clone(), sides.applied.cloned());
-    for manifest in [Some(&mut source), applied.as_mut()].into_iter().flatten() {
+    let (mut source, mut applied, mut again) = (sides.source.clone(), sides.applied.cloned(), sides.again.cloned());
+    for manifest in [Some(&mut source), applied.as_mut(), again.as_mut()].into_iter().flatten() {
         take_marks(manifest);
     }
 
@@ -79,6 +81,7 @@ pub fn compare(sides: Sides<'_>, room: &mut usize) -> Compared {
         planned: Some(&planned),
         source: Some(&source),
         applied: applied.as_ref(),
+        again: again.as_ref(),
         owned: ours.map(|entry| &entry["fieldsV1"]),
     };
     walk.visit("", at, false);
@@ -126,7 +129,8 @@ struct At<'a> {
     planned: Option<&'a Value>,
     source: Option<&'a Value>,
     applied: Option<&'a Value>,
-    /// Entry of the fields that we own, in the format FieldsV1.
+    again: Option<&'a Value>,
+    /// Of the fields that we own, in the format FieldsV1.
     owned: Option<&'a Value>,
 }
 
@@ -138,6 +142,7 @@ impl<'a> At<'a> {
             planned: down(self.planned),
             source: down(self.source),
             applied: down(self.applied),
+            again: down(self.again),
             owned,
         }
     }
@@ -193,6 +198,8 @@ struct Walk<'a> {
     blind: bool,
     /// The last applied manifest is known.
     knows: bool,
+    /// What another render makes is known.
+    compares: bool,
     room: &'a mut usize,
     out: Compared,
 }
@@ -250,7 +257,14 @@ impl Walk<'_> {
         let same: Vec<_> = live.iter().filter(|value| planned.contains(value)).collect();
         if same != planned.iter().filter(|value| live.contains(value)).collect::<Vec<_>>() {
             let (live, planned) = (Value::from(live), Value::from(planned));
-            let order = At { live: Some(&live), planned: Some(&planned), source: None, applied: None, owned: None };
+            let order = At {
+                live: Some(&live),
+                planned: Some(&planned),
+                source: None,
+                applied: None,
+                again: None,
+                owned: None,
+            };
             self.note(&format!("{path} (order)"), order, hides);
         }
     }
@@ -270,7 +284,8 @@ impl Walk<'_> {
         shorten(&mut texts);
         let [live, planned, applied] = texts;
         let path = crate::conditions::cut(path, MAX_SHOWN_VALUE);
-        let field = FieldChange { path, live, planned, applied, origin: self.origin(at, hides) };
+        let made_up = self.compares && at.source != at.again;
+        let field = FieldChange { path, live, planned, applied, origin: self.origin(at, hides), made_up };
         let lengths = [&field.live, &field.planned, &field.applied].map(|text| text.as_ref().map_or(0, String::len));
         // Allows for the JSON names of the field's members.
         let bytes = field.path.len() + lengths.iter().sum::<usize>() + 80;

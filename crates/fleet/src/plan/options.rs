@@ -73,6 +73,13 @@ impl ObjectOptions {
     pub fn ignores(&self) -> bool {
         !self.ignore.is_empty() || !self.ignore_managers.is_empty()
     }
+
+    /// What to write so that an object of the service is made anew whose change is refused as impossible. None: that is written already.
+    pub fn offer_recreation(&self, object: &ObjectRef) -> Option<String> {
+        let loss = if holds_others(object) { "; its data and the objects that it holds can go with it" } else { "" };
+        let offer = format!("to have it deleted and made anew, annotate it in the source with {IMMUTABLE}: Recreate");
+        (!self.recreate).then(|| offer + loss)
+    }
 }
 
 /// An annotation with an invalid value.

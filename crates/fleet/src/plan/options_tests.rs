@@ -241,3 +241,17 @@ fn protection_is_read_from_the_live_object_and_a_typing_error_protects() {
     // Farwater's annotation on the live object overrides all others.
     assert!(!check(json!({"farwater.dev/prune": "enabled", "helm.sh/resource-policy": "keep"}), "", ""));
 }
+
+#[test]
+fn what_is_refused_as_immutable_may_be_made_anew_by_a_line_that_is_told() {
+    let offer = |kind: &str, annotations: Value| {
+        let group = if kind == "ConfigMap" { "" } else { "apps" };
+        let options = read_options(&manifest(annotations), &object(group, kind), &ApplyOptions::default()).unwrap();
+        options.offer_recreation(&object(group, kind))
+    };
+    let told = "to have it deleted and made anew, annotate it in the source with farwater.dev/immutable: Recreate";
+    assert_eq!(offer("ConfigMap", json!({})).as_deref(), Some(told));
+    let with_loss = format!("{told}; its data and the objects that it holds can go with it");
+    assert_eq!(offer("StatefulSet", json!({})), Some(with_loss));
+    assert_eq!(offer("StatefulSet", json!({"farwater.dev/immutable": "Recreate"})), None);
+}

@@ -1,6 +1,6 @@
 //! From manifests to the exact objects to send: scope, namespace, ownership marks, ceilings, order.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use farwater_api::{
@@ -17,6 +17,7 @@ use super::{
     waves,
 };
 use crate::{
+    health::has_time_to_live,
     ownership::{owner_annotation, service_label},
     prune::{Generated, generated},
 };
@@ -41,8 +42,10 @@ pub struct Resolved {
     pub reads_cluster: bool,
     /// Whether a chart or another renderer was given whether this is the first version.
     pub sees_occasion: bool,
-    /// Every name that the source states, also of skipped objects. If a kind's scope is unknown, both names that the
-    /// object could have.
+    /// The same files rendered once more, where charts make values up.
+    pub again: Option<Again>,
+    /// Every name that the source states, also of skipped objects; where a kind's scope is unknown, both that it could
+    /// have.
     stated: Vec<ObjectKey>,
     count: usize,
 }
@@ -67,6 +70,31 @@ impl Resolved {
     }
 }
 
+/// Manifests of another render of the same files. What differs is made up: a password, a certificate, a name.
+#[derive(Clone, Debug)]
+pub struct Again {
+    bodies: BTreeMap<ObjectKey, Vec<u8>>,
+    hooks: BTreeSet<ObjectKey>,
+}
+
+impl Again {
+    pub fn of(resolved: Resolved) -> Self {
+        let hooks = resolved.hooks.iter().map(ResolvedHook::key).collect();
+        let bodies = resolved.objects.into_iter().map(|object| (object.key(), object.body)).collect();
+        Self { bodies, hooks }
+    }
+
+    /// As it was stated the other time.
+    pub fn body(&self, key: &ObjectKey) -> Option<&[u8]> {
+        self.bodies.get(key).map(Vec::as_slice)
+    }
+
+    /// Whether an object or a hook has a name that it had not the other time.
+    pub fn names_otherwise(&self, key: &ObjectKey) -> bool {
+        !self.bodies.contains_key(key) && !self.hooks.contains(key)
+    }
+}
+
 #[derive(Clone, Debug)]
 pub struct ResolvedObject {
     pub object: ObjectRef,
@@ -80,6 +108,8 @@ pub struct ResolvedObject {
     pub options: ObjectOptions,
     /// Objects of the same source that must be applied first: its namespace, its definition.
     pub needs: Vec<ObjectKey>,
+    /// A Job that the cluster deletes some time after its end.
+    pub goes_by_itself: bool,
 }
 
 impl ResolvedObject {
@@ -114,6 +144,7 @@ pub fn resolve(mut render: Render, service_uid: &str, terms: Terms<'_>, served: 
         veil: Veil::default(),
         reads_cluster: false,
         sees_occasion: false,
+        again: None,
         stated: Vec::new(),
         count: render.objects.len(),
     };
@@ -176,6 +207,7 @@ pub fn resolve(mut render: Render, service_uid: &str, terms: Terms<'_>, served: 
             wave: at,
             stage: stage_of(&object),
             options,
+            goes_by_itself: has_time_to_live(&manifest),
             body: serde_json::to_vec(&manifest).expect("a manifest is plain JSON"),
             object,
             needs,
