@@ -77,7 +77,7 @@ impl ObjectOptions {
     /// What to write so that an object of the service is made anew whose change is refused as impossible. None: that is written already.
     pub fn offer_recreation(&self, object: &ObjectRef) -> Option<String> {
         let loss = if holds_others(object) { "; its data and the objects that it holds can go with it" } else { "" };
-        let offer = format!("to have it deleted and made anew, annotate it in the source with {IMMUTABLE}: Recreate");
+        let offer = format!("to have it deleted and recreated, annotate it in the source with {IMMUTABLE}: Recreate");
         (!self.recreate).then(|| offer + loss)
     }
 }

@@ -249,7 +249,7 @@ fn what_is_refused_as_immutable_may_be_made_anew_by_a_line_that_is_told() {
         let options = read_options(&manifest(annotations), &object(group, kind), &ApplyOptions::default()).unwrap();
         options.offer_recreation(&object(group, kind))
     };
-    let told = "to have it deleted and made anew, annotate it in the source with farwater.dev/immutable: Recreate";
+    let told = "to have it deleted and recreated, annotate it in the source with farwater.dev/immutable: Recreate";
     assert_eq!(offer("ConfigMap", json!({})).as_deref(), Some(told));
     let with_loss = format!("{told}; its data and the objects that it holds can go with it");
     assert_eq!(offer("StatefulSet", json!({})), Some(with_loss));
