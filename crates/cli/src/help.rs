@@ -16,7 +16,7 @@ const GROUPS: [(&str, &[&str]); 4] = [
         "Change",
         &["rollout", "rollback", "pipeline", "approve", "suspend", "resume", "freeze", "unfreeze", "undo", "delete"],
     ),
-    ("Administer", &["hub", "admin", "notify", "completion", "help"]),
+    ("Administer", &["hub", "admin", "tenant", "notify", "completion", "help"]),
 ];
 
 /// Of clap, which prints the commands of its own template as one list.

@@ -7,9 +7,11 @@ mod agent;
 mod hub;
 mod objects;
 pub mod rules;
+mod tenant;
 
 pub use agent::{Agent, Limits, Mounts};
 pub use hub::{Database, Exposure, Hub, Tls};
+pub use tenant::Tenant;
 
 /// Names that other programs look for.
 pub mod names {
