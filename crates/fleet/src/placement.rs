@@ -86,6 +86,11 @@ pub fn check(request: Request<'_>, grants: &[NamedGrant]) -> Result<Ceiling, Den
     Err(refusal.expect("a list that is not empty gave an answer or a refusal"))
 }
 
+/// Whether a tenant may deploy to a cluster with these labels at all; what from, and where to in it, [`check`] says.
+pub fn is_granted(namespace: &str, cluster_labels: &BTreeMap<String, String>, grants: &[NamedGrant]) -> bool {
+    namespace == ADMIN_NAMESPACE || !grants_on(namespace, cluster_labels, grants).is_empty()
+}
+
 /// The grants that let a tenant deploy to a cluster with these labels, by name.
 pub fn grants_on<'a>(
     namespace: &str,
