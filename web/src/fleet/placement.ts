@@ -1,7 +1,7 @@
 import { type Cluster, keyOf, type Service } from "../api/kinds";
 
 /** The administrators' namespace, whose clusters every namespace can name. */
-const ADMIN_NAMESPACE = "farwater-admin";
+export const ADMIN_NAMESPACE = "farwater-admin";
 
 export interface Place {
   /** `namespace/name`, or the bare name where the cluster can't be read. */
