@@ -17,6 +17,7 @@ pub mod deletion;
 pub mod digest;
 pub mod digest_report;
 pub mod git_repository;
+pub mod granted_cluster;
 pub mod health_rule;
 pub mod helm_repository;
 pub mod history;

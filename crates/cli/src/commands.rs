@@ -26,6 +26,7 @@ pub mod resume;
 pub mod rollback;
 pub mod rollout;
 pub mod suspend;
+pub mod tenant;
 pub mod tree;
 pub mod undo;
 pub mod version;

@@ -155,6 +155,14 @@ impl Session {
             Some(namespace) => Api::namespaced(self.client.clone(), namespace),
             None => Api::all(self.client.clone()),
         };
+        self.list_in(&api).await
+    }
+
+    /// Every object of a kind, page by page.
+    pub async fn list_in<K>(&self, api: &Api<K>) -> Result<Vec<K>>
+    where
+        K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
+    {
         let attempt = format!("list {}", K::plural(&()));
         let mut parameters = ListParams::default().limit(PAGE);
         let mut objects = Vec::new();

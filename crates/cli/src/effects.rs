@@ -18,6 +18,10 @@ pub const EFFECTS: &[(&str, Effect)] = &[
     ("cluster age-key", Effect::Reads),
     ("cluster leave", Effect::Writes(&["Cluster, deleted; with --context, the agent's objects in that cluster"])),
     (
+        "tenant prepare",
+        Effect::Cluster("with --apply: the Namespaces, ServiceAccounts and RoleBindings that it prints otherwise"),
+    ),
+    (
         "deploy",
         Effect::Writes(&[
             "GitRepository `spec.url`, `spec.ref`, `spec.secretRef`; made if none has the same",

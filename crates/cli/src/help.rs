@@ -16,7 +16,7 @@ const GROUPS: [(&str, &[&str]); 4] = [
         "Change",
         &["rollout", "rollback", "pipeline", "approve", "suspend", "resume", "freeze", "unfreeze", "undo", "delete"],
     ),
-    ("Administer", &["hub", "admin", "notify", "completion", "help"]),
+    ("Administer", &["hub", "admin", "tenant", "notify", "completion", "help"]),
 ];
 
 /// Clap's template without its list of commands, which can't have groups.

@@ -84,7 +84,21 @@ pub fn ours() -> Vec<Kind> {
     ]
 }
 
-/// The kind of Farwater with this name or short name.
+/// The clusters that a tenant may deploy to, as the tenant sees them.
+pub fn granted_clusters() -> Kind {
+    Kind {
+        group: GROUP.to_owned(),
+        version: VERSION.to_owned(),
+        plural: "grantedclusters".to_owned(),
+        singular: "grantedcluster".to_owned(),
+        kind: "GrantedCluster".to_owned(),
+        short: Vec::new(),
+        categories: Vec::new(),
+        namespaced: true,
+    }
+}
+
+/// One of our kinds, by a name or a short name.
 pub fn find(word: &str) -> Option<Kind> {
     ours().into_iter().find(|kind| kind.answers_to(word))
 }

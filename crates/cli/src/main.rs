@@ -32,8 +32,8 @@ use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use crate::{
     commands::{
         admin, approve, cluster, completion, convert, delete, deploy, doctor, explain, freeze, get, history, hooks,
-        hub, impact, install, login, notify, objects, pipeline, plan, render, resume, rollback, rollout, suspend, tree,
-        undo, version, wait, why,
+        hub, impact, install, login, notify, objects, pipeline, plan, render, resume, rollback, rollout, suspend,
+        tenant, tree, undo, version, wait, why,
     },
     connection::{ConnectArgs, Session},
     failure::{Failure, Result},
@@ -75,6 +75,8 @@ enum Ask {
     Login(login::LoginArgs),
     /// Joins clusters to the hub and removes them.
     Cluster(cluster::ClusterArgs),
+    /// Prepares clusters for a tenant's services.
+    Tenant(tenant::TenantArgs),
     /// Deploys a folder of a Git repository to a cluster.
     Deploy(deploy::DeployArgs),
     /// Lists resources of the hub.
@@ -186,6 +188,7 @@ async fn ask(asked: Ask, connect: &ConnectArgs, program: Program) -> Result<u8> 
         Ask::Install(args) => install::run(args, connect).await,
         Ask::Login(args) => login::run(args, program).await,
         Ask::Cluster(args) => cluster::run(args, connect, program).await,
+        Ask::Tenant(args) => tenant::run(args, connect, program).await,
         Ask::Deploy(args) => deploy::run(args, connect, program).await,
         Ask::Get(args) => get::run(args, &open().await?).await,
         Ask::Delete(args) => delete::run(args, &open().await?).await,

@@ -3,6 +3,7 @@
 use std::{
     fmt,
     path::Path,
+    slice,
     time::{Duration, Instant},
 };
 
@@ -112,8 +113,29 @@ impl Target {
         Ok(())
     }
 
-    /// Checks before the first object is deleted: the user must have all rights, and no object may belong to somebody
-    /// else.
+    /// Whether all of them may be made and changed; whose they are is the caller's to judge.
+    pub async fn require_writable(&self, objects: &[Value]) -> Result<()> {
+        self.require(of_objects(objects, &["get", "patch", "create"])).await
+    }
+
+    /// Makes or changes one object, and what that changed. With `dry_run` nothing is kept of it.
+    pub async fn apply_one(&self, object: &Value, dry_run: bool) -> Result<Applied> {
+        let place = Place::of(object);
+        let Some(before) = self.find(object).await? else {
+            // A server's dry run refuses an object whose namespace is made in the same run.
+            if !dry_run {
+                self.apply(slice::from_ref(object)).await?;
+            }
+            return Ok(Applied::Made);
+        };
+        let parameters = PatchParams { dry_run, ..PatchParams::apply(MANAGER).force() };
+        let patched = self.api(&place).patch(&place.name, &parameters, &Patch::Apply(object)).await;
+        let after = patched.map_err(|error| self.failure(&format!("apply {place}"), &error))?;
+        let content = |object: &DynamicObject| (object.metadata.labels.clone(), object.data.clone());
+        Ok(if content(&before) == content(&after) { Applied::Unchanged } else { Applied::Changed })
+    }
+
+    /// Before the first of them is deleted: whether all of them may be, and none is somebody else's.
     pub async fn prepare_delete(&self, objects: &[Value]) -> Result<()> {
         self.require(of_objects(objects, &["get", "delete"])).await?;
         self.check_owners(objects).await
@@ -276,7 +298,20 @@ fn no_context(name: &str, known: &[String]) -> Failure {
     }
 }
 
-/// Where an object is: its resource type, namespace and name.
+/// What an apply has changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Applied {
+    Made,
+    Changed,
+    Unchanged,
+}
+
+/// As people name an object: `ServiceAccount team-a/farwater`.
+pub fn describe(object: &Value) -> String {
+    Place::of(object).to_string()
+}
+
+/// Where an object is, by its type and name.
 struct Place {
     resource: ApiResource,
     namespace: Option<String>,

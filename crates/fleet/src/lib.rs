@@ -24,6 +24,7 @@ pub mod ownership;
 pub mod parameters;
 pub mod placement;
 pub mod plan;
+pub mod preparation;
 pub mod promotion;
 pub mod proposals;
 pub mod prune;

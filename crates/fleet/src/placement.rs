@@ -31,16 +31,28 @@ pub struct Request<'a> {
 pub enum Denied {
     #[error("no ClusterGrant lets namespace {namespace} deploy to cluster {cluster}")]
     NoGrant { namespace: String, cluster: String },
-    #[error("ClusterGrant {grant} does not allow source {source_url}")]
-    Source { grant: String, source_url: String },
-    #[error("ClusterGrant {grant} does not allow target namespace {target}")]
-    TargetNamespace { grant: String, target: String },
+    #[error("ClusterGrant {grant} does not allow source {source_url}; it allows {}", some_of(.allowed))]
+    Source { grant: String, source_url: String, allowed: Vec<String> },
+    #[error("ClusterGrant {grant} does not allow target namespace {target}; it allows {}", some_of(.allowed))]
+    TargetNamespace { grant: String, target: String, allowed: Vec<String> },
     #[error(
         "target namespace {AGENT_NAMESPACE} is the agent's own; only the administrators' namespace may deploy to it"
     )]
     AgentNamespace,
     #[error("ClusterGrant {grant} names no usable service account: {name:?} is not NAME or NAMESPACE/NAME")]
     ServiceAccount { grant: String, name: String },
+}
+
+/// Patterns that a refusal lists; a grant may have thousands.
+const TOLD: usize = 5;
+
+/// As a refusal says what is allowed.
+pub(crate) fn some_of(patterns: &[String]) -> String {
+    match patterns {
+        [] => "none".to_owned(),
+        _ if patterns.len() <= TOLD => patterns.join(", "),
+        _ => format!("{} and {} more", patterns[..TOLD].join(", "), patterns.len() - TOLD),
+    }
 }
 
 /// One grant with its name.
@@ -55,8 +67,7 @@ pub fn check(request: Request<'_>, grants: &[NamedGrant]) -> Result<Ceiling, Den
     if request.namespace == ADMIN_NAMESPACE {
         return Ok(administrators_ceiling());
     }
-    let mut applicable: Vec<&NamedGrant> = grants.iter().filter(|(_, grant)| applies(&request, grant)).collect();
-    applicable.sort_by(|a, b| a.0.cmp(&b.0));
+    let applicable = grants_on(request.namespace, request.cluster_labels, grants);
     if applicable.is_empty() {
         return Err(Denied::NoGrant { namespace: request.namespace.to_owned(), cluster: request.cluster.to_owned() });
     }
@@ -75,23 +86,46 @@ pub fn check(request: Request<'_>, grants: &[NamedGrant]) -> Result<Ceiling, Den
     Err(refusal.expect("a list that is not empty gave an answer or a refusal"))
 }
 
-fn applies(request: &Request<'_>, grant: &ClusterGrantSpec) -> bool {
-    grant.verbs.contains(&GrantVerb::Deploy)
-        && grant.namespaces.iter().any(|namespace| namespace == request.namespace)
-        && selects(&grant.cluster_selector, request.cluster_labels)
+/// Whether a tenant may deploy to a cluster with these labels at all; what from, and where to in it, [`check`] says.
+pub fn is_granted(namespace: &str, cluster_labels: &BTreeMap<String, String>, grants: &[NamedGrant]) -> bool {
+    namespace == ADMIN_NAMESPACE || !grants_on(namespace, cluster_labels, grants).is_empty()
+}
+
+/// The grants that let a tenant deploy to a cluster with these labels, by name.
+pub fn grants_on<'a>(
+    namespace: &str,
+    cluster_labels: &BTreeMap<String, String>,
+    grants: &'a [NamedGrant],
+) -> Vec<&'a NamedGrant> {
+    let applies = |grant: &ClusterGrantSpec| {
+        grant.verbs.contains(&GrantVerb::Deploy)
+            && grant.namespaces.iter().any(|granted| granted == namespace)
+            && selects(&grant.cluster_selector, cluster_labels)
+    };
+    let mut applicable: Vec<&NamedGrant> = grants.iter().filter(|(_, grant)| applies(grant)).collect();
+    applicable.sort_by(|a, b| a.0.cmp(&b.0));
+    applicable
 }
 
 fn check_grant(request: &Request<'_>, name: &str, grant: &ClusterGrantSpec) -> Result<Ceiling, Denied> {
     if let Some(allowed) = &grant.allowed_sources {
         let denied = |source: &&String| !allowed.iter().any(|prefix| allows_source(prefix, source));
         if let Some(source) = request.sources.iter().find(denied) {
-            return Err(Denied::Source { grant: name.to_owned(), source_url: source.clone() });
+            return Err(Denied::Source {
+                grant: name.to_owned(),
+                source_url: source.clone(),
+                allowed: allowed.clone(),
+            });
         }
     }
     if let Some(allowed) = &grant.target_namespaces
         && !allowed.iter().any(|pattern| allows_namespace(pattern, request.target_namespace))
     {
-        return Err(Denied::TargetNamespace { grant: name.to_owned(), target: request.target_namespace.to_owned() });
+        return Err(Denied::TargetNamespace {
+            grant: name.to_owned(),
+            target: request.target_namespace.to_owned(),
+            allowed: allowed.clone(),
+        });
     }
     let service_account = service_account(&grant.service_account_name, request.target_namespace)
         .ok_or_else(|| Denied::ServiceAccount { grant: name.to_owned(), name: grant.service_account_name.clone() })?;
@@ -146,7 +180,8 @@ fn lower_authority(url: &str) -> String {
     format!("{}{}", url[..end].to_ascii_lowercase(), &url[end..])
 }
 
-fn allows_namespace(pattern: &str, namespace: &str) -> bool {
+/// Whether a pattern of `targetNamespaces` matches a namespace.
+pub(crate) fn allows_namespace(pattern: &str, namespace: &str) -> bool {
     match pattern.strip_suffix('*') {
         Some(prefix) => namespace.starts_with(prefix),
         None => pattern == namespace,
@@ -260,13 +295,19 @@ mod tests {
         check_case("team-a", "prod", own, "a-web", "a-web/deployer");
         check_case("team-a", "prod", own, "shared", "shared/deployer");
         check_case("team-a", "test", "https://elsewhere.example/x", "any", "tenants/team-a");
-        check_case("team-a", "prod", own, "b-web", "ClusterGrant b-wide does not allow target namespace b-web");
+        check_case(
+            "team-a",
+            "prod",
+            own,
+            "b-web",
+            "ClusterGrant b-wide does not allow target namespace b-web; it allows a-*, shared",
+        );
         check_case(
             "team-a",
             "prod",
             "https://git.example.com/team-ab",
             "a-web",
-            "ClusterGrant b-wide does not allow source https://git.example.com/team-ab",
+            "ClusterGrant b-wide does not allow source https://git.example.com/team-ab; it allows https://git.example.com/team-a",
         );
         let two = format!("{own} oci://registry.example.com/charts/web");
         check_case(
@@ -274,7 +315,7 @@ mod tests {
             "prod",
             &two,
             "a-web",
-            "ClusterGrant b-wide does not allow source oci://registry.example.com/charts/web",
+            "ClusterGrant b-wide does not allow source oci://registry.example.com/charts/web; it allows https://git.example.com/team-a",
         );
         check_case("team-c", "prod", own, "x", "no ClusterGrant lets namespace team-c deploy to cluster east");
     }

@@ -21,6 +21,7 @@ mod discovery;
 mod documents;
 mod expire_events;
 mod garbage;
+mod granted_clusters;
 mod impact;
 mod intake;
 mod kinds;
@@ -151,10 +152,10 @@ async fn dispatch(call: Call, turn: Turn, method: &Method, body: Bytes) -> Resul
     }
 
     if !call.kind.stored {
-        return if *method == Method::POST && call.info.name.is_empty() {
-            reviews::create(&call, body).await
-        } else {
-            Err(not_allowed())
+        return match (call.info.verb.as_str(), call.kind.is_listed()) {
+            ("list", true) => granted_clusters::list(&call).await,
+            (_, false) if *method == Method::POST && call.info.name.is_empty() => reviews::create(&call, body).await,
+            _ => Err(not_allowed()),
         };
     }
 

@@ -7,9 +7,11 @@ mod agent;
 mod hub;
 mod objects;
 pub mod rules;
+mod tenant;
 
 pub use agent::{Agent, Limits, Mounts};
 pub use hub::{Database, Exposure, Hub, Tls};
+pub use tenant::Tenant;
 
 /// Names of objects that other programs look up.
 pub mod names {

@@ -38,6 +38,13 @@ pub const AGENT_IN_CLUSTER: &[Rule] = &[
     },
     Rule {
         groups: &[""],
+        resources: &["serviceaccounts"],
+        names: &[],
+        verbs: &["get"],
+        why: "tell a service whose account is missing from one whose account lacks rights",
+    },
+    Rule {
+        groups: &[""],
         resources: &["namespaces"],
         names: &[],
         verbs: &["get"],

@@ -29,7 +29,8 @@ export interface Resource<Spec = unknown, Status = unknown> {
   status?: Status;
 }
 
-export type Cluster = Resource<ClusterSpec, ClusterStatus>;
+/** `granted`: it may not be read, and only its name and whether it is ready are known. */
+export type Cluster = Resource<ClusterSpec, ClusterStatus> & { granted?: true };
 export type Service = Resource<ServiceDeploymentSpec, ServiceDeploymentStatus>;
 export type ServiceSet = Resource<ServiceSetSpec, ServiceSetStatus>;
 

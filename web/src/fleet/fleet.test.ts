@@ -3,6 +3,7 @@ import { describe, expect, it } from "vitest";
 import type { Condition } from "../api/generated";
 import type { Cluster, Service } from "../api/kinds";
 import { homeNamespace, isNamespace } from "../session";
+import { withGranted } from "./granted";
 import { count, judgeCluster, judgeObject, judgeService } from "./health";
 import { place } from "./placement";
 import { age, approveCommand, cliCommand, plain, sentence, shortRevision } from "./text";
@@ -124,4 +125,23 @@ it("finds the home namespace of a service account", () => {
   expect(homeNamespace("admin")).toBeUndefined();
   expect(isNamespace("team-a")).toBe(true);
   expect(isNamespace("../farwater-admin")).toBe(false);
+});
+
+describe("clusters of a tenant", () => {
+  it("are those that may be read and those that are granted", () => {
+    const granted = (name: string, ready: string) => ({
+      metadata: { name, namespace: "team-a", uid: name, resourceVersion: "" },
+      spec: { clusterRef: { name, namespace: "farwater-admin" } },
+      status: { ready, connected: true },
+    });
+    const known = withGranted([cluster("team-a", "own")], [granted("east", "True"), granted("west", "False"), granted("new", "Unknown")]);
+    const told = known.map((one) => [one.metadata.namespace, one.metadata.name, judgeCluster(one).word]);
+    expect(told).toEqual([
+      ["team-a", "own", "never joined"],
+      ["farwater-admin", "east", "ready"],
+      ["farwater-admin", "west", "not ready"],
+      ["farwater-admin", "new", "not ready"],
+    ]);
+    expect(place(known, [service("web")]).find((one) => one.key === "farwater-admin/east")?.services).toHaveLength(1);
+  });
 });

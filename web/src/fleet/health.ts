@@ -46,6 +46,9 @@ export function judgeCluster(cluster: Cluster): Verdict {
     if (cluster.spec.suspend) return { state: "held", word: "suspended", message: "Changes to this cluster are held." };
     return { state: "healthy", word: "ready", message };
   }
+  if (cluster.granted) {
+    return { state: ready?.status === "False" ? "failed" : "unknown", word: "not ready", message };
+  }
   if (!cluster.status?.agentVersion && !cluster.status?.lastHeardTime) {
     return { state: "unknown", word: "never joined", message };
   }

@@ -1,7 +1,7 @@
 import { type Cluster, keyOf, type Service } from "../api/kinds";
 
 /** The admin namespace. Services of every namespace can refer to its clusters. */
-const ADMIN_NAMESPACE = "farwater-admin";
+export const ADMIN_NAMESPACE = "farwater-admin";
 
 export interface Place {
   /** `namespace/name`, or the bare name if the cluster can't be read. */

@@ -1,12 +1,19 @@
 import type { Collection } from "../api/collection";
 import type { Cluster } from "../api/kinds";
 import { judgeCluster, judgeService } from "../fleet/health";
-import type { Place } from "../fleet/placement";
+import { ADMIN_NAMESPACE, type Place } from "../fleet/placement";
 import { age, plain, sentence } from "../fleet/text";
 import { useNow } from "./hooks";
 import { Mark } from "./mark";
 
-export function ClusterTable({ collection, places }: { collection: Collection<Cluster>; places: Place[] }) {
+interface Props {
+  collection: Collection<Cluster>;
+  places: Place[];
+  /** The only namespace that is shown. */
+  tenant: string | undefined;
+}
+
+export function ClusterTable({ collection, places, tenant }: Props) {
   const now = useNow(1000);
   const known = places.filter((place) => place.cluster);
   return (
@@ -14,9 +21,7 @@ export function ClusterTable({ collection, places }: { collection: Collection<Cl
       <h2 id="clusters-title">Clusters</h2>
       {collection.phase === "loading" && <p className="empty">Loading clusters…</p>}
       {collection.phase !== "loading" && collection.phase !== "refused" && known.length === 0 && (
-        <p className="empty">
-          No clusters yet. <code>farwater cluster join NAME</code> prints the command that joins one.
-        </p>
+        <Empty tenant={tenant} />
       )}
       {known.length > 0 && (
         <div className="scroll">
@@ -41,6 +46,17 @@ export function ClusterTable({ collection, places }: { collection: Collection<Cl
   );
 }
 
+function Empty({ tenant }: { tenant: string | undefined }) {
+  if (tenant && tenant !== ADMIN_NAMESPACE) {
+    return <p className="empty">No ClusterGrant lets namespace {tenant} deploy to a cluster. An administrator of the hub makes one.</p>;
+  }
+  return (
+    <p className="empty">
+      No cluster has been made. <code>farwater cluster join NAME</code> prints the command that joins one.
+    </p>
+  );
+}
+
 function Row({ cluster, healthy, total, now }: { cluster: Cluster; healthy: number; total: number; now: number }) {
   const verdict = judgeCluster(cluster);
   const heard = cluster.status?.lastHeardTime;
@@ -60,9 +76,15 @@ function Row({ cluster, healthy, total, now }: { cluster: Cluster; healthy: numb
       </td>
       <td data-label="Kubernetes">{plain(cluster.status?.kubernetesVersion) || "–"}</td>
       <td data-label="Agent">{plain(cluster.status?.agentVersion) || "–"}</td>
-      <td className="nowrap" data-label="Last heard" title={heard}>{heard ? `${age(heard, now)} ago` : "never"}</td>
+      <td className="nowrap" data-label="Last heard" title={heard}>{lastHeard(cluster, now)}</td>
     </tr>
   );
+}
+
+function lastHeard(cluster: Cluster, now: number): string {
+  const heard = cluster.status?.lastHeardTime;
+  if (heard) return `${age(heard, now)} ago`;
+  return cluster.granted ? "–" : "never";
 }
 
 export function Bar({ part, whole }: { part: number; whole: number }) {

@@ -3,16 +3,18 @@ import { useCallback, useEffect, useMemo, useRef } from "react";
 import { Client, FARWATER } from "../api/client";
 import type { Collection } from "../api/collection";
 import { Feed } from "../api/feed";
+import { Reading } from "../api/reading";
 import type { Cluster, Namespace, Resource, Service, ServiceSet, Source } from "../api/kinds";
 import { attention, type Notice } from "../fleet/attention";
+import { type GrantedCluster, withGranted } from "../fleet/granted";
 import { judgeCluster, judgeService, type State } from "../fleet/health";
-import { place } from "../fleet/placement";
+import { ADMIN_NAMESPACE, place } from "../fleet/placement";
 import { plain, sentence } from "../fleet/text";
 import type { Session } from "../session";
 import { Brand } from "./brand";
 import { ClusterTable } from "./cluster-table";
 import { FleetMap } from "./fleet-map";
-import { go, useAddress, useFeed } from "./hooks";
+import { go, useAddress, useFeed, useReading } from "./hooks";
 import { useKeyboard } from "./keyboard";
 import { Mark } from "./mark";
 import { Pill } from "./pill";
@@ -55,9 +57,11 @@ export function Dashboard({ session, onChange, onLeave }: Props) {
     if (set || row) left.current = set;
   }, [set, sets.items]);
 
-  const places = useMemo(() => place(clusters.items.values(), services.items.values()), [clusters.items, services.items]);
+  const { value: granted } = useReading(useGranted(client, session.namespace), "");
+  const known = useMemo(() => withGranted(clusters.items.values(), granted ?? []), [clusters.items, granted]);
+  const places = useMemo(() => place(known, services.items.values()), [known, services.items]);
   const verdicts = useMemo(() => [...services.items.values()].map(judgeService), [services.items]);
-  const clusterVerdicts = useMemo(() => [...clusters.items.values()].map(judgeCluster), [clusters.items]);
+  const clusterVerdicts = useMemo(() => known.map(judgeCluster), [known]);
   const notices = useMemo(() => {
     const sources = [git, helm, oci].flatMap(({ items }) => [...items.values()]);
     return attention(namespaces.items.values(), sources, services.items.values());
@@ -105,7 +109,7 @@ export function Dashboard({ session, onChange, onLeave }: Props) {
             <Notices notices={notices} onFilter={setState} />
             <FleetMap places={places} loading={clusters.phase === "loading" || services.phase === "loading"} onOpen={reveal} />
             <SetTable collection={sets} />
-            <ClusterTable collection={clusters} places={places} />
+            <ClusterTable collection={clusters} places={places} tenant={session.namespace} />
             <ServiceTable
               collection={services}
               places={places}
@@ -137,6 +141,18 @@ export function Dashboard({ session, onChange, onLeave }: Props) {
 
 export function rowId(key: string): string {
   return `service-${key}`;
+}
+
+/** The clusters that a namespace may deploy to; the administrators' may read all Clusters. */
+function useGranted(client: Client, namespace: string | undefined): Reading<GrantedCluster[]> {
+  return useMemo(
+    () =>
+      new Reading(async (signal) => {
+        if (!namespace || namespace === ADMIN_NAMESPACE) return [];
+        return (await client.list<GrantedCluster>(`${FARWATER}/namespaces/${namespace}/grantedclusters`, signal)).items;
+      }),
+    [client, namespace],
+  );
 }
 
 function useFeeds(session: Session, onLeave: (reason: string) => void) {

@@ -179,7 +179,11 @@ impl ServiceTask {
         if let Some(namespace) = &plan.create_namespace
             && let Err(error) = executor.create_namespace(namespace).await
         {
-            blocked = Some((namespace.as_str(), error.to_string()));
+            let remedy = match error.is_forbidden() {
+                true => format!("; {} makes it", basis.preparation(namespace)),
+                false => String::new(),
+            };
+            blocked = Some((namespace.as_str(), format!("{error}{remedy}")));
         }
 
         let objects: Objects<'_> = resolved.objects.iter().map(|o| (o.key(), o)).collect();

@@ -6,7 +6,10 @@ use std::{
     sync::Arc,
 };
 
-use farwater_api::protocol::{Deployment, ServiceAccount, ServiceIdentity};
+use farwater_api::{
+    ADMIN_NAMESPACE,
+    protocol::{Deployment, ServiceAccount, ServiceIdentity},
+};
 use farwater_fleet::{
     hooks::{Occasion, Record, version_of},
     origin::Origin,
@@ -25,7 +28,7 @@ use crate::{
     execute::Executor,
     handed::Handed,
     hub::chain,
-    kubernetes::ApiError,
+    kubernetes::{ApiError, escape},
     lookup::{Lookup, Query},
     render::{ClusterAsker, kept::key_of},
     sealed::Access,
@@ -241,7 +244,30 @@ impl Basis<'_> {
         }
         let asked: BTreeSet<ObjectKey> = queries.iter().map(|q| q.key.clone()).collect();
         queries.extend(of_inventory(inventory).filter(|q| !live.contains_key(&q.key) && !asked.contains(&q.key)));
-        live.extend(self.lookup(account).run(queries).await);
+        let mut found = self.lookup(account).run(queries).await;
+        self.explain_refusals(account, &resolved.target_namespace, &mut found).await;
+        live.extend(found);
+    }
+
+    /// What the API server says of an account that may do nothing is the same whether it lacks rights or does not exist.
+    async fn explain_refusals(&self, account: &ServiceAccount, target: &str, found: &mut BTreeMap<ObjectKey, Live>) {
+        let is_refused = |live: &&mut Live| matches!(live, Live::Forbidden(message) if is_of_authorizer(message));
+        if !found.values_mut().any(|live| is_refused(&live)) {
+            return;
+        }
+        let ServiceAccount { namespace, name } = account;
+        let path = format!("/api/v1/namespaces/{}/serviceaccounts/{}", escape(namespace), escape(name));
+        // An agent that was installed before it had this right leaves the API server's words.
+        let answer = self.agent.kubernetes.get(None, &path, true).await;
+        if !answer.is_err_and(|error| error.is_not_found()) {
+            return;
+        }
+        let (cluster, remedy) = (&self.agent.identity().cluster.name, self.preparation(target));
+        let message =
+            format!("ServiceAccount {namespace}/{name} does not exist in cluster {cluster}; {remedy} makes it");
+        for live in found.values_mut().filter(is_refused) {
+            *live = Live::Forbidden(message.clone());
+        }
     }
 
     /// Looks up everything that was applied.
@@ -294,8 +320,20 @@ impl Basis<'_> {
         })
     }
 
-    /// Whether the target namespace exists. Read as the agent itself, because a tenant's account need not be allowed to
-    /// read namespaces, and it only learns about its own. Read only if something may have to be created in it.
+    /// The administrator's command that makes account and namespace for services of this tenant.
+    pub(super) fn preparation(&self, target: &str) -> String {
+        match self.service.namespace.as_str() {
+            ADMIN_NAMESPACE => {
+                format!("`farwater cluster join {} --context CONTEXT`", self.agent.identity().cluster.name)
+            }
+            tenant => {
+                format!("`farwater tenant prepare {tenant} --target-namespace {target} --apply --context CONTEXT`")
+            }
+        }
+    }
+
+    /// Asked as the agent itself: a tenant's account need not be allowed to read namespaces, and all that it learns is
+    /// that its own target exists. Only where something may have to be created in it.
     async fn target_namespace_exists(&self, deployment: &Deployment, known: Known<'_>) -> Option<bool> {
         let lacks_something = known
             .live
@@ -305,13 +343,18 @@ impl Basis<'_> {
         if !lacks_something {
             return None;
         }
-        let path = format!("/api/v1/namespaces/{}", crate::kubernetes::escape(&deployment.target_namespace));
+        let path = format!("/api/v1/namespaces/{}", escape(&deployment.target_namespace));
         match self.agent.kubernetes.get(None, &path, true).await {
             Ok(_) => Some(true),
             Err(e) if e.is_not_found() => Some(false),
             Err(_) => None,
         }
     }
+}
+
+/// Not one of the agent's own limits.
+fn is_of_authorizer(message: &str) -> bool {
+    message.contains("is forbidden: User ")
 }
 
 fn of_inventory(inventory: &Inventory) -> impl Iterator<Item = Query> {

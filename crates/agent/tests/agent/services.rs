@@ -261,6 +261,30 @@ subjects: [{{kind: ServiceAccount, name: deployer, namespace: {place}}}]
     value(&maps, "a", "1").await;
 }
 
+/// What an API server says of an account that does not exist is what it says of one without rights.
+#[tokio::test]
+async fn an_account_that_does_not_exist_is_named_with_the_command_that_makes_it() {
+    let world = world().await;
+    let place = world.hub.place("unprepared");
+    let mut service = Service::new(&world.hub, "unprepared", &[("a.yaml", &config_map("a", "1"))]);
+    service.deployment.ceiling.service_account = ServiceAccount { namespace: place.clone(), name: "farwater".into() };
+    let entry = world.hub.set(service.entry());
+    let refused = outcome(&world.hub, &entry, Outcome::Failed).await;
+    let missing = format!("ServiceAccount {place}/farwater does not exist in cluster ");
+    let command = format!(" --target-namespace {place} --apply --context CONTEXT` makes it");
+    let message = &object(&refused, "ConfigMap", "a").message;
+    assert!(message.starts_with(&missing) && message.ends_with(&command), "{message}");
+
+    let client = world.client().await;
+    let named = |name: &str| serde_json::from_value(json!({"metadata": {"name": name}})).unwrap();
+    let namespaces = api(&client, "", "v1", "Namespace", "");
+    namespaces.create(&PostParams::default(), &named(&place)).await.unwrap();
+    let accounts = api(&client, "", "v1", "ServiceAccount", &place);
+    accounts.create(&PostParams::default(), &named("farwater")).await.unwrap();
+    let told = format!("User \\\"system:serviceaccount:{place}:farwater\\\" cannot get");
+    report(&world.hub, &entry, |report| format!("{report:?}").contains(&told)).await;
+}
+
 #[tokio::test]
 async fn the_grants_limits_are_refused_per_object() {
     let world = world().await;

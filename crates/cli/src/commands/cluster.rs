@@ -447,8 +447,8 @@ async fn uninstall(args: &LeaveArgs, namespace: &str, target: &Target, cluster: 
     Ok(())
 }
 
-/// The hub that a cluster belongs to, from its agent's identity. None: no agent has joined.
-async fn find_keeper(target: &Target) -> Result<Option<Keeper>> {
+/// Whose a cluster is, as its agent remembers it; none before that has joined.
+pub async fn find_keeper(target: &Target) -> Result<Option<Keeper>> {
     let Some(found) = target.find(&identity()).await? else { return Ok(None) };
     let content = found.data["data"][SECRET_CONTENT].as_str().and_then(|text| STANDARD.decode(text).ok());
     let keeper = content.and_then(|bytes| serde_json::from_slice(&bytes).ok());

@@ -5,6 +5,7 @@ use std::fmt;
 use farwater_api::objects::ObjectRef;
 
 use super::{ObjectKey, options::BadOption};
+use crate::placement::some_of;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Skip {
@@ -34,7 +35,10 @@ pub enum Left {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    NamespaceNotAllowed(String),
+    NamespaceNotAllowed {
+        namespace: String,
+        allowed: Vec<String>,
+    },
     KindNotAllowed,
     KindDenied,
     Duplicate {
@@ -118,7 +122,9 @@ impl fmt::Display for Left {
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NamespaceNotAllowed(namespace) => write!(f, "the grant does not allow namespace {namespace:?}"),
+            Self::NamespaceNotAllowed { namespace, allowed } => {
+                write!(f, "the grant does not allow namespace {namespace:?}; it allows {}", some_of(allowed))
+            }
             Self::KindNotAllowed => f.write_str("the grant's allowedKinds do not name this kind"),
             Self::KindDenied => f.write_str("the grant's deniedKinds name this kind"),
             Self::Duplicate { first, second } => write!(f, "stated twice: in {first} and in {second}"),

@@ -19,6 +19,7 @@ use super::{
 use crate::{
     health::has_time_to_live,
     ownership::{owner_annotation, service_label},
+    placement::allows_namespace,
     prune::{Generated, generated},
 };
 
@@ -308,11 +309,9 @@ pub fn check_ceiling(ceiling: &Ceiling, object: &ObjectRef) -> Option<Refusal> {
         _ => &object.namespace,
     };
     let allowed = ceiling.target_namespaces.as_deref()?;
-    let matches = |pattern: &String| match pattern.strip_suffix('*') {
-        Some(prefix) => namespace.starts_with(prefix),
-        None => pattern == namespace,
-    };
-    (!namespace.is_empty() && !allowed.iter().any(matches)).then(|| Refusal::NamespaceNotAllowed(namespace.clone()))
+    let is_allowed = allowed.iter().any(|pattern| allows_namespace(pattern, namespace));
+    (!namespace.is_empty() && !is_allowed)
+        .then(|| Refusal::NamespaceNotAllowed { namespace: namespace.clone(), allowed: allowed.to_vec() })
 }
 
 /// Writes `stringData` of a Secret as the API server stores it. Otherwise we would own fields under a name that no

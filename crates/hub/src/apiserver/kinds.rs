@@ -62,7 +62,7 @@ pub struct ResourceKind {
     pub namespaced: bool,
     /// Treated as a custom resource: structural validation, defaults, no strategic merge patch.
     pub ours: bool,
-    /// False: only `create` exists and nothing is kept.
+    /// False: only `create` or only `list` exists, and nothing is kept.
     pub stored: bool,
     pub verbs: &'static [&'static str],
     pub subresources: Vec<Subresource>,
@@ -104,6 +104,10 @@ impl ResourceKind {
     /// Whether objects are stored under this kind.
     pub fn is_kept(&self) -> bool {
         self.stored && self.view.is_none()
+    }
+
+    pub fn is_listed(&self) -> bool {
+        self.verbs.contains(&"list")
     }
 
     pub fn has_status(&self) -> bool {
@@ -248,7 +252,7 @@ impl Registry {
         for crd in farwater_api::custom_resource_definitions() {
             kinds.push(custom(&crd, &mut definitions));
         }
-
+        kinds.push(custom(&farwater_api::granted_cluster::definition(), &mut definitions).listed_only());
         published::add_lists(&kinds, &mut definitions);
         let kinds = kinds.into_iter().map(ResourceKind::with_managers);
         Self { kinds: kinds.collect(), definitions }
@@ -338,6 +342,15 @@ impl ResourceKind {
 
     fn verbs(mut self, verbs: &'static [&'static str]) -> Self {
         self.verbs = verbs;
+        self
+    }
+
+    /// Made when it is listed, and not stored.
+    fn listed_only(mut self) -> Self {
+        self.stored = false;
+        self.verbs = &["list"];
+        self.subresources.clear();
+        self.categories.clear();
         self
     }
 

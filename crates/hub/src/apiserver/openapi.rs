@@ -73,7 +73,7 @@ fn kinds_of_schemas(registry: &Registry, groups: &[(&str, &str)]) -> BTreeMap<St
     let mut kinds: BTreeMap<String, Vec<Value>> = BTreeMap::new();
     for kind in &registry.kinds {
         kinds.insert(kind.schema_name.clone(), vec![gvk(kind)]);
-        if kind.stored {
+        if kind.is_listed() {
             let list = gvk_of((&kind.group, &kind.version, &format!("{}List", kind.kind)));
             kinds.insert(kind.list_schema_name(), vec![list]);
         }

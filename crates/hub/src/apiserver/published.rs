@@ -81,7 +81,7 @@ pub fn complete(definitions: &mut Map<String, Value>) {
 pub fn add_lists(kinds: &[ResourceKind], definitions: &mut Map<String, Value>) {
     definitions
         .insert(PATCH.to_owned(), json!({"type": "object", "description": "A patch, in the form of its media type."}));
-    for kind in kinds.iter().filter(|kind| kind.stored) {
+    for kind in kinds.iter().filter(|kind| kind.is_listed()) {
         let of_kind = &definitions.get(&kind.schema_name).unwrap_or(&Value::Null)["properties"];
         let reference = |name: &str| json!({"$ref": format!("#/components/schemas/{name}")});
         let items = json!({"type": "array", "items": reference(&kind.schema_name), "description": "The objects."});

@@ -301,7 +301,7 @@ fn page(table: &Table) -> String {
         `elsewhere` is `admin` of another namespace, `anyone` has a token and no binding, `nobody` has no token, `root` is bound to\n\
         `cluster-admin`, and `agent` is the agent of a cluster of `team-a`. `if desired`: only what the cluster's own desired state names.\n\
         Changes are asked for with `dryRun`. An agent's `join` and `token` are open to all: the proof is in what is sent. So is that of a Git\n\
-        host's webhook at `/hook/…`, which no role makes right.\n"
+        host's webhook at `/hook/…`, which no role makes right. How a team gets its rights: [a team that deploys](tenants.md).\n"
         .to_owned();
     for (group, rows) in table {
         let _ = write!(text, "\n## {group}\n\n| | {} |\n|---|{}\n", ROLES.join(" | "), "---|".repeat(ROLES.len()));
@@ -364,5 +364,81 @@ async fn every_endpoint_is_asked_by_every_role() {
         written, text,
         "docs/access.md is not what the hub answers; read the difference, then write it with FARWATER_WRITE=1"
     );
+    world.served.stop().await;
+}
+
+/// What a user is answered, and its code.
+async fn read_as(world: &World, user: &str, path: &str) -> (StatusCode, Value) {
+    let request = Request::get(path).header("impersonate-user", user).body(Vec::new().into()).unwrap();
+    let (code, body) = send(&world.admin, request).await;
+    (code, serde_json::from_slice(&body).unwrap())
+}
+
+/// The names of the clusters that are granted to team-a, page by page.
+async fn granted(world: &World, limit: usize) -> Vec<String> {
+    let (mut names, mut next) = (Vec::new(), String::new());
+    loop {
+        let path = format!("{GRANTED}?limit={limit}&continue={next}");
+        let (code, page) = read_as(world, "view", &path).await;
+        assert_eq!(code, StatusCode::OK, "{page}");
+        let items = page["items"].as_array().unwrap();
+        assert!(items.len() <= limit, "{page}");
+        names.extend(items.iter().map(|item| item["metadata"]["name"].as_str().unwrap().to_owned()));
+        match page["metadata"]["continue"].as_str() {
+            Some(token) => token.clone_into(&mut next),
+            None => return names,
+        }
+    }
+}
+
+const GRANTED: &str = "/apis/farwater.dev/v1alpha1/namespaces/team-a/grantedclusters";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tenant_sees_the_clusters_that_are_granted_and_no_others() {
+    let world = World::start().await;
+    let ours = |kind: &str, metadata: Value, spec: Value| json!({"apiVersion": "farwater.dev/v1alpha1", "kind": kind, "metadata": metadata, "spec": spec});
+    let clusters = "/apis/farwater.dev/v1alpha1/namespaces/farwater-admin/clusters";
+    for (name, env) in [("east", "production"), ("west", "hidden-word"), ("north", "production")] {
+        let labels = json!({"env": env, "owner": "hidden-word"});
+        world.make(clusters, ours("Cluster", json!({"name": name, "labels": labels}), json!({}))).await;
+    }
+    assert!(granted(&world, 500).await.is_empty(), "without a grant there are none");
+    let grants = "/apis/farwater.dev/v1alpha1/clustergrants";
+    for (name, namespace, env) in [("a", "team-a", "production"), ("b", "team-b", "hidden-word")] {
+        let spec = json!({
+            "namespaces": [namespace], "clusterSelector": {"matchLabels": {"env": env}}, "verbs": ["deploy"],
+            "serviceAccountName": "farwater",
+        });
+        world.make(grants, ours("ClusterGrant", json!({"name": name}), spec)).await;
+    }
+
+    assert_eq!(granted(&world, 500).await, ["east", "north"]);
+    assert_eq!(granted(&world, 1).await, ["east", "north"]);
+    let (_, list) = read_as(&world, "view", GRANTED).await;
+    assert!(!list.to_string().contains("hidden-word"), "labels and other clusters stay hidden: {list}");
+    let east = &list["items"][0];
+    assert_eq!(east["spec"]["clusterRef"], json!({"name": "east", "namespace": "farwater-admin"}));
+    let ready = east["status"]["ready"].as_str().filter(|ready| *ready != "True");
+    assert_eq!(east["status"], json!({"ready": ready, "connected": false}), "nobody has joined it");
+    for selector in ["labelSelector=owner%3Dhidden-word", "fieldSelector=metadata.name%3Deast"] {
+        let (code, answer) = read_as(&world, "view", &format!("{GRANTED}?{selector}")).await;
+        assert_eq!(code, StatusCode::BAD_REQUEST, "{answer}");
+    }
+    for (user, path) in [("elsewhere", GRANTED), ("anyone", GRANTED), ("view", &GRANTED.replace("team-a", "team-b"))] {
+        let (code, answer) = read_as(&world, user, path).await;
+        assert_eq!(code, StatusCode::FORBIDDEN, "{user} {path}: {answer}");
+    }
+
+    let patch = json!({"metadata": {"labels": {"env": "hidden-word"}}}).to_string().into_bytes();
+    let moved = Request::patch(format!("{clusters}/north")).header("content-type", "application/merge-patch+json");
+    assert!(send(&world.admin, moved.body(patch.into()).unwrap()).await.0.is_success());
+    assert_eq!(
+        granted(&world, 500).await,
+        ["east"],
+        "a cluster that the grant does not select any more is gone at once"
+    );
+    let gone = Request::delete(format!("{grants}/a")).body(Vec::new().into()).unwrap();
+    assert!(send(&world.admin, gone).await.0.is_success());
+    assert!(granted(&world, 500).await.is_empty(), "a grant that is taken away shows nothing any more");
     world.served.stop().await;
 }

@@ -1,8 +1,11 @@
 //! A tenant reaches only what its grant names, with the account that its grant names.
 
 use anyhow::{Context as _, Result, ensure};
-use farwater_api::{ADMIN_NAMESPACE, ClusterGrant, GitRepository, ServiceDeployment};
-use farwater_e2e::{Fleet, condition, config_map};
+use farwater_api::{ADMIN_NAMESPACE, Cluster, ClusterGrant, GitRepository, ServiceDeployment};
+use farwater_e2e::{
+    Fleet, condition, config_map,
+    page::{Page, Shell},
+};
 use farwater_testkit::shared;
 use k8s_openapi::api::{
     core::v1::{ConfigMap, Namespace, ServiceAccount},
@@ -10,7 +13,7 @@ use k8s_openapi::api::{
 };
 use kube::{
     Api, Client,
-    api::{DeleteParams, ObjectMeta, PostParams},
+    api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
 
@@ -113,4 +116,99 @@ async fn a_tenant_is_held_to_its_grant_and_to_its_account() -> Result<()> {
     fleet
         .stays("the ConfigMap exists", &format!("{TENANT}/app"), || async { Ok(maps.get_opt("good").await?.is_some()) })
         .await
+}
+
+/// A person with a folder of their own.
+fn person(fleet: &Fleet, name: &str) -> Result<(std::path::PathBuf, Shell)> {
+    let dir = fleet.hub.dir().with_file_name(name);
+    std::fs::create_dir(&dir)?;
+    std::fs::copy(fleet.hub.dir().join("keys/ca.crt"), dir.join("ca.crt"))?;
+    let shell = Shell::new(&dir)?;
+    Ok((dir, shell))
+}
+
+/// The commands of docs/tenants.md, from a namespace of the hub to a team that rolls back and is removed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_team_deploys_as_the_page_says() -> Result<()> {
+    let plane = shared(1).await?;
+    let mut fleet = Fleet::start().await?;
+    fleet.join("east", plane).await?;
+    let label = Patch::Merge(json!({"metadata": {"labels": {"env": "production"}}}));
+    fleet.api::<Cluster>().patch("east", &PatchParams::default(), &label).await?;
+    let repository = fleet.git.create("web")?;
+    repository.commit("main", &[("app/greeting.yaml", &config_map("greeting", "one"))])?;
+    let url = fleet.git.url("web");
+    let sources = url.strip_suffix("web.git").context("the repository's address ends with its name")?;
+    let target = format!("team-a-{}", fleet.unique);
+
+    let mut page = Page::read("tenants.md")?;
+    page.replace("https://git.example.com/team-a/", sources)?;
+    page.replace("https://hub.example.com:8443", &fleet.hub.url())?;
+    page.replace("team-a-web", &target)?;
+    page.replace("--context east", "--context admin")?;
+    let (_, yaml) = page.text.split_once("```yaml\n").context("the page has no YAML")?;
+    let hub_objects = yaml.split("```").next().unwrap_or_default().replace("https://git.example.com/team-a/", sources);
+
+    let (desk, administrator) = person(&fleet, "administrator")?;
+    let administrator = administrator.with_kubeconfig(plane.kubeconfig().to_owned());
+    std::fs::write(desk.join("team-a.yaml"), hub_objects)?;
+    std::fs::write(desk.join("token"), fleet.hub.token()?)?;
+    administrator.run(&format!("farwater login {} --ca ca.crt --token-file token", fleet.hub.url()))?;
+    administrator.run(&page.next("kubectl --kubeconfig ~/.config/farwater/config apply -f team-a.yaml")?)?;
+    let printed = administrator.run(&page.next("farwater tenant prepare team-a")?)?;
+    ensure!(printed.stdout.matches("\nkind: ").count() == 3, "{}", printed.stdout);
+    ensure!(printed.stderr.contains("must exist in farwater-admin/east"), "{}", printed.stderr);
+    let prepare = page.next("farwater tenant prepare team-a")?;
+    let dry = administrator.run(&format!("{prepare} --dry-run"))?.stdout;
+    let prepared = administrator.run(&prepare)?.stdout;
+    ensure!(
+        prepared.matches("made ").count() == 3 && dry == prepared.replace("made ", "would make "),
+        "{dry}{prepared}"
+    );
+    let again = administrator.run(&prepare)?.stdout;
+    ensure!(again == prepared.replace("made ", "unchanged: "), "{again}");
+    administrator.run(&page.next("kubectl --kubeconfig ~/.config/farwater/config create token deployer")?)?;
+
+    let (folder, team) = person(&fleet, "team")?;
+    std::fs::copy(desk.join("team-a.token"), folder.join("team-a.token"))?;
+    team.run(&page.next("farwater login ")?)?;
+    let clusters = team.run(&page.next("farwater get clusters")?)?;
+    ensure!(
+        clusters.stdout.lines().any(|line| line.starts_with("east   farwater-admin   True")),
+        "{}",
+        clusters.stdout
+    );
+    ensure!(clusters.stderr.contains("ClusterGrants let namespace team-a deploy to"), "{}", clusters.stderr);
+    let deploy = page.next("farwater deploy ")?;
+    let refused = deploy.replace(&format!("--namespace {target}"), "--namespace elsewhere");
+    let refused = team.run(&format!("! {refused} 2>&1"))?.stdout;
+    ensure!(refused.contains("does not allow target namespace elsewhere; it allows team-a-*"), "{refused}");
+    let deployed = team.run(&deploy)?.stdout;
+    ensure!(deployed.ends_with("\nteam-a/web healthy\n"), "{deployed}");
+    let objects = team.run(&page.next("farwater objects web")?)?.stdout;
+    ensure!(objects.contains("greeting") && objects.contains("Current"), "{objects}");
+    let why = team.run(&page.next("farwater why web")?)?.stdout;
+    ensure!(why.starts_with("ok: web is healthy at main@sha1:"), "{why}");
+
+    let maps: Api<ConfigMap> = Api::namespaced(plane.client().await?, &target);
+    let has_value = async |value: &'static str| {
+        let map = maps.get("greeting").await?;
+        anyhow::Ok((map.data.unwrap_or_default().get("value").map(String::as_str) == Some(value)).then_some(()))
+    };
+    repository.commit("main", &[("app/greeting.yaml", &config_map("greeting", "two"))])?;
+    team.run(&page.next("farwater wait web --fetch")?)?;
+    fleet.until("what was pushed", || has_value("two")).await?;
+    let history = team.run(&page.next("farwater history web")?)?.stdout;
+    ensure!(history.lines().count() == 3, "{history}");
+    team.run(&page.next("farwater rollback web --reason")?)?;
+    fleet.until("the version before", || has_value("one")).await?;
+    team.run(&page.next("farwater rollback web --clear")?)?;
+    fleet.until("what was pushed again", || has_value("two")).await?;
+
+    administrator.run(&page.next("farwater delete team-a/web --yes --wait")?)?;
+    has_value("two").await?.context("a service that is deleted leaves its objects")?;
+    administrator.run(&page.next("farwater tenant prepare team-a")?)?;
+    administrator.run(&page.next("kubectl --kubeconfig ~/.config/farwater/config delete")?)?;
+    ensure!(page.lines.is_empty(), "not run: {:?}", page.lines);
+    Ok(())
 }

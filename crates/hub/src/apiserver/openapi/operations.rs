@@ -280,7 +280,11 @@ pub fn paths(registry: &Registry, kind: &ResourceKind, paths: &mut Map<String, V
     let root = format!("/{}", path_of(&kind.group, &kind.version));
     let (collection, place) = (collection_path(&root, kind), Place::of(kind));
     if !kind.stored {
-        paths.insert(collection, json!({"parameters": path_parameters(kind, false), "post": place.post()}));
+        let (method, operation) = match kind.is_listed() {
+            true => ("get", place.list(&kind.list_schema_name())),
+            false => ("post", place.post()),
+        };
+        paths.insert(collection, json!({"parameters": path_parameters(kind, false), method: operation}));
         return;
     }
 

@@ -1,0 +1,97 @@
+//! `grantedclusters`: the clusters that a namespace may deploy to, decided when they are listed. A tenant sees their names and whether they
+//! are well, and no labels, versions or messages: it may not read the Clusters.
+
+use std::borrow::Cow;
+
+use axum::response::Response;
+use farwater_api::{Cluster, granted_cluster::GrantedClusterStatus};
+use farwater_fleet::placement;
+use farwater_store::{Kind, ListQuery, Resource};
+use kube_core::Resource as _;
+use serde_json::{Value, json};
+
+use super::{
+    call::{Call, store_failed},
+    meta,
+    options::{Continue, ListOptions},
+    respond,
+    status::ApiError,
+};
+use crate::controllers::services::load_grants;
+
+/// Clusters in one answer, unless fewer are asked for; also how many are read at a time.
+const PAGE: usize = 500;
+
+/// `?limit=N&continue=PLACE`.
+pub async fn list(call: &Call) -> Result<Response, ApiError> {
+    let tenant = call.info.namespace.as_str();
+    if tenant.is_empty() {
+        return Err(ApiError::bad_request("granted clusters are those of one namespace: name it"));
+    }
+    // A selector that matches or doesn't would tell labels.
+    if ["labelSelector", "fieldSelector"].iter().any(|name| call.query.get(name).is_some_and(|text| !text.is_empty())) {
+        return Err(ApiError::bad_request("granted clusters take no selectors"));
+    }
+    let options = ListOptions::parse(&call.query, call.kind, false)?;
+    // All clusters may have to be looked at for a few.
+    let _turn = call.hub.list_turns.next(0).await;
+    let limit = if options.limit == 0 { PAGE } else { options.limit.min(PAGE) };
+    let (found, more, version) = find(call, tenant, options.after.as_ref().map(Continue::key), limit).await?;
+    let mut list_meta = json!({"resourceVersion": version.to_string()});
+    if let Some(last) = found.last().filter(|_| more) {
+        let place = (last.key.namespace.clone(), last.key.name.clone());
+        list_meta["continue"] = Continue::new(version, place).token().into();
+    }
+    let items = found.iter().map(|cluster| Cow::Owned(show(call, tenant, cluster)));
+    respond::list(call.kind, items, &list_meta, call.form, call.now)
+}
+
+/// Up to `limit` clusters behind `after`, whether there are more, and the version that this is true of.
+async fn find(
+    call: &Call,
+    tenant: &str,
+    mut after: Option<(String, String)>,
+    limit: usize,
+) -> Result<(Vec<Resource>, bool, u64), ApiError> {
+    let store = &call.hub.store;
+    let grants = load_grants(store).await.map_err(store_failed)?;
+    let kind = Kind::new(&Cluster::plural(&()), farwater_api::GROUP);
+    let (mut found, mut version) = (Vec::new(), 0);
+    loop {
+        let query = ListQuery { limit: PAGE, after, ..ListQuery::all(kind.clone()) };
+        let page = store.list(&query).await.map_err(store_failed)?;
+        if version == 0 {
+            version = page.version;
+        }
+        for cluster in page.items {
+            if !placement::is_granted(tenant, &meta::labels(&cluster.object), &grants) {
+                continue;
+            }
+            if found.len() == limit {
+                return Ok((found, true, version));
+            }
+            found.push(cluster);
+        }
+        if page.next.is_none() {
+            return Ok((found, false, version));
+        }
+        after = page.next;
+    }
+}
+
+fn show(call: &Call, tenant: &str, cluster: &Resource) -> Value {
+    let mut heard = json!({"metadata": {"uid": cluster.uid}, "status": {}});
+    call.hub.delivery.merge_last_heard(&mut heard);
+    let conditions = cluster.object["status"]["conditions"].as_array().into_iter().flatten();
+    let ready = conditions.filter(|condition| condition["type"] == "Ready").find_map(|ready| ready["status"].as_str());
+    let status = GrantedClusterStatus {
+        ready: ready.unwrap_or("Unknown").to_owned(),
+        connected: heard["status"]["connected"] == true,
+    };
+    json!({
+        "apiVersion": call.kind.api_version(), "kind": call.kind.kind,
+        "metadata": {"name": cluster.key.name, "namespace": tenant, "uid": cluster.uid},
+        "spec": {"clusterRef": {"name": cluster.key.name, "namespace": cluster.key.namespace}},
+        "status": status,
+    })
+}
