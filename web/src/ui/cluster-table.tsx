@@ -48,11 +48,11 @@ export function ClusterTable({ collection, places, tenant }: Props) {
 
 function Empty({ tenant }: { tenant: string | undefined }) {
   if (tenant && tenant !== ADMIN_NAMESPACE) {
-    return <p className="empty">No ClusterGrant lets namespace {tenant} deploy to a cluster. An administrator of the hub makes one.</p>;
+    return <p className="empty">No ClusterGrant allows namespace {tenant} to deploy to a cluster. Ask an administrator of the hub for one.</p>;
   }
   return (
     <p className="empty">
-      No cluster has been made. <code>farwater cluster join NAME</code> prints the command that joins one.
+      No clusters yet. <code>farwater cluster join NAME</code> prints the command that joins one.
     </p>
   );
 }
