@@ -105,6 +105,8 @@ pub const PROPOSE_OVERRIDE: &str = "farwater.dev/propose-override";
 pub const APPROVALS: &str = "farwater.dev/approvals";
 /// Annotation on a ServiceDeployment that asks for what its last deletion took; see [`deletion::undo_request`].
 pub const UNDO: &str = "farwater.dev/undo";
+/// Annotation on a ServiceDeployment that has a hook that failed run again, once: its value is the run that failed, which is of one version.
+pub const RETRY_HOOK: &str = "farwater.dev/retry-hook";
 /// Annotation on a Cluster whose agent has proven that the hub was restored from an older backup: its value, the epoch that
 /// the `Restored` condition names, confirms that the backup is right, and deletions are made again.
 pub const CONFIRM_RESTORED: &str = "farwater.dev/confirm-restored";

@@ -431,6 +431,9 @@ pub struct Deployment {
     /// A request to bring back what a deletion took; see [`undo_request`](crate::deletion::undo_request).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub undo: Option<String>,
+    /// The run of a hook that failed, which is to run again: once, and of this version. An agent that doesn't know this runs nothing again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry_hook: Option<Digest>,
     /// How often what the service asks for has changed. What returns to an earlier content is another entry, so that a report on that
     /// content from before says nothing of it.
     #[serde(default, skip_serializing_if = "crate::is_zero")]

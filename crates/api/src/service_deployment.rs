@@ -254,6 +254,12 @@ pub struct ServiceDeploymentStatus {
     /// When. It counts for a day, and is taken off then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approved_at: Option<Time>,
+    /// Who set the annotation `farwater.dev/retry-hook` that stands.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hook_retried_by: Option<String>,
+    /// When.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hook_retried_at: Option<Time>,
     /// Who set the annotation `farwater.dev/override-freeze` that stands.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub overridden_by: Option<String>,

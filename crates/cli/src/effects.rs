@@ -44,7 +44,10 @@ pub const EFFECTS: &[(&str, Effect)] = &[
     ("objects", Effect::Reads),
     ("history", Effect::Reads),
     ("explain digest", Effect::Reads),
-    ("hooks", Effect::Reads),
+    (
+        "hooks",
+        Effect::Writes(&["with --retry: ServiceDeployment, annotation `farwater.dev/retry-hook`: the run that failed"]),
+    ),
     ("explain parameters", Effect::Reads),
     ("rollback", Effect::Writes(&["ServiceDeployment `spec.pin`", "with a set: ServiceSet `spec.pin`"])),
     ("rollout status", Effect::Reads),

@@ -32,6 +32,19 @@ pub async fn change(
     read(session, &attempt, named(session, namespace, name, changed).await?)
 }
 
+/// Sets annotations. `verb` is read before the service's name.
+pub async fn annotate(
+    session: &Session,
+    (namespace, name): (&str, &str),
+    verb: &str,
+    annotations: Value,
+) -> Result<()> {
+    let path = format!("{}?fieldManager=farwater-cli&fieldValidation=Strict", path(namespace, name));
+    let attempt = format!("{verb} {namespace}/{name}");
+    let patch = json!({"metadata": {"annotations": annotations}});
+    session.ask(&attempt, Method::PATCH, &path, "application/json", Some(&patch)).await.map(drop)
+}
+
 /// Sends something to what lies below a service.
 pub async fn send(
     session: &Session,

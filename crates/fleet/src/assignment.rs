@@ -330,6 +330,8 @@ pub struct EntryInputs<'a> {
     pub hold_prune: Option<&'a str>,
     /// A request to bring back what a deletion took.
     pub undo: Option<&'a str>,
+    /// The run of a hook that is to run again.
+    pub retry_hook: Option<Digest>,
     pub turn: u64,
     pub tests: &'a [ServiceTest],
     pub health: &'a [HealthRuleSpec],
@@ -387,6 +389,7 @@ pub fn resolve_action(inputs: EntryInputs<'_>) -> Action {
         hold_prune: hold_prune.filter(|_| prune).map(str::to_owned),
         origin: assigned.origin.clone(),
         undo: inputs.undo.map(str::to_owned),
+        retry_hook: inputs.retry_hook,
         turn: inputs.turn,
         tests: inputs.tests.to_vec(),
         health: inputs.health.to_vec(),
@@ -497,6 +500,7 @@ mod tests {
             approved_prune: None,
             hold_prune: None,
             undo: None,
+            retry_hook: None,
             turn: 0,
             tests: &[],
             health: &[],

@@ -25,6 +25,9 @@ use crate::{
     plan::{InventoryEntry, ObjectKey, Resolved},
 };
 
+/// Retries of hooks of one version that are remembered: who tries more often has something else to mend.
+const MAX_RETRIED: usize = 100;
+
 /// What is remembered of the hooks of a service.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -45,6 +48,9 @@ pub struct Record {
     /// Hooks of a deletion: when it comes the source may be gone.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub farewell: Vec<ResolvedHook>,
+    /// Runs of this version that failed and were begun again, each once.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub retried: Vec<Digest>,
 }
 
 /// One hook, once it was begun.
@@ -155,6 +161,7 @@ impl Record {
                 runs: vec![],
                 former: vec![],
                 farewell: vec![],
+                retried: vec![],
             };
         };
         if last.version == version {
@@ -171,6 +178,7 @@ impl Record {
             runs: Vec::new(),
             former,
             farewell: last.farewell,
+            retried: Vec::new(),
         }
     }
 
@@ -183,7 +191,23 @@ impl Record {
             let of_deletion = |hook: &&ResolvedHook| hook.steps.iter().any(|step| is_of_deletion(step.phase));
             record.farewell = resolved.hooks.iter().filter(of_deletion).cloned().collect();
         }
+        if let Some(run) = deployment.retry_hook {
+            record.retry(run);
+        }
         record
+    }
+
+    /// Has a hook begin again whose run failed. A run is retried once: the next one has another id, which nobody has named before. Of a
+    /// version that was in place, and of a deletion, none is.
+    fn retry(&mut self, run: Digest) {
+        let may_begin = |phase| !is_of_deletion(phase) && (!self.complete || phase == HookPhase::Test);
+        let is_retried = |it: &mut Run| it.id == run && it.state == HookState::Failed && may_begin(it.phase);
+        if self.retried.len() < MAX_RETRIED
+            && let Some(retried) = self.runs.extract_if(.., is_retried).next()
+        {
+            self.retried.push(run);
+            self.former.extend(Some(retried).filter(|run| !run.removed));
+        }
     }
 
     /// Takes out the earlier versions' runs that end or are removed now: what still runs, and what no version states any more.
@@ -223,7 +247,11 @@ impl Record {
 
     /// Names one run of one hook.
     pub fn id(&self, hook: &ResolvedHook, phase: HookPhase) -> Digest {
-        Digest::of(format!("{}\n{}\n{phase}\n{}\n{}", self.version, self.number, hook.object, hook.hash))
+        let first = Digest::of(format!("{}\n{}\n{phase}\n{}\n{}", self.version, self.number, hook.object, hook.hash));
+        let after = |run: Digest| Digest::of(format!("{run}\nretry"));
+        std::iter::successors(Some(first), |run| self.retried.contains(run).then(|| after(*run)))
+            .last()
+            .unwrap_or(first)
     }
 
     pub fn find(&self, hook: &ResolvedHook, phase: HookPhase) -> Option<&Run> {

@@ -101,6 +101,41 @@ fn what_failed_runs_again_with_other_terms_and_what_succeeded_does_not() {
 }
 
 #[test]
+fn a_run_that_failed_is_retried_once_and_for_its_version_alone() {
+    let hooks = [hook("a", HookPhase::PreSync, None, 0), hook("b", HookPhase::PreSync, None, 0)];
+    let [a, b] = &hooks;
+    let mut record = first("1");
+    record.note(run(&record, a, HookState::Failed));
+    record.note(run(&record, b, HookState::Succeeded));
+    let [failed, fine] = [a, b].map(|hook| record.id(hook, HookPhase::PreSync));
+    let before = record.clone();
+    record.retry(fine);
+    record.retry(Digest::of("of another version"));
+    assert_eq!(record, before);
+
+    record.retry(failed);
+    assert_eq!(ask(&hooks, &record, 0), Next::Start(vec![a]));
+    // What is left of the run before it gives way to another one.
+    assert_eq!((record.former.len(), record.id(a, HookPhase::PreSync) != failed), (1, true));
+    record.note(run(&record, a, HookState::Failed));
+    let text = serde_json::to_string(&record).unwrap();
+    record = serde_json::from_str(&text).unwrap();
+    record.retry(failed);
+    assert!(matches!(ask(&hooks, &record, 0), Next::Failed(_)), "one word, one run");
+    // Whoever says it again names the newest run.
+    record.retry(record.id(a, HookPhase::PreSync));
+    assert_eq!(ask(&hooks, &record, 0), Next::Start(vec![a]));
+
+    let mut next = Record::next(Some(before.clone()), Digest::of("2"), true);
+    next.note(run(&next, a, HookState::Failed));
+    next.retry(failed);
+    assert_eq!(ask(&hooks, &next, 0), Next::Start(vec![b]), "the other has failed");
+    let mut complete = Record { complete: true, ..before };
+    complete.retry(failed);
+    assert!(complete.retried.is_empty(), "all that follows it is in place");
+}
+
+#[test]
 fn a_version_that_comes_back_runs_its_hooks_again() {
     let hooks = [hook("a", HookPhase::PreSync, None, 0)];
     let mut record = first("1");

@@ -105,6 +105,8 @@ pub fn summarize(inputs: Inputs<'_>) -> ServiceDeploymentStatus {
         suspended_by: inputs.previous.suspended_by.clone(),
         approved_by: inputs.previous.approved_by.clone(),
         approved_at: inputs.previous.approved_at.clone(),
+        hook_retried_by: inputs.previous.hook_retried_by.clone(),
+        hook_retried_at: inputs.previous.hook_retried_at.clone(),
         overridden_by: inputs.previous.overridden_by.clone(),
         overridden_at: inputs.previous.overridden_at.clone(),
         prune_proposed_by: inputs.previous.prune_proposed_by.clone(),

@@ -535,7 +535,7 @@ fn judge_hooks(evidence: &Evidence<'_>) -> Option<Finding> {
         Finding::broken(Link::Hooks, sentence(ready))
             .because(counted)
             .because(revisions(service))
-            .because("another version, or other Secrets, have it run again")
+            .because("another version, or other Secrets, have it run again; so does `hooks --retry`, where the reason was not its own")
             .next(NextStep::Farwater(format!("hooks {}", flags(service)))),
     )
 }

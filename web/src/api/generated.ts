@@ -718,6 +718,10 @@ export interface ServiceDeploymentStatus {
   heldPrune?: HeldPrune;
   /** Newest version of the source, if a pin, a suspension, a dependency, the rollout of its set or a ChangeWindow holds it back. */
   heldRevision?: string;
+  /** When. */
+  hookRetriedAt?: Time;
+  /** Who set the annotation `farwater.dev/retry-hook` that stands. */
+  hookRetriedBy?: string;
   /** Of the version that is assigned: hooks and tests that the agent has begun. `farwater hooks` tells of each. */
   hooks?: HookCounts;
   /** When the agent reported for the first time that it applied what `appliedEntry` names. */

@@ -60,7 +60,7 @@ pub(crate) struct Before<'a> {
 
 /// What is remembered of a deployment: what it asks to be done once is over with its attempt.
 pub(super) fn remembered(deployment: &Deployment) -> Deployment {
-    Deployment { approved_prune: None, undo: None, ..deployment.clone() }
+    Deployment { approved_prune: None, undo: None, retry_hook: None, ..deployment.clone() }
 }
 
 /// What was begun to be deleted counts for what began it: another deployment than the `last` one judges what is left. Whether there was

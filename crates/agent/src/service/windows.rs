@@ -37,6 +37,7 @@ fn is_same_change(one: &Deployment, other: &Deployment) -> bool {
         hold_prune: _,
         origin: _,
         undo: _,
+        retry_hook: _,
         turn: _,
         health: _,
     } = one;
@@ -116,6 +117,7 @@ mod tests {
             hold_prune: None,
             origin: None,
             undo: None,
+            retry_hook: None,
             turn: 0,
             tests: Vec::new(),
             health: Vec::new(),

@@ -144,6 +144,16 @@ async fn a_hook_that_fails_fails_its_version_and_holds_no_later_one() {
     })
     .await;
 
+    // Somebody says that the reason was not its own.
+    let mut again = service.clone();
+    again.deployment.retry_hook = Some(pre_hook.run);
+    let retried = world.hub.set(again.entry());
+    running(world, &retried, HookPhase::PreSync, "pre").await;
+    end_job(&client, &place, "pre", 4).await;
+    let failed = outcome(&world.hub, &retried, Outcome::Failed).await;
+    let retried = hook(&failed, HookPhase::PreSync, "pre");
+    assert!(retried.exit_code == Some(4) && retried.run != pre_hook.run, "{failed:#?}");
+
     let fixed = pre("good");
     let second =
         world.hub.set(service.with(&world.hub, &[("a.yaml", &fixed), ("b.yaml", &map), ("c.yaml", &alarm)]).entry());

@@ -1,11 +1,16 @@
-//! `farwater hooks`: the hooks and tests of a service, and what they left behind.
+//! `farwater hooks`: the hooks and tests of a service, and what they left behind; and another run of one that failed.
 
-use farwater_api::hooks::{HookRun, HookState};
+use farwater_api::{
+    RETRY_HOOK, ServiceDeployment,
+    history::HistoryEntry,
+    hooks::{HookPhase, HookRun, HookState},
+};
+use serde_json::json;
 
 use crate::{
     connection::Session,
     exit,
-    failure::{Failure, Result},
+    failure::{Failure, Result, suggest},
     format::{self, Format},
     scope::{NamespaceArgs, service_name},
     service,
@@ -30,6 +35,9 @@ pub struct HooksArgs {
     /// Prints the hook's JUnit file.
     #[arg(long, requires = "hook")]
     junit: bool,
+    /// Has a hook or test run again that failed for a reason that is not its own. Once, and for the version that is assigned.
+    #[arg(long, value_name = "HOOK", conflicts_with_all = ["hook", "output"])]
+    retry: Option<String>,
     /// What the output looks like.
     #[arg(short, long, value_enum, default_value_t)]
     output: Format,
@@ -37,6 +45,9 @@ pub struct HooksArgs {
 
 pub async fn run(args: HooksArgs, session: &Session) -> Result<u8> {
     let (namespace, name) = service_name(&args.service, args.namespace.or_default(session))?;
+    if let Some(hook) = &args.retry {
+        return retry(hook, args.version, session, (namespace, name)).await;
+    }
     let mut runs: Vec<HookRun> = service::items(session, namespace, name, "hooks").await?;
     let version = args.version.or_else(|| runs.iter().map(|run| run.number).max());
     runs.retain(|run| Some(run.number) == version);
@@ -62,6 +73,73 @@ pub async fn run(args: HooksArgs, session: &Session) -> Result<u8> {
         }
     }
     Ok(exit::YES)
+}
+
+async fn retry(hook: &str, version: Option<u64>, session: &Session, (namespace, name): (&str, &str)) -> Result<u8> {
+    let service: ServiceDeployment = session.get(namespace, name).await?;
+    let runs: Vec<HookRun> = service::items(session, namespace, name, "hooks").await?;
+    let history: Vec<HistoryEntry> = service::items(session, namespace, name, "history").await?;
+    let newest = history.iter().map(|entry| entry.number).max().unwrap_or_default();
+    let show = || format!("{} hooks {name} -n {namespace}", session.program.name());
+    let chosen = choose(&runs, (newest, version), hook);
+    let run = chosen.map_err(|why| {
+        Failure::new(exit::CONFLICT, format!("{hook} of {name} is not run again: {why}")).next(show())
+    })?;
+    if service.spec.suspend {
+        let told = format!("{hook} of {name} is not run again: {namespace}/{name} is suspended");
+        return Err(
+            Failure::new(exit::CONFLICT, told).next(format!("{} resume {name} -n {namespace}", session.program.name()))
+        );
+    }
+    service::annotate(
+        session,
+        (namespace, name),
+        &format!("run {hook} again for"),
+        json!({RETRY_HOOK: run.report.run}),
+    )
+    .await?;
+    let what = format!("{} of version {newest} runs again", run.report.name());
+    print(&format!(
+        "{} {what}, as soon as cluster {} asks\n",
+        service::qualified(name),
+        service.spec.cluster_ref.name
+    ))?;
+    say(&format!("next: {}", show()));
+    Ok(exit::YES)
+}
+
+/// The run that failed of the version that is assigned, or why none is retried.
+fn choose<'a>(runs: &'a [HookRun], (newest, asked): (u64, Option<u64>), hook: &str) -> Result<&'a HookRun, String> {
+    let is_meant = |run: &&HookRun| run.report.name() == hook || run.report.object.name == hook;
+    if let Some(version) = asked.filter(|version| *version != newest) {
+        return Err(format!("version {version} is not the one that is assigned, which is {newest}"));
+    }
+    let of_version: Vec<&HookRun> = runs.iter().filter(|run| run.number == newest).collect();
+    let meant: Vec<&HookRun> = of_version.iter().copied().filter(is_meant).collect();
+    let Some(first) = meant.first() else {
+        if let Some(older) = runs.iter().filter(is_meant).max_by_key(|run| run.number) {
+            return Err(format!(
+                "it was not run for version {newest}, which is assigned; its last run was for version {}",
+                older.number
+            ));
+        }
+        let names: Vec<&str> = of_version.iter().map(|run| run.report.name()).collect();
+        let near = suggest(hook, names.iter().copied()).map(|near| format!(" (did you mean {near:?}?)"));
+        let has = if names.is_empty() { "has run none".to_owned() } else { format!("has run {}", names.join(", ")) };
+        return Err(format!("no hook or test has this name{}; version {newest} {has}", near.unwrap_or_default()));
+    };
+    let Some(failed) =
+        meant.iter().filter(|run| run.report.state == HookState::Failed).min_by_key(|run| run.report.phase)
+    else {
+        return Err(format!("it did not fail: it is {:?}", first.report.state));
+    };
+    if matches!(failed.report.phase, HookPhase::PreDelete | HookPhase::PostDelete) {
+        return Err(format!(
+            "it is of a deletion, and runs again when {} is deleted in the cluster",
+            failed.report.object
+        ));
+    }
+    Ok(failed)
 }
 
 fn missing(session: &Session, namespace: &str, name: &str, hook: &str, version: Option<u64>) -> Failure {
@@ -143,6 +221,39 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    fn ran(number: u64, name: &str, phase: &str, state: &str) -> HookRun {
+        let report = json!({"group": "batch", "version": "v1", "kind": "Job", "namespace": "web", "name": name,
+            "phase": phase, "run": Digest::of(format!("{number} {name} {phase}")), "state": state});
+        HookRun { number, report: serde_json::from_value(report).unwrap() }
+    }
+
+    #[test]
+    fn what_failed_for_the_assigned_version_is_retried_and_nothing_else() {
+        let runs = [
+            ran(3, "seed", "PreSync", "Failed"),
+            ran(4, "migrate", "PreSync", "Failed"),
+            ran(4, "notify", "PostSync", "Succeeded"),
+            ran(4, "bye", "PreDelete", "Failed"),
+        ];
+        let check = |hook: &str, asked: Option<u64>, expected: Result<usize, &str>| {
+            let chosen = choose(&runs, (4, asked), hook);
+            assert_eq!(chosen, expected.map(|at| &runs[at]).map_err(str::to_owned), "{hook}");
+        };
+        check("migrate", None, Ok(1));
+        check("migrate", Some(4), Ok(1));
+        check("migrate", Some(3), Err("version 3 is not the one that is assigned, which is 4"));
+        check("seed", None, Err("it was not run for version 4, which is assigned; its last run was for version 3"));
+        check("notify", None, Err("it did not fail: it is Succeeded"));
+        check("bye", None, Err("it is of a deletion, and runs again when Job.batch web/bye is deleted in the cluster"));
+        let known = "version 4 has run migrate, notify, bye";
+        check("migrat", None, Err(&format!("no hook or test has this name (did you mean \"migrate\"?); {known}")));
+        check("payments", None, Err(&format!("no hook or test has this name; {known}")));
+        assert_eq!(
+            choose(&runs, (5, None), "migrate").unwrap_err(),
+            "it was not run for version 5, which is assigned; its last run was for version 4"
+        );
+    }
 
     #[test]
     fn hooks_are_shown_in_the_order_in_which_they_run() {

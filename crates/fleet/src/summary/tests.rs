@@ -35,6 +35,7 @@ fn apply() -> Action {
         configuration: Default::default(),
         origin: None,
         undo: None,
+        retry_hook: None,
         turn: 0,
         tests: Vec::new(),
         health: Vec::new(),

@@ -3,8 +3,8 @@
 use std::{borrow::Cow, collections::BTreeSet};
 
 use farwater_api::{
-    APPROVE_PRUNE, Cluster, ClusterGrantSpec, OVERRIDE_FREEZE, PROPOSE_OVERRIDE, PROPOSE_PRUNE, ServiceDeployment,
-    ServiceDeploymentSpec,
+    APPROVE_PRUNE, Cluster, ClusterGrantSpec, OVERRIDE_FREEZE, PROPOSE_OVERRIDE, PROPOSE_PRUNE, RETRY_HOOK,
+    ServiceDeployment, ServiceDeploymentSpec,
 };
 use farwater_fleet::{conditions::cut, placement::selects};
 use farwater_store::{Key, Kind};
@@ -22,8 +22,9 @@ use crate::{
     Hub,
     auth::{Attributes, Escalation, EscalationError},
     controllers::resources::{
-        APPROVED_AT, APPROVED_BY, CHANGED_BY, Name, OVERRIDDEN_AT, OVERRIDDEN_BY, OVERRIDE_PROPOSED_AT,
-        OVERRIDE_PROPOSED_BY, PINNED_BY, PRUNE_PROPOSED_AT, PRUNE_PROPOSED_BY, SUSPENDED_BY, list_pages,
+        APPROVED_AT, APPROVED_BY, CHANGED_BY, HOOK_RETRIED_AT, HOOK_RETRIED_BY, Name, OVERRIDDEN_AT, OVERRIDDEN_BY,
+        OVERRIDE_PROPOSED_AT, OVERRIDE_PROPOSED_BY, PINNED_BY, PRUNE_PROPOSED_AT, PRUNE_PROPOSED_BY, SUSPENDED_BY,
+        list_pages,
     },
     delivery::admission::{Inadmissible, check_dependencies, check_pin, check_service},
 };
@@ -248,8 +249,8 @@ async fn check_all(
     check_pin(&hub.delivery, namespace, meta::text(object, "uid"), spec, old).await
 }
 
-/// Who says what a service runs, pins or suspends it, proposes or approves its prune, or lets a change begin in spite of windows, is
-/// recorded with it: a user can't record another user.
+/// Who says what a service runs, pins or suspends it, proposes or approves its prune, has a hook run again, or lets a change begin in spite of
+/// windows, is recorded with it: a user can't record another user.
 pub fn sign(call: &Call, object: &mut Value, old: Option<&Value>) {
     let (author, time) = (Value::from(author(call)), timestamp(call.now));
     if managed_namespaces::is_managed(call) {
@@ -275,6 +276,7 @@ pub fn sign(call: &Call, object: &mut Value, old: Option<&Value>) {
     }
     sign_annotation(object, APPROVE_PRUNE, APPROVED_BY, APPROVED_AT);
     sign_annotation(object, PROPOSE_PRUNE, PRUNE_PROPOSED_BY, PRUNE_PROPOSED_AT);
+    sign_annotation(object, RETRY_HOOK, HOOK_RETRIED_BY, HOOK_RETRIED_AT);
     end_proposal(object, old, APPROVE_PRUNE, PRUNE_PROPOSED_AT);
     let suspension = |object: &Value| match object["spec"]["suspend"].as_bool() {
         Some(true) => object["spec"].get("suspension").cloned().unwrap_or_default(),

@@ -199,13 +199,16 @@ pub async fn change<T: Stored>(
 }
 
 /// What the API server says in a status, in the write that it speaks of: who said what is to run, who pinned and who suspended a
-/// service, who approved a prune, and who let changes begin in spite of windows, and when; and who proposed the last two, and when.
-pub const AUTHORS: [&str; 11] = [
+/// service, who approved a prune, who had a hook run again, and who let changes begin in spite of windows, and when; and who proposed an
+/// approval or an override, and when.
+pub const AUTHORS: [&str; 13] = [
     CHANGED_BY,
     PINNED_BY,
     SUSPENDED_BY,
     APPROVED_BY,
     APPROVED_AT,
+    HOOK_RETRIED_BY,
+    HOOK_RETRIED_AT,
     OVERRIDDEN_BY,
     OVERRIDDEN_AT,
     PRUNE_PROPOSED_BY,
@@ -218,6 +221,8 @@ pub const PINNED_BY: &str = "pinnedBy";
 pub const SUSPENDED_BY: &str = "suspendedBy";
 pub const APPROVED_BY: &str = "approvedBy";
 pub const APPROVED_AT: &str = "approvedAt";
+pub const HOOK_RETRIED_BY: &str = "hookRetriedBy";
+pub const HOOK_RETRIED_AT: &str = "hookRetriedAt";
 pub const OVERRIDDEN_BY: &str = "overriddenBy";
 pub const OVERRIDDEN_AT: &str = "overriddenAt";
 pub const PRUNE_PROPOSED_BY: &str = "pruneProposedBy";

@@ -6,7 +6,8 @@ use std::{
 };
 
 use farwater_api::{
-    ADMIN_NAMESPACE, APPROVE_PRUNE, Cluster, ClusterGrant, Digest, ServiceDeployment, ServiceDeploymentSpec, UNDO,
+    ADMIN_NAMESPACE, APPROVE_PRUNE, Cluster, ClusterGrant, Digest, RETRY_HOOK, ServiceDeployment,
+    ServiceDeploymentSpec, UNDO,
     deletion::MAX_UNDO_BYTES,
     protocol::{Action, Entry, ServiceIdentity},
     service_deployment::DeletionPolicy,
@@ -257,6 +258,7 @@ impl ServiceFacts {
             approved_prune: annotation(APPROVE_PRUNE).and_then(|digest| digest.parse().ok()),
             hold_prune: hold_prune.as_deref(),
             turn: self.turn + given.turn,
+            retry_hook: annotation(RETRY_HOOK).and_then(|run| run.parse().ok()),
             undo: annotation(UNDO).filter(|request| request.len() <= MAX_UNDO_BYTES),
             tests: &spec.tests,
             health: &spec.health,

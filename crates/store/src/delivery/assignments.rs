@@ -15,7 +15,7 @@ use crate::{
     Connection, Kind, StoreError,
     rows::{chunks, parameters},
 };
-use farwater_api::{ADMIN_NAMESPACE, APPROVE_PRUNE, UNDO};
+use farwater_api::{ADMIN_NAMESPACE, APPROVE_PRUNE, RETRY_HOOK, UNDO};
 use serde_json::Value;
 use sqlx::{FromRow as _, Row as _};
 
@@ -52,12 +52,13 @@ from_row!(
 pub fn stamp(service: &Value) -> String {
     let metadata = &service["metadata"];
     let annotation = |name: &str| metadata["annotations"][name].as_str().unwrap_or_default();
-    let undo = match annotation(UNDO) {
+    let further = |name: &str, mark: &str| match annotation(name) {
         "" => String::new(),
-        request => format!(" {request}"),
+        request => format!(" {mark}{request}"),
     };
+    let (undo, retry) = (further(UNDO, ""), further(RETRY_HOOK, "retry="));
     let deleting = metadata["deletionTimestamp"].is_string();
-    format!("{} {deleting} {}{undo}", metadata["generation"], annotation(APPROVE_PRUNE))
+    format!("{} {deleting} {}{undo}{retry}", metadata["generation"], annotation(APPROVE_PRUNE))
 }
 
 /// Whether two stamps ask for the same, whatever was approved or requested meanwhile.

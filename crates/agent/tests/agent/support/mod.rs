@@ -81,6 +81,7 @@ impl Service {
             configuration: Default::default(),
             origin: None,
             undo: None,
+            retry_hook: None,
             turn: 0,
             tests: Vec::new(),
             health: Vec::new(),

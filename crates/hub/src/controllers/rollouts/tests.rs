@@ -20,6 +20,7 @@ struct World {
     approved_prune: Option<Digest>,
     hold_prune: Option<String>,
     undo: Option<String>,
+    retry_hook: Option<Digest>,
     turn: u64,
 }
 
@@ -42,6 +43,7 @@ impl World {
             approved_prune: None,
             hold_prune: None,
             undo: None,
+            retry_hook: None,
             turn: 1,
         }
     }
@@ -69,6 +71,7 @@ impl World {
             approved_prune: self.approved_prune,
             hold_prune: self.hold_prune.as_deref(),
             undo: self.undo.as_deref(),
+            retry_hook: self.retry_hook,
             turn: self.turn,
             tests: &spec.tests,
             health: &spec.health,
@@ -131,6 +134,7 @@ each_field!(
     hold_prune,
     origin,
     undo,
+    retry_hook,
     turn,
     tests,
     health
@@ -203,6 +207,12 @@ fn table() -> Vec<Row> {
             &["undo"],
             |w| w.undo = Some("digest".to_owned()),
             LetThrough("a person brings back what was deleted"),
+            LetThrough("the same"),
+        ),
+        (
+            &["retry_hook"],
+            |w| w.retry_hook = Some(Digest::of("run")),
+            LetThrough("a person has said it of a run of a version that has begun"),
             LetThrough("the same"),
         ),
         (&["turn"], |w| w.turn = 2, LetThrough(COUNTS), LetThrough(COUNTS)),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use farwater_api::{ADMIN_NAMESPACE, APPROVE_PRUNE, Digest, FREEZE_PRUNES, UNDO, deletion::undo_request};
+use farwater_api::{ADMIN_NAMESPACE, APPROVE_PRUNE, Digest, FREEZE_PRUNES, RETRY_HOOK, UNDO, deletion::undo_request};
 use farwater_testkit::{
     git::{GitServer, Repository},
     lfs::pointer,
@@ -223,6 +223,11 @@ async fn of_people(on: &World) {
     check(on, "a wish to have back what a deletion took", Some(&["undo"]), async |w| {
         let request = undo_request(&Digest::of("plan"), "1");
         w.subject.edit(|s| s["metadata"]["annotations"][UNDO] = request.clone().into()).await;
+    })
+    .await;
+    check(on, "a hook that is to run again", Some(&["retryHook"]), async |w| {
+        let run = Digest::of("run").to_string();
+        w.subject.edit(|s| s["metadata"]["annotations"][RETRY_HOOK] = run.clone().into()).await;
     })
     .await;
     let held: Option<&[&str]> = Some(&["approvedPrune", "holdPrune", "prune"]);
