@@ -15,7 +15,7 @@ use farwater_fleet::{
     origin::Origin,
     ownership::service_label,
     plan::{Inventory, InventoryEntry, ObjectKey},
-    prune::ApprovedPrune,
+    prune::{ApprovedPrune, HeldSet},
 };
 use futures::{StreamExt as _, stream};
 use serde::{Deserialize, Serialize};
@@ -62,6 +62,9 @@ struct Chunk {
     /// Of the whole service, in its first chunk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     approved: Option<ApprovedPrune>,
+    /// Of the whole service, in its first chunk.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    held: Option<HeldSet>,
     /// Of the whole service, in its first chunk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     hooks: Option<Record>,
@@ -139,6 +142,7 @@ impl Stored {
             chunk.deployment = self.deployment.clone();
             chunk.origin = self.inventory.origin.clone();
             chunk.approved = self.inventory.approved.clone();
+            chunk.held = self.inventory.held.clone();
             chunk.deletion = self.deletion.clone();
             chunk.hooks = self.hooks.clone();
         }
@@ -206,6 +210,7 @@ impl Chunk {
             origin: None,
             deletion: None,
             approved: None,
+            held: None,
             hooks: None,
             entries,
         }
@@ -233,6 +238,7 @@ pub async fn load_all(kubernetes: &Kubernetes) -> Result<BTreeMap<String, Stored
         stored.deployment = stored.deployment.take().or(chunk.deployment);
         stored.inventory.origin = stored.inventory.origin.take().or(chunk.origin);
         stored.inventory.approved = stored.inventory.approved.take().or(chunk.approved);
+        stored.inventory.held = stored.inventory.held.take().or(chunk.held);
         stored.deletion = stored.deletion.take().or(chunk.deletion);
         stored.hooks = stored.hooks.take().or(chunk.hooks);
         stored.written.insert(number, Digest::of(&bytes));

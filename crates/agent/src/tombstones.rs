@@ -187,6 +187,7 @@ impl Tombstones<'_> {
             count: u32::try_from(candidates.len()).unwrap_or(u32::MAX),
             objects: candidates.iter().take(MAX_LISTED).map(|candidate| candidate.object.clone()).collect(),
             lost,
+            approved_plan: None,
             approved_by: None,
             undone: None,
         };

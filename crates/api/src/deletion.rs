@@ -25,6 +25,9 @@ pub struct Deletion {
     /// How many were too large to be kept.
     #[serde(default, skip_serializing_if = "crate::is_zero")]
     pub lost: u32,
+    /// The plan that was approved, where it held more than this deletion took.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub approved_plan: Option<Digest>,
     /// Who approved it, where it was held. The hub says so; agents don't know.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approved_by: Option<String>,

@@ -343,6 +343,9 @@ pub struct HeldPrune {
     /// It waits for nothing but objects of the source that are not applied yet, and for no approval.
     #[serde(default, skip_serializing_if = "crate::is_zero")]
     pub until_applied: bool,
+    /// Plans that held all of it and more: what was approved or proposed of one of these counts for what is left. The newest last.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub earlier: Vec<Digest>,
 }
 
 /// What an object takes with it when it is deleted.

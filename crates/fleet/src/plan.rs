@@ -31,7 +31,7 @@ pub use crate::ownership::ObjectKey;
 use crate::{
     origin::Origin,
     ownership::proven_owner,
-    prune::{self, ApprovedPrune, Candidate, Generated, Guards, HoldReason, PrunePlan, Purpose},
+    prune::{self, ApprovedPrune, Candidate, Generated, Guards, HeldSet, HoldReason, PrunePlan, Purpose},
     transfer::Transfers,
 };
 use options::{Guard, Protection};
@@ -113,6 +113,8 @@ pub struct Inventory {
     pub origin: Option<Origin>,
     /// The approved prune that was begun last.
     pub approved: Option<ApprovedPrune>,
+    /// What waits for an approval.
+    pub held: Option<HeldSet>,
 }
 
 impl Inventory {
@@ -120,8 +122,9 @@ impl Inventory {
     pub fn state_again(&mut self, key: &ObjectKey) {
         let Some(entry) = self.entries.get_mut(key) else { return };
         entry.doomed = false;
-        if let (Some(approved), Some(uid)) = (&mut self.approved, &entry.uid) {
-            approved.uids.remove(uid);
+        let Some(uid) = &entry.uid else { return };
+        for uids in self.approved.iter_mut().map(|it| &mut it.uids).chain(self.held.iter_mut().map(|it| &mut it.uids)) {
+            uids.remove(uid);
         }
     }
 
@@ -353,6 +356,7 @@ pub fn plan(input: &PlanInput<'_>) -> Plan {
         unapplied: skipped.iter().filter(|s| s.reason.is_unapplied()).count(),
         approved: input.approved_prune,
         begun: input.inventory.approved.as_ref(),
+        was_held: input.inventory.held.as_ref(),
         held: &held,
     };
     Plan {
@@ -387,6 +391,7 @@ pub fn plan_removal(
         unapplied: 0,
         approved: approved_prune,
         begun: inventory.approved.as_ref(),
+        was_held: inventory.held.as_ref(),
         held: &[],
     };
     Plan {
@@ -573,6 +578,7 @@ fn sort_leaving<'a>(
             uid: object.uid.clone(),
             wave: object.wave,
             confirm: *guard == Guard::Confirm,
+            waits: false,
         };
         let ours = object.owner.as_deref().and_then(|a| proven_owner(a, key)) == Some(service_uid);
         if entry.uid.as_ref().is_some_and(|uid| *uid != object.uid) {
@@ -613,13 +619,15 @@ fn keep_holders(leaving: &mut Leaving, staying: &Staying<'_>) {
         let held = protected.iter().find(|held| waves::holds(key, held));
         held.map(|held| Keep::Holds(held.clone())).or_else(|| find_stated(key, staying))
     };
-    for list in [&mut leaving.doomed, &mut leaving.candidates] {
-        list.retain(|candidate| {
+    for (list, is_decided) in [(&mut leaving.doomed, true), (&mut leaving.candidates, false)] {
+        list.retain_mut(|candidate| {
             let key = ObjectKey::from(&candidate.object);
             let kept = keep(&key);
-            let goes = kept.is_none();
+            // It goes too, which whoever approves the set is shown.
+            candidate.waits = !is_decided && matches!(kept, Some(Keep::HoldsLeaving(_)));
+            let is_of_set = kept.is_none() || candidate.waits;
             leaving.kept.extend(kept.map(|keep| (key, keep)));
-            goes
+            is_of_set
         });
     }
 }

@@ -286,7 +286,8 @@ fn what_is_stated_again_is_no_part_of_an_approved_prune() {
     let mut cluster = Cluster::after(&resolved_maps(0..3));
     let whole = cluster.plan(&resolved_maps(0..0)).prune;
     assert!(matches!(whole.verdict, Verdict::Hold(_)));
-    cluster.inventory.approved = Some(ApprovedPrune::of(&whole));
+    cluster.inventory.approved = ApprovedPrune::of(&PrunePlan { approved: Some(whole.digest), ..whole.clone() });
+    cluster.inventory.held = HeldSet::after(None, &whole);
     let verdict = |cluster: &Cluster| {
         let source = resolved_maps(0..0);
         let input = PlanInput { approved_prune: Some(whole.digest), ..cluster.input(&source, &cluster.live) };

@@ -48,6 +48,8 @@ pub struct Candidate {
     pub wave: i32,
     /// Its annotation asks for an approval.
     pub confirm: bool,
+    /// It is of the set, and goes once other services that are being removed have nothing in it any more.
+    pub waits: bool,
 }
 
 /// A prune that was approved and has begun: what is left of it is no other plan, whoever or whatever has ended it half-way.
@@ -61,13 +63,70 @@ pub struct ApprovedPrune {
 }
 
 impl ApprovedPrune {
-    pub fn of(plan: &PrunePlan) -> Self {
-        Self { plan: plan.digest, uids: plan.candidates.iter().map(|candidate| candidate.uid.clone()).collect() }
+    /// None where the plan follows from no approval.
+    pub fn of(plan: &PrunePlan) -> Option<Self> {
+        Some(Self { plan: plan.approved?, uids: uids(&plan.candidates) })
     }
 
     fn covers(&self, candidates: &[Candidate]) -> bool {
-        candidates.iter().all(|candidate| self.uids.contains(&candidate.uid))
+        are_among(candidates, &self.uids)
     }
+}
+
+/// A set that is held, and the plans that held all of it and perhaps more. What was approved of these counts for what is left of it: a person
+/// looked at each of its objects.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct HeldSet {
+    /// Of its objects, but for those that the source has stated again since.
+    pub uids: BTreeSet<String>,
+    /// The newest last.
+    pub plans: Vec<Digest>,
+}
+
+/// Plans of which a held set is remembered to be what is left. An older one has to be approved as it is now.
+const MAX_PLANS: usize = 16;
+/// Of these, so many are told: a status is small.
+const TOLD: usize = 3;
+/// Objects of a held set that is remembered, 36 bytes each in the inventory. A larger one is approved as it is.
+const MAX_REMEMBERED: usize = 5000;
+
+impl HeldSet {
+    /// What is remembered after a decision. A set with something new in it has nothing to do with the one before.
+    pub fn after(before: Option<Self>, plan: &PrunePlan) -> Option<Self> {
+        match plan.verdict {
+            // Nothing is decided while what replaces it is missing.
+            Verdict::Nothing => return before,
+            Verdict::Delete => return None,
+            Verdict::Hold(_) if plan.candidates.len() > MAX_REMEMBERED => return None,
+            Verdict::Hold(_) => {}
+        }
+        let held = before.filter(|held| are_among(&plan.candidates, &held.uids));
+        let mut plans = held.map(|held| held.plans).unwrap_or_default();
+        plans.retain(|digest| *digest != plan.digest);
+        plans.push(plan.digest);
+        plans.drain(..plans.len().saturating_sub(MAX_PLANS));
+        Some(Self { uids: uids(&plan.candidates), plans })
+    }
+
+    /// What people are told of a plan: those before it that count for it.
+    pub fn earlier(&self) -> Vec<Digest> {
+        let before = self.plans.len().saturating_sub(1);
+        self.plans[before.saturating_sub(TOLD)..before].to_vec()
+    }
+
+    /// Whether an approval is of a plan that held all of these.
+    fn is_approved(&self, candidates: &[Candidate], approved: Digest) -> bool {
+        self.plans.contains(&approved) && are_among(candidates, &self.uids)
+    }
+}
+
+fn uids(candidates: &[Candidate]) -> BTreeSet<String> {
+    candidates.iter().map(|candidate| candidate.uid.clone()).collect()
+}
+
+fn are_among(candidates: &[Candidate], uids: &BTreeSet<String>) -> bool {
+    candidates.iter().all(|candidate| uids.contains(&candidate.uid))
 }
 
 /// Why objects leave.
@@ -97,14 +156,19 @@ pub struct Guards<'a> {
     pub approved: Option<Digest>,
     /// The approved prune that was begun last.
     pub begun: Option<&'a ApprovedPrune>,
+    /// What was held last.
+    pub was_held: Option<&'a HeldSet>,
     /// What holds a prune whatever it takes.
     pub held: &'a [HoldReason],
 }
 
 impl Guards<'_> {
-    /// Whether they are what is left of what was approved, and still is.
-    fn is_rest(&self, candidates: &[Candidate]) -> bool {
-        self.begun.is_some_and(|begun| self.approved == Some(begun.plan) && begun.covers(candidates))
+    /// Whether an approval that stands is of them, or of what they are left of.
+    fn is_approved(&self, candidates: &[Candidate], digest: Digest) -> bool {
+        let Some(approved) = self.approved else { return false };
+        approved == digest
+            || self.begun.is_some_and(|begun| approved == begun.plan && begun.covers(candidates))
+            || self.was_held.is_some_and(|held| held.is_approved(candidates, approved))
     }
 }
 
@@ -167,9 +231,16 @@ pub struct PrunePlan {
     pub digest: Digest,
     pub candidates: Vec<Candidate>,
     pub verdict: Verdict,
+    /// The approval that it follows from: of this plan, or of one that held all of it and more.
+    pub approved: Option<Digest>,
 }
 
 impl PrunePlan {
+    /// What is deleted now, where it is to be deleted.
+    pub fn going(&self) -> Vec<Candidate> {
+        self.candidates.iter().filter(|candidate| !candidate.waits).cloned().collect()
+    }
+
     /// What status shows while the set is held.
     pub fn held(&self) -> Option<HeldPrune> {
         let Verdict::Hold(reasons) = &self.verdict else { return None };
@@ -181,6 +252,7 @@ impl PrunePlan {
             objects: self.candidates.iter().take(LISTED).map(|c| c.object.clone()).collect(),
             contents: Vec::new(),
             until_applied: reasons.iter().all(|reason| matches!(reason, HoldReason::Unapplied(_))),
+            earlier: Vec::new(),
         })
     }
 }
@@ -233,9 +305,10 @@ pub fn digest_of(candidates: &[Candidate]) -> Digest {
 pub fn decide(mut candidates: Vec<Candidate>, guards: &Guards<'_>) -> PrunePlan {
     candidates.sort_by(|a, b| a.object.cmp(&b.object).then_with(|| a.uid.cmp(&b.uid)));
     let digest = digest_of(&candidates);
-    let verdict = if candidates.is_empty() {
+    let approved = guards.approved.filter(|_| guards.is_approved(&candidates, digest));
+    let verdict = if candidates.iter().all(|candidate| candidate.waits) {
         Verdict::Nothing
-    } else if guards.approved == Some(digest) || guards.is_rest(&candidates) {
+    } else if approved.is_some() {
         Verdict::Delete
     } else {
         match hold_reasons(&candidates, guards) {
@@ -243,7 +316,7 @@ pub fn decide(mut candidates: Vec<Candidate>, guards: &Guards<'_>) -> PrunePlan 
             reasons => Verdict::Hold(reasons),
         }
     };
-    PrunePlan { digest, candidates, verdict }
+    PrunePlan { digest, candidates, verdict, approved }
 }
 
 /// Objects that no other one with the same generated name replaces.

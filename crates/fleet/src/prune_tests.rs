@@ -20,7 +20,7 @@ fn candidate(kind: &str, name: &str) -> Candidate {
         namespace: "web".into(),
         name: name.into(),
     };
-    Candidate { object, uid: format!("uid-{name}"), wave: 0, confirm: false }
+    Candidate { object, uid: format!("uid-{name}"), wave: 0, confirm: false, waits: false }
 }
 
 fn maps(count: usize) -> Vec<Candidate> {
@@ -37,8 +37,14 @@ const GUARDS: Guards<'_> = Guards {
     unapplied: 0,
     approved: None,
     begun: None,
+    was_held: None,
     held: &[],
 };
+
+/// Of a plan that was held, once it is approved.
+fn approved_prune(plan: &PrunePlan) -> ApprovedPrune {
+    ApprovedPrune::of(&PrunePlan { approved: Some(plan.digest), ..plan.clone() }).unwrap()
+}
 
 fn check(candidates: Vec<Candidate>, guards: Guards<'_>, reasons: &[&str]) {
     let plan = decide(candidates, &guards);
@@ -177,7 +183,7 @@ fn an_approval_is_for_exactly_one_set() {
 fn what_is_left_of_an_approved_prune_needs_no_other_approval() {
     let guards = Guards { desired: 0, ..GUARDS };
     let whole = decide(maps(3), &guards);
-    let begun = ApprovedPrune::of(&whole);
+    let begun = approved_prune(&whole);
     let approved = Guards { approved: Some(whole.digest), begun: Some(&begun), ..guards };
     check(maps(2), approved, &[]);
     check(maps(4), approved, &["no objects"]);
@@ -187,6 +193,50 @@ fn what_is_left_of_an_approved_prune_needs_no_other_approval() {
     // The approval was taken back, or is for something else.
     check(maps(2), Guards { approved: None, ..approved }, &["no objects"]);
     check(maps(2), Guards { approved: Some(Digest::of("other")), ..approved }, &["no objects"]);
+}
+
+#[test]
+fn an_approval_of_more_is_one_of_what_is_left_and_none_of_anything_new() {
+    let guards = Guards { desired: 0, ..GUARDS };
+    let whole = decide(maps(4), &guards);
+    let approved = Guards { approved: Some(whole.digest), ..guards };
+    let held = |before: Option<HeldSet>, count: usize| HeldSet::after(before, &decide(maps(count), &guards));
+    let first = held(None, 4);
+    // One was handed over while somebody looked, and another one after that.
+    let third = held(held(first.clone(), 3), 2);
+    assert_eq!(third.as_ref().map(|held| (held.plans.len(), held.uids.len())), Some((3, 2)));
+    assert_eq!(third.as_ref().unwrap().earlier().first(), Some(&whole.digest));
+    check(maps(2), Guards { was_held: third.as_ref(), ..approved }, &[]);
+    check(maps(1), Guards { was_held: third.as_ref(), ..approved }, &[]);
+    check(maps(3), Guards { was_held: third.as_ref(), ..approved }, &["no objects"]);
+    check(maps(2), Guards { was_held: third.as_ref(), ..guards }, &["no objects"]);
+    let other = Guards { approved: Some(Digest::of("other")), ..guards };
+    check(maps(2), Guards { was_held: third.as_ref(), ..other }, &["no objects"]);
+    let mut recreated = maps(2);
+    recreated[0].uid = "another".into();
+    check(recreated, Guards { was_held: third.as_ref(), ..approved }, &["no objects"]);
+    // It grows meanwhile: then nobody has looked at what is left of that.
+    let grown = held(held(first.clone(), 5), 3);
+    check(maps(3), Guards { was_held: grown.as_ref(), ..approved }, &["no objects"]);
+    // While nothing is decided it stays known, and once it was let go it is no more.
+    assert_eq!(HeldSet::after(first.clone(), &decide(maps(0), &guards)), first);
+    assert_eq!(HeldSet::after(first, &decide(maps(4), &approved)), None);
+    let many = (0..40).fold(None, |before, gone| held(before, 60 - gone)).unwrap();
+    assert_eq!(many.plans.len(), MAX_PLANS);
+}
+
+#[test]
+fn what_waits_for_other_services_is_of_the_set_that_is_approved() {
+    let guards = Guards { purpose: Purpose::Removal, ..GUARDS };
+    let waiting = Candidate { waits: true, ..candidate("Namespace", "web") };
+    let all = || maps(2).into_iter().chain([waiting.clone()]).collect::<Vec<_>>();
+    check(all(), guards, &["Namespace web/web is of a protected kind"]);
+    let whole = decide(all(), &guards);
+    let begun = approved_prune(&whole);
+    let approved = Guards { approved: Some(whole.digest), begun: Some(&begun), ..guards };
+    assert_eq!(decide(all(), &approved).going(), maps(2));
+    assert_eq!(decide(vec![waiting], &approved).verdict, Verdict::Nothing);
+    assert_eq!(decide(vec![candidate("Namespace", "web")], &approved).verdict, Verdict::Delete);
 }
 
 #[test]

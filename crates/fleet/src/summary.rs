@@ -45,6 +45,7 @@ const MAX_STALE_BYTES: usize = 256;
 const MAX_UNHEALTHY: usize = 5;
 const MAX_UNHEALTHY_MESSAGE_BYTES: usize = 256;
 const MAX_HELD_OBJECTS: usize = 10;
+const MAX_HELD_EARLIER: usize = 3;
 const MAX_HELD_CONTENTS: usize = 3;
 const MAX_HELD_KINDS: usize = 8;
 
@@ -129,6 +130,7 @@ pub fn summarize(inputs: Inputs<'_>) -> ServiceDeploymentStatus {
         status.unhealthy = first_unhealthy(&report.objects);
         status.held_prune = report.held_prune.clone().map(|mut held| {
             held.objects.truncate(MAX_HELD_OBJECTS);
+            held.earlier.truncate(MAX_HELD_EARLIER);
             held.contents.truncate(MAX_HELD_CONTENTS);
             held.contents.iter_mut().for_each(|contents| contents.counts.truncate(MAX_HELD_KINDS));
             held.reason = cut(&held.reason, MAX_UNHEALTHY_MESSAGE_BYTES);
@@ -156,7 +158,8 @@ fn sign_deletion(inputs: &Inputs<'_>, deletion: Deletion) -> Deletion {
         Action::Remove { approved_prune, .. } => *approved_prune,
         Action::Hold { .. } | Action::Unreadable(_) => None,
     };
-    let approver = inputs.previous.approved_by.as_ref().filter(|_| approved == Some(deletion.digest));
+    let is_its = |plan: Digest| plan == deletion.digest || Some(plan) == deletion.approved_plan;
+    let approver = inputs.previous.approved_by.as_ref().filter(|_| approved.is_some_and(is_its));
     let approved_by = known.and_then(|known| known.approved_by.clone()).or_else(|| approver.cloned());
     Deletion { approved_by, ..deletion }
 }

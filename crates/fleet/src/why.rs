@@ -582,7 +582,7 @@ fn judge_health(evidence: &Evidence<'_>) -> Option<Finding> {
 
 fn judge_prune(evidence: &Evidence<'_>) -> Option<Finding> {
     let held = evidence.service.status.as_ref()?.held_prune.as_ref()?;
-    let HeldPrune { digest, reason, count, objects, contents, until_applied: _ } = held;
+    let HeldPrune { digest, reason, count, objects, contents, until_applied: _, earlier: _ } = held;
     let objects_held = counted(*count, "object");
     let conditions = evidence.service.status.iter().flat_map(|status| &status.conditions);
     let is_frozen = conditions.into_iter().any(|c| c.type_ == "PruneHeld" && c.reason == FLEET_FROZEN);

@@ -98,6 +98,8 @@ export interface Contents {
 export interface Deletion {
   /** Who approved it, where it was held. The hub says so; agents don't know. */
   approvedBy?: string;
+  /** The plan that was approved, where it held more than this deletion took. */
+  approvedPlan?: string;
   count: number;
   /** Of the plan that took them: what a request to undo names. */
   digest: string;
@@ -218,6 +220,8 @@ export interface HeldPrune {
   count: number;
   /** The plan's digest: what an approval must name. */
   digest: string;
+  /** Plans that held all of it and more: what was approved or proposed of one of these counts for what is left. The newest last. */
+  earlier?: string[];
   /** The first ten objects that would go. */
   objects: ObjectRef[];
   /** Why it waits, in one sentence. */

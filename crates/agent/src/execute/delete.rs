@@ -175,7 +175,7 @@ mod tests {
         let owner = owner_annotation("uid", &ObjectKey::from(&object));
         let map = json!({"metadata": {"name": name, "annotations": {OWNER_ANNOTATION: owner}}});
         let made = maps.create(&PostParams::default(), &serde_json::from_value(map).unwrap()).await.unwrap();
-        Candidate { object, uid: made.meta().uid.clone().unwrap(), wave: 0, confirm }
+        Candidate { object, uid: made.meta().uid.clone().unwrap(), wave: 0, confirm, waits: false }
     }
 
     async fn annotate(maps: &Api<ConfigMap>, name: &str, annotation: &str, value: &str) {

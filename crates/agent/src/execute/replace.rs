@@ -48,7 +48,7 @@ impl Executor<'_> {
         let mut replacements = Vec::new();
         for (key, uid, why) in immutable {
             let Some(object) = objects.get(&key).copied() else { continue };
-            let old = Candidate { object: object.object.clone(), uid, wave: object.wave, confirm: false };
+            let old = Candidate { object: object.object.clone(), uid, wave: object.wave, confirm: false, waits: false };
             replacements.push(Replacement { object, old, why });
         }
         if replacements.is_empty() {

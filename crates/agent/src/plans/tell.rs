@@ -223,7 +223,8 @@ fn of_change(change: &Change, object: &ObjectRef) -> PlannedChange {
 fn tell_deletes(plan: &Plan) -> Vec<PlannedDelete> {
     let waits = matches!(plan.prune.verdict, Verdict::Hold(_));
     let doomed = plan.doomed.iter().map(|candidate| (candidate, false));
-    let pruned = plan.prune.candidates.iter().map(|candidate| (candidate, waits));
+    // What waits for other services is told with its reason.
+    let pruned = plan.prune.candidates.iter().filter(|it| !it.waits).map(|candidate| (candidate, waits));
     let told = doomed.chain(pruned);
     let told = told.map(|(one, held)| PlannedDelete { object: one.object.clone(), wave: one.wave, held });
     let mut told: Vec<PlannedDelete> = told.collect();

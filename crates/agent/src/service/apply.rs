@@ -11,13 +11,14 @@ use farwater_api::{
     apply_options::DriftMode,
     objects::{Health, ObjectRef, Outcome, SyncState},
     protocol::{Deployment, ServiceAccount},
+    service_deployment::HeldPrune,
 };
 use farwater_fleet::{
     plan::{
         Cause, Change, GroupVersionKind, InventoryEntry, Keep, ObjectKey, Plan, Resolved, SkipReason, Stage, baseline,
         hold_reasons, options::ObjectOptions,
     },
-    prune::{self, ApprovedPrune, Candidate, Generated, Guards, HoldReason, PrunePlan, Purpose, Verdict},
+    prune::{self, ApprovedPrune, Candidate, Generated, Guards, HeldSet, HoldReason, PrunePlan, Purpose, Verdict},
 };
 use tokio::time::Instant;
 
@@ -220,9 +221,10 @@ impl ServiceTask {
         let leaving = if self.barrier.is_none() { plan.prune.candidates.clone() } else { Vec::new() };
         let generated = resolved.generated();
         let prune = prune::decide(leaving, &self.guards(deployment, resolved, plan, &results, (&held, &generated)));
-        if !self.prune(&executor, plan, &prune, deployment.approved_prune, Purpose::Sync).await? {
+        if !self.prune(&executor, plan, &prune, Purpose::Sync).await? {
             return Ok(false);
         }
+        self.note_held(&prune);
         self.record_leaving(plan, &prune, resolved, deployment);
         // A deleted object no longer keeps objects of other services.
         self.announce(resolved.stated_keys(), false);
@@ -308,6 +310,7 @@ impl ServiceTask {
             unapplied: skipped + failed,
             approved: deployment.approved_prune,
             begun: self.stored.inventory.approved.as_ref(),
+            was_held: self.stored.inventory.held.as_ref(),
             held,
         }
     }
@@ -318,13 +321,12 @@ impl ServiceTask {
         executor: &Executor<'_>,
         plan: &Plan,
         prune: &PrunePlan,
-        approved: Option<Digest>,
         purpose: Purpose,
     ) -> Result<bool, Stopped> {
         let mut deletes = plan.doomed.clone();
         if prune.verdict == Verdict::Delete {
-            if approved == Some(prune.digest) {
-                self.stored.inventory.approved = Some(ApprovedPrune::of(prune));
+            if let Some(approved) = ApprovedPrune::of(prune) {
+                self.stored.inventory.approved = Some(approved);
             }
             let newer = self.until_superseded();
             tokio::select! {
@@ -332,12 +334,16 @@ impl ServiceTask {
                 () = newer => return Ok(false),
                 kept = self.keep_states(executor.account, prune) => kept?,
             }
-            for candidate in &prune.candidates {
+            if let Some(deletion) = &mut self.stored.deletion {
+                deletion.approved_plan = prune.approved.filter(|approved| *approved != prune.digest);
+            }
+            let going = prune.going();
+            for candidate in &going {
                 if let Some(entry) = self.stored.inventory.entries.get_mut(&ObjectKey::from(&candidate.object)) {
                     entry.doomed = true;
                 }
             }
-            deletes.extend(prune.candidates.iter().cloned());
+            deletes.extend(going);
         }
         if deletes.is_empty() {
             return Ok(true);
@@ -378,11 +384,19 @@ impl ServiceTask {
             self.save_inventory().await?;
             return Ok(false);
         }
-        let is_held = matches!(prune.verdict, Verdict::Hold(_));
-        if !is_held && results.values().all(|deleted| matches!(deleted, Deleted::Gone)) {
+        let is_open = matches!(prune.verdict, Verdict::Hold(_)) || prune.candidates.iter().any(|it| it.waits);
+        if !is_open && results.values().all(|deleted| matches!(deleted, Deleted::Gone)) {
             self.stored.inventory.approved = None;
         }
         Ok(true)
+    }
+
+    /// Before anybody is shown what waits for an approval.
+    pub(super) fn note_held(&mut self, prune: &PrunePlan) {
+        let inventory = &mut self.stored.inventory;
+        inventory.held = HeldSet::after(inventory.held.take(), prune);
+        let earlier = inventory.held.as_ref().map(HeldSet::earlier).unwrap_or_default();
+        self.held = prune.held().map(|held| HeldPrune { earlier, ..held });
     }
 
     /// What a newer version has kept from being deleted is judged by that one. The same version finishes what it has begun.

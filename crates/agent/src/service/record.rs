@@ -191,7 +191,6 @@ impl ServiceTask {
         resolved: &Resolved,
         deployment: &Deployment,
     ) {
-        self.held = prune.held();
         if let Some(held) = self.held.clone() {
             tracing::warn!(service = %self.name(), count = held.count, reason = held.reason, "prune is held");
             for candidate in &prune.candidates {
@@ -222,6 +221,7 @@ impl ServiceTask {
         if resolved.complete && !leaving && !unfinished {
             let inventory = &mut self.stored.inventory;
             inventory.baseline = inventory.entries.len();
+            inventory.held = None;
             inventory.origin = Some(origin(deployment).or(inventory.origin.as_ref()));
         }
     }

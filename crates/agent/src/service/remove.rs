@@ -42,7 +42,7 @@ impl ServiceTask {
         {
             return ended;
         }
-        match self.prune(&executor, &plan, &prune, approved, Purpose::Removal).await {
+        match self.prune(&executor, &plan, &prune, Purpose::Removal).await {
             Ok(true) => {}
             Ok(false) => return Ended::Superseded,
             Err(error) => {
@@ -50,12 +50,12 @@ impl ServiceTask {
                 return Ended::Settled { retry: true };
             }
         }
+        self.note_held(&prune);
         self.record_removal(&plan);
         self.announce(std::iter::empty(), true);
         self.note_kept(&plan);
         self.release_protected(&plan, &account).await;
         self.offer(&plan);
-        self.held = prune.held();
         self.preview(&account, &prune).await;
         if let Some(held) = self.held.clone() {
             for candidate in &prune.candidates {

@@ -48,7 +48,7 @@ impl ServiceTask {
 
     /// Keeps the last states of what goes, and writes down that it goes. The inventory is saved by the caller.
     pub(super) async fn keep_states(&mut self, account: &ServiceAccount, prune: &PrunePlan) -> Result<(), Stopped> {
-        let kept = self.tombstones().keep(account, prune.digest, &prune.candidates, Series::Deleted).await;
+        let kept = self.tombstones().keep(account, prune.digest, &prune.going(), Series::Deleted).await;
         self.stored.deletion = Some(kept.map_err(|error| Stopped(format!("nothing is pruned: {}", chain(&error))))?);
         let kubernetes = self.agent.kubernetes.clone();
         tokio::spawn(async move { tombstones::collect(&kubernetes).await });

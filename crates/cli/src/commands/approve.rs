@@ -68,16 +68,20 @@ pub async fn run(args: ApproveArgs, session: &Session) -> Result<u8> {
 async fn approve_prune(args: ApproveArgs, session: &Session) -> Result<u8> {
     let (namespace, name) = service_name(&args.name, args.namespace.or_default(session))?;
     let service: ServiceDeployment = session.get(namespace, name).await?;
+    let proposed = service.metadata.annotations.as_ref().and_then(|all| all.get(PROPOSE_PRUNE)?.parse::<Digest>().ok());
     let Some(held) = service.status.and_then(|status| status.held_prune) else {
         let told = format!("no prune of {namespace}/{name} waits for an approval");
         return Err(Failure::new(exit::CONFLICT, told).next(format!("{{program}} why {name} -n {namespace}")));
     };
-    if let Some(digest) = args.digest.filter(|digest| *digest != held.digest) {
+    if let Some(digest) = args.digest.filter(|digest| !is_of(&held, *digest)) {
         let told = format!("the prune of {namespace}/{name} that waits is another one: {}", held.digest);
         return Err(Failure::new(exit::CONFLICT, told)
             .evidence(format!("asked for: {digest}"))
             .next(format!("{{program}} plan {name} -n {namespace}")));
     }
+    // What another person has proposed may have held more by then.
+    let proposed = proposed.filter(|digest| !args.propose && is_of(&held, *digest));
+    let digest = args.digest.or(proposed).unwrap_or(held.digest);
     if args.digest.is_none() {
         say(&describe(&held));
         match terminal::confirm("Delete?")? {
@@ -85,27 +89,34 @@ async fn approve_prune(args: ApproveArgs, session: &Session) -> Result<u8> {
             Some(false) => return Ok(exit::NO),
             None => {
                 let told = format!("{namespace}/{name} was not approved: standard input is not a terminal");
-                let next = format!("{{program}} approve {name} -n {namespace} --digest {}", held.digest);
+                let next = format!("{{program}} approve {name} -n {namespace} --digest {digest}");
                 return Err(Failure::usage(told).next(next));
             }
         }
+    }
+    if digest != held.digest {
+        say(&format!("this is what is left of the plan {digest}, which is approved"));
     }
     let annotation = if args.propose { PROPOSE_PRUNE } else { APPROVE_PRUNE };
     let path = format!(
         "/apis/{GROUP}/{VERSION}/namespaces/{namespace}/servicedeployments/{name}?fieldManager=farwater-cli&fieldValidation=Strict"
     );
-    let patch = json!({"metadata": {"annotations": {annotation: held.digest}}});
+    let patch = json!({"metadata": {"annotations": {annotation: digest}}});
     let attempt = format!("approve the prune of {namespace}/{name}");
     session.ask(&attempt, Method::PATCH, &path, "application/json", Some(&patch)).await?;
     let told = match args.propose {
-        true => format!(
-            "proposed: within a day another person can give the same command without --propose, for {}",
-            held.digest
-        ),
+        true => {
+            format!("proposed: within a day another person can give the same command without --propose, for {digest}")
+        }
         false => "approved: what waits is deleted".to_owned(),
     };
     print(&format!("servicedeployment.{GROUP}/{name} {told}\n"))?;
     Ok(exit::YES)
+}
+
+/// Whether an approval of this plan counts for what is held.
+fn is_of(held: &HeldPrune, digest: Digest) -> bool {
+    digest == held.digest || held.earlier.contains(&digest)
 }
 
 fn describe(held: &HeldPrune) -> String {

@@ -184,7 +184,7 @@ fn a_namespace_or_definition_that_holds_what_is_stated_stays_whoever_approved_it
         let plan = cluster.plan(next);
         let kept: Vec<String> = plan.kept.iter().map(|(key, why)| format!("{key} {why}")).collect();
         assert_eq!(kept, expected);
-        plan.prune.candidates.iter().map(|candidate| candidate.object.to_string()).collect::<Vec<_>>()
+        plan.prune.going().iter().map(|candidate| candidate.object.to_string()).collect::<Vec<_>>()
     };
     let kept = "Namespace web left the source and stays: ConfigMap web/a, ConfigMap web/b would be deleted with it";
     assert!(check(&cluster, &next, &[kept]).is_empty());

@@ -41,7 +41,7 @@ fn a_wave_waits_for_what_is_not_healthy_and_names_what_is_stuck_first() {
 }
 
 fn candidate(wave: i32, object: ObjectRef) -> Candidate {
-    Candidate { uid: format!("uid-{}", object.name), object, wave, confirm: false }
+    Candidate { uid: format!("uid-{}", object.name), object, wave, confirm: false, waits: false }
 }
 
 /// The rounds in which objects go, where each one that is asked is gone at once.

@@ -222,6 +222,7 @@ fn held_case() -> Case {
         objects: vec![],
         contents: vec![],
         until_applied: false,
+        earlier: Vec::new(),
     });
     Case::new(Some(held))
 }
@@ -251,6 +252,7 @@ fn a_deletion_keeps_the_name_of_who_approved_it() {
         objects: Vec::new(),
         lost: 0,
         // An agent's word on that is none.
+        approved_plan: None,
         approved_by: Some("mallory".to_owned()),
         undone: None,
     };
@@ -325,6 +327,7 @@ fn a_status_never_exceeds_four_kilobytes() {
         objects: (0..50).map(|_| object(&long, SyncState::PruneHeld, Health::Current, "").object).collect(),
         contents: vec![],
         until_applied: false,
+        earlier: Vec::new(),
     });
     let status = Case::new(Some(huge)).status();
     assert!(serde_json::to_vec(&status).unwrap().len() <= MAX_STATUS_BYTES);
@@ -486,7 +489,8 @@ fn what_became_of_a_service_is_told_once() {
     let mut gone = fine();
     let objects = vec![object("old", SyncState::Synced, Health::Current, "").object];
     let (digest, time) = (Digest::of("plan"), 900);
-    let deletion = Deletion { digest, time, count: 2, objects, lost: 0, approved_by: None, undone: None };
+    let deletion =
+        Deletion { digest, time, count: 2, objects, lost: 0, approved_plan: None, approved_by: None, undone: None };
     gone.report.as_mut().unwrap().deletion = Some(deletion);
     let pruned = Case { previous: held.clone(), ..gone }.status();
     assert_eq!(said(&held, &pruned), ["Pruned: deleted 2 objects: Deployment.apps web/old and 1 more"]);

@@ -159,6 +159,7 @@ async fn hold(rig: &Rig, agent: &mut Agent, uid: &str, until_applied: bool) {
         objects: vec![],
         contents: vec![],
         until_applied,
+        earlier: Vec::new(),
     });
     agent.say(rig, uid, report).await;
 }

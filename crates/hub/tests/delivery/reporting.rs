@@ -146,6 +146,7 @@ async fn a_held_prune_is_approved_by_its_digest_for_a_day() {
         objects: vec![],
         contents: vec![],
         until_applied: false,
+        earlier: Vec::new(),
     });
     agent.say(&rig, &uid, report).await;
     let service = rig
@@ -174,8 +175,16 @@ async fn a_held_prune_is_approved_by_its_digest_for_a_day() {
     let by = |service: &mut serde_json::Value| service["status"]["approvedBy"] = "ann".into();
     rig.edit("ServiceDeployment", ADMIN_NAMESPACE, "web", by).await;
     let mut done = said(&entry, Outcome::Applied, &[]);
-    let deletion =
-        Deletion { digest: plan, time: 900, count: 3, objects: vec![], lost: 0, approved_by: None, undone: None };
+    let deletion = Deletion {
+        digest: plan,
+        time: 900,
+        count: 3,
+        objects: vec![],
+        lost: 0,
+        approved_plan: None,
+        approved_by: None,
+        undone: None,
+    };
     done.deletion = Some(deletion.clone());
     agent.say(&rig, &uid, done).await;
     let by_ann = |service: &serde_json::Value| service["status"]["lastDeletion"]["approvedBy"] == "ann";
