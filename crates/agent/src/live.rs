@@ -33,7 +33,17 @@ pub fn live_object(object: &Value) -> LiveObject {
         }),
         protection: Box::new(options::read_protection(metadata)),
         wave: options::read_wave(metadata).unwrap_or_default(),
+        completed: metadata["managedFields"].as_array().is_some_and(|entries| {
+            entries
+                .iter()
+                .any(|entry| entry["subresource"] == "status" && is_completion(&entry["fieldsV1"]["f:status"]))
+        }),
     }
+}
+
+/// The Job controller writes `completionTime` when a Job is complete, and never of one that failed. A watch of metadata shows whose field it is.
+fn is_completion(status: &Value) -> bool {
+    status.get("f:completionTime").is_some()
 }
 
 /// Whether fields of an entry are to become those of our applies, or are twice ours. `applied`: those of our applies.
@@ -170,6 +180,18 @@ mod tests {
             entry
         };
         json!({"metadata": {"managedFields": entries.iter().map(entry).collect::<Vec<_>>()}})
+    }
+
+    #[test]
+    fn a_job_is_complete_when_its_controller_says_when() {
+        let check = |field: &str, subresource: &str, completed: bool| {
+            let mut job = written(&[(FIELD_MANAGER, "", 10), ("kube-controller-manager", subresource, 11)]);
+            job["metadata"]["managedFields"][1]["fieldsV1"] = json!({"f:status": {field: {}}});
+            assert_eq!(live_object(&job).completed, completed, "{field} {subresource}");
+        };
+        check("f:completionTime", "status", true);
+        check("f:conditions", "status", false);
+        check("f:completionTime", "", false);
     }
 
     #[test]

@@ -92,8 +92,8 @@ impl WatchKey {
 pub enum Event {
     /// As it is, and who wrote it last where that was not us.
     Seen(LiveObject, Option<Box<Writer>>),
-    /// Deleted, or the label went: only a GET tells.
-    Left,
+    /// Deleted, or the label went: only a GET tells. As it was then.
+    Left(LiveObject),
 }
 
 /// What happened since the service last looked; several events of one object are one.
@@ -436,7 +436,7 @@ impl Watches {
             && let Some(mailbox) = self.mailbox(label)
         {
             let event = match kind {
-                "DELETED" => Event::Left,
+                "DELETED" => Event::Left(live),
                 _ => Event::Seen(live, last_writer(&object["metadata"])),
             };
             mailbox.put(object_key, event);

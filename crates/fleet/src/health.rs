@@ -304,9 +304,13 @@ fn evaluate_job(object: &Value) -> Verdict {
 
 /// Whether a Job is complete and goes by its time to live: it is done, also when it is gone.
 pub fn is_done(object: &Value) -> bool {
+    has_time_to_live(object) && condition(object, "Complete").is_some_and(|c| c.holds)
+}
+
+/// Whether it is a Job that the cluster deletes some time after its end.
+pub fn has_time_to_live(object: &Value) -> bool {
     (group_of(object), &object["kind"]) == ("batch", &Value::from("Job"))
         && object["spec"]["ttlSecondsAfterFinished"].is_number()
-        && condition(object, "Complete").is_some_and(|c| c.holds)
 }
 
 fn evaluate_claim(object: &Value) -> Verdict {

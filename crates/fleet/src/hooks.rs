@@ -239,6 +239,7 @@ impl Record {
                 adopted: false,
                 doomed: false,
                 done: false,
+                incomplete: false,
                 overruled: Vec::new(),
             });
         }

@@ -97,6 +97,9 @@ pub struct InventoryEntry {
     /// A Job that was seen complete and goes by its time to live: it is done, also when it is gone.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub done: bool,
+    /// A Job that has failed, or that others deleted before it was complete: where it is missing it has not gone by its time to live.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub incomplete: bool,
     /// See [`differences::overruled`]. Kept because nothing tells it again while the object stays as it is.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub overruled: Vec<String>,
@@ -175,6 +178,8 @@ pub struct LiveObject {
     pub protection: Box<Protection>,
     /// The wave that its annotations name; 0 where they name none that can be read.
     pub wave: i32,
+    /// A Job that its controller has called complete.
+    pub completed: bool,
 }
 
 /// A deletion that is under way, and what it waits for.
@@ -431,9 +436,7 @@ fn judge(input: &PlanInput<'_>, object: &ResolvedObject) -> Judgement {
     };
     let live = match input.live.get(&key) {
         Some(Live::Present(live)) => live,
-        Some(Live::Absent) if entry.is_some_and(|e| e.done && e.hash == Some(object.hash)) => {
-            return Judgement::Unchanged;
-        }
+        Some(Live::Absent) if entry.is_some_and(|entry| has_run(object, entry)) => return Judgement::Unchanged,
         Some(Live::Absent) if entry.is_some_and(|e| e.uid.is_some() && e.hash == Some(object.hash)) => {
             return match judge_drift(input, object, &key) {
                 None => change(Cause::Restore, false, None),
@@ -492,6 +495,12 @@ fn judge(input: &PlanInput<'_>, object: &ResolvedObject) -> Judgement {
     } else {
         Judgement::Unchanged
     }
+}
+
+/// Whether a Job that is missing has run: its manifest has it go by itself, which nobody needs to have seen. Made again it would run again.
+fn has_run(object: &ResolvedObject, entry: &InventoryEntry) -> bool {
+    let may_have_gone = object.goes_by_itself && entry.uid.is_some() && !entry.incomplete;
+    entry.hash == Some(object.hash) && (entry.done || may_have_gone)
 }
 
 /// What is done about an object that others changed or deleted, where that is not to correct it.

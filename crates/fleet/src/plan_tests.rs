@@ -31,6 +31,7 @@ fn scopes() -> Scopes {
         ("", "v1", "Namespace", Scope::Cluster),
         ("apps", "v1", "Deployment", Scope::Namespaced),
         ("apps", "v1", "StatefulSet", Scope::Namespaced),
+        ("batch", "v1", "Job", Scope::Namespaced),
         ("apiextensions.k8s.io", "v1", "CustomResourceDefinition", Scope::Cluster),
     ]
     .into_iter()
@@ -93,6 +94,7 @@ impl Cluster {
                 adopted: false,
                 doomed: false,
                 done: false,
+                incomplete: false,
                 overruled: Vec::new(),
             };
             cluster.inventory.entries.insert(key.clone(), entry);
@@ -188,6 +190,30 @@ fn a_job_that_is_done_and_gone_is_not_made_again_before_it_changes() {
 }
 
 #[test]
+fn a_job_that_goes_by_itself_never_runs_twice_for_one_manifest() {
+    let job = |spec: &str, image: &str| {
+        let pod = format!("{{spec: {{containers: [{{name: a, image: {image}}}]}}}}");
+        resolved(&[&format!(
+            "{{apiVersion: batch/v1, kind: Job, metadata: {{name: a}}, spec: {{{spec} template: {pod}}}}}"
+        )])
+    };
+    let source = job("ttlSecondsAfterFinished: 0,", "x");
+    let mut cluster = Cluster::after(&source);
+    cluster.set("a", Live::Absent);
+    // Nobody saw it, also where the agent was away.
+    assert_eq!((cluster.plan(&source).unchanged.len(), changes(&cluster.plan(&source)).len()), (1, 0));
+    let changed = job("ttlSecondsAfterFinished: 0,", "y");
+    assert_eq!(changes(&cluster.plan(&changed)), [("a".into(), Cause::Create)]);
+    // Somebody deleted it while it ran.
+    cluster.inventory.entries.values_mut().for_each(|entry| entry.incomplete = true);
+    assert_eq!(changes(&cluster.plan(&source)), [("a".into(), Cause::Restore)]);
+    let stays = job("", "x");
+    let mut cluster = Cluster::after(&stays);
+    cluster.set("a", Live::Absent);
+    assert_eq!(changes(&cluster.plan(&stays)), [("a".into(), Cause::Restore)]);
+}
+
+#[test]
 fn a_live_object_that_lost_fields_or_marks_has_drifted() {
     let source = resolved_maps(0..3);
     let mut cluster = Cluster::after(&source);
@@ -271,6 +297,7 @@ fn an_unknown_kind_waits_and_its_objects_are_not_pruned() {
         adopted: false,
         doomed: false,
         done: false,
+        incomplete: false,
         overruled: Vec::new(),
     };
     cluster.inventory.entries.insert(ObjectKey::from(&boat), entry);

@@ -252,6 +252,7 @@ impl ServiceTask {
                 adopted: change.cause.is_adoption(),
                 doomed: false,
                 done: false,
+                incomplete: false,
                 overruled: Vec::new(),
             });
             // Its kind may be stated in another version now.

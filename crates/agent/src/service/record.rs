@@ -47,7 +47,7 @@ impl ServiceTask {
                         entry.uid = Some(live.uid.clone());
                         entry.hash = Some(object.hash);
                         entry.fields = live.fields;
-                        entry.done = *is_done;
+                        (entry.done, entry.incomplete) = (*is_done, false);
                         entry.overruled.clone_from(&notice.overruled);
                     }
                     self.live.insert(change.object.clone(), Live::Present(live.clone()));
@@ -85,8 +85,13 @@ impl ServiceTask {
         for key in &plan.unchanged {
             let Some(object) = objects.get(key) else { continue };
             let is_done = self.stored.inventory.entries.get(key).is_some_and(|entry| entry.done);
-            if is_done && matches!(self.live.get(key), Some(Live::Absent)) {
-                let message = "completed, and gone by its ttlSecondsAfterFinished";
+            if matches!(self.live.get(key), Some(Live::Absent)) {
+                let message = match is_done {
+                    true => "completed, and gone by its ttlSecondsAfterFinished",
+                    false => {
+                        "gone by its ttlSecondsAfterFinished; nobody saw how it ended, and it is not run again for this manifest"
+                    }
+                };
                 self.set_status(&object.object, SyncState::Synced, Health::Current, message);
                 continue;
             }

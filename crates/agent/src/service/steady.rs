@@ -170,7 +170,7 @@ impl ServiceTask {
             // What waited may begin.
             drifted |= self.look_at_window();
         }
-        let mut left = Vec::new();
+        let (mut left, mut last) = (Vec::new(), BTreeMap::new());
         self.hear_of_hooks(pending.events.keys());
         for listed in &pending.lists {
             left.extend(missing_from(listed, &self.live));
@@ -184,10 +184,13 @@ impl ServiceTask {
                     left.retain(|other| *other != key);
                     drifted |= self.see(&key, live, writer);
                 }
-                Event::Left => left.push(key),
+                Event::Left(live) => {
+                    last.insert(key.clone(), live);
+                    left.push(key);
+                }
             }
         }
-        drifted |= self.look_again(left).await;
+        drifted |= self.look_again(left, &last).await;
         if pending.poked || !drifted {
             self.send_report();
         }
@@ -222,9 +225,9 @@ impl ServiceTask {
         }
         if self.may_change(&object.group, &object.kind) {
             // A Job may go soon after its end.
-            match (key.group(), key.kind()) {
-                ("batch", "Job") => self.health.ask_now(key.clone()),
-                _ => self.health.ask(key, Instant::now()),
+            match is_job(key) {
+                true => self.health.ask_now(key.clone()),
+                false => self.health.ask(key, Instant::now()),
             }
         }
         if is_turned || (drifted && as_applied) {
@@ -239,8 +242,9 @@ impl ServiceTask {
         false
     }
 
-    /// They have left the watch: deleted, or without our label now. Only a GET tells; a failed one is "unknown". Whether any drifted.
-    async fn look_again(&mut self, left: Vec<ObjectKey>) -> bool {
+    /// They have left the watch: deleted, or without our label now. Only a GET tells; a failed one is "unknown". `last`: as they were when that
+    /// was seen. Whether any drifted.
+    async fn look_again(&mut self, left: Vec<ObjectKey>, last: &BTreeMap<ObjectKey, LiveObject>) -> bool {
         let Some(account) = self.account().filter(|_| !left.is_empty()) else { return false };
         let (agent, service) = (self.agent.clone(), self.stored.service.clone());
         let known = |key: ObjectKey| {
@@ -267,6 +271,7 @@ impl ServiceTask {
                     drifted |= self.see(key, live, writer);
                 }
                 Some((missing, _)) => {
+                    self.note_end(key, last.get(key));
                     self.miss(key, missing);
                     drifted = true;
                 }
@@ -278,6 +283,14 @@ impl ServiceTask {
             }
         }
         drifted
+    }
+
+    /// A Job that was deleted before it was complete has not gone by itself.
+    fn note_end(&mut self, key: &ObjectKey, last: Option<&LiveObject>) {
+        let (Some(last), Some(entry)) = (last, self.stored.inventory.entries.get_mut(key)) else { return };
+        if is_job(key) && entry.uid.as_ref() == Some(&last.uid) {
+            entry.incomplete |= !last.completed;
+        }
     }
 
     fn miss(&mut self, key: &ObjectKey, missing: Live) {
@@ -327,8 +340,10 @@ impl ServiceTask {
                 Ok(Judgement { health, message, again, is_done }) => {
                     status.health = health;
                     if let Some(entry) = self.stored.inventory.entries.get_mut(&key) {
-                        done |= is_done && !entry.done;
+                        let has_failed = is_job(&key) && health == Health::Failed;
+                        done |= (is_done && !entry.done) || (has_failed && !entry.incomplete);
                         entry.done |= is_done;
+                        entry.incomplete |= has_failed;
                     }
                     if status.sync == SyncState::Synced {
                         status.message = crate::messages::shorten(&message);
@@ -350,11 +365,15 @@ impl ServiceTask {
             }
             self.health.note(&key, now, changed);
         }
-        // Before it goes: nothing else tells that it has run.
+        // Before it goes: nothing else tells how it has ended.
         if done && let Err(error) = self.save_inventory().await {
             tracing::warn!(service = %self.name(), error = error.0, "what is done could not be remembered");
         }
     }
+}
+
+fn is_job(key: &ObjectKey) -> bool {
+    (key.group(), key.kind()) == ("batch", "Job")
 }
 
 async fn evaluate(

@@ -251,6 +251,7 @@ fn carried_out(cluster: &Cluster, source: &Resolved, plan: &Plan) -> Cluster {
             adopted: false,
             doomed: false,
             done: false,
+            incomplete: false,
             overruled: Vec::new(),
         };
         after.inventory.entries.insert(change.object.clone(), entry);

@@ -17,6 +17,7 @@ use super::{
     waves,
 };
 use crate::{
+    health::has_time_to_live,
     ownership::{owner_annotation, service_label},
     prune::{Generated, generated},
 };
@@ -80,6 +81,8 @@ pub struct ResolvedObject {
     pub options: ObjectOptions,
     /// Objects of the same source that must be applied first: its namespace, its definition.
     pub needs: Vec<ObjectKey>,
+    /// A Job that the cluster deletes some time after its end.
+    pub goes_by_itself: bool,
 }
 
 impl ResolvedObject {
@@ -174,6 +177,7 @@ pub fn resolve(mut render: Render, service_uid: &str, terms: Terms<'_>, served: 
             wave: at,
             stage: stage_of(&object),
             options,
+            goes_by_itself: has_time_to_live(&manifest),
             body: serde_json::to_vec(&manifest).expect("a manifest is plain JSON"),
             object,
             needs,
