@@ -9,7 +9,7 @@ mod tell;
 use std::{collections::BTreeMap, convert::Infallible, sync::Arc, time::Duration};
 
 use farwater_api::{
-    plan::{PlannedHook, ServicePlan},
+    plan::{HookEffect, PlannedHook, ServicePlan},
     protocol::{Action, Deployment, PlanReport, PlanRequest},
     service_deployment::DeletionPolicy,
 };
@@ -162,7 +162,13 @@ impl Work<'_> {
         let plan = self.basis.make_plan(deployment, &resolved, known).await;
         let established = inventory.baseline > 0;
         let obstacle = held.as_ref().map(|_| "the service is held");
-        let hooks = foresee_hooks(self.snapshot.hooks.clone(), deployment, &resolved, established, obstacle);
+        let mut hooks = foresee_hooks(self.snapshot.hooks.clone(), deployment, &resolved, established, obstacle);
+        let is_made_up = |key: &ObjectKey| resolved.again.as_ref().is_some_and(|again| again.names_otherwise(key));
+        for hook in hooks.iter_mut().filter(|hook| hook.effect == HookEffect::Run && hook.message.is_empty()) {
+            if is_made_up(&ObjectKey::from(&hook.object)) {
+                hook.message = "its name is made up by the chart".to_owned();
+            }
+        }
         let told = self.tell(deployment, Some(&resolved), &plan, hooks).await;
         Ok(ServicePlan { held, errors, ..told })
     }
@@ -185,7 +191,8 @@ impl Work<'_> {
         let executor = self.basis.executor(&deployment.ceiling.service_account, Superseded::by(assignments));
         let objects = resolved.iter().flat_map(|resolved| &resolved.objects).map(|o| (o.key(), o)).collect();
         let redactor = &self.basis.agent.plans.redactor;
-        let mut teller = Teller::new(&executor, redactor, objects, applied);
+        let again = resolved.and_then(|resolved| resolved.again.as_ref());
+        let mut teller = Teller::new(&executor, redactor, objects, applied, again);
         teller.tell(plan, &self.snapshot.inventory, hooks).await
     }
 

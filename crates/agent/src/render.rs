@@ -95,10 +95,10 @@ impl Renderers {
     }
 
     /// Renders the service's files with what its templates see. What can't be rendered makes the render incomplete, never smaller
-    /// in silence; its errors hold nothing that is secret.
+    /// in silence; its errors hold nothing that is secret. `anew`: see [`Input::anew`].
     pub async fn render(
         &self,
-        opened: &Opened,
+        (opened, anew): (&Opened, bool),
         handed: &Handed,
         deployment: &Deployment,
         (name, occasion): (&str, Occasion),
@@ -126,6 +126,7 @@ impl Renderers {
             capabilities: &capabilities,
             parameters: handed.values(),
             secret: opened.is_decrypted || handed.is_sealed(),
+            anew,
         };
         let output = self.engine.render(&input, cluster).await;
         for warning in &output.warnings {

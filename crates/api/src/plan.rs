@@ -183,6 +183,17 @@ pub struct PlannedChange {
     /// For people: whose fields it takes, why it would be refused, why it could not be tried.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
+    /// Another render of the same files gives it another name.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub made_up: bool,
+}
+
+impl PlannedChange {
+    /// Whether nothing changes but what a chart only makes up.
+    pub fn is_made_up(&self) -> bool {
+        let all = !self.fields.is_empty() && self.fields.iter().all(|field| field.made_up);
+        self.effect == Effect::Change && all && self.more_fields == 0
+    }
 }
 
 /// Why an object is sent.
@@ -232,6 +243,9 @@ pub struct FieldChange {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub applied: Option<String>,
     pub origin: FieldOrigin,
+    /// Another render of the same files has another value: a chart makes it up, and it comes with each new version.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub made_up: bool,
 }
 
 /// Where a difference comes from.
@@ -337,6 +351,7 @@ mod tests {
             more_fields: 0,
             hidden: 0,
             message: String::new(),
+            made_up: false,
         };
         assert!(ServicePlan { changes: vec![change(Effect::Nothing)], ..plan.clone() }.is_quiet());
         assert!(!ServicePlan { changes: vec![change(Effect::Change)], ..plan.clone() }.is_quiet());

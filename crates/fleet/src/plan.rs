@@ -36,7 +36,7 @@ use crate::{
 };
 use options::{Guard, Protection};
 pub use reasons::{Forget, Keep, Left, Refusal, Skip, SkipReason, Wait, Writer};
-pub use resolve::{Resolved, ResolvedObject, Scopes, Terms, check_ceiling, fold_string_data, resolve, stage_of};
+pub use resolve::{Again, Resolved, ResolvedObject, Scopes, Terms, check_ceiling, fold_string_data, resolve, stage_of};
 
 /// Manifests of one folder of a bundle.
 #[derive(Clone, Debug)]

@@ -52,6 +52,8 @@ pub struct Input<'a> {
     pub parameters: &'a Map<String, Value>,
     /// Whether values that nobody may find on a disk are among the parameters, or in the files.
     pub secret: bool,
+    /// Whether it is rendered although it was before, and not kept: two renders show what a chart only makes up.
+    pub anew: bool,
 }
 
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -191,7 +193,7 @@ impl Engine {
         has_templates: bool,
         asker: &dyn Asker,
     ) -> Output {
-        let key = self.key(input, stated, tasks, has_templates);
+        let key = self.key(input, stated, tasks, has_templates).filter(|_| !input.anew);
         if let Some(entry) = key.and_then(|key| self.cache.get(&key)) {
             return restore(entry, input.release.namespace);
         }

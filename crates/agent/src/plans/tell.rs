@@ -12,7 +12,7 @@ use farwater_api::{
 };
 use farwater_fleet::{
     plan::{
-        Cause, Change, Inventory, ObjectKey, Plan, ResolvedObject, SkipReason, Stage,
+        Again, Cause, Change, Inventory, ObjectKey, Plan, ResolvedObject, SkipReason, Stage,
         fields::{Sides, Veiled, compare},
         fold_string_data,
         veil::Veil,
@@ -45,6 +45,8 @@ pub struct Teller<'a> {
     objects: BTreeMap<ObjectKey, &'a ResolvedObject>,
     /// Manifests as they were sent last.
     applied: BTreeMap<ObjectKey, Vec<u8>>,
+    /// Another render of the same files.
+    again: Option<&'a Again>,
     /// What is in any of these manifests and for nobody to see.
     veil: Veil,
     /// Bytes that are left for fields.
@@ -57,8 +59,9 @@ impl<'a> Teller<'a> {
         redactor: &'a Redactor,
         objects: BTreeMap<ObjectKey, &'a ResolvedObject>,
         (applied, veil): (BTreeMap<ObjectKey, Vec<u8>>, Veil),
+        again: Option<&'a Again>,
     ) -> Self {
-        Self { executor, redactor, objects, applied, veil, room: FIELDS_BYTES }
+        Self { executor, redactor, objects, applied, again, veil, room: FIELDS_BYTES }
     }
 
     pub async fn tell(&mut self, plan: &Plan, inventory: &Inventory, hooks: Vec<PlannedHook>) -> ServicePlan {
@@ -108,7 +111,8 @@ impl<'a> Teller<'a> {
                 Some(rehearsed) => rehearsed,
                 None => Rehearsed::Untried(format!("more than {MAX_REHEARSED} objects change")),
             };
-            let mut planned = PlannedChange { wave: *wave, ..of_change(change, &object.object) };
+            let made_up = self.again.is_some_and(|again| again.names_otherwise(&change.object));
+            let mut planned = PlannedChange { wave: *wave, made_up, ..of_change(change, &object.object) };
             self.describe(&mut planned, change, object, rehearsed);
             told.push(planned);
         }
@@ -160,7 +164,9 @@ impl<'a> Teller<'a> {
         let hash = |path: &str, value: &Value| self.redactor.hash(key, path, value);
         let redact: Option<farwater_fleet::plan::fields::Redact<'_>> = if is_secret(key) { Some(&hash) } else { None };
         let veiled = (!self.veil.is_empty()).then_some(Veiled { veil: &self.veil, redact: &hash });
-        let sides = Sides { live, planned: after, source: &source, applied: applied.as_ref(), redact, veiled };
+        let again = self.again.and_then(|again| again.body(key)).map(read);
+        let (applied, again) = (applied.as_ref(), again.as_ref());
+        let sides = Sides { live, planned: after, source: &source, applied, again, redact, veiled };
         let compared = compare(sides, &mut self.room);
         (planned.more_fields, planned.hidden) = (compared.more, compared.hidden);
         planned.fields = compared.fields;
@@ -216,6 +222,7 @@ fn of_change(change: &Change, object: &ObjectRef) -> PlannedChange {
         more_fields: 0,
         hidden: 0,
         message: String::new(),
+        made_up: false,
     }
 }
 

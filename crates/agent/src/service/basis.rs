@@ -10,7 +10,9 @@ use farwater_api::protocol::{Deployment, ServiceAccount, ServiceIdentity};
 use farwater_fleet::{
     hooks::{Occasion, Record, version_of},
     origin::Origin,
-    plan::{Cooling, GroupVersionKind, Inventory, Live, ObjectKey, Plan, PlanInput, Resolved, Terms, plan, resolve},
+    plan::{
+        Again, Cooling, GroupVersionKind, Inventory, Live, ObjectKey, Plan, PlanInput, Resolved, Terms, plan, resolve,
+    },
     service_tests::render_tests,
     transfer::{Transfers, may_transfer},
 };
@@ -157,9 +159,17 @@ impl Basis<'_> {
         let is_kept = kept.is_some();
         let mut render = match kept {
             Some(kept) => kept,
-            None => agent.renderers.render(&opened, &handed, deployment, of, &cluster).await,
+            None => agent.renderers.render((&opened, false), &handed, deployment, of, &cluster).await,
         };
         opened.check(&mut render);
+        // Whoever is shown a plan is told which values come by chance.
+        let mut again = match key {
+            Some(_) if shelf == Shelf::Passing && !is_kept && render.errors.is_empty() => {
+                let again = agent.renderers.render((&opened, true), &handed, deployment, of, &cluster).await;
+                Some(again).filter(|again| again.errors.is_empty())
+            }
+            _ => None,
+        };
         if let (Some(key), Shelf::Kept, false) = (key, shelf, is_kept) {
             // The next attempt would generate other values.
             if let Some(error) = render.errors.first() {
@@ -171,9 +181,13 @@ impl Basis<'_> {
         let veil = handed.veil.clone();
         let sees_occasion = !crate::render::is_always_the_same(&opened.archive, deployment);
         drop((opened, handed));
-        render.objects.extend(render_tests(&self.service.name, &deployment.tests));
+        let mut beside = render_tests(&self.service.name, &deployment.tests);
         let secrets = agent.sealed.open(&self.service.uid, deployment, access).await.map_err(|e| Stopped(chain(&e)))?;
-        render.objects.extend(crate::sealed::render(secrets, &deployment.target_namespace));
+        beside.extend(crate::sealed::render(secrets, &deployment.target_namespace));
+        if let Some(again) = &mut again {
+            again.objects.extend(beside.iter().cloned());
+        }
+        render.objects.extend(beside);
         let errors = render.errors.clone();
         let wanted: BTreeSet<GroupVersionKind> = crate::render::kinds(&render);
         agent
@@ -188,6 +202,7 @@ impl Basis<'_> {
             options: &deployment.options,
         };
         let mut resolved = resolve(render, &self.service.uid, terms, &scopes);
+        resolved.again = again.map(|again| Again::of(resolve(again, &self.service.uid, terms, &scopes)));
         (resolved.veil, resolved.reads_cluster, resolved.sees_occasion) = (veil, reads_cluster, sees_occasion);
         Ok((resolved, errors))
     }

@@ -123,6 +123,7 @@ pub async fn run(args: RenderArgs, connect: &ConnectArgs, program: OwnProgram) -
         capabilities: &capabilities,
         parameters: &parameters,
         secret: true,
+        anew: false,
     };
     let output = engine.render(&input, &Nobody).await;
     for warning in &output.warnings {

@@ -26,6 +26,8 @@ pub struct Sides<'a> {
     pub source: &'a Value,
     /// The manifest that was sent last, where that is known.
     pub applied: Option<&'a Value>,
+    /// The manifest of another render of the same files.
+    pub again: Option<&'a Value>,
     /// Of a Secret: how its values are shown.
     pub redact: Option<Redact<'a>>,
     /// Of what may hold values that nobody may see: which, and how they are shown.
@@ -58,15 +60,16 @@ pub fn compare(sides: Sides<'_>, room: &mut usize) -> Compared {
     // What was applied last and is not known may be in the cluster, and then it is not known by the veil either.
     let blind = sides.applied.is_none() && sides.veiled.is_some_and(|veiled| veiled.veil.hides(sides.source));
     let (redact, veiled, knows) = (sides.redact, sides.veiled, sides.applied.is_some());
-    let mut walk = Walk { redact, veiled, blind, knows, room, out: Compared::default() };
+    let compares = sides.again.is_some();
+    let mut walk = Walk { redact, veiled, blind, knows, compares, room, out: Compared::default() };
     let (mut live, mut planned) = (sides.live.clone(), sides.planned.clone());
     walk.out.hidden += take_kept(&mut live);
     take_kept(&mut planned);
     let marks = take_marks(&mut live);
     walk.out.marked = marks != take_marks(&mut planned);
     walk.out.hidden += u32::from(walk.out.marked);
-    let (mut source, mut applied) = (sides.source.clone(), sides.applied.cloned());
-    for manifest in [Some(&mut source), applied.as_mut()].into_iter().flatten() {
+    let (mut source, mut applied, mut again) = (sides.source.clone(), sides.applied.cloned(), sides.again.cloned());
+    for manifest in [Some(&mut source), applied.as_mut(), again.as_mut()].into_iter().flatten() {
         take_marks(manifest);
     }
     let at = At {
@@ -74,6 +77,7 @@ pub fn compare(sides: Sides<'_>, room: &mut usize) -> Compared {
         planned: Some(&planned),
         source: Some(&source),
         applied: applied.as_ref(),
+        again: again.as_ref(),
         owned: ours.map(|entry| &entry["fieldsV1"]),
     };
     walk.visit("", at, false);
@@ -120,6 +124,7 @@ struct At<'a> {
     planned: Option<&'a Value>,
     source: Option<&'a Value>,
     applied: Option<&'a Value>,
+    again: Option<&'a Value>,
     /// Of the fields that we own, in the format FieldsV1.
     owned: Option<&'a Value>,
 }
@@ -132,6 +137,7 @@ impl<'a> At<'a> {
             planned: down(self.planned),
             source: down(self.source),
             applied: down(self.applied),
+            again: down(self.again),
             owned,
         }
     }
@@ -187,6 +193,8 @@ struct Walk<'a> {
     blind: bool,
     /// What was applied last is known.
     knows: bool,
+    /// What another render makes is known.
+    compares: bool,
     room: &'a mut usize,
     out: Compared,
 }
@@ -242,7 +250,14 @@ impl Walk<'_> {
         let same: Vec<_> = live.iter().filter(|value| planned.contains(value)).collect();
         if same != planned.iter().filter(|value| live.contains(value)).collect::<Vec<_>>() {
             let (live, planned) = (Value::from(live), Value::from(planned));
-            let order = At { live: Some(&live), planned: Some(&planned), source: None, applied: None, owned: None };
+            let order = At {
+                live: Some(&live),
+                planned: Some(&planned),
+                source: None,
+                applied: None,
+                again: None,
+                owned: None,
+            };
             self.note(&format!("{path} (order)"), order, hides);
         }
     }
@@ -262,7 +277,8 @@ impl Walk<'_> {
         shorten(&mut texts);
         let [live, planned, applied] = texts;
         let path = crate::conditions::cut(path, MAX_SHOWN_VALUE);
-        let field = FieldChange { path, live, planned, applied, origin: self.origin(at, hides) };
+        let made_up = self.compares && at.source != at.again;
+        let field = FieldChange { path, live, planned, applied, origin: self.origin(at, hides), made_up };
         let lengths = [&field.live, &field.planned, &field.applied].map(|text| text.as_ref().map_or(0, String::len));
         // The names of its members count too.
         let bytes = field.path.len() + lengths.iter().sum::<usize>() + 80;

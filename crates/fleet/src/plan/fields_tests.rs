@@ -34,8 +34,15 @@ fn check(case: Case<'_>, expected: &str) {
     let redact: Option<Redact<'_>> = if live["kind"] == "Secret" { Some(&hash) } else { None };
     let mut source = yaml(case.source);
     source["metadata"] = json!({});
-    let sides =
-        Sides { live: &live, planned: &planned, source: &source, applied: applied.as_ref(), redact, veiled: None };
+    let sides = Sides {
+        live: &live,
+        planned: &planned,
+        source: &source,
+        applied: applied.as_ref(),
+        again: None,
+        redact,
+        veiled: None,
+    };
     let compared = compare(sides, &mut 10_000);
     let text = |value: &Option<String>| value.clone().unwrap_or_else(|| "-".to_owned());
     let lines = compared.fields.iter().map(|field| {
@@ -173,7 +180,15 @@ fn what_is_too_much_is_counted() {
         format!("data: {{{}}}", fields.join(", "))
     };
     let (live, planned) = (yaml(&map("a")), yaml(&map("b")));
-    let sides = Sides { live: &live, planned: &planned, source: &planned, applied: None, redact: None, veiled: None };
+    let sides = Sides {
+        live: &live,
+        planned: &planned,
+        source: &planned,
+        applied: None,
+        again: None,
+        redact: None,
+        veiled: None,
+    };
     let compared = compare(sides, &mut 1_000_000);
     assert_eq!((compared.fields.len(), compared.more), (MAX_PLANNED_FIELDS, 36));
     let mut room = 300;
@@ -186,8 +201,15 @@ fn what_is_too_much_is_counted() {
 fn long_texts_are_shown_from_where_they_differ() {
     let long = |tail: &str| json!({"data": {"file": format!("{}{tail}", "ä".repeat(4000))}});
     let (live, planned) = (long("old"), long("new"));
-    let sides =
-        Sides { live: &live, planned: &planned, source: &planned, applied: Some(&live), redact: None, veiled: None };
+    let sides = Sides {
+        live: &live,
+        planned: &planned,
+        source: &planned,
+        applied: Some(&live),
+        again: None,
+        redact: None,
+        veiled: None,
+    };
     let compared = compare(sides, &mut 10_000);
     let field = &compared.fields[0];
     let (was, is) = (field.live.clone().unwrap(), field.planned.clone().unwrap());
@@ -199,7 +221,15 @@ fn long_texts_are_shown_from_where_they_differ() {
 fn paths_that_hold_dots_are_quoted_and_our_marks_are_not_shown() {
     let live = json!({"metadata": {"name": "a", "annotations": {"a.b/c": "1"}, "labels": {SERVICE_LABEL: "x"}}});
     let planned = json!({"metadata": {"name": "a", "annotations": {"a.b/c": "2", OWNER_ANNOTATION: "me"}}});
-    let sides = Sides { live: &live, planned: &planned, source: &planned, applied: None, redact: None, veiled: None };
+    let sides = Sides {
+        live: &live,
+        planned: &planned,
+        source: &planned,
+        applied: None,
+        again: None,
+        redact: None,
+        veiled: None,
+    };
     let compared = compare(sides, &mut 10_000);
     let paths: Vec<_> = compared.fields.iter().map(|field| field.path.as_str()).collect();
     assert_eq!((paths, compared.marked), (vec!["metadata.annotations[\"a.b/c\"]"], true));
@@ -213,8 +243,15 @@ fn check_veiled(secrets: &[&str], [live, planned, applied]: [Value; 3], expected
     let hash = |path: &str, _: &Value| format!("#{}", path.len());
     let applied = (!applied.is_null()).then_some(applied);
     let veiled = Some(Veiled { veil: &veil, redact: &hash });
-    let sides =
-        Sides { live: &live, planned: &planned, source: &planned, applied: applied.as_ref(), redact: None, veiled };
+    let sides = Sides {
+        live: &live,
+        planned: &planned,
+        source: &planned,
+        applied: applied.as_ref(),
+        again: None,
+        redact: None,
+        veiled,
+    };
     let text = |value: &Option<String>| value.clone().unwrap_or_else(|| "-".to_owned());
     let fields = compare(sides, &mut 10_000).fields;
     let lines =
@@ -248,4 +285,20 @@ fn values_that_nobody_may_see_are_hidden_in_any_object() {
         [list("a"), list("hunter2-new"), list("a")],
         "env[name=#3]: - > #12\nenv[name=a]: {\"name\":\"a\",\"value\":\"1\"} > -\n",
     );
+}
+
+#[test]
+fn what_another_render_has_otherwise_is_made_up() {
+    let secret =
+        |password: &str, level: &str| json!({"kind": "Secret", "data": {"password": password, "level": level}});
+    let (live, source, again) = (secret("b2xk", "MQ=="), secret("bmV3", "Mg=="), secret("b3RoZXI=", "Mg=="));
+    let told = |again: Option<&Value>| {
+        let sides =
+            Sides { live: &live, planned: &source, source: &source, applied: None, again, redact: None, veiled: None };
+        let fields = compare(sides, &mut 1000).fields;
+        fields.into_iter().map(|field| (field.path, field.made_up)).collect::<Vec<_>>()
+    };
+    let expected = |password: bool| vec![("data.level".to_owned(), false), ("data.password".to_owned(), password)];
+    assert_eq!(told(Some(&again)), expected(true));
+    assert_eq!(told(None), expected(false));
 }

@@ -1,6 +1,6 @@
 //! From manifests to the exact objects to send: scope, namespace, ownership marks, ceilings, order.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use farwater_api::{
@@ -42,6 +42,8 @@ pub struct Resolved {
     pub reads_cluster: bool,
     /// It was made of a chart or of something else that is told whether it is the first version.
     pub sees_occasion: bool,
+    /// The same files rendered once more, where charts make values up.
+    pub again: Option<Again>,
     /// Every name that the source states, also of skipped objects; where a kind's scope is unknown, both that it could
     /// have.
     stated: Vec<ObjectKey>,
@@ -65,6 +67,31 @@ impl Resolved {
 
     pub fn stated_keys(&self) -> impl Iterator<Item = &ObjectKey> {
         self.stated.iter()
+    }
+}
+
+/// Manifests of another render of the same files. What differs is made up: a password, a certificate, a name.
+#[derive(Clone, Debug)]
+pub struct Again {
+    bodies: BTreeMap<ObjectKey, Vec<u8>>,
+    hooks: BTreeSet<ObjectKey>,
+}
+
+impl Again {
+    pub fn of(resolved: Resolved) -> Self {
+        let hooks = resolved.hooks.iter().map(ResolvedHook::key).collect();
+        let bodies = resolved.objects.into_iter().map(|object| (object.key(), object.body)).collect();
+        Self { bodies, hooks }
+    }
+
+    /// As it was stated the other time.
+    pub fn body(&self, key: &ObjectKey) -> Option<&[u8]> {
+        self.bodies.get(key).map(Vec::as_slice)
+    }
+
+    /// Whether an object or a hook has a name that it had not the other time.
+    pub fn names_otherwise(&self, key: &ObjectKey) -> bool {
+        !self.bodies.contains_key(key) && !self.hooks.contains(key)
     }
 }
 
@@ -116,6 +143,7 @@ pub fn resolve(mut render: Render, service_uid: &str, terms: Terms<'_>, served: 
         veil: Veil::default(),
         reads_cluster: false,
         sees_occasion: false,
+        again: None,
         stated: Vec::new(),
         count: render.objects.len(),
     };

@@ -75,6 +75,7 @@ impl Picture {
         let (sign, colour) = match change.effect {
             Effect::Create => ("+", Colour::Good),
             Effect::Untried if change.cause == PlannedCause::Create => ("+", Colour::Good),
+            Effect::Change if change.is_made_up() => ("≈", Colour::Faint),
             Effect::Change => ("~", Colour::Doubtful),
             Effect::Nothing => ("=", Colour::Faint),
             Effect::Recreate => ("±", Colour::Bad),
@@ -137,6 +138,8 @@ fn why(change: &PlannedChange) -> Option<&'static str> {
         (PlannedCause::Drift, _) => Some("was changed in the cluster"),
         (PlannedCause::Adopt, _) => Some("exists, and becomes this service's"),
         (_, Effect::Nothing) => Some("is sent, and nothing changes"),
+        _ if change.is_made_up() => Some("only what the chart makes up changes"),
+        _ if change.made_up => Some("its name is made up by the chart"),
         _ => None,
     }
 }
@@ -148,6 +151,9 @@ fn describe(field: &FieldChange) -> String {
         FieldOrigin::Both => format!("  changed in the cluster too; applied was {}", text(&field.applied)),
         FieldOrigin::Source | FieldOrigin::Unknown => String::new(),
     };
+    if field.made_up {
+        return format!("{}: made up by the chart{origin}", field.path);
+    }
     format!("{}: {} → {}{origin}", field.path, text(&field.live), text(&field.planned))
 }
 
@@ -156,11 +162,13 @@ fn summary(plan: &ServicePlan) -> String {
     let made = |change: &&PlannedChange| change.effect == Effect::Untried && change.cause == PlannedCause::Create;
     let namespace = usize::from(plan.create_namespace.is_some());
     let untried = plan.changes.iter().filter(made).count();
+    let made_up = plan.changes.iter().filter(|change| change.is_made_up()).count();
     let hooks = |wanted: &[HookEffect]| plan.hooks.iter().filter(|hook| wanted.contains(&hook.effect)).count();
     let left = |wanted: SyncState| plan.left_out.iter().filter(|one| one.sync == wanted).count();
     let counts = [
         (of(&[Effect::Create]) + untried + namespace, "to create"),
-        (of(&[Effect::Change, Effect::Recreate, Effect::Unknown, Effect::Untried]) - untried, "to change"),
+        (of(&[Effect::Change, Effect::Recreate, Effect::Unknown, Effect::Untried]) - untried - made_up, "to change"),
+        (made_up, "with other values that are made up"),
         (plan.deletes.iter().filter(|delete| !delete.held).count() + hooks(&[HookEffect::Remove]), "to delete"),
         (hooks(&[HookEffect::Run, HookEffect::Held]), "to run"),
         (hooks(&[HookEffect::Running]), "running"),
@@ -208,6 +216,8 @@ mod tests {
                     {"path": "data.b", "live": "\"x\"", "origin": "Cluster"},
                     {"path": "data.c", "live": "\"y\"", "planned": "\"2\"", "applied": "\"1\"", "origin": "Both"},
                 ]})),
+                with(object("Secret", "password"), json!({"cause": "Update", "effect": "Change", "wave": 1, "fields": [
+                    {"path": "data.a", "live": "hmac:1", "planned": "hmac:2", "origin": "Source", "madeUp": true}]})),
                 with(object("Secret", "bad"), json!({"cause": "Update", "effect": "Refused", "message": "Invalid: \u{1b}[31mdata", "wave": 1})),
             ],
             "deletes": [with(object("ConfigMap", "old"), json!({"held": true}))],
@@ -234,6 +244,8 @@ wave 1
       data.b: \"x\" → (none)  changed in the cluster
       data.c: \"y\" → \"2\"  changed in the cluster too; applied was \"1\"
       2 more fields
+  ≈ Secret web/password  only what the chart makes up changes
+      data.a: made up by the chart
   ! Secret web/bad  would be refused
       Invalid: [31mdata
   - ConfigMap web/old  held
@@ -241,7 +253,7 @@ deletes wait for an approval: 1 of 2 objects would be deleted
   > Job web/app-test-smoke  test smoke runs
   > Pod web/alarm  SyncFail hook runs if something fails
   ! ConfigMap web/theirs  owned by service team/b
-1 to create, 1 to change, 2 to run, 1 to end, 1 held, 2 refused, 12 unchanged; 4 differences hidden that stay: defaults, normalised values, fields of others
+1 to create, 1 to change, 1 with other values that are made up, 2 to run, 1 to end, 1 held, 2 refused, 12 unchanged; 4 differences hidden that stay: defaults, normalised values, fields of others
 ";
         let text = draw(&plan, "farwater-admin/app on east", "main@1a2b3c4d5e6f", Terminal::default());
         assert_eq!(text, expected);
