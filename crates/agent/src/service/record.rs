@@ -207,9 +207,19 @@ impl ServiceTask {
         for (key, keep) in &plan.kept {
             if let Some(entry) = self.stored.inventory.entries.get(key) {
                 let object = entry.object.clone();
-                let health = if *keep == Keep::Deleting { Health::Terminating } else { Health::Unknown };
                 let message = format!("{keep}{}", self.ending(key));
-                self.set_status(&object, SyncState::Synced, health, message);
+                match keep {
+                    Keep::Deleting => self.set_status(&object, SyncState::Synced, Health::Terminating, message),
+                    Keep::Lookup(_) | Keep::Claimed(_) => {
+                        self.set_status(&object, SyncState::Synced, Health::Unknown, message);
+                    }
+                    // It stays, and is as well as it says.
+                    _ => {
+                        self.set_status(&object, SyncState::Synced, Health::Unknown, "");
+                        self.add_note(key, message);
+                        self.health.ask_now(key.clone());
+                    }
+                }
             }
         }
         for (key, why) in &plan.forgotten {
@@ -236,6 +246,13 @@ impl ServiceTask {
         match self.live.get(key) {
             Some(Live::Present(LiveObject { ending: Some(ending), .. })) => format!(" {ending}"),
             _ => String::new(),
+        }
+    }
+
+    /// What is said of it whatever its health is.
+    fn add_note(&mut self, key: &ObjectKey, note: String) {
+        if let Some(status) = self.statuses.get_mut(key) {
+            status.note = note;
         }
     }
 

@@ -3,7 +3,7 @@
 use farwater_api::{
     deletion::undo_request,
     hooks::{HookPhase, HookState},
-    objects::{Outcome, ServiceReport},
+    objects::{Health, Outcome, ServiceReport},
 };
 use farwater_testkit::wait_for;
 use kube::{
@@ -69,6 +69,8 @@ async fn a_namespace_that_leaves_the_source_stays_while_the_source_states_what_i
     assert!(kept.held_prune.is_none(), "{kept:#?}");
     let told = &object(&kept, "Namespace", &place).message;
     assert!(told.contains(&format!("stays: ConfigMap {place}/a would be deleted with it")), "{told}");
+    // It stays by intent, and keeps no service from being ready.
+    assert_eq!(object(&kept, "Namespace", &place).health, Health::Current);
     let client = world.client().await;
     assert!(api(&client, "", "v1", "Namespace", "").get(&place).await.unwrap().metadata.deletion_timestamp.is_none());
     // Once nothing in it is stated, its deletion is a matter of approval.
