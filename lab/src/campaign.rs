@@ -1,6 +1,7 @@
 //! `cargo xtask campaign NAME`: counts that are too long for every test run. The record lies under docs/campaigns and is
 //! written after each round, so that a campaign that was stopped goes on where it was.
 
+mod charts;
 mod fleet_rollouts;
 mod fuzz;
 mod hostile_api;
@@ -107,6 +108,15 @@ const CAMPAIGNS: &[Campaign] = &[
         needs_programs: false,
         vouches_for: &["crates/hub", "crates/store"],
         round: |seed, _| Box::pin(async move { steady::round_of_other_engines(seed) }),
+    },
+    Campaign {
+        name: "charts",
+        about: "charts that others wrote, from their projects' Go modules, at many values: each object as `helm template` renders it, line by line",
+        goal: 1,
+        engines: &[Engine::Sqlite],
+        needs_programs: false,
+        vouches_for: &["crates/render", "crates/bundle", "render-helper"],
+        round: |seed, _| Box::pin(charts::round(seed)),
     },
     Campaign {
         name: "kill9",
