@@ -37,12 +37,15 @@ async fn what_is_broken_or_held_is_explained_and_put_right() -> Result<()> {
     fleet.reconcile("infra").await?;
     cli.expect(0, &["wait", "web", "--timeout", "90s"])?;
 
-    // A commit removes most objects and is held. The printed command approves it.
+    // A commit removes most objects and is held. The printed command approves it; a script adds the digest.
     repository.change("main", &[("web/two.yaml", None), ("web/three.yaml", None)])?;
     fleet.reconcile("infra").await?;
     let finding = until_broken_at(&cli, "web", "prune").await?;
-    let approve = finding["next"]["kubectl"].as_str().context("no command is given")?;
-    cli.kubectl(&approve.split(' ').collect::<Vec<_>>())?;
+    let approve = finding["next"]["farwater"].as_str().context("no command is given")?;
+    let digest = cli.expect(0, &["get", "servicedeployment/web", "-o", "jsonpath={.status.heldPrune.digest}"])?.stdout;
+    let mut arguments: Vec<&str> = approve.split(' ').collect();
+    arguments.extend(["--digest", digest.trim()]);
+    cli.expect(0, &arguments)?;
     wait_for("the approved prune to be done", PATIENCE, || async {
         let names = cli.expect(0, &["objects", "web", "-o", "name"])?.stdout;
         ensure!(names.contains("configmap/one") && !names.contains("configmap/two"), "{names}");
