@@ -138,9 +138,11 @@ fn with_queues() -> Vec<Controller> {
     ]
 }
 
-/// The work of each controller with a queue, by its name.
-pub fn work_counts(delivery: &Delivery) -> Vec<(&'static str, Counts)> {
-    with_queues().iter().map(|controller| (controller.name, (controller.counts)(delivery))).collect()
+impl Delivery {
+    /// The work of each controller with a queue, by its name.
+    pub fn controller_work(&self) -> Vec<(&'static str, Counts)> {
+        with_queues().iter().map(|controller| (controller.name, (controller.counts)(self))).collect()
+    }
 }
 
 struct Controller {

@@ -30,7 +30,7 @@ use prometheus_client::{
     registry::Registry,
 };
 
-use crate::{controllers::work_counts, delivery::Delivery, server::Certificate};
+use crate::{delivery::Delivery, server::Certificate};
 use figures::{Figures, Shown};
 
 /// In seconds: from a cached answer to a list of all objects.
@@ -312,7 +312,7 @@ impl std::fmt::Debug for ControllerWork {
 
 impl Collector for ControllerWork {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
-        let work = work_counts(&self.0);
+        let work = self.0.controller_work();
         let help = "Reconciles of a controller";
         let mut metric = encoder.encode_descriptor("reconciles", help, None, MetricType::Counter)?;
         for &(controller, counts) in &work {

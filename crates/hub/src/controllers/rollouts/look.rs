@@ -202,7 +202,7 @@ pub struct Looked {
     /// The spec that counted; empty: the service's own.
     pub(super) before: String,
     /// Set if another spec counts from now on.
-    release: Option<Specs>,
+    pub(super) release: Option<Specs>,
     /// Whether another spec or other parameters count from now on.
     pub released: bool,
     /// Whether its newest parameters have to be resolved.

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use farwater_api::{
-    Digest, ServiceDeployment, ServiceDeploymentSpec,
+    Digest, ServiceDeploymentSpec,
     protocol::{Action, Ceiling, Deployment, ServiceAccount},
 };
 use farwater_fleet::{
