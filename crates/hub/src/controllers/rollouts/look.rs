@@ -51,13 +51,13 @@ pub struct Look {
     pub(super) wanted: Option<ChangeId>,
     pub(super) track: Track,
     pub(super) looked_at: String,
-    newest: Newest,
+    pub(super) newest: Newest,
     pub(super) documents: Documents,
-    back: Option<Back>,
+    pub(super) back: Option<Back>,
 }
 
 /// An earlier state that a member is rolled back to.
-struct Back {
+pub(super) struct Back {
     candidate: Candidate,
     /// The spec of that state; empty: the service's own.
     spec: String,

@@ -38,7 +38,7 @@ pub struct Heard {
     /// Number of members, silent ones included.
     pub(super) all: usize,
     pub(super) heard: usize,
-    healthy: usize,
+    pub(super) healthy: usize,
     /// When the last of them became healthy, in seconds since 1970.
     pub since: i64,
     /// When the cluster that was heard least recently was heard, in seconds since 1970; 0: one was not heard since the
