@@ -103,8 +103,10 @@ export interface Contents {
 
 /** The last deletion of a service's objects. The states of the deleted objects are kept only in the cluster. */
 export interface Deletion {
-  /** User who approved the deletion, if it was held. Set by the hub; agents do not know it. */
+  /** Who approved it, where it was held. The hub says so; agents don't know. */
   approvedBy?: string;
+  /** The plan that was approved, where it held more than this deletion took. */
+  approvedPlan?: string;
   /** Number of deleted objects. */
   count: number;
   /** Digest of the plan that deleted the objects. A request to undo names it. */
@@ -232,6 +234,8 @@ export interface HeldPrune {
   count: number;
   /** Digest of the plan. An approval must name it. */
   digest: string;
+  /** Plans that held all of it and more: what was approved or proposed of one of these counts for what is left. The newest last. */
+  earlier?: string[];
   /** The first ten objects that the prune deletes. */
   objects: ObjectRef[];
   /** Why the prune waits, in one sentence. */
@@ -593,7 +597,7 @@ export interface ProgressCounts {
 /** Wait that a person skips. Any of them starts a rollout that is `OnHold`. */
 export type Promote = "Soak" | "Step" | "Halt";
 
-/** Selects the manifests of a folder: files named `*.yaml`, `*.yml` and `*.json` that `include`, `exclude` and the folder's `.sourceignore` files do not leave out. Patterns follow the rules of `.gitignore` and are relative to the renderer's folder. */
+/** Selects the manifests of a folder: files named `*.yaml`, `*.yml` and `*.json` that `include`, `exclude` and the folder's `.sourceignore` files do not leave out. Patterns follow the rules of `.gitignore`, with braces for alternatives (`{a,b}/*.yaml`), and are relative to the renderer's folder. */
 export interface RawOptions {
   /** Whether a folder without manifests is valid and has no objects. If false, such a folder is an error. */
   allowEmpty?: boolean;
@@ -799,6 +803,10 @@ export interface ServiceDeploymentStatus {
   heldPrune?: HeldPrune;
   /** Newest revision of the source, if a pin, a suspension, a dependency, the rollout of its set or a ChangeWindow holds it back. Empty: nothing is held back. */
   heldRevision?: string;
+  /** When. */
+  hookRetriedAt?: Time;
+  /** Who set the annotation `farwater.dev/retry-hook` that stands. */
+  hookRetriedBy?: string;
   /** Numbers of hooks and tests that the agent has started for the assigned version. `farwater hooks` lists them. */
   hooks?: HookCounts;
   /** Time at which the agent first reported `appliedEntry` as applied. */
@@ -813,7 +821,7 @@ export interface ServiceDeploymentStatus {
   observedGeneration?: number;
   /** Time of the override. The override is valid for a day; then the hub removes the annotation. */
   overriddenAt?: Time;
-  /** User who set the current annotation `farwater.dev/override-freeze`. */
+  /** Who set the annotation `farwater.dev/override-freeze` that stands. */
   overriddenBy?: string;
   /** Time of the proposal. Another person can approve the proposal for a day. */
   overrideProposedAt?: Time;
