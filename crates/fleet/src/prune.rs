@@ -121,12 +121,14 @@ impl HeldSet {
     }
 }
 
+/// uids of the objects that are deleted now. A namespace that waits for other services is not among them: objects may be
+/// added to it meanwhile, so it needs an approval of its own when its turn comes.
 fn uids(candidates: &[Candidate]) -> BTreeSet<String> {
-    candidates.iter().map(|candidate| candidate.uid.clone()).collect()
+    candidates.iter().filter(|candidate| !candidate.waits).map(|candidate| candidate.uid.clone()).collect()
 }
 
 fn are_among(candidates: &[Candidate], uids: &BTreeSet<String>) -> bool {
-    candidates.iter().all(|candidate| uids.contains(&candidate.uid))
+    candidates.iter().filter(|candidate| !candidate.waits).all(|candidate| uids.contains(&candidate.uid))
 }
 
 /// Why objects leave.

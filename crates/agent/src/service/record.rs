@@ -86,13 +86,15 @@ impl ServiceTask {
             let Some(object) = objects.get(key) else { continue };
             let is_done = self.stored.inventory.entries.get(key).is_some_and(|entry| entry.done);
             if matches!(self.live.get(key), Some(Live::Absent)) {
-                let message = match is_done {
-                    true => "completed, and gone by its ttlSecondsAfterFinished",
-                    false => {
-                        "gone by its ttlSecondsAfterFinished; nobody saw how it ended, and it is not run again for this manifest"
-                    }
+                // A Job that failed may have gone too, so an end that was not seen is no success: later waves wait for it.
+                let (health, message) = match is_done {
+                    true => (Health::Current, "completed, and gone by its ttlSecondsAfterFinished"),
+                    false => (
+                        Health::Unknown,
+                        "gone before its result was seen, and not run again for this manifest: change the manifest to run it again",
+                    ),
                 };
-                self.set_status(&object.object, SyncState::Synced, Health::Current, message);
+                self.set_status(&object.object, SyncState::Synced, health, message);
                 continue;
             }
             self.set_as_desired(&object.object, true);

@@ -282,6 +282,7 @@ impl ServiceTask {
                 }
                 // The attempt of the newer version looks it up.
                 None => {
+                    self.note_end(key, last.get(key));
                     self.live.remove(key);
                     drifted = true;
                 }
@@ -290,11 +291,12 @@ impl ServiceTask {
         drifted
     }
 
-    /// A Job that was deleted before it was complete has not gone by itself.
+    /// Records whether a deleted Job was complete. One that was not has not gone by itself.
     fn note_end(&mut self, key: &ObjectKey, last: Option<&LiveObject>) {
         let (Some(last), Some(entry)) = (last, self.stored.inventory.entries.get_mut(key)) else { return };
         if is_job(key) && entry.uid.as_ref() == Some(&last.uid) {
-            entry.incomplete |= !last.completed;
+            entry.done |= last.completed;
+            entry.incomplete = !entry.done;
         }
     }
 
@@ -349,7 +351,7 @@ impl ServiceTask {
                         let has_failed = is_job(&key) && health == Health::Failed;
                         done |= (is_done && !entry.done) || (has_failed && !entry.incomplete);
                         entry.done |= is_done;
-                        entry.incomplete |= has_failed;
+                        entry.incomplete = !entry.done && (entry.incomplete || has_failed);
                     }
                     if status.sync == SyncState::Synced {
                         status.message = crate::messages::shorten(&message);

@@ -80,8 +80,8 @@ async fn approve_prune(args: ApproveArgs, session: &Session) -> Result<u8> {
             .evidence(format!("asked for: {digest}"))
             .next(format!("{{program}} plan {name} -n {namespace}")));
     }
-    // What another person has proposed may have held more by then.
-    let proposed = proposed.filter(|digest| !args.propose && is_of(&held, *digest));
+    // A proposal of an earlier plan held objects that are not shown here, so it needs to be named with --digest.
+    let proposed = proposed.filter(|digest| !args.propose && *digest == held.digest);
     let digest = args.digest.or(proposed).unwrap_or(held.digest);
     if args.digest.is_none() {
         say(&describe(&held));

@@ -338,7 +338,7 @@ impl Plan {
                 .next(format!("change {by}, or give another name with --name NAME")),
             Refusal::Other(_) if replace => {
                 // What the old folder needed is of no use to the new one.
-                for field in ["chart", "sources", "renderers", "patches"] {
+                for field in ["chart", "sources", "renderers", "patches", "pin"] {
                     self.service_spec[field] = Value::Null;
                 }
                 return Ok(());

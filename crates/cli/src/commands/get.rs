@@ -144,7 +144,9 @@ async fn granted_instead(
     let [kind] = kinds else { return Ok(false) };
     let is_selected = args.selector.is_some() || args.field_selector.is_some();
     let is_cluster = kind.group == farwater_api::GROUP && kind.plural == "clusters";
-    if !is_cluster || !names.is_empty() || is_selected || args.watch {
+    // A script that asked for JSON or YAML expects Clusters, and not objects of another kind.
+    let is_for_people = matches!(args.output, Output::Table | Output::Wide);
+    if !is_cluster || !names.is_empty() || is_selected || args.watch || !is_for_people {
         return Ok(false);
     }
     let has_any = |list: &Value| list["items"].as_array().is_some_and(|items| !items.is_empty());

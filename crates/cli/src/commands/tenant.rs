@@ -144,11 +144,20 @@ async fn find_clusters(args: &PrepareArgs, session: &Session, target: Option<&Ta
     }
     let Some(target) = target else { return Ok(clusters) };
     let keeper = match find_keeper(target).await {
-        // Who prepares namespaces need not be allowed to read the agent's Secrets.
-        Err(failure) if failure.is_denied() => None,
+        // Preparing namespaces does not need the right to read the agent's Secrets.
+        Err(failure) if failure.is_denied() && args.cluster.is_some() => {
+            say(&format!(
+                "not checked: whether {} is that cluster; you may not read its agent's identity",
+                target.context
+            ));
+            return Ok(clusters);
+        }
         found => found?,
     };
-    let Some(keeper) = keeper else { return Ok(clusters) };
+    let Some(keeper) = keeper else {
+        return Err(Failure::new(exit::CONFLICT, format!("{} has no agent; nothing was changed", target.context))
+            .next("{program} cluster join NAME"));
+    };
     let found = clusters.into_iter().find(|cluster| cluster.metadata.uid.as_ref() == Some(&keeper.cluster.uid));
     let found = found.ok_or_else(|| {
         let meant =
@@ -231,6 +240,10 @@ async fn apply(args: &PrepareArgs, target: &Target, objects: &[Value]) -> Result
         check_binding(target, binding).await?;
     }
     for object in objects {
+        if object["kind"] == "ServiceAccount" && is_of_others(target, object).await? {
+            print(&format!("kept {}, which exists and is not of Farwater\n", describe(object)))?;
+            continue;
+        }
         let done = match (target.apply_one(object, args.dry_run).await?, args.dry_run) {
             (Applied::Made, false) => "made",
             (Applied::Made, true) => "would make",
@@ -241,6 +254,11 @@ async fn apply(args: &PrepareArgs, target: &Target, objects: &[Value]) -> Result
         print(&format!("{done} {}\n", describe(object)))?;
     }
     Ok(())
+}
+
+/// Whether an account exists that others made. Pods may use it, so its fields stay as they are.
+async fn is_of_others(target: &Target, account: &Value) -> Result<bool> {
+    Ok(target.find(account).await?.is_some_and(|found| !is_ours(&found.metadata)))
 }
 
 /// Kubernetes never changes which role a binding is to.

@@ -1,12 +1,12 @@
-//! `grantedclusters`: the clusters that a namespace may deploy to, decided when they are listed. A tenant sees their names and whether they
-//! are well, and no labels, versions or messages: it may not read the Clusters.
+//! `grantedclusters`: the clusters that a namespace may deploy to, decided when they are listed. A tenant sees their
+//! names and health. It may not read Clusters, so labels, versions and messages are left out.
 
 use std::borrow::Cow;
 
 use axum::response::Response;
-use farwater_api::{Cluster, granted_cluster::GrantedClusterStatus};
-use farwater_fleet::placement;
-use farwater_store::{Kind, ListQuery, Resource};
+use farwater_api::{ADMIN_NAMESPACE, Cluster, granted_cluster::GrantedClusterStatus};
+use farwater_fleet::{placement, stamping::cluster_namespaces};
+use farwater_store::{Key, Kind, ListQuery, Resource};
 use kube_core::Resource as _;
 use serde_json::{Value, json};
 
@@ -46,37 +46,59 @@ pub async fn list(call: &Call) -> Result<Response, ApiError> {
     respond::list(call.kind, items, &list_meta, call.form, call.now)
 }
 
-/// Up to `limit` clusters behind `after`, whether there are more, and the version that this is true of.
+/// Returns up to `limit` clusters after the place `after`, whether there are more, and the version of the list. Only
+/// clusters that a short name of the tenant's services can mean: those of its own namespace, then the administrators'.
 async fn find(
     call: &Call,
     tenant: &str,
-    mut after: Option<(String, String)>,
+    after: Option<(String, String)>,
     limit: usize,
 ) -> Result<(Vec<Resource>, bool, u64), ApiError> {
     let store = &call.hub.store;
-    let grants = load_grants(store).await.map_err(store_failed)?;
+    let mut grants = load_grants(store).await.map_err(store_failed)?;
+    grants.retain(|(_, grant)| grant.namespaces.iter().any(|namespace| namespace == tenant));
+
     let kind = Kind::new(&Cluster::plural(&()), farwater_api::GROUP);
     let (mut found, mut version) = (Vec::new(), 0);
-    loop {
-        let query = ListQuery { limit: PAGE, after, ..ListQuery::all(kind.clone()) };
-        let page = store.list(&query).await.map_err(store_failed)?;
-        if version == 0 {
-            version = page.version;
-        }
-        for cluster in page.items {
-            if !placement::is_granted(tenant, &meta::labels(&cluster.object), &grants) {
-                continue;
+    let namespaces = cluster_namespaces(tenant);
+    let first = after.as_ref().and_then(|(namespace, _)| namespaces.iter().position(|one| one == namespace));
+    for namespace in &namespaces[first.unwrap_or(0)..] {
+        let mut after = after.clone().filter(|(place, _)| place == namespace);
+        loop {
+            // Without a grant an empty page still tells the version.
+            let limit_of_page = if grants.is_empty() && tenant != ADMIN_NAMESPACE { 1 } else { PAGE };
+            let base = ListQuery::all(kind.clone());
+            let query = ListQuery { namespace: Some((*namespace).to_owned()), limit: limit_of_page, after, ..base };
+            let page = store.list(&query).await.map_err(store_failed)?;
+            version = if version == 0 { page.version } else { version };
+
+            for cluster in page.items {
+                if !placement::is_granted(tenant, &meta::labels(&cluster.object), &grants)
+                    || is_hidden(call, tenant, &cluster).await?
+                {
+                    continue;
+                }
+                if found.len() == limit {
+                    return Ok((found, true, version));
+                }
+                found.push(cluster);
             }
-            if found.len() == limit {
-                return Ok((found, true, version));
+            after = page.next.filter(|_| limit_of_page > 1);
+            if after.is_none() {
+                break;
             }
-            found.push(cluster);
         }
-        if page.next.is_none() {
-            return Ok((found, false, version));
-        }
-        after = page.next;
     }
+    Ok((found, false, version))
+}
+
+/// Whether a cluster of the tenant's own namespace has the same name: a short name means that one.
+async fn is_hidden(call: &Call, tenant: &str, cluster: &Resource) -> Result<bool, ApiError> {
+    if cluster.key.namespace == tenant {
+        return Ok(false);
+    }
+    let own = Key { namespace: tenant.to_owned(), ..cluster.key.clone() };
+    Ok(call.hub.store.get(&own).await.map_err(store_failed)?.is_some())
 }
 
 fn show(call: &Call, tenant: &str, cluster: &Resource) -> Value {

@@ -46,7 +46,14 @@ pub async fn tell(tx: &mut Tx, about: &Resource, told: &Told) -> Result<(), Stor
 pub async fn tell_again(tx: &mut Tx, about: &Resource, told: &Told) -> Result<(), StoreError> {
     let Some(namespace) = place_of(tx, about).await? else { return Ok(()) };
     let now = Timestamp::now();
-    let key = key_of(about, namespace, &told.reason.to_lowercase());
+    // Objects of different kinds may have one name and one reason.
+    let reason = told.reason.to_lowercase();
+    let key = match about.object["kind"].as_str() {
+        Some(kind) if kind != "ServiceDeployment" => {
+            key_of(about, namespace, &format!("{}.{reason}", kind.to_lowercase()))
+        }
+        _ => key_of(about, namespace, &reason),
+    };
     let mut next = event(about, &key, told, now);
     let change = match tx.get(&key).await? {
         None => Change::Create(manage(&key.kind, "", None, next, now)),

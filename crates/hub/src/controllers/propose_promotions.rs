@@ -228,7 +228,6 @@ impl Task<'_> {
     }
 
     /// Head of the branch that people merge into.
-
     async fn find_base(&self, uid: &str, spec: &GitRepositorySpec) -> Result<ObjectId, SourceFailure> {
         let name = &self.pull.source_ref.name;
         if spec.url != self.pull.url {
