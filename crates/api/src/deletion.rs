@@ -26,7 +26,7 @@ pub struct Deletion {
     /// Number of objects that were too large to keep.
     #[serde(default, skip_serializing_if = "crate::is_zero")]
     pub lost: u32,
-    /// The plan that was approved, where it held more than this deletion took.
+    /// Digest of the approved plan, if it had more objects than this deletion.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approved_plan: Option<Digest>,
     /// Who approved it, where it was held. The hub says so; agents don't know.

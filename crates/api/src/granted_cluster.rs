@@ -1,4 +1,5 @@
-//! GrantedCluster: a cluster that a tenant may deploy to, as the tenant sees it. The hub makes it when it is asked; none is stored.
+//! GrantedCluster: a cluster that a tenant may deploy to, as the tenant sees it. The hub creates it for each request and
+//! stores none.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube_core::CustomResourceExt as _;
@@ -39,7 +40,7 @@ pub struct GrantedClusterStatus {
     pub connected: bool,
 }
 
-/// For discovery and OpenAPI; nobody installs it, because none is stored.
+/// For discovery and OpenAPI only: GrantedClusters are not stored, so the definition is never installed.
 pub fn definition() -> CustomResourceDefinition {
     let mut definition = GrantedCluster::crd();
     crate::describe_kind(&mut definition);

@@ -108,7 +108,8 @@ pub const APPROVALS: &str = "farwater.dev/approvals";
 /// Annotation on a ServiceDeployment that requests the objects of its last deletion back; see
 /// [`deletion::undo_request`].
 pub const UNDO: &str = "farwater.dev/undo";
-/// Annotation on a ServiceDeployment that has a hook that failed run again, once: its value is the run that failed, which is of one version.
+/// Annotation on a ServiceDeployment that retries a failed hook once. Its value is the failed run, which belongs to one
+/// version.
 pub const RETRY_HOOK: &str = "farwater.dev/retry-hook";
 /// Annotation on a Cluster whose agent has proven that the hub was restored from an older backup: its value, the epoch that
 /// the `Restored` condition names, confirms that the backup is right, and deletions are made again.

@@ -436,7 +436,7 @@ pub struct Deployment {
     /// Request to restore the objects of a deletion; see [`undo_request`](crate::deletion::undo_request).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub undo: Option<String>,
-    /// The run of a hook that failed, which is to run again: once, and of this version. An agent that doesn't know this runs nothing again.
+    /// Failed run of a hook to retry once, for this version. Older agents ignore it. Empty: no retry.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_hook: Option<Digest>,
     /// How often what the service asks for has changed. What returns to an earlier content is another entry, so that a report on that

@@ -269,10 +269,10 @@ pub struct ServiceDeploymentStatus {
     /// Time of the approval. The approval is valid for a day; then the hub removes the annotation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approved_at: Option<Time>,
-    /// Who set the annotation `farwater.dev/retry-hook` that stands.
+    /// User who set the current annotation `farwater.dev/retry-hook`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hook_retried_by: Option<String>,
-    /// When.
+    /// Time of that request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hook_retried_at: Option<Time>,
     /// Who set the annotation `farwater.dev/override-freeze` that stands.
@@ -373,7 +373,7 @@ pub struct HeldPrune {
     /// Whether the prune waits only for objects of the source that are not applied yet, and needs no approval.
     #[serde(default, skip_serializing_if = "crate::is_zero")]
     pub until_applied: bool,
-    /// Plans that held all of it and more: what was approved or proposed of one of these counts for what is left. The newest last.
+    /// Digests of earlier plans with all these objects, newest last. Their approvals and proposals stay valid.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub earlier: Vec<Digest>,
 }

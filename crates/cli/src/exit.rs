@@ -27,15 +27,15 @@ mod tests {
     /// Every code with the beginning of its description in the documentation.
     const DOCUMENTED: [(u8, &str); 10] = [
         (super::YES, "done, or the answer is yes"),
-        (super::NO, "an honest no"),
+        (super::NO, "the answer is no"),
         (super::USAGE, "the command line, or a file that it names, can't be used"),
         (super::DENIED, "not signed in, or not allowed"),
         (super::MISSING, "the named thing does not exist"),
         (super::CONFLICT, "the hub refused the change"),
-        (super::TIMEOUT, "what was waited for did not happen in time"),
+        (super::TIMEOUT, "the command timed out"),
         (super::UNREACHABLE, "the hub can't be reached"),
-        (super::HUB_FAILED, "`farwater hub` ended by an error"),
-        (super::INTERNAL, "a bug of ours"),
+        (super::HUB_FAILED, "`farwater hub` ended with an error"),
+        (super::INTERNAL, "a bug in Farwater"),
     ];
 
     #[test]
