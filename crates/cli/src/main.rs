@@ -89,11 +89,11 @@ enum Ask {
     Why(why::WhyArgs),
     /// Waits until services, sets, clusters or sources are healthy.
     Wait(wait::WaitArgs),
-    /// Shows the changes that a service or a set would make, without making them.
+    /// Previews the changes of a service or a set.
     Plan(plan::PlanArgs),
-    /// Shows the changes that a branch, tag or commit would make in the fleet.
+    /// Previews the changes of a branch, tag or commit in the fleet.
     Impact(impact::ImpactArgs),
-    /// Restores the objects that the last deletion of a service removed.
+    /// Restores the objects of a service's last deletion.
     Undo(undo::UndoArgs),
     /// Lists the objects of a service.
     Objects(objects::ObjectsArgs),

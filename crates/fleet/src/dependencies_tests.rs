@@ -86,7 +86,7 @@ fn a_service_is_there_when_it_is_healthy_at_its_own_newest_version() {
         Some("itself waits for service disk, which does not exist"),
     );
     let broken = Trouble::Bundle { revision: "main@sha1:2".to_owned(), message: "a.yaml:3: bad".to_owned() };
-    check(|c| c.why = Why::Trouble(broken), Some("stands still: a.yaml:3: bad"));
+    check(|c| c.why = Why::Trouble(broken), Some("is stuck: a.yaml:3: bad"));
     check(|c| c.why = Why::NotGranted("no grant".to_owned()), Some("is held: no grant"));
     assert_eq!(
         judge(Dependency { name: "database", service: None, decided: None }).unwrap(),

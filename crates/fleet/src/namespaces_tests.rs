@@ -78,7 +78,7 @@ fn what_no_cluster_would_take_is_named_with_its_field() {
     check(quota(json!({"cpu": "."})), &[("resourceQuota.hard[cpu]", "no quantity")]);
     check(quota(json!({"pods": "500m"})), &[("resourceQuota.hard[pods]", "no whole number")]);
     check(quota(json!({"pods": -1})), &[("resourceQuota.hard[pods]", "below 0")]);
-    check(quota(json!({})), &[("resourceQuota.hard", "state what is limited")]);
+    check(quota(json!({})), &[("resourceQuota.hard", "state a limit")]);
     check(
         json!({"limitRange": {"limits": [{"type": "Pod"}, {"type": "Container", "max": {"cpu": "much"}}]}}),
         &[("limitRange.limits[0]", "limits nothing"), ("limitRange.limits[1].max[cpu]", "no quantity")],

@@ -51,8 +51,9 @@ fn what_makes_no_sense_is_named_with_its_field() {
     check("[{type: Webhook, secretRef: {name: a}}]", &["stages[1].gates[0].address: say whom it asks"]);
     check(
         "[{type: Webhook, address: 'https://x/y?token=z', secretRef: {name: a}}]",
-        &["stages[1].gates[0].address: it holds a user, a query or a fragment: what is secret goes into the Secret, \
-           as token or address"],
+        &[
+            "stages[1].gates[0].address: it has a user, a query or a fragment: put secrets into the Secret, as token or address",
+        ],
     );
     check(
         "[{type: Webhook, address: 'https://x'}]",

@@ -70,7 +70,7 @@ fn an_expression_without_a_value_says_nothing_and_is_never_healthy() {
     unknown("current: 'self.list[5]'", "list: [1]", "current: an index is out of bounds");
     unknown("current: '1 / self.spec.zero == 1'", "spec: {zero: 0}", "current: it divides by zero");
     unknown("current: 'self.spec.most + 1 > 0'", "spec: {most: 9223372036854775807}", "current: a number is too large");
-    unknown("current: 'int(self.spec.size) > 0'", "spec: {size: many}", "current: int() can't read what it is given");
+    unknown("current: 'int(self.spec.size) > 0'", "spec: {size: many}", "current: int() can't read its argument");
     // An error message contains no values.
     unknown(
         "current: 'self.spec.a < self.spec.b'",

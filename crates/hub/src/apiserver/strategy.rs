@@ -523,8 +523,7 @@ mod tests {
         let provider =
             |kind: &str, address: &str| json!({"spec": {"type": kind, "address": address, "secretRef": {"name": "a"}}});
         check("notificationproviders", provider("generic", "https://hooks.example.com/a"), &[]);
-        let secret = "spec.address: Invalid value: it holds a user, a query or a fragment: what is secret goes into the Secret, as token \
-                      or address";
+        let secret = "spec.address: Invalid value: it has a user, a query or a fragment: put secrets into the Secret, as token or address";
         check("notificationproviders", provider("generic", "https://hooks.example.com/a?sig=hunter2"), &[secret]);
         let mut old = provider("generic", "https://hooks.example.com/a?sig=hunter2");
         old["metadata"] = json!({"name": "a", "namespace": "ns"});

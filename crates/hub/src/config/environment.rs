@@ -74,7 +74,8 @@ mod tests {
     #[test]
     fn a_misspelt_variable_is_named_with_the_valid_ones() {
         let told = warning(&["PATH", "FARWATER_LISTEN", "FARWATER_LISEN", "FARWATER_DATADIR"]).unwrap();
-        let head = "nobody reads FARWATER_DATADIR, FARWATER_LISEN of the environment; the hub's options are FARWATER_DATA_DIR, ";
+        let head =
+            "unknown environment variable FARWATER_DATADIR, FARWATER_LISEN; the hub's options are FARWATER_DATA_DIR, ";
         assert!(
             told.starts_with(head) && told.contains("FARWATER_LISTEN, ") && told.contains("DRAIN_SECONDS"),
             "{told}"

@@ -207,6 +207,7 @@ async fn discovery_and_explain_show_the_kinds() {
             "clustergrants",
             "clusters",
             "gitrepositories",
+            "grantedclusters",
             "healthrules",
             "helmrepositories",
             "managednamespaces",

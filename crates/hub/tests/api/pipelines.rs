@@ -46,7 +46,7 @@ async fn a_pipeline_that_makes_no_sense_is_refused_and_approving_is_a_right_of_i
         "spec.stages[1].gates[0].condition: Invalid value: line 1, column 12: ",
     )
     .await;
-    refused("infra-production", "infra", "spec.stages[1].sourceRef: Invalid value: another stage has it").await;
+    refused("infra-production", "infra", "spec.stages[1].sourceRef: Invalid value: another stage uses it").await;
     // What is pushed goes by a Secret: who states it must be allowed to read it.
     let pull = PIPELINE.replace(
         "gates: [{type: Approval, quorum: 2}]",

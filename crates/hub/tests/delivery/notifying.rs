@@ -275,7 +275,7 @@ async fn nothing_is_sent_to_addresses_that_are_not_allowed_nor_where_a_host_redi
     hook.set_fault(Some(Said::status(307).with("location", "http://[::1]:9/other")));
     let found = ask("led", generic(&to)).await;
     let said = message(&found, "Ready");
-    assert!(said.contains("messages follow nobody"), "{said}");
+    assert!(said.contains("which notifications don't follow"), "{said}");
     assert_eq!(hook.asked(), 1);
     hook.set_fault(None);
     let found = ask("fine", generic(&to)).await;
@@ -653,14 +653,14 @@ async fn mails_of_a_rollout_are_one_thread_and_are_never_sent_in_the_clear_unask
     check("clear", json!({"type": "email", "address": clear.url(), "email": email}), "offers no STARTTLS").await;
     let mut allowed = email.clone();
     allowed["allowClearText"] = true.into();
-    check("allowed", json!({"type": "email", "address": clear.url(), "email": allowed}), "is sent").await;
+    check("allowed", json!({"type": "email", "address": clear.url(), "email": allowed}), "are sent").await;
     let with_login = json!({"type": "email", "address": clear.url(), "secretRef": {"name": "mail"}, "email": allowed});
     check("login", with_login, "credentials are never sent in the clear").await;
     let spec = json!({
         "type": "email", "address": implicit.url(), "secretRef": {"name": "mail"}, "certSecretRef": {"name": "implicit-ca"},
         "email": email,
     });
-    check("implicit", spec, "is sent").await;
+    check("implicit", spec, "are sent").await;
     let spec = json!({"type": "email", "address": server.url(), "secretRef": {"name": "mail"}, "email": email});
     check("stranger", spec, "does not begin TLS").await;
     assert_eq!((clear.mails().len(), implicit.mails().len(), clear.refused()), (1, 1, vec![]));

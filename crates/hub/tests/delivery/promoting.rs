@@ -264,7 +264,7 @@ async fn a_commit_gets_to_production_once_its_gates_hold_and_no_other_does() {
     let refused = world.say("eve", &["dev"], &digest(&waiting)).await.unwrap_err();
     assert_eq!(refused, "only members of release approve what gets to stage production");
     let refused = world.say("ada", &["release"], &json!(Digest::of("another"))).await.unwrap_err();
-    assert_eq!(refused, "what would be deployed to stage production is another thing by now: look at it again");
+    assert_eq!(refused, "the candidate for stage production has changed: review it again");
 
     // One word, a hub that is killed, the same word, and another one.
     world.approve("ada", &digest(&waiting)).await;

@@ -259,7 +259,7 @@ async fn a_typo_in_the_selector_takes_nothing_until_somebody_has_looked() {
     select("porduction").await;
     let braked =
         rig.wait_for("ServiceSet", ADMIN_NAMESPACE, SET, |set| condition(set, "Braked") == "True/ManyAtOnce").await;
-    assert!(message(&braked, "Braked").contains("the selector finds 4 clusters no more"), "{braked}");
+    assert!(message(&braked, "Braked").contains("the selector no longer finds 4 clusters"), "{braked}");
     let frozen = rig.get("Namespace", "", ADMIN_NAMESPACE).await.unwrap();
     let why = frozen["metadata"]["annotations"][FREEZE_PRUNES].as_str().unwrap().to_owned();
     assert_eq!(why, "a ServiceSet has lost 4 of its 4 clusters within 10 minutes");

@@ -331,7 +331,8 @@ async fn a_source_is_asked_less_often_while_deliveries_are_proven_to_arrive() {
     let (before, after) = commit(&git);
     let push = Push { url: &url, branch: "main", before: &before, after: &after, size: 500 };
     let said = |source: &Value| message(source, "Ready");
-    let is_stretched = |source: &Value| said(source).ends_with("; webhooks announce pushes, so it is asked every 50m");
+    let is_stretched =
+        |source: &Value| said(source).ends_with("; webhooks announce pushes, so it is fetched only every 50m");
     deliver(&rig, sender.push(&path, push)).await;
     assert!(is_stretched(&wait_served(&rig, &after).await));
     assert_eq!(rig.delivery.checks.announced.proven(), 1);

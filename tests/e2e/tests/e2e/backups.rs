@@ -225,7 +225,14 @@ async fn agents_of_a_restored_hub_delete_nothing_until_that_is_confirmed() -> Re
     // Objects that leave the source stay, and the agent reports it.
     repository.change("main", &[("known/b.yaml", None)])?;
     fleet.reconcile("infra").await?;
-    fleet.until_condition("known", "Ready", "False", "left the source and stays").await?;
+    let stays = |told: &str| told.contains("left the source and stays");
+    fleet
+        .until("the agent to report the object that stays", || async {
+            let objects = fleet.objects("known").await?;
+            ensure!(objects.iter().any(|object| stays(&object.message)), "{objects:?}");
+            Ok(Some(()))
+        })
+        .await?;
     // Objects of deleted services stay, too.
     services.delete("known", &DeleteParams::default()).await?;
     fleet.stays("both services' objects are the same ones", "known", in_place).await?;

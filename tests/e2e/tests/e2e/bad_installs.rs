@@ -167,7 +167,7 @@ async fn backup_of_a_hub(desk: &Desk, file: &Path) -> Result<Hub> {
     let data = hub.dir().display().to_string();
     let file = file.display().to_string();
     let arguments = ["admin", "backup", "--data-dir", &data, "--with-keys", "--force", &file];
-    check(&arguments, desk.command(&arguments)?.output()?, 0, &["can take the hub's place"])?;
+    check(&arguments, desk.command(&arguments)?.output()?, 0, &["can impersonate the hub"])?;
     Ok(hub)
 }
 

@@ -186,7 +186,7 @@ async fn a_team_deploys_as_the_page_says() -> Result<()> {
     let deployed = team.run(&deploy)?.stdout;
     ensure!(deployed.ends_with("\nteam-a/web healthy\n"), "{deployed}");
     let objects = team.run(&page.next("farwater objects web")?)?.stdout;
-    ensure!(objects.contains("greeting") && objects.contains("Current"), "{objects}");
+    ensure!(objects.contains("greeting") && objects.contains("Healthy"), "{objects}");
     let why = team.run(&page.next("farwater why web")?)?.stdout;
     ensure!(why.starts_with("ok: web is healthy at main@sha1:"), "{why}");
 

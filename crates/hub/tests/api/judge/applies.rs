@@ -401,6 +401,8 @@ fn merge_keywords(document: &Value) -> Vec<(String, Value)> {
         open.extend(schema.get("items").map(|items| (format!("{path}[]"), items)));
     }
     found.retain(|(_, keywords)| keywords.as_object().is_some_and(|map| !map.is_empty()));
+    // No CustomResourceDefinition can state this kind.
+    found.retain(|(path, _)| !path.contains(".GrantedCluster"));
     found.sort_by(|a, b| a.0.cmp(&b.0));
     found
 }

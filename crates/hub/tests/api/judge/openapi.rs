@@ -55,9 +55,14 @@ fn name_of(reference: &str) -> &str {
 }
 
 impl Document {
-    fn new(value: Value) -> Self {
+    fn new(mut value: Value) -> Self {
+        // No CustomResourceDefinition can state a kind that is computed for each list.
+        if let Some(paths) = value["paths"].as_object_mut() {
+            paths.retain(|path, _| !path.ends_with("/grantedclusters"));
+        }
         let schemas = [value.get("definitions"), value.pointer("/components/schemas")].into_iter().flatten().next();
-        let schemas = schemas.and_then(Value::as_object).cloned().unwrap_or_default();
+        let mut schemas = schemas.and_then(Value::as_object).cloned().unwrap_or_default();
+        schemas.retain(|name, _| !name.contains(".GrantedCluster"));
         Self { value, schemas }
     }
 
