@@ -105,7 +105,7 @@ export interface Contents {
 export interface Deletion {
   /** Who approved it, where it was held. The hub says so; agents don't know. */
   approvedBy?: string;
-  /** The plan that was approved, where it held more than this deletion took. */
+  /** Digest of the approved plan, if it had more objects than this deletion. */
   approvedPlan?: string;
   /** Number of deleted objects. */
   count: number;
@@ -234,7 +234,7 @@ export interface HeldPrune {
   count: number;
   /** Digest of the plan. An approval must name it. */
   digest: string;
-  /** Plans that held all of it and more: what was approved or proposed of one of these counts for what is left. The newest last. */
+  /** Digests of earlier plans with all these objects, newest last. Their approvals and proposals stay valid. */
   earlier?: string[];
   /** The first ten objects that the prune deletes. */
   objects: ObjectRef[];
@@ -803,9 +803,9 @@ export interface ServiceDeploymentStatus {
   heldPrune?: HeldPrune;
   /** Newest revision of the source, if a pin, a suspension, a dependency, the rollout of its set or a ChangeWindow holds it back. Empty: nothing is held back. */
   heldRevision?: string;
-  /** When. */
+  /** Time of that request. */
   hookRetriedAt?: Time;
-  /** Who set the annotation `farwater.dev/retry-hook` that stands. */
+  /** User who set the current annotation `farwater.dev/retry-hook`. */
   hookRetriedBy?: string;
   /** Numbers of hooks and tests that the agent has started for the assigned version. `farwater hooks` lists them. */
   hooks?: HookCounts;
