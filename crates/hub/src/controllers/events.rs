@@ -46,14 +46,7 @@ pub async fn tell(tx: &mut Tx, about: &Resource, told: &Told) -> Result<(), Stor
 pub async fn tell_again(tx: &mut Tx, about: &Resource, told: &Told) -> Result<(), StoreError> {
     let Some(namespace) = place_of(tx, about).await? else { return Ok(()) };
     let now = Timestamp::now();
-    // Objects of different kinds may have one name and one reason.
-    let reason = told.reason.to_lowercase();
-    let key = match about.object["kind"].as_str() {
-        Some(kind) if kind != "ServiceDeployment" => {
-            key_of(about, namespace, &format!("{}.{reason}", kind.to_lowercase()))
-        }
-        _ => key_of(about, namespace, &reason),
-    };
+    let key = key_of(about, namespace, &suffix_of(about, &told.reason));
     let mut next = event(about, &key, told, now);
     let change = match tx.get(&key).await? {
         None => Change::Create(manage(&key.kind, "", None, next, now)),
@@ -101,6 +94,15 @@ async fn place_of<'a>(tx: &mut Tx, about: &'a Resource) -> Result<Option<&'a str
     Ok((!is_removed).then_some(namespace))
 }
 
+/// Names the reason, and the kind unless it is a service: objects of different kinds may have one name and one reason.
+fn suffix_of(about: &Resource, reason: &str) -> String {
+    let reason = reason.to_lowercase();
+    match about.object["kind"].as_str() {
+        Some(kind) if kind != "ServiceDeployment" => format!("{}.{reason}", kind.to_lowercase()),
+        _ => reason,
+    }
+}
+
 /// The object's name with the suffix. If that would be too long, the end of the name is replaced by the object's uid.
 fn key_of(about: &Resource, namespace: &str, suffix: &str) -> Key {
     let (name, uid) = (&about.key.name, &about.uid);
@@ -145,4 +147,21 @@ fn event(about: &Resource, key: &Key, told: &Told, now: Timestamp) -> Value {
         "reportingComponent": REPORTER,
         "reportingInstance": "",
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn objects_of_different_kinds_share_no_event() {
+        let name = |kind: &str| {
+            let key = Key { kind: Kind::new("any", ""), namespace: "team-a".to_owned(), name: "web".to_owned() };
+            let object = json!({"kind": kind}).into();
+            let about = Resource { key, uid: "1".to_owned(), version: 1, object };
+            key_of(&about, "team-a", &suffix_of(&about, "Recovered")).name
+        };
+        assert_eq!(name("ServiceDeployment"), "web.recovered");
+        assert_eq!(name("GitRepository"), "web.gitrepository.recovered");
+    }
 }

@@ -402,6 +402,9 @@ async fn a_tenant_sees_the_clusters_that_are_granted_and_no_others() {
         let labels = json!({"env": env, "owner": "hidden-word"});
         world.make(clusters, ours("Cluster", json!({"name": name, "labels": labels}), json!({}))).await;
     }
+    // A grant selects it too, but no short name of team-a means a cluster of another tenant.
+    let foreign = json!({"name": "foreign", "labels": {"env": "production"}});
+    world.make(&clusters.replace("farwater-admin", "team-b"), ours("Cluster", foreign, json!({}))).await;
     assert!(granted(&world, 500).await.is_empty(), "without a grant there are none");
     let grants = "/apis/farwater.dev/v1alpha1/clustergrants";
     for (name, namespace, env) in [("a", "team-a", "production"), ("b", "team-b", "hidden-word")] {
@@ -428,6 +431,14 @@ async fn a_tenant_sees_the_clusters_that_are_granted_and_no_others() {
         let (code, answer) = read_as(&world, user, path).await;
         assert_eq!(code, StatusCode::FORBIDDEN, "{user} {path}: {answer}");
     }
+
+    // A cluster of its own comes first, and hides the administrators' one of that name.
+    let own = json!({"name": "north", "labels": {"env": "production"}});
+    let path = clusters.replace("farwater-admin", "team-a");
+    world.make(&path, ours("Cluster", own, json!({}))).await;
+    assert_eq!(granted(&world, 1).await, ["north", "east"]);
+    let gone = Request::delete(format!("{path}/north")).body(Vec::new().into()).unwrap();
+    assert!(send(&world.admin, gone).await.0.is_success());
 
     let patch = json!({"metadata": {"labels": {"env": "hidden-word"}}}).to_string().into_bytes();
     let moved = Request::patch(format!("{clusters}/north")).header("content-type", "application/merge-patch+json");
