@@ -100,7 +100,7 @@ impl Renderers {
     /// which is reported as an error; errors contain nothing secret.
     pub async fn render(
         &self,
-        (opened, anew): (&Opened, bool),
+        (opened, uncached): (&Opened, bool),
         handed: &Handed,
         deployment: &Deployment,
         (name, occasion): (&str, Occasion),
@@ -129,7 +129,7 @@ impl Renderers {
             capabilities: &capabilities,
             parameters: handed.values(),
             secret: opened.is_decrypted || handed.is_sealed(),
-            anew,
+            uncached,
         };
         let output = self.engine.render(&input, cluster).await;
         for warning in &output.warnings {

@@ -11,7 +11,7 @@ use std::fmt;
 
 /// Maximum size of a pattern, in bytes.
 pub const MAX_PATTERN: usize = 256;
-/// Patterns that one with braces stands for: six pairs of alternatives. Each is compared with each path.
+/// Most patterns that one text with braces expands to: six pairs of alternatives. Each is compared with each path.
 pub const MAX_ALTERNATIVES: usize = 64;
 
 /// A parsed pattern.
@@ -104,14 +104,14 @@ impl PathPattern {
     }
 }
 
-/// The patterns that a text with braces stands for, as shells and Argo CD write them: `a/{b,c}.yaml` is `a/b.yaml` and `a/c.yaml`. A brace
-/// behind a backslash is a character. Lines of `.gitignore` have no braces, so `parse` knows none.
+/// Expands braces as shells and Argo CD do: `a/{b,c}.yaml` is `a/b.yaml` and `a/c.yaml`. A brace after a backslash is a
+/// plain character. `parse` knows no braces, because lines of `.gitignore` have none.
 pub fn alternatives(text: &str) -> Result<Vec<String>, PatternProblem> {
     if text.len() > MAX_PATTERN {
         return Err(TOO_LONG);
     }
     let mut found = vec![String::new()];
-    // What stands between braces, and before them.
+    // The alternatives inside the open brace, and the patterns before it.
     let mut open: Option<(Vec<String>, Vec<String>)> = None;
     let mut characters = text.chars();
     while let Some(character) = characters.next() {

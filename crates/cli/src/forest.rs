@@ -1,10 +1,10 @@
 //! Draws the fleet as a tree of lines. It reads nothing from outside, so that tests can compare pictures.
 
 use farwater_api::{
-    Cluster, Condition, ServiceDeployment,
+    Cluster, ServiceDeployment,
     objects::{Health, ObjectReport, SyncState},
 };
-use farwater_fleet::why::ago;
+use farwater_fleet::{conditions::find, why::ago};
 use jiff::Timestamp;
 use kube::ResourceExt as _;
 
@@ -179,10 +179,6 @@ fn judge_object(object: &ObjectReport) -> Mark {
             Mark::new(symbol, health.word(), colour)
         }
     }
-}
-
-fn find<'a>(conditions: &'a [Condition], type_: &str) -> Option<&'a Condition> {
-    conditions.iter().find(|c| c.type_ == type_)
 }
 
 #[cfg(test)]

@@ -113,16 +113,16 @@ impl Target {
         Ok(())
     }
 
-    /// Whether all of them may be made and changed; whose they are is the caller's to judge.
+    /// Fails if the user may not create and change all objects. The caller checks who owns them.
     pub async fn require_writable(&self, objects: &[Value]) -> Result<()> {
         self.require(of_objects(objects, &["get", "patch", "create"])).await
     }
 
-    /// Makes or changes one object, and what that changed. With `dry_run` nothing is kept of it.
+    /// Creates or changes one object, and returns the effect. `dry_run`: nothing is stored.
     pub async fn apply_one(&self, object: &Value, dry_run: bool) -> Result<Applied> {
         let place = Place::of(object);
         let Some(before) = self.find(object).await? else {
-            // A server's dry run refuses an object whose namespace is made in the same run.
+            // A server-side dry run would refuse an object whose namespace is created in the same run.
             if !dry_run {
                 self.apply(slice::from_ref(object)).await?;
             }
@@ -298,7 +298,7 @@ fn no_context(name: &str, known: &[String]) -> Failure {
     }
 }
 
-/// What an apply has changed.
+/// The effect of an apply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Applied {
     Made,
@@ -306,7 +306,7 @@ pub enum Applied {
     Unchanged,
 }
 
-/// As people name an object: `ServiceAccount team-a/farwater`.
+/// The name of an object for people: `ServiceAccount team-a/farwater`.
 pub fn describe(object: &Value) -> String {
     Place::of(object).to_string()
 }

@@ -71,9 +71,14 @@ pub fn resolve(previous: &[Condition], verdicts: Vec<Verdict>, generation: i64, 
     verdicts.into_iter().map(resolve_one).collect()
 }
 
+/// The condition of a type, whatever its status. None: it was not set yet.
+pub fn find<'c>(conditions: impl IntoIterator<Item = &'c Condition>, kind: &str) -> Option<&'c Condition> {
+    conditions.into_iter().find(|condition| condition.type_ == kind)
+}
+
 /// The condition of a type, if it is true.
 pub fn holding<'c>(conditions: impl IntoIterator<Item = &'c Condition>, kind: &str) -> Option<&'c Condition> {
-    conditions.into_iter().find(|condition| condition.type_ == kind && condition.status == "True")
+    find(conditions, kind).filter(|condition| condition.status == "True")
 }
 
 /// Times in Kubernetes have no fractions of a second. Rounding makes a time equal to itself after it was written and

@@ -1,8 +1,8 @@
-//! What holds a resource of the hub that is being deleted.
+//! Finalizers that hold a resource of the hub while it is being deleted.
 
 use farwater_api::{AGENT_FINALIZER, SET_FINALIZER};
 
-/// Each finalizer with what has to happen before it is taken off, `; ` between them; empty: none.
+/// Each finalizer with the condition for its removal, separated by `; `. Empty: there is none.
 pub fn holders(finalizers: &[String]) -> String {
     let told = finalizers.iter().map(|finalizer| {
         let until = match finalizer.as_str() {

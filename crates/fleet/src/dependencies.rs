@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::{
     assignment::{Candidate, Trouble, Why},
-    conditions::holding,
+    conditions::{find, holding},
     health::expression::{Expression, Subject},
     stamping::service_name,
 };
@@ -161,14 +161,14 @@ pub fn judge(dependency: Dependency<'_>) -> Option<String> {
         return None;
     }
 
-    let ready = status.conditions.iter().find(|condition| condition.type_ == "Ready").filter(|_| is_current);
+    let ready = find(&status.conditions, "Ready").filter(|_| is_current);
     let told = ready.map(|condition| format!(": {}", condition.message)).unwrap_or_default();
     waits(format!("is not healthy at {}{told}", assigned.revision))
 }
 
 /// Whether a service is ready, except for something held back, e.g. a suspension or a waiting prune.
 fn is_healthy(status: &ServiceDeploymentStatus) -> bool {
-    let Some(ready) = status.conditions.iter().find(|condition| condition.type_ == "Ready") else { return false };
+    let Some(ready) = find(&status.conditions, "Ready") else { return false };
     let all = status.objects.is_some_and(|objects| objects.healthy == objects.total);
     let applied = status.applied_revision.is_some() && status.applied_revision == status.assigned_revision;
     ready.status == "True" || (matches!(ready.reason.as_str(), "Held" | "PruneHeld") && all && applied)

@@ -26,7 +26,7 @@ use crate::{
     plan::{InventoryEntry, ObjectKey, Resolved},
 };
 
-/// Retries of hooks of one version that are remembered: who tries more often has something else to mend.
+/// Most retries of one version. After that, the cause needs to be fixed.
 const MAX_RETRIED: usize = 100;
 
 /// What is remembered of the hooks of a service.
@@ -49,7 +49,7 @@ pub struct Record {
     /// Hooks of a deletion, stored because the source may be gone by the time of the deletion.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub farewell: Vec<ResolvedHook>,
-    /// Runs of this version that failed and were begun again, each once.
+    /// Failed runs of this version that were retried, each once.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub retried: Vec<Digest>,
 }
@@ -202,8 +202,8 @@ impl Record {
         record
     }
 
-    /// Has a hook begin again whose run failed. A run is retried once: the next one has another id, which nobody has named before. Of a
-    /// version that was in place, and of a deletion, none is.
+    /// Starts a failed hook again. A run is retried once, because the next run has another id. Hooks of a deletion, and
+    /// hooks of a version that was applied completely, are not retried.
     fn retry(&mut self, run: Digest) {
         let may_begin = |phase| !is_of_deletion(phase) && (!self.complete || phase == HookPhase::Test);
         let is_retried = |it: &mut Run| it.id == run && it.state == HookState::Failed && may_begin(it.phase);

@@ -505,7 +505,7 @@ fn judge(input: &PlanInput<'_>, object: &ResolvedObject) -> Judgement {
     }
 }
 
-/// Whether a Job that is missing has run: its manifest has it go by itself, which nobody needs to have seen. Made again it would run again.
+/// Whether a missing Job counts as run, because its manifest has a time to live. Recreating it would run it again.
 fn has_run(object: &ResolvedObject, entry: &InventoryEntry) -> bool {
     let may_have_gone = object.goes_by_itself && entry.uid.is_some() && !entry.incomplete;
     entry.hash == Some(object.hash) && (entry.done || may_have_gone)
@@ -643,7 +643,7 @@ fn keep_holders(leaving: &mut Leaving, staying: &Staying<'_>) {
         list.retain_mut(|candidate| {
             let key = ObjectKey::from(&candidate.object);
             let kept = keep(&key);
-            // It goes too, which whoever approves the set is shown.
+            // People see it in the set, although it is deleted later.
             candidate.waits = !is_decided && matches!(kept, Some(Keep::HoldsLeaving(_)));
             let is_of_set = kept.is_none() || candidate.waits;
             leaving.kept.extend(kept.map(|keep| (key, keep)));

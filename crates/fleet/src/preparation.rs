@@ -1,4 +1,4 @@
-//! What must exist in a cluster before a tenant can deploy there: namespaces, and the accounts that its grants name.
+//! The namespaces and accounts that a cluster needs before a tenant can deploy there.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -9,7 +9,7 @@ use farwater_api::{ADMIN_SERVICE_ACCOUNT, AGENT_NAMESPACE, protocol::ServiceAcco
 
 use crate::placement::{self, Denied, NamedGrant, Request};
 
-/// A tenant, and a cluster that it is to deploy to.
+/// A tenant and a cluster.
 #[derive(Clone, Copy, Debug)]
 pub struct Place<'a> {
     /// Namespace of the hub.
@@ -19,16 +19,17 @@ pub struct Place<'a> {
     pub cluster_labels: &'a BTreeMap<String, String>,
 }
 
-/// Of one cluster.
+/// The needs of one cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Preparation {
     /// Target namespaces, each with the accounts (namespace and name) that need rights in it.
     pub rights: BTreeMap<String, BTreeSet<(String, String)>>,
-    /// Patterns of the grants that name no namespace by themselves; `*` where a grant allows any.
+    /// Patterns of the grants, which name no single namespace. `*`: a grant allows any.
     pub patterns: BTreeSet<String>,
 }
 
-/// What the grants of a tenant need in one cluster: for target namespaces that they name in full, and for `further` ones.
+/// Returns the needs of a tenant in one cluster, for target namespaces that its grants name without a pattern and for
+/// `further` ones.
 ///
 /// # Errors
 ///
@@ -51,7 +52,7 @@ pub fn prepare(place: Place<'_>, further: &[String], grants: &[NamedGrant]) -> R
     }
     for target in targets {
         let accounts = accounts_for(place, target, grants)?;
-        // `cluster join` makes that one and gives it all rights.
+        // `cluster join` creates the administrators' account with all rights.
         let accounts = accounts.into_iter().filter(|account| !is_administrator(account));
         let accounts = accounts.map(|account| (account.namespace, account.name)).collect();
         preparation.rights.insert(target.to_owned(), accounts);
@@ -59,7 +60,7 @@ pub fn prepare(place: Place<'_>, further: &[String], grants: &[NamedGrant]) -> R
     Ok(preparation)
 }
 
-/// The accounts that services of a target namespace may act as: which of several grants a service has depends on its sources.
+/// The accounts that services of a target namespace may use. The grant that applies depends on the sources of a service.
 fn accounts_for(place: Place<'_>, target: &str, grants: &[NamedGrant]) -> Result<Vec<ServiceAccount>, Denied> {
     let request = Request {
         namespace: place.tenant,

@@ -73,29 +73,29 @@ impl ApprovedPrune {
     }
 }
 
-/// A set that is held, and the plans that held all of it and perhaps more. What was approved of these counts for what is left of it: a person
-/// looked at each of its objects.
+/// A held set, and the plans that contained all of it. An approval of one of these plans is valid for the rest, because
+/// the person saw each of its objects.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HeldSet {
-    /// Of its objects, but for those that the source has stated again since.
+    /// uids of its objects, without those that the source states again.
     pub uids: BTreeSet<String>,
     /// The newest last.
     pub plans: Vec<Digest>,
 }
 
-/// Plans of which a held set is remembered to be what is left. An older one has to be approved as it is now.
+/// Most plans that are remembered for a held set.
 const MAX_PLANS: usize = 16;
-/// Of these, so many are told: a status is small.
+/// Most of these plans in the status, which must stay small.
 const TOLD: usize = 3;
-/// Objects of a held set that is remembered, 36 bytes each in the inventory. A larger one is approved as it is.
+/// Most objects of a remembered set, at 36 bytes each in the inventory. A larger set has only its present plan.
 const MAX_REMEMBERED: usize = 5000;
 
 impl HeldSet {
-    /// What is remembered after a decision. A set with something new in it has nothing to do with the one before.
+    /// The set to remember after a decision. A set with a new object forgets the earlier plans.
     pub fn after(before: Option<Self>, plan: &PrunePlan) -> Option<Self> {
         match plan.verdict {
-            // Nothing is decided while what replaces it is missing.
+            // No decision is made while replacements are missing.
             Verdict::Nothing => return before,
             Verdict::Delete => return None,
             Verdict::Hold(_) if plan.candidates.len() > MAX_REMEMBERED => return None,
@@ -109,7 +109,7 @@ impl HeldSet {
         Some(Self { uids: uids(&plan.candidates), plans })
     }
 
-    /// What people are told of a plan: those before it that count for it.
+    /// The newest earlier plans whose approval is valid for the set.
     pub fn earlier(&self) -> Vec<Digest> {
         let before = self.plans.len().saturating_sub(1);
         self.plans[before.saturating_sub(TOLD)..before].to_vec()
@@ -158,7 +158,7 @@ pub struct Guards<'a> {
     pub approved: Option<Digest>,
     /// The approved prune that was last begun.
     pub begun: Option<&'a ApprovedPrune>,
-    /// What was held last.
+    /// The set that was held last.
     pub was_held: Option<&'a HeldSet>,
     /// What holds a prune whatever it takes.
     pub held: &'a [HoldReason],
@@ -238,7 +238,7 @@ pub struct PrunePlan {
 }
 
 impl PrunePlan {
-    /// What is deleted now, where it is to be deleted.
+    /// The objects to delete now, if the verdict is to delete.
     pub fn going(&self) -> Vec<Candidate> {
         self.candidates.iter().filter(|candidate| !candidate.waits).cloned().collect()
     }

@@ -41,7 +41,7 @@ const GUARDS: Guards<'_> = Guards {
     held: &[],
 };
 
-/// Of a plan that was held, once it is approved.
+/// The approved prune of a held plan.
 fn approved_prune(plan: &PrunePlan) -> ApprovedPrune {
     ApprovedPrune::of(&PrunePlan { approved: Some(plan.digest), ..plan.clone() }).unwrap()
 }
@@ -203,7 +203,7 @@ fn an_approval_of_more_is_one_of_what_is_left_and_none_of_anything_new() {
     let approved = Guards { approved: Some(whole.digest), ..guards };
     let held = |before: Option<HeldSet>, count: usize| HeldSet::after(before, &decide(maps(count), &guards));
     let first = held(None, 4);
-    // One was handed over while somebody looked, and another one after that.
+    // One object was handed over while a person reviewed the plan, and another one later.
     let third = held(held(first.clone(), 3), 2);
     assert_eq!(third.as_ref().map(|held| (held.plans.len(), held.uids.len())), Some((3, 2)));
     assert_eq!(third.as_ref().unwrap().earlier().first(), Some(&whole.digest));
@@ -216,10 +216,10 @@ fn an_approval_of_more_is_one_of_what_is_left_and_none_of_anything_new() {
     let mut recreated = maps(2);
     recreated[0].uid = "another".into();
     check(recreated, Guards { was_held: third.as_ref(), ..approved }, &["no objects"]);
-    // It grows meanwhile: then nobody has looked at what is left of that.
+    // The set grows meanwhile, so the approval of the earlier plan is not valid for the rest.
     let grown = held(held(first.clone(), 5), 3);
     check(maps(3), Guards { was_held: grown.as_ref(), ..approved }, &["no objects"]);
-    // While nothing is decided it stays known, and once it was let go it is no more.
+    // It is remembered while nothing is decided, and forgotten after the deletion.
     assert_eq!(HeldSet::after(first.clone(), &decide(maps(0), &guards)), first);
     assert_eq!(HeldSet::after(first, &decide(maps(4), &approved)), None);
     let many = (0..40).fold(None, |before, gone| held(before, 60 - gone)).unwrap();
@@ -237,7 +237,7 @@ fn a_namespace_that_waits_for_other_services_is_shown_and_approved_again_in_its_
     let approved = Guards { approved: Some(whole.digest), begun: Some(&begun), ..guards };
     assert_eq!(decide(all(), &approved).going(), maps(2));
     assert_eq!(decide(vec![waiting], &approved).verdict, Verdict::Nothing);
-    // Objects that nobody was shown may have been added to it.
+    // Objects may have been added to it that no person saw.
     check(vec![candidate("Namespace", "web")], approved, &["Namespace web/web is of a protected kind"]);
 }
 

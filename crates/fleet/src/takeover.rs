@@ -1,22 +1,22 @@
-//! Whether `farwater deploy` may change a service of that name that is there already.
+//! Whether `farwater deploy` may change an existing service of the same name.
 
 use farwater_api::{ServiceDeployment, SourceKind};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
 
 use crate::deletion;
 
-/// The manager of fields that the command line writes.
+/// Field manager of the command line.
 pub const CLI_MANAGER: &str = "farwater-cli";
 
-/// A service that is there, and what the command would make of it.
+/// An existing service, and the command that would change it.
 #[derive(Clone, Copy, Debug)]
 pub struct Present<'a> {
     pub service: &'a ServiceDeployment,
-    /// Address of its GitRepository; none: it has another kind of source, or one that does not exist.
+    /// Address of its GitRepository. None: it has another kind of source, or the GitRepository does not exist.
     pub url: Option<&'a str>,
-    /// Whether that is the repository of the command, however the address is written.
+    /// Whether that is the command's repository, in any spelling of the address.
     pub is_same_repository: bool,
-    /// Folder of the command, without `./` and slashes at its end; `.` is the root.
+    /// The command's folder. `.`: the root.
     pub path: &'a str,
     /// Whether the command would change any field of the spec.
     pub changes: bool,
@@ -25,15 +25,15 @@ pub struct Present<'a> {
 /// Why the service stays as it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// With what holds it; empty: nothing does.
+    /// It is being deleted. `held_by`: finalizers that hold it; empty: none.
     Deleting { held_by: String },
-    /// A controller made it, and would change it back.
+    /// A controller made it, and would revert a change.
     Owned { by: String },
-    /// It is another deployment; says which.
+    /// It is another deployment, which this describes.
     Other(String),
 }
 
-/// None: it is the same deployment, perhaps with other options.
+/// Decides whether the service is another deployment. None: it is the same one, perhaps with other options.
 pub fn judge(present: &Present<'_>) -> Option<Refusal> {
     let Present { service, .. } = present;
     let metadata = &service.metadata;
@@ -54,7 +54,7 @@ pub fn judge(present: &Present<'_>) -> Option<Refusal> {
     (present.changes && !is_ours).then(|| Refusal::Other(format!("{} made it", makers.join(", "))))
 }
 
-/// What it deploys, where that is something else.
+/// Describes what the service deploys. None: the command deploys the same.
 fn describe_other(present: &Present<'_>) -> Option<String> {
     let spec = &present.service.spec;
     let reference = &spec.source_ref;
@@ -63,9 +63,9 @@ fn describe_other(present: &Present<'_>) -> Option<String> {
         let chart = spec.chart.as_ref().map(|chart| format!("chart {} of ", chart.name)).unwrap_or_default();
         return Some(format!("it deploys {chart}{} {}", reference.kind, reference.name));
     }
-    // A repository whose GitRepository is gone is told by its folder alone.
+    // Without its GitRepository only the folder can be compared.
     let is_same = present.url.is_none_or(|_| present.is_same_repository);
-    let (theirs, ours) = (plain(of_path), plain(present.path));
+    let (theirs, ours) = (plain_folder(of_path), plain_folder(present.path));
     if is_same && theirs == ours && spec.sources.is_empty() {
         return None;
     }
@@ -77,13 +77,13 @@ fn describe_other(present: &Present<'_>) -> Option<String> {
     Some(format!("it deploys folder {theirs} of {from}{more}"))
 }
 
-/// `./apps/web/` and `apps/web` are the same folder.
-fn plain(path: &str) -> String {
+/// One spelling for each folder: `./apps/web/` is `apps/web`, and the root is `.`.
+pub fn plain_folder(path: &str) -> String {
     let parts: Vec<&str> = path.split('/').filter(|part| !matches!(*part, "" | ".")).collect();
     if parts.is_empty() { ".".to_owned() } else { parts.join("/") }
 }
 
-/// The programs that say what the service deploys.
+/// Field managers of the service's source reference.
 fn makers(entries: &[ManagedFieldsEntry]) -> Vec<&str> {
     let states_source = |entry: &&ManagedFieldsEntry| {
         entry.fields_v1.as_ref().is_some_and(|fields| fields.0["f:spec"]["f:sourceRef"].is_object())

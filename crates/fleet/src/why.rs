@@ -23,7 +23,7 @@ pub use set::{SetEvidence, explain_cluster, explain_set};
 pub use source::explain_source;
 
 use crate::{
-    conditions::holding,
+    conditions::{find, holding},
     deletion, freeze,
     parameters::WAITS,
     summary::{FLEET_FROZEN, FROZEN, HOOK_FAILED, REMOVAL_EXIT, REMOVAL_HELD, TEST_FAILED, WAITING_FOR_AGENT},
@@ -126,7 +126,7 @@ pub struct Finding {
     /// One sentence, no full stop.
     pub sentence: String,
     pub evidence: Vec<String>,
-    /// What `next` needs to be done before.
+    /// A step that comes before `next`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub first: Option<NextStep>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -709,10 +709,6 @@ fn healthy(evidence: &Evidence<'_>) -> Finding {
     }
 
     finding
-}
-
-fn find<'a>(conditions: &'a [Condition], type_: &str) -> Option<&'a Condition> {
-    conditions.iter().find(|c| c.type_ == type_)
 }
 
 fn sentence(condition: &Condition) -> String {

@@ -119,7 +119,6 @@ fn spawn_controllers(delivery: &Arc<Delivery>, left: Option<Resume>, shutdown: &
 }
 
 /// All controllers that take keys from a queue. A new one is added here and nowhere else.
-#[rustfmt::skip]
 fn with_queues() -> Vec<Controller> {
     vec![
         controller("fetch_sources", SOURCES_AT_ONCE, |hub| &hub.sources, fetch_sources::fetch_source),
@@ -130,11 +129,26 @@ fn with_queues() -> Vec<Controller> {
         controller("ask_sources", RECEIVERS_AT_ONCE, |hub| &hub.inboxes, ask_sources::ask_sources),
         controller("stamp_services", SETS_AT_ONCE, |hub| &hub.sets.queue, stamp_services::stamp_services),
         controller("make_sets", NAMESPACES_AT_ONCE, |hub| &hub.namespaces, make_sets::make_set),
-        controller("send_notifications", PROVIDERS_AT_ONCE, |hub| &hub.notifications.providers, send_notifications::send_notifications),
+        controller(
+            "send_notifications",
+            PROVIDERS_AT_ONCE,
+            |hub| &hub.notifications.providers,
+            send_notifications::send_notifications,
+        ),
         controller("check_rules", RULES_AT_ONCE, |hub| &hub.notifications.rules, check_rules::check_rule),
-        controller("advance_promotions", PIPELINES_AT_ONCE, |hub| &hub.pipelines.queue, advance_promotions::advance_promotions),
+        controller(
+            "advance_promotions",
+            PIPELINES_AT_ONCE,
+            |hub| &hub.pipelines.queue,
+            advance_promotions::advance_promotions,
+        ),
         controller("ask_gates", GATES_AT_ONCE, |hub| &hub.pipelines.asking, ask_gates::ask_gate),
-        controller("propose_promotions", PROPOSALS_AT_ONCE, |hub| &hub.pipelines.proposals, propose_promotions::propose_promotions),
+        controller(
+            "propose_promotions",
+            PROPOSALS_AT_ONCE,
+            |hub| &hub.pipelines.proposals,
+            propose_promotions::propose_promotions,
+        ),
     ]
 }
 

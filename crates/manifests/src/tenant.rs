@@ -6,19 +6,19 @@ use serde_json::{Value, json};
 
 use crate::objects::{RBAC, RBAC_GROUP};
 
-/// Of one tenant, in one cluster.
+/// One tenant in one cluster.
 #[derive(Clone, Copy, Debug)]
 pub struct Tenant<'a> {
     /// Namespace of the hub.
     pub name: &'a str,
-    /// What the accounts may do in the target namespaces.
+    /// ClusterRole of the accounts in the target namespaces.
     pub cluster_role: &'a str,
     /// Target namespaces, each with the accounts (namespace and name) that services are applied as there.
     pub rights: &'a BTreeMap<String, BTreeSet<(String, String)>>,
 }
 
 impl Tenant<'_> {
-    /// In the order in which they have to be made. The namespaces bear no labels of ours: they may be somebody else's too.
+    /// In the order of creation. The namespaces get no labels, because others may use them too.
     pub fn objects(&self) -> Vec<Value> {
         let accounts: BTreeSet<&(String, String)> = self.rights.values().flatten().collect();
         let of_accounts = accounts.iter().map(|(namespace, _)| namespace);
@@ -31,7 +31,7 @@ impl Tenant<'_> {
             objects.push(json!({
                 "apiVersion": "v1", "kind": "ServiceAccount",
                 "metadata": {"name": name, "namespace": namespace, "labels": labels()},
-                // The agent impersonates it: no pod needs its token.
+                // The agent impersonates the account, so no pod needs its token.
                 "automountServiceAccountToken": false,
             }));
         }

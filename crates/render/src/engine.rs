@@ -52,8 +52,8 @@ pub struct Input<'a> {
     pub parameters: &'a Map<String, Value>,
     /// Whether the parameters or files contain secret values, which must not be written to disk.
     pub secret: bool,
-    /// Whether it is rendered although it was before, and not kept: two renders show what a chart only makes up.
-    pub anew: bool,
+    /// Whether the cache is neither read nor written. Two such renders differ in the values that a chart makes up.
+    pub uncached: bool,
 }
 
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -193,11 +193,11 @@ impl Engine {
         has_templates: bool,
         asker: &dyn Asker,
     ) -> Output {
-        let key = self.key(input, stated, tasks, has_templates).filter(|_| !input.anew);
+        let key = self.key(input, stated, tasks, has_templates).filter(|_| !input.uncached);
         if let Some(entry) = key.and_then(|key| self.cache.get(&key)) {
             return restore(entry, input.release.namespace);
         }
-        let output = self.render_anew(input, stated, has_templates, asker).await;
+        let output = self.render_uncached(input, stated, has_templates, asker).await;
         if let Some(key) = key
             && output.errors.is_empty()
         {
@@ -245,7 +245,7 @@ impl Engine {
         Some(Digest::of_json(&serde_json::to_value(key).ok()?))
     }
 
-    async fn render_anew(
+    async fn render_uncached(
         &self,
         input: &Input<'_>,
         stated: &[Renderer],

@@ -255,7 +255,7 @@ impl Tools {
                 tools.check(module).with_context(|| format!("FARWATER_TOOLS is {}", given.display()))?;
             }
             fs::create_dir_all(&tools.cache).with_context(|| format!("create {}", tools.cache.display()))?;
-            // Of concurrent test runs, one builds. The others wait here and then find the result.
+            // One of several concurrent test runs builds the tools. The others wait here and then find the result.
             let lock = File::create(tools.cache.join("lock")).context("create the tools' lock file")?;
             lock.lock().context("wait for another build of the tools")?;
             if tools.check(module).is_err() {

@@ -194,7 +194,7 @@ impl Work {
             capabilities: &Capabilities { kube_version: "v1.33.0".to_owned(), ..Capabilities::default() },
             parameters: &Map::new(),
             secret: false,
-            anew: false,
+            uncached: false,
         };
         engine.render(&input, &Nobody).await
     }

@@ -1,7 +1,6 @@
 //! Charts that others wrote, rendered as `helm template` renders them: each object the same, line by line.
 //!
-//! They come with the Go modules of their projects. What a chart makes up (certificates,
-//! passwords) is switched off by the values.
+//! The charts come from their projects' Go modules. Values switch off certificates and passwords that a chart makes up.
 
 use std::{collections::BTreeMap, fs, path::Path, process::Command};
 
@@ -163,7 +162,7 @@ impl Case<'_> {
             capabilities: &Capabilities { kube_version: "v1.36.0".to_owned(), ..Capabilities::default() },
             parameters: &Map::new(),
             secret: false,
-            anew: true,
+            uncached: true,
         };
         let output = engine.render(&input, &Nobody).await;
         let errors: Vec<String> = output.errors.iter().map(ToString::to_string).collect();

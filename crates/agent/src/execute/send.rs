@@ -229,7 +229,7 @@ pub(super) fn explain_uncompared(error: &ApiError) -> String {
     format!("compare with what exists: {error}")
 }
 
-/// Of an object that can't be changed and may not be made anew.
+/// The refusal of an immutable field, with the annotation that would allow the agent to recreate the object.
 pub(super) fn explain_immutable(error: &ApiError, change: &Change, object: &ResolvedObject) -> String {
     match object.options.offer_recreation(&object.object).filter(|_| !change.cause.is_adoption()) {
         Some(offer) => format!("{error}; {offer}"),

@@ -232,7 +232,7 @@ fn of_change(change: &Change, object: &ObjectRef) -> PlannedChange {
 fn tell_deletes(plan: &Plan) -> Vec<PlannedDelete> {
     let waits = matches!(plan.prune.verdict, Verdict::Hold(_));
     let doomed = plan.doomed.iter().map(|candidate| (candidate, false));
-    // What waits for other services is told with its reason.
+    // Objects that wait for other services are listed elsewhere, with the reason.
     let pruned = plan.prune.candidates.iter().filter(|it| !it.waits).map(|candidate| (candidate, waits));
     let told = doomed.chain(pruned);
     let told = told.map(|(one, held)| PlannedDelete { object: one.object.clone(), wave: one.wave, held });

@@ -168,7 +168,7 @@ impl Basis<'_> {
             None => agent.renderers.render((&opened, false), &handed, deployment, of, &cluster).await,
         };
         opened.check(&mut render);
-        // Whoever is shown a plan is told which values come by chance.
+        // A second render shows which values a chart makes up, so that the plan can name them.
         let mut again = match key {
             Some(_) if shelf == Shelf::Passing && !is_kept && render.errors.is_empty() => {
                 let again = agent.renderers.render((&opened, true), &handed, deployment, of, &cluster).await;
@@ -249,7 +249,8 @@ impl Basis<'_> {
         live.extend(found);
     }
 
-    /// What the API server says of an account that may do nothing is the same whether it lacks rights or does not exist.
+    /// Names a missing account in refusals. The API server refuses an account that does not exist in the same words as
+    /// one without rights.
     async fn explain_refusals(&self, account: &ServiceAccount, target: &str, found: &mut BTreeMap<ObjectKey, Live>) {
         let is_refused = |live: &&mut Live| matches!(live, Live::Forbidden(message) if is_of_authorizer(message));
         if !found.values_mut().any(|live| is_refused(&live)) {
@@ -257,7 +258,7 @@ impl Basis<'_> {
         }
         let ServiceAccount { namespace, name } = account;
         let path = format!("/api/v1/namespaces/{}/serviceaccounts/{}", escape(namespace), escape(name));
-        // An agent that was installed before it had this right leaves the API server's words.
+        // An older installation lacks this right; then the API server's message stays.
         let answer = self.agent.kubernetes.get(None, &path, true).await;
         if !answer.is_err_and(|error| error.is_not_found()) {
             return;

@@ -261,7 +261,7 @@ subjects: [{{kind: ServiceAccount, name: deployer, namespace: {place}}}]
     value(&maps, "a", "1").await;
 }
 
-/// What an API server says of an account that does not exist is what it says of one without rights.
+/// An API server refuses an account that does not exist in the same words as one without rights.
 #[tokio::test]
 async fn an_account_that_does_not_exist_is_named_with_the_command_that_makes_it() {
     let world = world().await;

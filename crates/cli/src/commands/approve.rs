@@ -5,6 +5,7 @@ use farwater_api::{
     pipeline::{APPROVAL_KIND, ApprovalRequest, GateType},
     service_deployment::HeldPrune,
 };
+use farwater_fleet::words::counted;
 use http::Method;
 use serde_json::json;
 
@@ -69,7 +70,6 @@ pub async fn run(args: ApproveArgs, session: &Session) -> Result<u8> {
 async fn approve_prune(args: ApproveArgs, session: &Session) -> Result<u8> {
     let (namespace, name) = service_name(&args.name, args.namespace.or_default(session))?;
     let service: ServiceDeployment = session.get(namespace, name).await?;
-    let proposed = service.metadata.annotations.as_ref().and_then(|all| all.get(PROPOSE_PRUNE)?.parse::<Digest>().ok());
     let Some(held) = service.status.and_then(|status| status.held_prune) else {
         let told = format!("no prune of {namespace}/{name} waits for an approval");
         return Err(Failure::new(exit::CONFLICT, told).next(format!("{{program}} why {name} -n {namespace}")));
@@ -80,9 +80,8 @@ async fn approve_prune(args: ApproveArgs, session: &Session) -> Result<u8> {
             .evidence(format!("asked for: {digest}"))
             .next(format!("{{program}} plan {name} -n {namespace}")));
     }
-    // A proposal of an earlier plan held objects that are not shown here, so it needs to be named with --digest.
-    let proposed = proposed.filter(|digest| !args.propose && *digest == held.digest);
-    let digest = args.digest.or(proposed).unwrap_or(held.digest);
+    // An earlier plan held objects that are not shown here, so it needs to be named with --digest.
+    let digest = args.digest.unwrap_or(held.digest);
     if args.digest.is_none() {
         say(&describe(&held));
         match terminal::confirm("Delete?")? {
@@ -122,8 +121,7 @@ fn is_of(held: &HeldPrune, digest: Digest) -> bool {
 }
 
 fn describe(held: &HeldPrune) -> String {
-    let noun = if held.count == 1 { "object" } else { "objects" };
-    let mut text = format!("{} {noun} would be deleted: {}", held.count, text::plain(&held.reason));
+    let mut text = format!("{} would be deleted: {}", counted(held.count, "object"), text::plain(&held.reason));
     for object in &held.objects {
         text += &format!("\n  {}", text::plain(&object.to_string()));
     }

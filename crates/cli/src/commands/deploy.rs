@@ -62,8 +62,8 @@ pub struct DeployArgs {
     /// Does not prune objects that leave the folder.
     #[arg(long)]
     no_prune: bool,
-    /// Takes over a service of this name that deploys another repository or folder, or that another program made. Objects that the new
-    /// folder lacks are pruned as always.
+    /// Takes over a service of this name that deploys another repository or folder, or that another program made. The
+    /// objects of the old folder are pruned as usual.
     #[arg(long)]
     replace: bool,
     /// Returns when every object is healthy, or 6 when the time is up. What this command made is deleted again if the repository refuses to be
@@ -236,11 +236,10 @@ fn check_url(url: &str) -> Result<Uri> {
 /// Normalizes a folder: `./apps/web/` and `apps/web` are the same. A path out of the repository is refused here, as by
 /// the hub.
 fn check_path(path: &str) -> Result<String> {
-    let parts: Vec<&str> = path.split('/').filter(|part| !matches!(*part, "" | ".")).collect();
-    if parts.contains(&"..") {
+    if path.split('/').any(|part| part == "..") {
         return Err(Failure::usage(format!("--path {path:?} leaves the repository")));
     }
-    Ok(if parts.is_empty() { ".".to_owned() } else { parts.join("/") })
+    Ok(takeover::plain_folder(path))
 }
 
 /// A DNS label from a file name. None: nothing is left.
@@ -337,7 +336,7 @@ impl Plan {
                 .evidence("a change here would be changed back")
                 .next(format!("change {by}, or give another name with --name NAME")),
             Refusal::Other(_) if replace => {
-                // What the old folder needed is of no use to the new one.
+                // These fields belong to the old deployment.
                 for field in ["chart", "sources", "renderers", "patches", "pin"] {
                     self.service_spec[field] = Value::Null;
                 }
@@ -348,7 +347,8 @@ impl Plan {
         })
     }
 
-    /// Of a dry run: whether the repository can be read. The hub asks one that a GitRepository names, and none is made for this.
+    /// Checks for a dry run whether the repository can be read. The hub only asks a repository with a GitRepository, and
+    /// the dry run creates none.
     async fn check_source(&self, session: &Session) -> Result<u8> {
         let url = self.source_spec["url"].as_str().unwrap_or_default();
         let path = self.service_spec["path"].as_str().unwrap_or_default();

@@ -35,7 +35,7 @@ pub struct HooksArgs {
     /// Prints the hook's JUnit file.
     #[arg(long, requires = "hook")]
     junit: bool,
-    /// Has a hook or test run again that failed for a reason that is not its own. Once, and for the version that is assigned.
+    /// Runs a failed hook or test again, once and for the assigned version, if the failure was not its own fault.
     #[arg(long, value_name = "HOOK", conflicts_with_all = ["hook", "output"])]
     retry: Option<String>,
     /// What the output looks like.
@@ -109,7 +109,7 @@ async fn retry(hook: &str, version: Option<u64>, session: &Session, (namespace, 
     Ok(exit::YES)
 }
 
-/// The run that failed of the version that is assigned, or why none is retried.
+/// The failed run of the assigned version, or the reason why none is retried.
 fn choose<'a>(runs: &'a [HookRun], (newest, asked): (u64, Option<u64>), hook: &str) -> Result<&'a HookRun, String> {
     let is_meant = |run: &&HookRun| run.report.name() == hook || run.report.object.name == hook;
     if let Some(version) = asked.filter(|version| *version != newest) {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use farwater_api::{Pipeline, PipelineStatus, pipeline::StageStatus};
+use farwater_fleet::conditions::find;
 use serde_json::json;
 
 use crate::{
@@ -54,7 +55,7 @@ pub async fn run(args: PipelineArgs, session: &Session) -> Result<u8> {
 }
 
 fn draw((namespace, name): (&str, &str), status: &PipelineStatus, terminal: Terminal) -> String {
-    let ready = status.conditions.iter().find(|condition| condition.type_ == "Ready");
+    let ready = find(&status.conditions, "Ready");
     let told = ready.map_or("the hub has not looked at it yet", |ready| ready.message.as_str());
     let mut drawn = format!("{namespace}/{name}: {}\n", text::short_commits(&text::plain(told)));
     if status.stages.is_empty() {

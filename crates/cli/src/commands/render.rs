@@ -126,7 +126,7 @@ pub async fn run(args: RenderArgs, connect: &ConnectArgs, program: OwnProgram) -
         capabilities: &capabilities,
         parameters: &parameters,
         secret: true,
-        anew: false,
+        uncached: false,
     };
 
     let output = engine.render(&input, &Nobody).await;

@@ -7,7 +7,7 @@ use farwater_api::{
     rollout::{Promote, RolloutOrder},
     service_set::{Member, Progress, RolloutStatus, SetPin, SetVersion},
 };
-use farwater_fleet::{summary::NO_CLUSTERS, words::signed};
+use farwater_fleet::{conditions::find, summary::NO_CLUSTERS, words::signed};
 use http::Method;
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -277,7 +277,7 @@ async fn status(args: StatusArgs, session: &Session) -> Result<u8> {
 
 /// The hub's message about a set that selects no cluster.
 fn describe_no_clusters(set: &ServiceSet) -> Option<String> {
-    let ready = set.status.as_ref()?.conditions.iter().find(|condition| condition.type_ == "Ready")?;
+    let ready = find(&set.status.as_ref()?.conditions, "Ready")?;
     (ready.reason == NO_CLUSTERS).then(|| ready.message.clone())
 }
 

@@ -1,4 +1,4 @@
-//! `farwater tenant prepare`: what must exist in a cluster before a tenant can deploy there.
+//! `farwater tenant prepare`: the objects that a cluster needs before a tenant can deploy there.
 
 use std::{collections::BTreeMap, path::PathBuf};
 
@@ -32,8 +32,8 @@ pub struct TenantArgs {
 
 #[derive(Debug, clap::Subcommand)]
 enum Action {
-    /// Prints the objects that a tenant's services need in each cluster that is granted to it: the target namespaces, the service account of
-    /// the ClusterGrant, and its rights. With --apply, makes them in the cluster of --context.
+    /// Prints the objects that a tenant's services need in each granted cluster: target namespaces, the ClusterGrant's
+    /// service account, and its rights. With --apply, creates them in the cluster of --context.
     Prepare(PrepareArgs),
 }
 
@@ -41,25 +41,25 @@ enum Action {
 struct PrepareArgs {
     /// The tenant: a namespace of the hub.
     tenant: String,
-    /// Only for this cluster of the hub, NAME or NAMESPACE/NAME; needed where clusters need different objects.
+    /// Only this cluster of the hub, NAME or NAMESPACE/NAME. Required if clusters need different objects.
     #[arg(long, value_name = "NAME")]
     cluster: Option<String>,
-    /// Target namespaces that the ClusterGrant allows by a pattern; those that it names in full are always prepared.
+    /// Target namespaces that the ClusterGrant allows by a pattern. Namespaces without a pattern are always prepared.
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     target_namespace: Vec<String>,
-    /// The ClusterRole of the cluster that the account gets in the target namespaces.
+    /// ClusterRole for the account in the target namespaces.
     #[arg(long, value_name = "NAME", default_value = "edit")]
     cluster_role: String,
-    /// Makes or updates the objects in the cluster of --context.
+    /// Creates or updates the objects in the cluster of --context.
     #[arg(long)]
     apply: bool,
-    /// Says what --apply would do, and changes nothing.
+    /// Shows the changes of --apply without making them.
     #[arg(long, requires = "apply")]
     dry_run: bool,
     /// The kubeconfig with the context of --context [default: KUBECONFIG, as kubectl reads it].
     #[arg(long, value_name = "FILE", requires = "apply")]
     cluster_kubeconfig: Option<PathBuf>,
-    /// What the output looks like: YAML documents, or one List as JSON.
+    /// Output format: YAML documents, or one List as JSON.
     #[arg(short, long, value_enum, default_value_t, conflicts_with = "apply")]
     output: Documents,
 }
@@ -74,7 +74,7 @@ enum Documents {
 pub async fn run(args: TenantArgs, connect: &ConnectArgs, program: Program) -> Result<u8> {
     let Action::Prepare(args) = args.action;
     check(&args, connect)?;
-    // `--context` is the cluster's here; the hub is the current context of its own kubeconfig.
+    // Here `--context` names the cluster. The hub is the current context of its own kubeconfig.
     let hub = ConnectArgs { context: None, ..connect.clone() };
     let session = Session::open(&hub, program).await?;
     let target = match args.apply {
@@ -109,7 +109,7 @@ pub async fn run(args: TenantArgs, connect: &ConnectArgs, program: Program) -> R
     Ok(exit::YES)
 }
 
-/// Refuses what can't be meant before a request is made.
+/// Refuses invalid combinations of options before the first request.
 fn check(args: &PrepareArgs, connect: &ConnectArgs) -> Result<()> {
     if args.apply && connect.context.is_none() {
         return Err(
@@ -136,7 +136,7 @@ async fn list_grants(session: &Session) -> Result<Vec<NamedGrant>> {
     Ok(grants.into_iter().map(|grant| (grant.metadata.name.unwrap_or_default(), grant.spec)).collect())
 }
 
-/// The cluster that is meant, or all of the hub.
+/// The named cluster, or all clusters of the hub.
 async fn find_clusters(args: &PrepareArgs, session: &Session, target: Option<&Target>) -> Result<Vec<Cluster>> {
     let mut clusters = session.list::<Cluster>(None).await?;
     if let Some(named) = &args.cluster {
@@ -186,7 +186,7 @@ fn find_named(named: &str, tenant: &str, clusters: Vec<Cluster>) -> Result<Clust
     found.ok_or(absent)
 }
 
-/// What all of the clusters that are granted need, and their names.
+/// The objects that all granted clusters need, and the names of these clusters.
 fn prepare(args: &PrepareArgs, clusters: &[Cluster], grants: &[NamedGrant]) -> Result<(Preparation, Vec<String>)> {
     let tenant = args.tenant.as_str();
     let none = BTreeMap::new();
@@ -194,7 +194,7 @@ fn prepare(args: &PrepareArgs, clusters: &[Cluster], grants: &[NamedGrant]) -> R
     for cluster in clusters {
         let metadata = &cluster.metadata;
         let labels = metadata.labels.as_ref().unwrap_or(&none);
-        // Of all clusters of the hub, most may be nobody's of this tenant.
+        // Most clusters of the hub may be granted to other tenants only.
         if clusters.len() > 1 && grants_on(tenant, labels, grants).is_empty() {
             continue;
         }
@@ -261,7 +261,7 @@ async fn is_of_others(target: &Target, account: &Value) -> Result<bool> {
     Ok(target.find(account).await?.is_some_and(|found| !is_ours(&found.metadata)))
 }
 
-/// Kubernetes never changes which role a binding is to.
+/// Refuses a binding to another role, because Kubernetes does not let that be changed.
 async fn check_binding(target: &Target, binding: &Value) -> Result<()> {
     let Some(found) = target.find(binding).await? else { return Ok(()) };
     let name = describe(binding);

@@ -9,7 +9,10 @@ use std::{
 };
 
 use farwater_api::{REQUESTED_AT, ServiceDeployment};
-use farwater_fleet::why::{Finding, HeldBack, Link, NextStep, Standing, held_back};
+use farwater_fleet::{
+    conditions::find,
+    why::{Finding, HeldBack, Link, NextStep, Standing, held_back},
+};
 use futures::{StreamExt as _, TryStreamExt as _};
 use kube::{
     Api, ResourceExt as _,
@@ -97,7 +100,7 @@ fn judge(service: &ServiceDeployment, goal: Goal, newest: bool) -> Progress {
     if !seen {
         return Progress::NotYet("the hub has not processed the new spec yet".to_owned());
     }
-    let condition = |type_: &str| status.conditions.iter().find(|c| c.type_ == type_);
+    let condition = |kind: &str| find(&status.conditions, kind);
     let text = |c: &farwater_api::Condition| if c.message.is_empty() { c.reason.clone() } else { c.message.clone() };
     // A fetch that began before the push doesn't include it.
     if service.open_request().is_some() {

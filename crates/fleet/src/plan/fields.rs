@@ -198,7 +198,7 @@ struct Walk<'a> {
     blind: bool,
     /// The last applied manifest is known.
     knows: bool,
-    /// What another render makes is known.
+    /// Another render is known, to compare with.
     compares: bool,
     room: &'a mut usize,
     out: Compared,

@@ -74,7 +74,7 @@ impl ObjectOptions {
         !self.ignore.is_empty() || !self.ignore_managers.is_empty()
     }
 
-    /// What to write so that an object of the service is made anew whose change is refused as impossible. None: that is written already.
+    /// The annotation that lets the agent recreate the object if a field is immutable. None: it is set already.
     pub fn offer_recreation(&self, object: &ObjectRef) -> Option<String> {
         let loss = if holds_others(object) { "; its data and the objects that it holds can go with it" } else { "" };
         let offer = format!("to have it deleted and recreated, annotate it in the source with {IMMUTABLE}: Recreate");

@@ -1,11 +1,9 @@
 //! Kubernetes Events of a service, from its status before and after a change.
 
-use farwater_api::{
-    Condition, RolloutPhase, ServiceDeploymentStatus, ServiceSetStatus, SourceStatus, deletion::Deletion,
-};
+use farwater_api::{RolloutPhase, ServiceDeploymentStatus, ServiceSetStatus, SourceStatus, deletion::Deletion};
 
 use crate::{
-    conditions::{cut, holding},
+    conditions::{cut, find, holding},
     words::{counted, listed},
 };
 
@@ -30,7 +28,7 @@ impl News {
 
 /// Events for failures, recoveries, applied versions, and prunes that are held or done.
 pub fn news(before: &ServiceDeploymentStatus, now: &ServiceDeploymentStatus) -> Vec<News> {
-    let (was_failed, failed) = (find(before, "Stalled"), find(now, "Stalled"));
+    let (was_failed, failed) = (holding(&before.conditions, "Stalled"), holding(&now.conditions, "Stalled"));
     let mut all = Vec::new();
     if let Some(revision) = now.applied_revision.as_ref().filter(|_| !is_applied_already(before, now)) {
         let again = before.applied_revision.as_ref() == Some(revision);
@@ -42,11 +40,11 @@ pub fn news(before: &ServiceDeploymentStatus, now: &ServiceDeploymentStatus) -> 
         if is_new || before.assigned_revision != now.assigned_revision {
             all.push(News::new(true, &failed.reason, &failed.message));
         }
-    } else if let Some(ready) = find(now, "Ready").filter(|_| was_failed.is_some()) {
+    } else if let Some(ready) = holding(&now.conditions, "Ready").filter(|_| was_failed.is_some()) {
         all.push(News::new(false, "Recovered", &ready.message));
     }
     let digest = |status: &ServiceDeploymentStatus| status.held_prune.as_ref().map(|held| held.digest);
-    if let Some(held) = find(now, "PruneHeld").filter(|_| digest(before) != digest(now)) {
+    if let Some(held) = holding(&now.conditions, "PruneHeld").filter(|_| digest(before) != digest(now)) {
         all.push(News::new(true, "PruneHeld", &held.message));
     }
     let deletion = |status: &ServiceDeploymentStatus| status.last_deletion.as_ref().map(|one| (one.digest, one.time));
@@ -56,9 +54,9 @@ pub fn news(before: &ServiceDeploymentStatus, now: &ServiceDeploymentStatus) -> 
     all
 }
 
-/// Of a source: a fetch that failed or failed for another reason, its recovery, and a new revision.
+/// Events of a source: a failed fetch, another reason for a failure, a recovery, and a new revision.
 pub fn source_news(before: &SourceStatus, now: &SourceStatus) -> Vec<News> {
-    let ready = |status: &SourceStatus| status.conditions.iter().find(|one| one.type_ == "Ready").cloned();
+    let ready = |status: &SourceStatus| find(&status.conditions, "Ready").cloned();
     let failure =
         |status: &SourceStatus| ready(status).filter(|ready| status.stale_since.is_some() && ready.status == "False");
     let mut all = Vec::new();
@@ -78,7 +76,7 @@ pub fn source_news(before: &SourceStatus, now: &SourceStatus) -> Vec<News> {
     all
 }
 
-/// Of a set: a rollout that started, and how it stopped or ended.
+/// Events of a set: a rollout started, stopped or ended.
 pub fn set_news(before: &ServiceSetStatus, now: &ServiceSetStatus) -> Vec<News> {
     let (was, now) = (before.rollout.clone().unwrap_or_default(), now.rollout.clone().unwrap_or_default());
     let mut all = Vec::new();
@@ -100,10 +98,6 @@ pub fn set_news(before: &ServiceSetStatus, now: &ServiceSetStatus) -> Vec<News> 
         }
     }
     all
-}
-
-fn find<'s>(status: &'s ServiceDeploymentStatus, kind: &str) -> Option<&'s Condition> {
-    holding(&status.conditions, kind)
 }
 
 /// Whether both statuses name the same applied entry. If the earlier one is from an older hub and has no entry,

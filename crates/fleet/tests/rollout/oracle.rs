@@ -293,7 +293,7 @@ impl World {
         }
         let is_out = |(index, row): &(usize, &Row)| {
             let released = track_of(decision, *index).map_or(row.track.released, |track| track.released);
-            // What the member was given is what it has.
+            // The member has the version that it was given.
             let is_back = released.is_some_and(|released| row.ledger.is_done(row, released));
             let is_ill = row.ledger.says(row.published, Truth::Failed);
             let is_unavailable = (row.ledger.is_out && !is_back) || is_ill;

@@ -44,6 +44,23 @@ pub struct Outcome {
     pub failure: Option<SourceFailure>,
 }
 
+impl Outcome {
+    /// A completed fetch of one revision. Nothing else is known to have changed.
+    pub fn of(served: (String, String), taken: Taken, origin: SourceOrigin) -> Self {
+        Self {
+            served: Some(served),
+            taken,
+            origin,
+            differs: None,
+            charts: Vec::new(),
+            unwanted: Vec::new(),
+            changed: false,
+            verdicts: Vec::new(),
+            failure: None,
+        }
+    }
+}
+
 /// Secrets that a source names, read.
 #[derive(Default)]
 pub struct Credentials {
@@ -311,22 +328,10 @@ pub async fn fetch_artifact(mirrors: &Mirrors, source: Oci<'_>, with: &Credentia
         tracing::warn!(source = uid, error = %super::chain(&error), "remove files that are no longer needed");
     }
 
-    Ok(Outcome {
-        served: Some((pulled.reference, digest.to_hex())),
-        taken: Taken { verified, artifact: (key != digest).then_some(key), ..Taken::default() },
-        origin: SourceOrigin {
-            source_uid: uid.to_owned(),
-            root: spec.url.clone(),
-            commit_id: digest.to_hex(),
-            unasked: false,
-        },
-        differs: None,
-        charts: Vec::new(),
-        unwanted: Vec::new(),
-        changed: pulled.fetched && served.and_then(manifest_digest) == Some(digest),
-        verdicts: Vec::new(),
-        failure: None,
-    })
+    let taken = Taken { verified, artifact: (key != digest).then_some(key), ..Taken::default() };
+    let changed = pulled.fetched && served.and_then(manifest_digest) == Some(digest);
+    let origin = origin_of(uid, &spec.url, digest);
+    Ok(Outcome { changed, ..Outcome::of((pulled.reference, digest.to_hex()), taken, origin) })
 }
 
 /// Fetches a file that a kustomization names: without credentials, and only from a public address.
@@ -346,22 +351,12 @@ pub async fn fetch_file(
     if let Err(error) = artifacts.tidy(kept).await {
         tracing::warn!(source = uid, error = %super::chain(&error), "remove files that are no longer needed");
     }
-    Ok(Outcome {
-        served: Some((String::new(), digest.to_hex())),
-        taken: Taken::default(),
-        origin: SourceOrigin {
-            source_uid: uid.to_owned(),
-            root: address.to_owned(),
-            commit_id: digest.to_hex(),
-            unasked: false,
-        },
-        differs: None,
-        charts: Vec::new(),
-        unwanted: Vec::new(),
-        changed: false,
-        verdicts: Vec::new(),
-        failure: None,
-    })
+    Ok(Outcome::of((String::new(), digest.to_hex()), Taken::default(), origin_of(uid, address, digest)))
+}
+
+/// The origin of an artifact that was fetched now.
+fn origin_of(uid: &str, address: &str, digest: Digest) -> SourceOrigin {
+    SourceOrigin { source_uid: uid.to_owned(), root: address.to_owned(), commit_id: digest.to_hex(), unasked: false }
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use farwater_api::{
 };
 use farwater_fleet::{
     assignment::{Candidate, Decided},
-    conditions::holding,
+    conditions::{find, holding},
     dependencies::{
         self, Dependency, SetDependency, find_cycle, judge_by_expression, resolve, resolve_of_set, set_key, set_of_key,
     },
@@ -250,7 +250,7 @@ pub async fn find_dependents(store: &Store, facts: &mut ServiceFacts) -> Result<
 
 /// The part of a service's status that other services depend on. If it changes, they are requeued.
 pub fn standing(status: &ServiceDeploymentStatus) -> impl PartialEq + use<'_> {
-    let ready = status.conditions.iter().find(|condition| condition.type_ == "Ready");
+    let ready = find(&status.conditions, "Ready");
     let counts = status.objects.map(|objects| objects.healthy == objects.total);
     (
         status.observed_generation,
@@ -264,7 +264,7 @@ pub fn standing(status: &ServiceDeploymentStatus) -> impl PartialEq + use<'_> {
 
 /// The part of a set's status that services depend on. If it changes, they are requeued.
 pub fn standing_of_set(status: &ServiceSetStatus) -> impl PartialEq + use<'_> {
-    let stalled = status.conditions.iter().find(|condition| condition.type_ == "Stalled");
+    let stalled = find(&status.conditions, "Stalled");
     let rollout = status.rollout.as_ref();
     (
         status.observed_generation,

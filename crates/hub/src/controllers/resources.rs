@@ -199,9 +199,8 @@ pub async fn change<T: Stored>(
     Err(refused.map_or(StoreError::Closed, StoreError::from))
 }
 
-/// What the API server says in a status, in the write that it speaks of: who said what is to run, who pinned and who suspended a
-/// service, who approved a prune, who had a hook run again, and who let changes begin in spite of windows, and when; and who proposed an
-/// approval or an override, and when.
+/// Fields of a service's status that the API server sets in the write that they describe: the authors of the version, the
+/// pin, the suspension, the approval, the retry, the override and the proposals, with their times.
 pub const AUTHORS: [&str; 13] = [
     CHANGED_BY,
     PINNED_BY,

@@ -64,7 +64,7 @@ async fn yesterdays_healthy_is_not_todays() {
     let told = |event: serde_json::Value| (event["reason"].as_str().unwrap().to_owned(), event["count"].as_i64());
     let mut events: Vec<_> = rig.events().await.into_iter().map(told).collect();
     events.sort();
-    // Of the source too.
+    // The source has an Event too.
     let expected = [("Applied", 3), ("ApplyFailed", 1), ("Fetched", 3), ("Recovered", 1)];
     assert_eq!(events, expected.map(|(reason, count)| (reason.to_owned(), Some(count))), "one for each reason");
 }

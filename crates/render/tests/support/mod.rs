@@ -234,7 +234,7 @@ impl Job {
             capabilities: &self.capabilities,
             parameters: &self.parameters,
             secret: self.secret,
-            anew: false,
+            uncached: false,
         }
     }
 }

@@ -138,17 +138,7 @@ async fn find_changes(
 
 fn outcome_of(fetch: Fetch) -> Outcome {
     let Fetch { reference, commit, origin, taken } = fetch;
-    Outcome {
-        served: Some((reference, commit)),
-        taken,
-        origin,
-        differs: None,
-        charts: Vec::new(),
-        unwanted: Vec::new(),
-        changed: false,
-        verdicts: Vec::new(),
-        failure: None,
-    }
+    Outcome::of((reference, commit), taken, origin)
 }
 
 async fn load_credentials(
