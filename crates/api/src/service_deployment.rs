@@ -311,6 +311,13 @@ pub struct ServiceDeploymentStatus {
     /// Time at which the agent first reported `appliedEntry` as applied.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_applied_time: Option<Time>,
+    /// Digest of the entry that the agent has to apply. Empty: the service has none to apply, because it has no version
+    /// yet, is held or is being removed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub assigned_entry: Option<Digest>,
+    /// Time since which the service has failed. It is kept until the service is ready again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failed_since: Option<Time>,
     /// Digest of the last applied entry: version, spec, parameters, and all else that changes the agent's work.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub applied_entry: Option<Digest>,

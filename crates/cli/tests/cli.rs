@@ -11,7 +11,13 @@ use std::{
     time::{Duration, Instant},
 };
 
+use farwater_api::ServiceDeployment;
 use farwater_testkit::{Hub, Tools, git::GitServer, wait_for};
+use kube::{
+    Api,
+    api::{Patch, PatchParams},
+};
+use serde_json::json;
 use tokio::sync::OnceCell;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_farwater");
@@ -374,6 +380,29 @@ async fn deploy_is_repeatable_and_exports_what_it_applies() {
     let moved = ["deploy", url, "--path", "apps/api", "--cluster", "elsewhere", "--name", "again"];
     let ran = run(&moved).await;
     assert_eq!((ran.code, ran.stdout.as_str()), (5, ""), "the cluster can't change: {}", ran.stderr);
+}
+
+// The Git server answers while the program runs.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_service_that_is_replaced_keeps_no_pin_to_a_version_of_its_earlier_folder() {
+    succeed(&["cluster", "join", "pinned"]).await;
+    let server = GitServer::start().await.unwrap();
+    let map = "{apiVersion: v1, kind: ConfigMap, metadata: {name: map}}";
+    server.create("pinned").unwrap().commit("main", &[("old/map.yaml", map), ("new/map.yaml", map)]).unwrap();
+    let url = server.url("pinned");
+    let deploy = |path: &'static str| ["deploy", &url, "--path", path, "--cluster", "pinned", "--name", "pinned"];
+    succeed(&deploy("old")).await;
+    let services: Api<ServiceDeployment> = Api::namespaced(hub().await.client().await.unwrap(), "farwater-admin");
+    let bundle = wait_for("a version to be assigned", Duration::from_secs(30), || async {
+        Ok(services.get("pinned").await?.status.and_then(|status| status.bundle_digest))
+    });
+    let pin = json!({"spec": {"pin": {"bundle": bundle.await.unwrap()}}});
+    services.patch("pinned", &PatchParams::default(), &Patch::Merge(pin)).await.unwrap();
+
+    assert_eq!(run(&deploy("new")).await.code, 5);
+    succeed(&[&deploy("new")[..], &["--replace"]].concat()).await;
+    let spec = services.get("pinned").await.unwrap().spec;
+    assert_eq!((spec.path.as_str(), spec.pin), ("new", None));
 }
 
 // The Git server answers while the program runs.

@@ -108,13 +108,20 @@ fn evaluate_bookkeeping(object: &Value) -> Option<Verdict> {
     if object["metadata"]["deletionTimestamp"].is_string() {
         return Some((Health::Terminating, "being deleted".into()));
     }
-    let generation = object["metadata"]["generation"].as_i64();
-    if let (Some(generation), Some(observed)) = (generation, object["status"]["observedGeneration"].as_i64())
-        && generation != observed
-    {
-        return Some(progress(format!("its controller has seen generation {observed} of {generation}")));
-    }
-    None
+    let generation = object["metadata"]["generation"].as_i64()?;
+    let observed = match object["status"]["observedGeneration"].as_i64() {
+        Some(observed) => Some(observed).filter(|observed| *observed != generation),
+        // Some controllers say it for each condition only. Some of these count further than the object's generation.
+        None => observed_by_conditions(object).filter(|observed| *observed < generation),
+    };
+    observed.map(|observed| progress(format!("its controller has seen generation {observed} of {generation}")))
+}
+
+/// The newest generation that one of the generic conditions names.
+fn observed_by_conditions(object: &Value) -> Option<i64> {
+    let conditions = object["status"]["conditions"].as_array()?.iter();
+    let generic = conditions.filter(|one| ["Ready", "Reconciling", "Stalled"].iter().any(|kind| one["type"] == *kind));
+    generic.filter_map(|one| one["observedGeneration"].as_i64()).max()
 }
 
 /// Verdicts that precede the rules of a kind: bookkeeping, `Reconciling` and `Stalled`.
@@ -122,10 +129,10 @@ fn evaluate_generic(object: &Value) -> Option<Verdict> {
     if let Some(verdict) = evaluate_bookkeeping(object) {
         return Some(verdict);
     }
-    if let Some(condition) = condition(object, "Reconciling").filter(|c| c.holds) {
+    if let Some(condition) = condition(object, "Reconciling").filter(|c| c.holds && !c.is_stale) {
         return Some(progress(condition.text()));
     }
-    if let Some(condition) = condition(object, "Stalled").filter(|c| c.holds) {
+    if let Some(condition) = condition(object, "Stalled").filter(|c| c.holds && !c.is_stale) {
         return Some(failed(condition.text()));
     }
     None
@@ -353,6 +360,8 @@ struct Condition<'a> {
     reason: &'a str,
     message: &'a str,
     kind: &'a str,
+    /// Whether it was set for an earlier generation of the object.
+    is_stale: bool,
 }
 
 impl Condition<'_> {
@@ -370,7 +379,16 @@ fn condition<'a>(object: &'a Value, kind: &'a str) -> Option<Condition<'a>> {
     let found = object["status"]["conditions"].as_array()?.iter().find(|c| c["type"] == kind)?;
     let text = |field: &str| found[field].as_str().unwrap_or_default();
     let status = text("status");
-    Some(Condition { holds: status == "True", status, reason: text("reason"), message: text("message"), kind })
+    let observed = found["observedGeneration"].as_i64();
+    let is_stale = observed.zip(object["metadata"]["generation"].as_i64()).is_some_and(|(seen, now)| seen < now);
+    Some(Condition {
+        holds: status == "True",
+        status,
+        reason: text("reason"),
+        message: text("message"),
+        kind,
+        is_stale,
+    })
 }
 
 fn count(object: &Value, field: &str) -> i64 {

@@ -268,3 +268,23 @@ fn what_is_no_object_at_all_panics_nobody() {
         evaluate(&object);
     }
 }
+
+/// argo-cd#24958, #28086.
+#[test]
+fn conditions_of_an_earlier_generation_say_nothing_about_the_present_one() {
+    let object = |conditions: &str| {
+        format!(
+            "{{apiVersion: example.com/v1, kind: Boat, metadata: {{generation: 2}}, status: {{conditions: [{conditions}]}}}}"
+        )
+    };
+    let of = |kind: &str, status: &str, seen: i64| {
+        format!("{{type: {kind}, status: '{status}', reason: Said, observedGeneration: {seen}}}")
+    };
+    check(&object(&of("Ready", "True", 1)), InProgress, "its controller has seen generation 1 of 2");
+    check(&object(&of("Ready", "True", 2)), Current, "");
+    check(&object(&of("Stalled", "True", 1)), InProgress, "generation 1 of 2");
+    check(&object(&of("Stalled", "True", 2)), Failed, "Said");
+    check(&object(&format!("{}, {}", of("Ready", "True", 2), of("Stalled", "True", 1))), Current, "");
+    // Its controller counts further.
+    check(&object(&of("Ready", "True", 7)), Current, "");
+}

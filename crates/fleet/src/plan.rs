@@ -37,7 +37,9 @@ use crate::{
 };
 use options::{Guard, Protection};
 pub use reasons::{Forget, Keep, Left, Refusal, Skip, SkipReason, Wait, Writer};
-pub use resolve::{Again, Resolved, ResolvedObject, Scopes, Terms, check_ceiling, fold_string_data, resolve, stage_of};
+pub use resolve::{
+    Again, Resolved, ResolvedObject, Scopes, Terms, check_ceiling, is_aggregated, resolve, settle, stage_of,
+};
 
 /// Rendered manifests of one folder of a bundle.
 #[derive(Clone, Debug)]

@@ -10,6 +10,7 @@ use farwater_api::{
     service_test::ServiceTest,
 };
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use news::is_applied_already;
 pub use news::{News, news, set_news, source_news};
@@ -124,7 +125,9 @@ pub fn summarize(inputs: Inputs<'_>) -> ServiceDeploymentStatus {
         held_prune: None,
         last_deletion: inputs.report.and_then(|report| report.deletion.clone()).map(|one| sign_deletion(&inputs, one)),
         last_applied_time: inputs.previous.last_applied_time.clone(),
+        assigned_entry: matches!(inputs.action, Action::Apply(_)).then_some(inputs.entry),
         applied_entry: inputs.previous.applied_entry,
+        failed_since: None,
         last_handled_reconcile_at: inputs.requested_at.map(str::to_owned),
     };
 
@@ -150,8 +153,19 @@ pub fn summarize(inputs: Inputs<'_>) -> ServiceDeploymentStatus {
         }
     }
 
+    status.failed_since = failed_since(&inputs, &status);
     fit(&mut status);
     status
+}
+
+/// When the failure began that the service has not recovered from.
+fn failed_since(inputs: &Inputs<'_>, status: &ServiceDeploymentStatus) -> Option<Time> {
+    let holds = |kind: &str| conditions::holding(&status.conditions, kind).is_some();
+    match (holds("Stalled"), holds("Ready")) {
+        (true, _) => inputs.previous.failed_since.clone().or_else(|| Some(conditions::whole_seconds(inputs.now))),
+        (false, true) => None,
+        (false, false) => inputs.previous.failed_since.clone(),
+    }
 }
 
 /// The deletion with the name of its approver. The approval is removed later, so the name is kept with the deletion.

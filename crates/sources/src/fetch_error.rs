@@ -153,6 +153,11 @@ impl FetchError {
     pub fn retry(&self) -> Retry {
         self.reason.retry()
     }
+
+    /// Whether the server says that it does not have what was asked for.
+    pub fn is_missing(&self) -> bool {
+        matches!(self.reason, FetchReason::ReferenceMissing(_))
+    }
 }
 
 /// A printable URL: the query is removed, because it may be a signature that grants access.

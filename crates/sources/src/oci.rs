@@ -188,22 +188,31 @@ pub async fn find_chart(
     let step = Step::new("fetch a chart of", timeout);
     let asked = || format!("chart {} {}", escape(wanted.name.as_bytes()), escape(wanted.version.as_bytes()));
     let missing = |evidence: String| registry.fail(step, FetchReason::ReferenceMissing(asked()), evidence);
-    let version = match semver::Version::parse(&wanted.version) {
-        // A single version needs no list, which may be long or forbidden.
-        Ok(_) => wanted.version.clone(),
-        Err(_) => {
-            let tags = registry.tags(step).await?;
-            let versions: Vec<String> = tags.iter().map(|tag| tag.replace('_', "+")).collect();
-            let chosen = choose_version(&wanted.version, versions.iter().map(String::as_str)).map_err(missing)?;
-            chosen.map(str::to_owned).ok_or_else(|| missing(format!("{} tags, none in the range", versions.len())))?
+    let choose = async || {
+        let tags = registry.tags(step).await?;
+        let versions: Vec<String> = tags.iter().map(|tag| tag.replace('_', "+")).collect();
+        let chosen = choose_version(&wanted.version, versions.iter().map(String::as_str)).map_err(missing)?;
+        chosen.map(str::to_owned).ok_or_else(|| missing(format!("{} tags, none in the range", versions.len())))
+    };
+    let find = async |version: String| {
+        let tag = tag_of_version(&version);
+        match is_tag(&tag) {
+            true => registry.digest_of(step, &tag).await.map(|digest| (version, digest)),
+            false => Err(missing("it is no tag".to_owned())),
         }
     };
-
-    let tag = tag_of_version(&version);
-    if !is_tag(&tag) {
-        return Err(missing("it is no tag".to_owned()));
-    }
-    let digest = registry.digest_of(step, &tag).await?;
+    let (version, digest) = match semver::Version::parse(&wanted.version) {
+        // A single version needs no list, which may be long or forbidden.
+        Ok(exact) => match find(wanted.version.clone()).await {
+            // The version may exist with build metadata only, as in an index.
+            Err(error) if error.is_missing() && exact.build.is_empty() => match choose().await {
+                Ok(version) => find(version).await?,
+                Err(_) => return Err(error),
+            },
+            found => found?,
+        },
+        Err(_) => find(choose().await?).await?,
+    };
     let entry = digest.to_string();
     if let Some(known) = known.filter(|known| known.entry == entry && artifacts.contains(&known.digest)) {
         // The same artifact may have another tag now.

@@ -4,6 +4,7 @@ use farwater_api::apply_options::ConflictPolicy;
 use farwater_fleet::plan::{
     Cause, Change, GroupVersionKind, ResolvedObject, Wait,
     differences::{leave_ignored, overruled},
+    is_aggregated,
 };
 use serde_json::Value;
 
@@ -123,6 +124,9 @@ impl Executor<'_> {
             let mut manifest = from_bytes(&object.body)?;
             if options.replace {
                 manifest["metadata"]["resourceVersion"] = live["metadata"]["resourceVersion"].clone();
+                if object.object.kind == "ClusterRole" && is_aggregated(&manifest) {
+                    manifest["rules"] = live["rules"].clone();
+                }
                 self.persist(|| self.kubernetes.replace(Some(self.account), path, &manifest, false)).await?;
                 let applied = self.own_whole(path, &object.body).await?;
                 let overruled = find_overruled(&body, &applied);

@@ -14,7 +14,7 @@ use farwater_fleet::{
     plan::{
         Again, Cause, Change, Inventory, ObjectKey, Plan, ResolvedObject, SkipReason, Stage,
         fields::{Sides, Veiled, compare},
-        fold_string_data,
+        settle,
         veil::Veil,
     },
     prune::Verdict,
@@ -156,9 +156,7 @@ impl<'a> Teller<'a> {
         let key = &change.object;
         let read = |body: &[u8]| {
             let mut manifest = serde_json::from_slice(body).unwrap_or_default();
-            if is_secret(key) {
-                fold_string_data(&mut manifest);
-            }
+            settle(&mut manifest, &object.object);
             manifest
         };
         let (source, applied): (Value, Option<Value>) =

@@ -13,8 +13,12 @@ use kube::{
 use serde_json::{Value, json};
 
 use crate::support::{
-    PATIENCE, Service, api, config_map, config_maps, gone, object, outcome,
-    pods::{end_job, jobs, uid_of},
+    PATIENCE, Service, api, config_map, config_maps,
+    custom::{self, in_next_wave},
+    gone,
+    ground::Ground,
+    object, outcome,
+    pods::{end_job, job, jobs, uid_of},
     report,
     world::world,
 };
@@ -214,4 +218,87 @@ spec:
     let told = &object(&said, "Job", "once").message;
     assert!(told.contains("gone by its ttlSecondsAfterFinished"), "{told}");
     assert!(jobs.get_opt("once").await.unwrap().is_none());
+}
+
+/// A Job may fail as well as complete while no agent looks.
+#[tokio::test]
+async fn a_job_that_went_before_its_end_was_seen_is_unknown_and_holds_the_next_wave() {
+    let mut ground = Ground::new().await;
+    let place = ground.hub.place("unseen");
+    let once =
+        job("once", "", "x").replace("spec:\n  backoffLimit", "spec:\n  ttlSecondsAfterFinished: 0\n  backoffLimit");
+    let service = Service::new(&ground.hub, "unseen", &[("job.yaml", &once), ("next.yaml", &in_next_wave("next"))]);
+    let entry = ground.hub.set(service.entry());
+    report(&ground.hub, &entry, |said| said.objects.iter().any(|one| one.health == Health::InProgress)).await;
+    let client = ground.plane.client().await.unwrap();
+    ground.kill();
+    end_job(&client, &place, "once", 1).await;
+    gone(&jobs(&client, &place), "once").await;
+
+    ground.hub.forget_reports();
+    ground.start(false);
+    let said = report(&ground.hub, &entry, |said| {
+        said.objects.iter().any(|one| one.object.kind == "Job" && one.health == Health::Unknown)
+    });
+    let said = said.await;
+    let told = &object(&said, "Job", "once").message;
+    assert!(told.starts_with("gone before its result was seen"), "{told}");
+    assert_ne!(said.outcome, Outcome::Applied, "{said:#?}");
+    assert!(jobs(&client, &place).get_opt("once").await.unwrap().is_none(), "it does not run again");
+    assert!(config_maps(&client, &place).get_opt("next").await.unwrap().is_none());
+}
+
+/// flux2#2472, argo-cd#2382: the usual `rules: []` would empty the role with each apply.
+#[tokio::test]
+async fn an_aggregated_role_keeps_the_rules_that_kubernetes_gives_it() {
+    let world = world().await;
+    let place = world.hub.place("roles");
+    let (whole, part) = (format!("whole-{place}"), format!("part-{place}"));
+    let roles = format!(
+        "apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {{name: {whole}}}
+aggregationRule: {{clusterRoleSelectors: [{{matchLabels: {{part-of: {whole}}}}}]}}
+rules: []
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {{name: {part}, labels: {{part-of: {whole}}}}}
+rules: [{{apiGroups: [''], resources: [pods], verbs: [get]}}]
+"
+    );
+    let entry = world.hub.set(Service::new(&world.hub, "roles", &[("a.yaml", &roles)]).entry());
+    outcome(&world.hub, &entry, Outcome::Applied).await;
+    let api = api(&world.client().await, "rbac.authorization.k8s.io", "v1", "ClusterRole", "");
+    let filled = wait_for("the rules of the whole role", PATIENCE, || async {
+        Ok(Some(api.get(&whole).await?).filter(|role| role.data["rules"][0]["resources"] == json!(["pods"])))
+    });
+    let version = filled.await.unwrap().metadata.resource_version;
+
+    // A change of another object has all of them looked at.
+    let more = format!("{roles}---\n{}", config_map("a", "1"));
+    let entry = world.hub.set(Service::new(&world.hub, "roles", &[("a.yaml", &more)]).entry());
+    outcome(&world.hub, &entry, Outcome::Applied).await;
+    assert_eq!(api.get(&whole).await.unwrap().metadata.resource_version, version, "nobody wrote it");
+}
+
+/// argo-cd#6541.
+#[tokio::test]
+async fn a_hook_of_another_kind_ends_when_its_controller_says_so() {
+    let world = world().await;
+    let (place, group) = (world.hub.place("boats"), world.hub.group("boats"));
+    let client = world.client().await;
+    custom::define(&client, &group, "Boat").await;
+    let hook = custom::custom(&group, "Boat", "migrate")
+        .replace("{name: migrate}", "{name: migrate, annotations: {farwater.dev/hook: PreSync}}");
+    let service = Service::new(&world.hub, "boats", &[("a.yaml", &config_map("a", "1")), ("hook.yaml", &hook)]);
+    let entry = world.hub.set(service.entry());
+    let running = report(&world.hub, &entry, |r| r.hooks.iter().any(|hook| hook.state == HookState::Running)).await;
+    assert!(running.hooks[0].message.contains("controller"), "{running:#?}");
+    assert!(config_maps(&client, &place).get_opt("a").await.unwrap().is_none());
+
+    let boats = api(&client, &group, "v1", "Boat", &place);
+    let ready = json!({"type": "Ready", "status": "True", "reason": "Done", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"});
+    custom::set_status(&boats, "migrate", json!({"conditions": [ready]})).await;
+    outcome(&world.hub, &entry, Outcome::Applied).await;
 }

@@ -112,7 +112,14 @@ fn judge(service: &ServiceDeployment, goal: Goal, newest: bool) -> Progress {
     if let Some(HeldBack { sentence, by_people }) = held_back(service).filter(|_| newest) {
         return if by_people { Progress::Refused(sentence) } else { Progress::NotYet(sentence) };
     }
-    let applied = status.applied_revision.is_some() && status.applied_revision == status.assigned_revision;
+    if service.metadata.deletion_timestamp.is_some() {
+        return Progress::Refused("it is being deleted".to_owned());
+    }
+    // A changed spec of the same revision is another entry. What is held has no entry to apply.
+    let applied = match status.assigned_entry {
+        Some(entry) => status.applied_entry == Some(entry),
+        None => status.applied_revision.is_some() && status.applied_revision == status.assigned_revision,
+    };
     let ready = condition("Ready");
     let reached = match goal {
         Goal::Applied => applied,
@@ -394,6 +401,8 @@ fn give_up(missing: &mut BTreeMap<String, Said>) -> Vec<(String, String)> {
 
 #[cfg(test)]
 mod tests {
+    use farwater_api::Digest;
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
     use serde_json::json;
 
     use super::*;
@@ -461,6 +470,21 @@ mod tests {
                             "conditions": [condition("Ready", "False")]});
         assert_eq!(judge(&service(status.clone()), Goal::Applied, false), Progress::Reached);
         assert_eq!(judge(&service(status), Goal::Healthy, false), Progress::NotYet("m".to_owned()));
+    }
+
+    /// terraform-provider-argocd#110, ksail#5578.
+    #[test]
+    fn a_changed_spec_of_the_same_revision_and_a_removal_are_not_applied() {
+        let status = |assigned: &str| {
+            json!({"observedGeneration": 2, "assignedRevision": "b", "appliedRevision": "b",
+                   "assignedEntry": Digest::of(assigned), "appliedEntry": Digest::of("old"),
+                   "conditions": [condition("Ready", "Unknown")]})
+        };
+        assert_eq!(judge(&service(status("old")), Goal::Applied, false), Progress::Reached);
+        assert_eq!(judge(&service(status("new")), Goal::Applied, false), Progress::NotYet("m".to_owned()));
+        let mut leaving = service(status("old"));
+        leaving.metadata.deletion_timestamp = Some(Time(jiff::Timestamp::UNIX_EPOCH));
+        assert_eq!(judge(&leaving, Goal::Applied, false), Progress::Refused("it is being deleted".to_owned()));
     }
 
     #[test]

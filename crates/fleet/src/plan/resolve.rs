@@ -317,7 +317,7 @@ pub fn check_ceiling(ceiling: &Ceiling, object: &ObjectRef) -> Option<Refusal> {
 /// Writes `stringData` of a Secret as the API server stores it. Otherwise we would own fields under a name that no
 /// stored field has: a key that leaves the source would stay, and changes by others would not be noticed. A value that
 /// the API server refuses is left as it is.
-pub fn fold_string_data(manifest: &mut Value) {
+fn fold_string_data(manifest: &mut Value) {
     let is_text = |texts: &Value| texts.as_object().is_some_and(|texts| texts.values().all(Value::is_string));
     if !manifest.get("stringData").is_some_and(is_text) || !matches!(manifest["data"], Value::Null | Value::Object(_)) {
         return;
@@ -329,6 +329,28 @@ pub fn fold_string_data(manifest: &mut Value) {
     }
 }
 
+/// Replaces fields that the API server or a controller of Kubernetes turns into others.
+pub fn settle(manifest: &mut Value, object: &ObjectRef) {
+    match (object.group.as_str(), object.kind.as_str()) {
+        ("", "Secret") => fold_string_data(manifest),
+        ("rbac.authorization.k8s.io", "ClusterRole") if is_aggregated(manifest) => drop_rules(manifest),
+        _ => {}
+    }
+}
+
+/// Whether a ClusterRole gets its rules from other roles.
+pub fn is_aggregated(role: &Value) -> bool {
+    role["aggregationRule"].is_object()
+}
+
+/// Removes the rules of an aggregated ClusterRole, which a controller of Kubernetes always overwrites. An apply of the
+/// usual `rules: []` would take these rights away for a moment.
+fn drop_rules(role: &mut Value) {
+    if let Some(role) = role.as_object_mut() {
+        role.remove("rules");
+    }
+}
+
 /// Adds the namespace and our marks, and removes what an export of a live object contains and an apply must not.
 pub(super) fn finish(
     mut manifest: Value,
@@ -337,9 +359,7 @@ pub(super) fn finish(
     key: &ObjectKey,
     (service, ignores): (&ApplyOptions, &mut Ignores<'_>),
 ) -> Result<(Value, ObjectOptions), BadOption> {
-    if (object.group.as_str(), object.kind.as_str()) == ("", "Secret") {
-        fold_string_data(&mut manifest);
-    }
+    settle(&mut manifest, object);
     let metadata = entry_object(&mut manifest, "metadata");
     for server_side in ["managedFields", "resourceVersion", "uid", "creationTimestamp", "generation", "selfLink"] {
         metadata.remove(server_side);

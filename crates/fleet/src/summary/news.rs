@@ -40,7 +40,7 @@ pub fn news(before: &ServiceDeploymentStatus, now: &ServiceDeploymentStatus) -> 
         if is_new || before.assigned_revision != now.assigned_revision {
             all.push(News::new(true, &failed.reason, &failed.message));
         }
-    } else if let Some(ready) = holding(&now.conditions, "Ready").filter(|_| was_failed.is_some()) {
+    } else if let Some(ready) = holding(&now.conditions, "Ready").filter(|_| before.failed_since.is_some()) {
         all.push(News::new(false, "Recovered", &ready.message));
     }
     let digest = |status: &ServiceDeploymentStatus| status.held_prune.as_ref().map(|held| held.digest);

@@ -484,6 +484,17 @@ fn what_became_of_a_service_is_told_once() {
     let mended = Case { previous: broken.clone(), ..fine() }.status();
     assert_eq!(said(&broken, &mended), ["Recovered: applied main@sha1:abc; 1 object is healthy"]);
 
+    // flux2#5738: its pods start first.
+    let starts = vec![object("a", SyncState::Synced, Health::InProgress, "0 of 1 replicas ready")];
+    let starting =
+        Case { previous: broken.clone(), ..Case::new(Some(report(Outcome::Applied, starts.clone()))) }.status();
+    assert_eq!(said(&broken, &starting), Vec::<String>::new());
+    let started = Case { previous: starting.clone(), ..fine() }.status();
+    assert_eq!(said(&starting, &started), ["Recovered: applied main@sha1:abc; 1 object is healthy"]);
+    // A rollout of a healthy service is no recovery.
+    let rolling = Case { previous: first.clone(), ..Case::new(Some(report(Outcome::Applied, starts))) }.status();
+    assert_eq!(said(&rolling, &Case { previous: rolling.clone(), ..fine() }.status()), Vec::<String>::new());
+
     let held = Case { previous: first.clone(), ..held_case() }.status();
     assert_eq!(said(&first, &held), ["!PruneHeld: 4 objects wait to be pruned: nothing would be left"]);
     let mut gone = fine();

@@ -199,6 +199,8 @@ async fn charts_that_helm_has_pushed_are_found() {
         ("*", "1.2.0+build.5"),
         ("1.0.0", "1.0.0"),
         ("1.2.0+build.5", "1.2.0+build.5"),
+        // fleet#5410: it exists with build metadata only.
+        ("1.2.0", "1.2.0+build.5"),
         (">=2.0.0-0", "2.0.0-rc.1"),
         ("~1.0", "1.0.0"),
     ] {

@@ -63,7 +63,14 @@ async fn an_emptied_folder_is_held_until_exactly_that_plan_is_approved() -> Resu
     let wrong = farwater_api::Digest::of("another plan").to_string();
     fleet.annotate("app", APPROVE_PRUNE, &wrong).await?;
     fleet.stays("all objects exist", "app", || async { Ok(names(plane, &namespace).await? == all) }).await?;
-    fleet.annotate("app", APPROVE_PRUNE, &held.digest.to_string()).await?;
+    // Without a terminal for the question, the command shows what would be deleted and names the plan that it showed.
+    let cli = fleet.cli();
+    let asked = cli.expect(2, &["approve", "app"])?.stderr;
+    ensure!(asked.contains(&format!("{MANY} objects would be deleted: ")), "{asked}");
+    let next = format!("approve app -n farwater-admin --digest {}\n", held.digest);
+    ensure!(asked.ends_with(&next), "{asked}");
+    cli.expect(5, &["approve", "app", "--digest", &wrong])?;
+    cli.expect(0, &["approve", "app", "--digest", &held.digest.to_string()])?;
     fleet.until("the objects to go", || async { Ok(names(plane, &namespace).await?.is_empty().then_some(())) }).await?;
     fleet.until_service("app", "hold nothing", |s| s.status.as_ref().is_some_and(|s| s.held_prune.is_none())).await?;
     let deleted = fleet.until_service("app", "name its deletion", |s| {

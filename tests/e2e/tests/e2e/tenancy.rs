@@ -13,7 +13,7 @@ use k8s_openapi::api::{
 };
 use kube::{
     Api, Client,
-    api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams},
+    api::{DeleteParams, ListParams, ObjectMeta, Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
 
@@ -167,6 +167,19 @@ async fn a_team_deploys_as_the_page_says() -> Result<()> {
     );
     let again = administrator.run(&prepare)?.stdout;
     ensure!(again == prepared.replace("made ", "unchanged: "), "{again}");
+    // An account that others made stays as it is.
+    let accounts: Api<ServiceAccount> = Api::namespaced(plane.client().await?, &target);
+    let account = accounts.list(&ListParams::default().labels("app.kubernetes.io/part-of=farwater")).await?.items;
+    let account = account.into_iter().find_map(|one| one.metadata.name).context("the account was made")?;
+    let set_part = async |part: &str| {
+        let labels = json!({"metadata": {"labels": {"app.kubernetes.io/part-of": part}}});
+        accounts.patch(&account, &PatchParams::default(), &Patch::Merge(labels)).await
+    };
+    set_part("other").await?;
+    let kept = administrator.run(&prepare)?.stdout;
+    let told = format!("kept ServiceAccount {target}/{account}, which exists and is not of Farwater\n");
+    ensure!(kept.contains(&told), "{kept}");
+    set_part("farwater").await?;
     administrator.run(&page.next("kubectl --kubeconfig ~/.config/farwater/config create token deployer")?)?;
 
     let (folder, team) = person(&fleet, "team")?;
@@ -179,6 +192,9 @@ async fn a_team_deploys_as_the_page_says() -> Result<()> {
         clusters.stdout
     );
     ensure!(clusters.stderr.contains("ClusterGrants let namespace team-a deploy to"), "{}", clusters.stderr);
+    // A script that asked for objects gets no objects of another kind.
+    let objects = team.run("! farwater get clusters -o json")?.stdout;
+    ensure!(objects.is_empty(), "{objects}");
     let deploy = page.next("farwater deploy ")?;
     let refused = deploy.replace(&format!("--namespace {target}"), "--namespace elsewhere");
     let refused = team.run(&format!("! {refused} 2>&1"))?.stdout;

@@ -8,8 +8,9 @@ use farwater_api::{
     protocol::Deployment,
 };
 use farwater_fleet::{
-    hooks::{Next, ResolvedHook, Run, judge, next, terms_of},
+    hooks::{Next, Progress, ResolvedHook, Run, judge, next, terms_of},
     junit,
+    plan::GroupVersionKind,
 };
 use jiff::Timestamp;
 use serde_json::Value;
@@ -17,6 +18,7 @@ use serde_json::Value;
 use super::BLIND_PAUSE;
 use crate::{
     execute::{Executor, HookError, Output, Way, time_to_live},
+    judge::judge as judge_object,
     messages::shorten,
     service::{Barrier, ServiceTask, basis::Stopped},
 };
@@ -127,7 +129,7 @@ impl ServiceTask {
 
     /// Updates a run from its object, and reads its output once it has ended.
     async fn settle(&mut self, executor: &Executor<'_>, mut run: Run, object: &Value) -> Run {
-        let progress = judge(&self.judges.rules, object);
+        let progress = self.judge_run(&run, object);
         run.started = progress.started.or(run.started);
         run.ended = progress.ended;
         if progress.state == HookState::Running && !progress.is_ending {
@@ -158,6 +160,24 @@ impl ServiceTask {
             tracing::info!(service = %self.name(), hook = %run.object, phase = %run.phase, message, "{level}");
         }
         run
+    }
+
+    /// A Job or a Pod ends by its own status. Another kind has succeeded once it is healthy by the rules for all objects:
+    /// its controller must have seen it, unless a HealthRule says what counts.
+    fn judge_run(&mut self, run: &Run, object: &Value) -> Progress {
+        let progress = judge(&self.judges.rules, object);
+        if progress.state != HookState::Succeeded || progress.ended.is_some() {
+            return progress;
+        }
+        let gvk = GroupVersionKind::from(&run.object);
+        let judgement = judge_object(&self.agent.kinds, &self.judges.rules, &gvk, object);
+        match judgement.again {
+            Some(again) => {
+                self.hooks.look_within(again);
+                Progress { state: HookState::Running, message: judgement.message, ..progress }
+            }
+            None => progress,
+        }
     }
 
     /// Looks at running hooks, and deletes objects that are due. Returns whether anything changed.

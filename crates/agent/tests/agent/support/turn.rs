@@ -17,8 +17,9 @@ const MARK: &str = "fwtest";
 
 /// Cluster-scoped kinds that tests make. Definitions stay: no test reuses one, and the API server takes seconds to
 /// delete one with objects.
-const KINDS: [(&str, &str); 9] = [
+const KINDS: [(&str, &str); 10] = [
     ("", "Namespace"),
+    ("rbac.authorization.k8s.io", "ClusterRole"),
     ("", "Node"),
     ("storage.k8s.io", "StorageClass"),
     ("admissionregistration.k8s.io", "MutatingWebhookConfiguration"),
