@@ -86,7 +86,7 @@ impl Executor<'_> {
         };
         let applied = match self.delete_object(&object.object, &old.uid, guard).await {
             Ok(Deleted::Gone) => {
-                tracing::info!(object = %object.object, why, "made anew");
+                tracing::info!(object = %object.object, why, "recreated");
                 return (object.key(), true, self.recreate(object).await);
             }
             Ok(Deleted::Superseded) => Applied::Superseded,

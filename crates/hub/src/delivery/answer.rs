@@ -50,8 +50,8 @@ pub enum Refusal {
     )]
     KeysEarly { seconds: u64 },
     #[error(
-        "two agents use this cluster's identity ({hosts}), so neither is answered and both keep what they have; end the one that \
-         should not be there, then join the other anew with: farwater cluster join NAME"
+        "two agents use this cluster's identity ({hosts}): the hub answers neither, and workloads keep running; stop the \
+         agent that should not run, then join the other one again: farwater cluster join NAME"
     )]
     Quarantined { hosts: String },
     #[error(
