@@ -184,7 +184,7 @@ impl<'a> Teller<'a> {
                     Ok(Inspected::Same(_)) => continue,
                     Ok(Inspected::Differs { fields, .. }) => format!("others changed it: {fields}"),
                     Ok(Inspected::Gone) => "others deleted it".to_owned(),
-                    Err(error) => format!("others changed it; what differs can't be told: {error}"),
+                    Err(error) => format!("others changed it; the differences are unknown: {error}"),
                 },
                 false => "others changed it".to_owned(),
             };

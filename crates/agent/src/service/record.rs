@@ -139,7 +139,7 @@ impl ServiceTask {
                     (health, format!("others changed it: {fields}"))
                 }
                 Ok(Inspected::Gone) => (Health::Unknown, "others deleted it".to_owned()),
-                Err(error) => (Health::Unknown, format!("others changed it; what differs can't be told: {error}")),
+                Err(error) => (Health::Unknown, format!("others changed it; the differences are unknown: {error}")),
             };
             let drift = object.options.drift;
             self.set_status(

@@ -204,7 +204,7 @@ enum RestoreError {
     #[error("the cluster does not serve its kind")]
     NotServed,
     /// E.g. a workload whose pods have not ended.
-    #[error("what had its name is still being deleted")]
+    #[error("the earlier object of this name is still being deleted")]
     Leaving,
     #[error(transparent)]
     Api(#[from] ApiError),

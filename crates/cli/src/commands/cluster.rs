@@ -413,7 +413,7 @@ async fn leave(args: &LeaveArgs, session: &Session, context: Option<&str>) -> Re
     }
     if cluster.is_some() {
         remove(session, namespace, name).await?;
-        say("what its services applied is left as it is");
+        say("the objects of its services stay in the cluster");
     }
     print(&format!("{namespace}/{name}\n"))?;
     Ok(exit::YES)

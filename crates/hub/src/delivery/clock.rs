@@ -72,7 +72,7 @@ impl Reading {
         let passed = i64::try_from(at.saturating_duration_since(self.at).as_millis()).unwrap_or(i64::MAX);
         let off = wall.saturating_sub(self.wall).saturating_sub(passed);
         if off.saturating_abs() > STEP.saturating_add(passed / 1_000) {
-            tracing::warn!(seconds = off / 1_000, "the clock was set: what soaks or is waited for counts from now on");
+            tracing::warn!(seconds = off / 1_000, "the clock was set: soak and wait times count from now");
             self.steady_since = wall.div_euclid(1_000);
         }
         (self.wall, self.at) = (wall, at);

@@ -29,7 +29,7 @@ use crate::{
 
 pub struct Stated {
     pub service: ServiceDeployment,
-    /// Whether the service's spec was written by a person, in the hub or in a file. False: it was made up for a folder.
+    /// Whether the service's spec was written by a person, in the hub or in a file. False: the command created it for a folder.
     pub is_stated: bool,
     pub files: Local,
     pub cluster: Option<Cluster>,
