@@ -99,7 +99,7 @@ async fn of_service(args: &RenderArgs, session: &Session) -> Result<Stated> {
     let files = open(&bundle)?;
     let answer: ParametersAnswer = service::status(session, namespace, name, "parameters").await?;
     for problem in &answer.problems {
-        say(&format!("problem: {}; the cluster has the parameters of before", text::plain(problem)));
+        say(&format!("problem: {}; the cluster keeps the previous parameters", text::plain(problem)));
     }
     Ok(Stated { service: stated, is_stated: true, files, cluster: Some(cluster), answer: Some(answer) })
 }
