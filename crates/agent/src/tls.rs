@@ -98,7 +98,7 @@ pub fn read_authorities(path: &Path) -> Result<Vec<CertificateDer<'static>>, Tru
     parse_authorities(&bytes).map_err(wrong)
 }
 
-/// Parses the certificates in a text. Err: there is none, or what is wrong.
+/// Parses the certificates in a text. Err: the text contains none, or the problem.
 pub fn parse_authorities(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, &'static str> {
     let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     match certificates {

@@ -47,7 +47,7 @@ pub struct Teller<'a> {
     applied: BTreeMap<ObjectKey, Vec<u8>>,
     /// Another render of the same files.
     again: Option<&'a Again>,
-    /// What is in any of these manifests and for nobody to see.
+    /// Secret values in these manifests, which no output may show.
     veil: Veil,
     /// Bytes left for fields.
     room: usize,

@@ -66,7 +66,7 @@ impl ServiceTask {
         }
     }
 
-    /// Answers a request once: what it restored, what it could not, and why. None: the attempt goes on.
+    /// Answers a request once: what it restored, what it could not, and why. None: the attempt continues.
     pub(super) async fn undo(&mut self, deployment: &Deployment) -> Result<Option<Ended>, Stopped> {
         let Some(request) = &deployment.undo else { return Ok(None) };
         let Some(deletion) = self.stored.deletion.clone() else { return Ok(None) };

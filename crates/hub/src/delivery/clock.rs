@@ -35,8 +35,8 @@ impl SteadyClock {
         Self::ahead_by(|| Duration::ZERO)
     }
 
-    /// A clock ahead of the machine's by what `ahead` returns, which must not shrink. If it grows, that counts as time
-    /// that has passed, not as a clock that was set.
+    /// A clock ahead of the machine's by the result of `ahead`, which must not shrink. If the result grows, that counts
+    /// as time that has passed, not as a clock that was set.
     pub fn ahead_by(ahead: impl Fn() -> Duration + Send + Sync + 'static) -> Self {
         let more = ahead();
         let wall = (Timestamp::now() + more).as_millisecond();
