@@ -1,4 +1,4 @@
-//! Carries a plan out. It decides nothing: what the plan doesn't contain isn't done.
+//! Carries a plan out. It decides nothing, and does nothing that the plan doesn't contain.
 
 mod around;
 mod delete;

@@ -508,7 +508,7 @@ fn unreachable(what: &'static str, source: impl Into<Box<dyn std::error::Error +
     }
 }
 
-/// What was wrong with the hub's certificate, if it could not be reached for that reason.
+/// The problem with the hub's certificate, if the hub could not be reached because of it.
 fn certificate_error(error: &(dyn std::error::Error + 'static)) -> Option<String> {
     if error.is::<ProxyError>() {
         // The proxy's own certificate is not the hub's problem.

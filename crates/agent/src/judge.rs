@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use crate::kinds::Kinds;
 
-/// How long unhealthy objects are waited for, and when the reason is looked up.
+/// How long the agent waits for unhealthy objects, and when it looks up the reason.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Time that controllers have to write the first status of an object, in whole seconds.

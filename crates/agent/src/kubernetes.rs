@@ -3,7 +3,7 @@
 //! Over HTTP/2 all requests share one connection. Watches have connections of their own, so that they can't use up the
 //! streams that requests need.
 //!
-//! kube's client is not used: what it links for credentials from programs is a megabyte, most of it always in memory.
+//! kube's client is not used: its code for credentials from programs takes a megabyte, most of it always in memory.
 
 mod client;
 mod credentials;

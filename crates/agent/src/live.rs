@@ -1,4 +1,4 @@
-//! What the agent keeps of a live object's metadata.
+//! The parts of a live object's metadata that the agent keeps.
 
 pub mod versions;
 
@@ -41,7 +41,8 @@ pub fn live_object(object: &Value) -> LiveObject {
     }
 }
 
-/// The Job controller writes `completionTime` when a Job is complete, and never of one that failed. A watch of metadata shows whose field it is.
+/// The Job controller writes `completionTime` when a Job is complete, and never for a failed Job. A watch of metadata
+/// shows the manager of that field.
 fn is_completion(status: &Value) -> bool {
     status.get("f:completionTime").is_some()
 }

@@ -10,66 +10,71 @@ use crate::{
     limits::{DELETIONS_PER_MINUTE, Limits, Pattern},
 };
 
-/// Keeps one Kubernetes cluster as its hub's signed desired state says.
+/// Applies the hub's signed desired state to one Kubernetes cluster, and reports.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "farwater-agent", version)]
 pub struct Options {
-    /// The hub's URL, https://HOST[:PORT]; remembered after the join.
+    /// URL of the hub, https://HOST[:PORT]. If absent, the agent uses the URL of its join.
     #[arg(long, env = "FARWATER_HUB", value_name = "URL")]
     pub hub: Option<String>,
-    /// One-time token printed by `farwater cluster join`; needed at the first start only.
+    /// One-time token that `farwater cluster join` prints. Only the first start needs it.
     #[arg(long, env = "FARWATER_JOIN_TOKEN", hide_env_values = true, value_name = "TOKEN")]
     pub join_token: Option<JoinToken>,
-    /// File that holds the one-time token.
+    /// File with the one-time token.
     #[arg(long, value_name = "FILE", conflicts_with = "join_token")]
     pub join_token_file: Option<PathBuf>,
-    /// Digest of the hub's certificate authority, sha256:HEX; remembered after the join.
+    /// Digest of the hub's certificate authority, sha256:HEX. If absent, the agent uses the digest of its join.
     #[arg(long, env = "FARWATER_CA_PIN", value_name = "DIGEST")]
     pub ca_pin: Option<Digest>,
-    /// PEM file of further certificate authorities that may vouch for the hub: a company's, for what stands in between.
+    /// PEM file with additional certificate authorities for the hub, e.g. that of a proxy that inspects TLS; none if
+    /// absent.
     #[arg(long, env = "FARWATER_CA_FILE", value_name = "FILE")]
     pub ca_file: Option<PathBuf>,
-    /// Kubeconfig of the cluster; the pod's service account if absent.
+    /// Kubeconfig of the cluster, whose current context is used; the pod's service account if absent.
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
-    /// Identity, last accepted state and bundles. May be lost: the cluster holds copies.
+    /// Directory for the identity, the last desired state and bundles. It may be lost: the cluster holds copies.
     #[arg(long, env = "FARWATER_STATE_DIR", value_name = "DIR", default_value = "/var/lib/farwater-agent")]
     pub state_dir: PathBuf,
-    /// Address and port that answer /livez, /readyz and /metrics, over plain HTTP; none if absent.
+    /// IP address and port that serve /livez, /readyz and /metrics over plain HTTP; none if absent.
     #[arg(long, env = "FARWATER_HEALTH_LISTEN", value_name = "ADDR")]
     pub health_listen: Option<SocketAddr>,
-    /// The Deployment, in the agent's namespace, that starts it: what the hub may change to another version.
+    /// Name of the Deployment that starts the agent, in the agent's namespace. An AgentPolicy of the hub may change its
+    /// version. If absent, the hub can't update the agent.
     #[arg(long, env = "FARWATER_DEPLOYMENT", value_name = "NAME")]
     pub deployment: Option<String>,
-    /// YAML file with the plugins that services may name.
+    /// YAML file with the plugins that services may name as renderers; none if absent.
     #[arg(long, env = "FARWATER_PLUGINS", value_name = "FILE")]
     pub plugins: Option<PathBuf>,
-    /// The renderer program and its arguments, separated by spaces; farwater-render beside the agent if absent.
+    /// Renderer program and its arguments, separated by spaces; farwater-render beside the agent if absent.
     #[arg(long, env = "FARWATER_RENDERER", value_name = "COMMAND")]
     pub renderer: Option<String>,
-    /// Service accounts that services may act as, whatever the hub says: NAMESPACE/NAME with `*`; repeated or separated by commas. Those
-    /// of kube-system, kube-public and kube-node-lease only by the full name of their namespace [default: */*]
+    /// Service accounts that services may act as: NAMESPACE/NAME with `*`, repeated or comma-separated. The hub can't
+    /// widen this. Accounts of kube-system, kube-public and kube-node-lease need the full name of their namespace
+    /// [default: */*]
     #[arg(long, env = "FARWATER_ALLOW_ACCOUNTS", value_name = "PATTERN", value_delimiter = ',')]
     pub allow_accounts: Vec<Pattern>,
-    /// Namespaces that services may touch, whatever the hub says, with `*`; kube-system, kube-public and kube-node-lease only by their
-    /// full names [default: *]
+    /// Namespaces that services may touch: names with `*`, repeated or comma-separated. The hub can't widen this.
+    /// kube-system, kube-public and kube-node-lease need their full names [default: *]
     #[arg(long, env = "FARWATER_ALLOW_NAMESPACES", value_name = "PATTERN", value_delimiter = ',')]
     pub allow_namespaces: Vec<Pattern>,
-    /// Kinds that services may not change, whatever the hub says: RESOURCE[.GROUP] with `*` [default: none]
+    /// Kinds that services must not change: RESOURCE[.GROUP] with `*`, repeated or comma-separated. The hub can't allow
+    /// them [default: none]
     #[arg(long, env = "FARWATER_DENY_KINDS", value_name = "PATTERN", value_delimiter = ',')]
     pub deny_kinds: Vec<Pattern>,
-    /// Objects that are deleted for services per minute; further ones wait.
+    /// Maximum number of objects that the agent deletes for services per minute; further deletions wait.
     #[arg(long, env = "FARWATER_MAX_DELETIONS", value_name = "N", default_value_t = DELETIONS_PER_MINUTE)]
     pub max_deletions: u32,
-    /// Set by the agent itself when it changes its Deployment.
+    /// Digest of the settings in the agent's Deployment. The agent sets it itself when it changes the Deployment.
     #[arg(long, env = "FARWATER_AGENT_SETTINGS", value_name = "DIGEST", hide = true)]
     pub agent_settings: Option<Digest>,
+    /// Format of the log on standard error.
     #[arg(long, value_enum, default_value_t = LogFormat::Text)]
     pub log_format: LogFormat,
-    /// How long watches are trusted. Not set on the command line, but by tests.
+    /// How long the agent trusts watches. Only tests set it.
     #[arg(skip)]
     pub watches: WatchLimits,
-    /// How long unhealthy objects are waited for. Not set on the command line, but by tests.
+    /// How long the agent waits for unhealthy objects. Only tests set it.
     #[arg(skip)]
     pub health: HealthLimits,
 }
@@ -116,7 +121,7 @@ impl Options {
         Limits::new(allow_accounts.clone(), allow_namespaces.clone(), deny_kinds.clone(), *max_deletions)
     }
 
-    /// The token, from its option or file. None: none was given.
+    /// The token, from its option or file. None: neither is set.
     pub fn token(&self) -> Result<Option<JoinToken>, TokenFileError> {
         let Some(path) = &self.join_token_file else { return Ok(self.join_token.clone()) };
         let error = |source| TokenFileError { path: path.clone(), source };

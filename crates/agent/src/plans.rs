@@ -168,7 +168,7 @@ impl Work<'_> {
         let is_made_up = |key: &ObjectKey| resolved.again.as_ref().is_some_and(|again| again.names_otherwise(key));
         for hook in hooks.iter_mut().filter(|hook| hook.effect == HookEffect::Run && hook.message.is_empty()) {
             if is_made_up(&ObjectKey::from(&hook.object)) {
-                hook.message = "its name is made up by the chart".to_owned();
+                hook.message = "the chart generates its name".to_owned();
             }
         }
         let told = self.tell(deployment, Some(&resolved), &plan, hooks).await;

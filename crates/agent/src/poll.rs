@@ -247,7 +247,7 @@ impl KeyChanges {
         self.postpone();
         let text = crate::hub::chain(&error);
         if text != self.told {
-            tracing::warn!(error = text, "keys could not be changed; going on with the present ones");
+            tracing::warn!(error = text, "can't change the keys; continuing with the present ones");
             self.told = text;
         }
     }

@@ -47,7 +47,7 @@ use crate::{
     watches::Mailbox,
 };
 
-/// What the newest accepted desired state says about a service.
+/// A service's entry in the newest accepted desired state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Assignment {
     pub entry: Entry,
@@ -78,7 +78,7 @@ impl Superseded {
 /// The end of an attempt.
 enum Ended {
     Superseded,
-    /// Deleted objects were made again, and what needs them can be applied at once.
+    /// Deleted objects were recreated, and objects that need them can be applied at once.
     Restored,
     /// In sync, or as near as it gets for now: try again at this time.
     Settled {

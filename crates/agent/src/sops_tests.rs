@@ -111,7 +111,7 @@ fn what_does_not_open_is_named_and_never_applied() {
         1,
         &[],
     );
-    // A file from which somebody removed the metadata.
+    // A file whose metadata was removed.
     let bare = good.split("sops:").next().unwrap();
     check(&[("db.yaml", bare)], 0, &["db.yaml:1 (document 1): .stringData.password is still encrypted by SOPS"]);
     // Encrypted values in the output of a template and of a generator.

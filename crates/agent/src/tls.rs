@@ -98,7 +98,7 @@ pub fn read_authorities(path: &Path) -> Result<Vec<CertificateDer<'static>>, Tru
     parse_authorities(&bytes).map_err(wrong)
 }
 
-/// Parses the certificates in a text. Err: there is none, or what is wrong.
+/// Parses the certificates in a text. Err: the text contains none, or the problem.
 pub fn parse_authorities(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, &'static str> {
     let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     match certificates {
@@ -174,9 +174,10 @@ fn missing(pins: &[Digest], chain: &[CertificateDer<'_>]) -> Error {
 
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "the authority with the pinned digest {pin} is not in its chain, which {}; compare --ca-pin with what `farwater cluster \
-     join` prints. If a proxy or load balancer with a certificate of its own is in between, name its authority with --ca-file; if the hub's authority was changed and the old \
-     one taken out of use while this agent was away, join it anew",
+    "the authority with the pinned digest {pin} is not in its chain, which {}; compare --ca-pin with the digest that \
+     `farwater cluster join` prints. If a proxy or load balancer with its own certificate is in between, name its \
+     authority with --ca-file. If the hub's authority was replaced and the old one retired while this agent was away, \
+     join the agent again",
     .presented.map_or_else(|| "holds none".to_owned(), |presented| format!("ends with {presented}"))
 )]
 struct PinMissing {

@@ -6,7 +6,7 @@ fn seconds(time: i64) -> UnixTime {
     UnixTime::since_unix_epoch(Duration::from_secs(time.unsigned_abs()))
 }
 
-/// What webpki answers for nested certificates with these validity times.
+/// The answers of webpki for nested certificates with these validity times.
 fn verify(validity: &[(i64, i64)]) -> impl Fn(UnixTime) -> Result<UnixTime, Error> {
     move |time| {
         for (from, to) in validity {
@@ -95,7 +95,7 @@ fn only_named_authorities_are_trusted_and_a_leaf_is_none() {
     check(&both, &hub, true, true);
     check(&both, &company, false, true);
     check(&both, &stranger, true, false);
-    // The pinned authority proves nothing in the chain of somebody else's certificate.
+    // The pinned authority proves nothing in the chain of another authority's certificate.
     let lent = trusts(&pin, &stranger.leaf, std::slice::from_ref(&hub.authority), "hub");
     assert!(matches!(lent, Err(Error::InvalidCertificate(_))), "{lent:?}");
     for leaf_as_root in [

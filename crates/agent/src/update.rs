@@ -2,7 +2,7 @@
 //! doesn't work.
 //!
 //! ```text
-//! old agent:  change the Deployment ─► go on working, and watch ── too late ──► change it back
+//! old agent:  change the Deployment ─► keep working, and watch ─── too late ──► change it back
 //! new agent:      stand by ─► known to the hub, ready ─► (old one ends) ─► act ─► report ─► confirm
 //!                                                                           └─ too late, or started too often ─► change it back
 //! ```

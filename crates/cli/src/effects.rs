@@ -5,13 +5,15 @@ pub const EFFECTS: &[(&str, Effect)] = &[
     ("hub", Effect::Runs),
     (
         "install",
-        Effect::Cluster("the namespace `farwater-hub` with the hub in it; and the kubeconfig that `farwater` reads"),
+        Effect::Cluster(
+            "the namespace `farwater-hub` and the hub in it; on this machine, the kubeconfig that `farwater` reads",
+        ),
     ),
     ("login", Effect::Here("the kubeconfig that `farwater` reads")),
     (
         "cluster join",
         Effect::Writes(&[
-            "Cluster, made if it is missing",
+            "Cluster, created if it does not exist",
             "the subresource `clusters/NAME/join`: a one-time token; with --context, the agent's objects in that cluster",
         ]),
     ),
@@ -19,12 +21,14 @@ pub const EFFECTS: &[(&str, Effect)] = &[
     ("cluster leave", Effect::Writes(&["Cluster, deleted; with --context, the agent's objects in that cluster"])),
     (
         "tenant prepare",
-        Effect::Cluster("with --apply: the Namespaces, ServiceAccounts and RoleBindings that it prints otherwise"),
+        Effect::Cluster(
+            "with --apply: Namespaces, ServiceAccounts and RoleBindings; without it, the command only prints them",
+        ),
     ),
     (
         "deploy",
         Effect::Writes(&[
-            "GitRepository `spec.url`, `spec.ref`, `spec.secretRef`; made if none has the same",
+            "GitRepository `spec.url`, `spec.ref`, `spec.secretRef`, created if no GitRepository has the same fields",
             "ServiceDeployment `spec`",
         ]),
     ),
@@ -32,7 +36,7 @@ pub const EFFECTS: &[(&str, Effect)] = &[
     (
         "delete",
         Effect::Writes(&[
-            "the resource, deleted; a ServiceDeployment and a ServiceSet do with their objects what `spec.deletionPolicy` says",
+            "the resource, deleted; for a ServiceDeployment or ServiceSet, `spec.deletionPolicy` decides about its objects",
         ]),
     ),
     ("tree", Effect::Reads),
@@ -41,16 +45,13 @@ pub const EFFECTS: &[(&str, Effect)] = &[
     ("plan", Effect::Reads),
     ("impact", Effect::Reads),
     ("render", Effect::Reads),
-    (
-        "undo",
-        Effect::Writes(&["ServiceDeployment, annotation `farwater.dev/undo`: the deletion that its agent undoes"]),
-    ),
+    ("undo", Effect::Writes(&["ServiceDeployment, annotation `farwater.dev/undo`: the deletion to undo"])),
     ("objects", Effect::Reads),
     ("history", Effect::Reads),
     ("explain digest", Effect::Reads),
     (
         "hooks",
-        Effect::Writes(&["with --retry: ServiceDeployment, annotation `farwater.dev/retry-hook`: the run that failed"]),
+        Effect::Writes(&["with --retry: ServiceDeployment, annotation `farwater.dev/retry-hook`: the failed run"]),
     ),
     ("explain parameters", Effect::Reads),
     ("rollback", Effect::Writes(&["ServiceDeployment `spec.pin`", "with a set: ServiceSet `spec.pin`"])),
@@ -70,8 +71,8 @@ pub const EFFECTS: &[(&str, Effect)] = &[
     (
         "approve",
         Effect::Writes(&[
-            "the subresource `pipelines/NAME/approve`: who approves what, kept by the hub",
-            "of a service: ServiceDeployment, annotation `farwater.dev/approve-prune`, or `farwater.dev/propose-prune` with --propose",
+            "the subresource `pipelines/NAME/approve`: the hub records the approval and the user",
+            "for a service: ServiceDeployment, annotation `farwater.dev/approve-prune`, or `farwater.dev/propose-prune` with --propose",
         ]),
     ),
     ("notify test", Effect::Writes(&["NotificationProvider, annotation `farwater.dev/requestedAt`"])),
@@ -79,7 +80,7 @@ pub const EFFECTS: &[(&str, Effect)] = &[
     (
         "freeze",
         Effect::Writes(&[
-            "ChangeWindow, made",
+            "ChangeWindow, created",
             "with --override: ServiceDeployment or ServiceSet, annotation `farwater.dev/override-freeze`, or \
              `farwater.dev/propose-override` with --propose",
         ]),
@@ -91,24 +92,32 @@ pub const EFFECTS: &[(&str, Effect)] = &[
     ("completion", Effect::Reads),
     ("convert flux", Effect::Reads),
     ("convert argocd", Effect::Reads),
-    ("admin backup", Effect::Here("the archive that it writes; the database is only read")),
+    ("admin backup", Effect::Here("the archive; the database is only read")),
     (
         "admin restore",
         Effect::Database(
-            "everything in it is replaced, and the epoch and the counter go up; another installation's keys give way to the \
-             backup's. With --context the hub is stopped and started for it, and signed in to",
+            "all its content is replaced, and the epoch and the counter increase; the backup's keys replace the keys of \
+             another installation. With --context the command stops and starts the hub, and signs in to it",
         ),
     ),
     ("admin fsck", Effect::Reads),
     ("admin keys list", Effect::Reads),
     (
         "admin keys rotate",
-        Effect::Here("`keys/request.json` of the data directory; the hub's next start makes the keys"),
+        Effect::Here(
+            "`keys/request.json` in the data directory, or `keys/seal.wanted` for the seal key; the hub creates the key",
+        ),
     ),
-    ("admin keys announce", Effect::Here("the same, with authorities that agents are told of")),
-    ("admin keys revoke", Effect::Here("the same, with what is taken out of use")),
+    (
+        "admin keys announce",
+        Effect::Here("`keys/request.json` in the data directory: the authorities that the hub announces to agents"),
+    ),
+    (
+        "admin keys revoke",
+        Effect::Here("`keys/request.json` in the data directory: the hub retires all but the current keys"),
+    ),
     ("admin kubeconfig", Effect::Reads),
-    ("admin copy-store", Effect::Database("another one, made from this one")),
+    ("admin copy-store", Effect::Database("the one of --to, which becomes a copy of the one of --from")),
 ];
 
 #[derive(Clone, Copy, Debug)]
@@ -130,7 +139,7 @@ impl Effect {
     fn told(self) -> String {
         match self {
             Self::Reads => "nothing".to_owned(),
-            Self::Runs => "it is the hub".to_owned(),
+            Self::Runs => "the command runs the hub itself".to_owned(),
             Self::Here(what) => format!("on this machine: {what}"),
             Self::Cluster(what) => format!("in the cluster: {what}"),
             Self::Writes(fields) => fields.join("; "),

@@ -236,11 +236,11 @@ enum Problem {
     Broken,
     #[error("the connection to its pod broke: {0}")]
     Read(io::Error),
-    #[error("nothing came for {} s", SILENCE.as_secs())]
+    #[error("no data for {} s", SILENCE.as_secs())]
     Silent,
-    #[error("more than {0} bytes came")]
+    #[error("received more than {0} bytes")]
     TooMuch(u64),
-    #[error("what came can't be kept: {0}")]
+    #[error("write the received data: {0}")]
     Write(io::Error),
 }
 

@@ -66,7 +66,7 @@ enum Command {
     Convert(convert::ConvertArgs),
 }
 
-/// What a hub is asked.
+/// Commands that need a hub.
 #[derive(Debug, Subcommand)]
 enum Ask {
     /// Installs a hub in a cluster and signs in.

@@ -15,7 +15,7 @@ impl Program {
         if stem == Some("kubectl-farwater") { Self::Plugin } else { Self::Farwater }
     }
 
-    /// What the user types to start the program.
+    /// The command that the user types to start the program.
     pub fn name(self) -> &'static str {
         match self {
             Self::Farwater => "farwater",

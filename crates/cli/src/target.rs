@@ -95,7 +95,7 @@ impl Target {
     }
 
     /// Checks before the first object is applied: the user must have all rights for the objects and the `further` ones,
-    /// and no object may belong to somebody else.
+    /// and no object may belong to another owner.
     pub async fn prepare(&self, objects: &[Value], further: &[Right]) -> Result<()> {
         let rights = of_objects(objects, &["get", "patch", "create"]).chain(further.iter().cloned());
         self.require(rights).await?;
@@ -135,7 +135,8 @@ impl Target {
         Ok(if content(&before) == content(&after) { Applied::Unchanged } else { Applied::Changed })
     }
 
-    /// Before the first of them is deleted: whether all of them may be, and none is somebody else's.
+    /// Checks before the first object is deleted: the user must have the rights, and no object may belong to another
+    /// owner.
     pub async fn prepare_delete(&self, objects: &[Value]) -> Result<()> {
         self.require(of_objects(objects, &["get", "delete"])).await?;
         self.check_owners(objects).await
@@ -232,8 +233,8 @@ impl Target {
         Ok(answer.status.is_some_and(|status| status.allowed))
     }
 
-    /// Fails if an object of the same name is not ours, so that it is left alone. Namespaces are exempt: somebody may
-    /// have made one for us.
+    /// Fails if an object of the same name is not ours, so that it is left alone. Namespaces are exempt: an administrator
+    /// may have created one for us.
     async fn check_owners(&self, objects: &[Value]) -> Result<()> {
         for object in objects.iter().filter(|object| object["kind"] != "Namespace") {
             let Some(found) = self.find(object).await? else { continue };
@@ -278,7 +279,7 @@ fn unusable(context: &str, error: &dyn std::error::Error) -> Failure {
         .next(format!("see what it says: kubectl --context {context} config view --minify"))
 }
 
-/// What holds up a deletion: the messages of the conditions, as a namespace has them, else the finalizers.
+/// The reasons why a deletion is pending: messages of conditions, such as those of a namespace, else the finalizers.
 fn what_remains(object: &DynamicObject) -> String {
     let conditions = object.data["status"]["conditions"].as_array().into_iter().flatten();
     let held = conditions.filter(|condition| condition["status"] == "True");

@@ -29,7 +29,7 @@ pub enum Colour {
     Faint,
 }
 
-/// What standard output can show.
+/// Abilities of standard output.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Terminal {
     pub colour: bool,

@@ -192,7 +192,7 @@ fn look(
 fn begin(state: &mut State, target: Digest, members: &[Member<'_>], views: &[View]) -> bool {
     // A refused change waits for a person, whose order must name the current number.
     let moves = views.iter().any(|view| matches!(view.case, Case::Pending | Case::Refused));
-    let is_new = || views.iter().zip(members).any(|(view, member)| view.is_asked_anew(member));
+    let is_new = || views.iter().zip(members).any(|(view, member)| view.wants_new_change(member));
     if !moves || (state.open && (state.target == Some(target) || !is_new())) {
         // The new target asks no member for another change.
         if views.iter().all(|view| view.case != Case::Looking) {

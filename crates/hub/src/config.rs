@@ -27,98 +27,105 @@ const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOS
 const LOOPBACK: [Network; 2] =
     [Network::new(IpAddr::V4(Ipv4Addr::new(127, 0, 0, 0)), 8), Network::new(IpAddr::V6(Ipv6Addr::LOCALHOST), 128)];
 
-/// Options of `farwater hub`. Each can also be set by its environment variable, or in the file by its flag's name.
+/// Options of `farwater hub`. Each can also be set by its environment variable, or by its name in the file of --config.
 #[derive(Args, Clone, Debug, Default)]
 pub struct HubArgs {
-    /// Directory of everything the hub keeps: the database, keys, mirrors and the administrator's kubeconfig
+    /// Directory for the hub's data: the SQLite database, keys, Git mirrors and the administrator's kubeconfig
     #[arg(long, value_name = "DIR", env = "FARWATER_DATA_DIR")]
     pub data_dir: Option<PathBuf>,
 
-    /// PostgreSQL database for resources, postgres://USER@HOST[:PORT]/DATABASE [default: the SQLite file DIR/hub.db]
+    /// URL of a PostgreSQL database, postgres://USER@HOST[:PORT]/DATABASE [default: SQLite, hub.db in --data-dir]
     #[arg(long, value_name = "URL", env = "FARWATER_DATABASE", hide_env_values = true)]
     pub database: Option<DatabaseUrl>,
 
-    /// The database's password; other users of the machine can read a command line, so prefer the variable or the file
+    /// Password of the database. Other users of the machine can read a command line: prefer the variable or
+    /// --database-password-file
     #[arg(long, value_name = "PASSWORD", env = "FARWATER_DATABASE_PASSWORD", hide_env_values = true)]
     pub database_password: Option<DatabasePassword>,
 
-    /// File that holds the database's password
+    /// File with the password of the database, one line
     #[arg(long, value_name = "FILE", env = "FARWATER_DATABASE_PASSWORD_FILE")]
     pub database_password_file: Option<PathBuf>,
 
-    /// Address and port to serve on; port 0 takes a free one [default: 127.0.0.1:8443]
+    /// IP address and port to listen on; port 0 takes a free port [default: 127.0.0.1:8443]
     #[arg(long, value_name = "ADDR", env = "FARWATER_LISTEN")]
     pub listen: Option<SocketAddr>,
 
-    /// YAML file that sets the same options by the same names
+    /// YAML file with these options by their names; flags and variables take precedence [default: none]
     #[arg(long, value_name = "FILE", env = "FARWATER_CONFIG")]
     pub config: Option<PathBuf>,
 
-    /// Address that agents and kubeconfigs use [default: https://<listen>]
+    /// URL of the hub for agents and kubeconfigs, https://HOST[:PORT] [default: https://<listen>]
     #[arg(long, value_name = "URL", env = "FARWATER_ADVERTISE", value_parser = parse_advertise)]
     pub advertise: Option<Advertise>,
 
-    /// Further names and addresses that the server's certificate is valid for
+    /// Additional DNS names and IP addresses of the certificate that the hub issues, comma-separated [default: none]
     #[arg(long, value_name = "NAME", env = "FARWATER_TLS_SAN", value_delimiter = ',', value_parser = parse_san)]
     pub tls_san: Vec<String>,
 
-    /// PEM file with the server's certificate and its chain, read again when it changes [default: issued by the hub itself]
+    /// PEM file with the server's certificate and its chain; the hub reloads it when it changes [default: issued by the
+    /// hub]
     #[arg(long, value_name = "FILE", env = "FARWATER_TLS_CERT")]
     pub tls_cert: Option<PathBuf>,
 
-    /// PEM file with the key of --tls-cert
+    /// PEM file with the private key of --tls-cert
     #[arg(long, value_name = "FILE", env = "FARWATER_TLS_KEY")]
     pub tls_key: Option<PathBuf>,
 
-    /// PEM file with the authority that has issued --tls-cert [default: ca.crt beside it, its root, or a public authority]
+    /// PEM file with the authority that issued --tls-cert [default: ca.crt beside it, else the root in its chain, else
+    /// a public authority]
     #[arg(long, value_name = "FILE", env = "FARWATER_TLS_CA")]
     pub tls_ca: Option<PathBuf>,
 
-    /// Form of the log on standard error [default: text]
+    /// Format of the log on standard error [default: text]
     #[arg(long, value_name = "FORMAT", env = "FARWATER_LOG_FORMAT")]
     pub log_format: Option<LogFormat>,
 
-    /// Most detailed level that is logged [default: info]
+    /// Most detailed level of log lines [default: info]
     #[arg(long, value_name = "LEVEL", env = "FARWATER_LOG_LEVEL")]
     pub log_level: Option<LogLevel>,
 
-    /// Loopback address and port that serve /metrics without a token, over plain HTTP [default: none]
+    /// Loopback address and port that serve /metrics over plain HTTP without a token [default: none]
     #[arg(long, value_name = "ADDR", env = "FARWATER_METRICS_LISTEN", value_parser = parse_loopback)]
     pub metrics_listen: Option<SocketAddr>,
 
-    /// Connections that are open at once [default: 10000]
+    /// Maximum number of open connections [default: 10000]
     #[arg(long, value_name = "N", env = "FARWATER_MAX_CONNECTIONS", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub max_connections: Option<u32>,
 
-    /// Requests to the API that are worked on at once; further ones wait [default: 64]
+    /// Maximum number of API requests in progress; further requests wait [default: 64]
     #[arg(long, value_name = "N", env = "FARWATER_MAX_API_REQUESTS", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub max_api_requests: Option<u32>,
 
-    /// Watches that are served at once; further ones are told to come again [default: 10000]
+    /// Maximum number of watches; the hub answers further ones with 429, and the client retries [default: 10000]
     #[arg(long, value_name = "N", env = "FARWATER_MAX_WATCHES", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub max_watches: Option<u32>,
 
-    /// Requests of agents that are worked on at once; further ones wait [default: 256]
+    /// Maximum number of agents' requests in progress; further requests wait [default: 256]
     #[arg(long, value_name = "N", env = "FARWATER_MAX_AGENT_REQUESTS", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub max_agent_requests: Option<u32>,
 
-    /// Agents that are told of changes over a connection of their own; further ones only poll, and with 0 all do [default: 10000]
+    /// Maximum number of agents with an open connection for hints of changes; further agents only poll. 0: all agents
+    /// only poll [default: 10000]
     #[arg(long, value_name = "N", env = "FARWATER_MAX_CONNECTED_AGENTS", value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
     pub max_connected_agents: Option<u32>,
 
-    /// Networks that are not public and that the hub connects to all the same: for links in repositories, indexes and charts, for
-    /// notifications and gates, and for sources on its own machine [default: none]
+    /// Private networks that the hub may connect to, e.g. 10.1.0.0/16, comma-separated: for links in repositories,
+    /// indexes and charts, for notifications and gates, and for sources on the hub's machine [default: none; the
+    /// loopback networks if --listen and --advertise are loopback addresses]
     #[arg(long, value_name = "NETWORK", env = "FARWATER_ALLOW_PRIVATE_LINKS", value_delimiter = ',')]
     pub allow_private_links: Vec<Network>,
 
-    /// Program that says the credentials of sources below a prefix: "PREFIX PROGRAM [NAMESPACE ...]", for the administrators' alone without one
+    /// Program that returns the credentials of sources whose URL begins with PREFIX: "PREFIX PROGRAM [NAMESPACE ...]",
+    /// comma-separated. Without a NAMESPACE only for sources of the administrators [default: none]
     #[arg(long, value_name = "RULE", env = "FARWATER_CREDENTIAL_PROGRAM", value_delimiter = ',')]
     pub credential_program: Vec<ProgramRule>,
-    /// YAML file that names the places besides the hub's own that secrets may be read from [default: none]
+
+    /// YAML file that names the secret backends outside the hub [default: none]
     #[arg(long, value_name = "FILE", env = "FARWATER_SECRET_BACKENDS")]
     pub secret_backends: Option<PathBuf>,
 
-    /// How long running requests may take to end when the hub stops, in seconds [default: 10]
+    /// Time for requests in progress to finish when the hub stops, in seconds [default: 10]
     #[arg(long, value_name = "SECONDS", env = "FARWATER_DRAIN_SECONDS", value_parser = clap::value_parser!(u32).range(0..=600))]
     pub drain_seconds: Option<u32>,
 }
@@ -444,8 +451,8 @@ fn parse_loopback(text: &str) -> Result<SocketAddr, String> {
     if address.ip().is_loopback() {
         return Ok(address);
     }
-    Err("the metrics listener asks for no token, so it must be a loopback address; elsewhere use /metrics of the hub \
-         with a token"
+    Err("the metrics listener serves without a token, so it must be a loopback address; for another address use \
+         /metrics of the hub with a token"
         .to_owned())
 }
 

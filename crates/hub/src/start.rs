@@ -372,8 +372,9 @@ fn warn_of_certificate(key: &CertifiedKey, advertise: &Advertise, now: Timestamp
 /// The listener accepts requests from everywhere, but the address for agents and people names only this machine.
 fn unreachable_warning(address: SocketAddr, advertise: &Advertise) -> String {
     format!(
-        "listening on {address}, which is every address of this machine, but agents and kubeconfigs are told {advertise}, which \
-         only this machine reaches; give --advertise https://HOST:{} (FARWATER_ADVERTISE) with a name that they can reach",
+        "listening on {address}, which is every address of this machine, but the advertised address is {advertise}, which \
+         only this machine reaches; give --advertise https://HOST:{} (FARWATER_ADVERTISE) with a name that agents and \
+         users can reach",
         address.port()
     )
 }

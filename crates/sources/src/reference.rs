@@ -49,7 +49,7 @@ pub enum ReferenceError {
     #[error("commit {0:?} is not a full commit id: 40 or 64 hex digits in lower case")]
     Commit(String),
     /// The hub replaces it by the promoted commit.
-    #[error("what pipeline {0:?} has promoted is not known here")]
+    #[error("the promoted commit of pipeline {0:?} is not known here")]
     Pipeline(String),
     #[error(transparent)]
     Range(#[from] RangeError),

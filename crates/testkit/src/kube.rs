@@ -116,7 +116,7 @@ impl Plane {
 
     pub(crate) async fn start_at(options: PlaneOptions, place: Place) -> Result<Self> {
         let tools = Tools::find()?;
-        start_anew(|| Self::attempt(&tools, &options, place)).await.context("start a Kubernetes control plane")
+        start_with_retries(|| Self::attempt(&tools, &options, place)).await.context("start a Kubernetes control plane")
     }
 
     /// Starts another plane with everything that this one stores, as if a cluster's etcd was restored elsewhere while
@@ -124,7 +124,7 @@ impl Plane {
     /// planes are independent.
     pub async fn copy(&self) -> Result<Self> {
         let running = self.running.as_ref().context("the plane is shared: a test must not touch its parts")?;
-        start_anew(|| running.copy()).await.context("copy a Kubernetes control plane")
+        start_with_retries(|| running.copy()).await.context("copy a Kubernetes control plane")
     }
 
     /// A plane that another process runs, such as the test run.
@@ -268,7 +268,7 @@ impl Running {
 }
 
 /// Retries if another process took a port first.
-async fn start_anew<P>(mut attempt: impl FnMut() -> P) -> Result<Plane>
+async fn start_with_retries<P>(mut attempt: impl FnMut() -> P) -> Result<Plane>
 where
     P: Future<Output = Result<Plane>>,
 {

@@ -51,7 +51,7 @@ pub enum Rehearsed {
         why: String,
     },
     Refused(String),
-    /// What it depends on does not exist yet, or not in its new form.
+    /// An object that the change depends on does not exist yet, or not in its new form.
     Untried(String),
 }
 
@@ -146,7 +146,7 @@ impl Executor<'_> {
         }
     }
 
-    /// Asks the API server what an apply would change, whoever owns the fields.
+    /// Asks the API server what an apply would change, whichever manager owns the fields.
     async fn compare(&self, path: &str, object: &ResolvedObject) -> Result<Inspected, ApiError> {
         let live = match self.kubernetes.get(Some(self.account), path, false).await {
             Err(e) if e.is_not_found() => return Ok(Inspected::Gone),

@@ -86,8 +86,8 @@ impl Executor<'_> {
         };
         let applied = match self.delete_object(&object.object, &old.uid, guard).await {
             Ok(Deleted::Gone) => {
-                tracing::info!(object = %object.object, why, "made anew");
-                return (object.key(), true, self.make_anew(object).await);
+                tracing::info!(object = %object.object, why, "recreated");
+                return (object.key(), true, self.recreate(object).await);
             }
             Ok(Deleted::Superseded) => Applied::Superseded,
             Ok(Deleted::Kept(keep)) => Applied::Refused(explain_kept(why, &keep)),
@@ -98,7 +98,7 @@ impl Executor<'_> {
     }
 
     /// Creates the new object, even if a newer assignment has arrived: nothing may be left deleted.
-    async fn make_anew(&self, object: &ResolvedObject) -> Applied {
+    async fn recreate(&self, object: &ResolvedObject) -> Applied {
         let Some(resource) = self.kinds.get(&GroupVersionKind::from(&object.object)) else {
             return Applied::Refused("recreate: its kind is no longer served".to_owned());
         };

@@ -47,7 +47,7 @@ pub struct Teller<'a> {
     applied: BTreeMap<ObjectKey, Vec<u8>>,
     /// Another render of the same files.
     again: Option<&'a Again>,
-    /// What is in any of these manifests and for nobody to see.
+    /// Secret values in these manifests, which no output may show.
     veil: Veil,
     /// Bytes left for fields.
     room: usize,
@@ -182,7 +182,7 @@ impl<'a> Teller<'a> {
                     Ok(Inspected::Same(_)) => continue,
                     Ok(Inspected::Differs { fields, .. }) => format!("others changed it: {fields}"),
                     Ok(Inspected::Gone) => "others deleted it".to_owned(),
-                    Err(error) => format!("others changed it; what differs can't be told: {error}"),
+                    Err(error) => format!("others changed it; the differences are unknown: {error}"),
                 },
                 false => "others changed it".to_owned(),
             };

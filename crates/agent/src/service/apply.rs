@@ -416,7 +416,7 @@ impl ServiceTask {
         Ok(true)
     }
 
-    /// Before anybody is shown what waits for an approval.
+    /// Call this before the report shows deletions that wait for an approval.
     pub(super) fn note_held(&mut self, prune: &PrunePlan) {
         let inventory = &mut self.stored.inventory;
         inventory.held = HeldSet::after(inventory.held.take(), prune);
@@ -424,7 +424,8 @@ impl ServiceTask {
         self.held = prune.held().map(|held| HeldPrune { earlier, ..held });
     }
 
-    /// What a newer version has kept from being deleted is judged by that one. The same version finishes what it has begun.
+    /// A newer version decides about the objects that it kept from being deleted. The same version finishes its
+    /// deletions.
     fn spare(&mut self, deletes: &[Candidate]) {
         let attempted = self.attempted.as_ref().map(|(digest, ..)| *digest);
         if attempted == Some(self.assignments.borrow().digest) {

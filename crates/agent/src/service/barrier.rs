@@ -28,7 +28,7 @@ pub(super) struct Barrier {
     pub held: Vec<ObjectRef>,
 }
 
-/// What has not begun, or not ended.
+/// The wave, phase or hook that has not begun, or not ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Behind {
     Wave(i32),

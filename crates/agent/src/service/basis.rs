@@ -157,7 +157,7 @@ impl Basis<'_> {
 
         let of = (self.service.name.as_str(), occasion_of(deployment, before));
         let key = key_of(&opened.archive, deployment, handed.values());
-        let explain = |error: ApiError| Stopped(format!("what its charts make up: {}", chain(&error)));
+        let explain = |error: ApiError| Stopped(format!("keep the generated values of its charts: {}", chain(&error)));
         let kept = match key {
             Some(key) => agent.kept_renders.find(&agent.kubernetes, &self.service.uid, key).await.map_err(explain)?,
             None => None,
@@ -168,7 +168,7 @@ impl Basis<'_> {
             None => agent.renderers.render((&opened, false), &handed, deployment, of, &cluster).await,
         };
         opened.check(&mut render);
-        // A second render shows which values a chart makes up, so that the plan can name them.
+        // A second render shows which values a chart generates, so that the plan can name them.
         let mut again = match key {
             Some(_) if shelf == Shelf::Passing && !is_kept && render.errors.is_empty() => {
                 let again = agent.renderers.render((&opened, true), &handed, deployment, of, &cluster).await;

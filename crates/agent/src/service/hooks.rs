@@ -1,7 +1,7 @@
 //! Hooks of a service: begun in their turn, and observed until they have ended.
 //!
 //! As with waves, no attempt waits: one that reaches a running hook ends, and a new one begins when the hook has ended.
-//! What has run is saved in the inventory before anything depends on it.
+//! Runs are saved in the inventory before anything depends on them.
 
 mod farewell;
 mod look;
@@ -40,7 +40,7 @@ const OUTPUT_PATIENCE: Duration = Duration::from_secs(120);
 /// A source with its plan.
 type Planned<'a> = (&'a Resolved, &'a Plan);
 
-/// When hooks are looked at, and their output.
+/// When the agent looks at hooks, and the hooks' output.
 #[derive(Default)]
 pub(super) struct HookQueue {
     look_at: Option<Instant>,

@@ -86,7 +86,7 @@ impl ServiceTask {
             let Some(object) = objects.get(key) else { continue };
             let is_done = self.stored.inventory.entries.get(key).is_some_and(|entry| entry.done);
             if matches!(self.live.get(key), Some(Live::Absent)) {
-                // A Job that failed may have gone too, so an end that was not seen is no success: later waves wait for it.
+                // A failed Job may have gone too, so an end that was not seen is no success: later waves wait for it.
                 let (health, message) = match is_done {
                     true => (Health::Current, "completed, and gone by its ttlSecondsAfterFinished"),
                     false => (
@@ -139,7 +139,7 @@ impl ServiceTask {
                     (health, format!("others changed it: {fields}"))
                 }
                 Ok(Inspected::Gone) => (Health::Unknown, "others deleted it".to_owned()),
-                Err(error) => (Health::Unknown, format!("others changed it; what differs can't be told: {error}")),
+                Err(error) => (Health::Unknown, format!("others changed it; the differences are unknown: {error}")),
             };
             let drift = object.options.drift;
             self.set_status(
@@ -216,7 +216,7 @@ impl ServiceTask {
                     Keep::Lookup(_) | Keep::Claimed(_) => {
                         self.set_status(&object, SyncState::Synced, Health::Unknown, message);
                     }
-                    // It stays, and is as well as it says.
+                    // The object stays, and its health is read like that of any other object.
                     _ => {
                         self.set_status(&object, SyncState::Synced, Health::Unknown, "");
                         self.add_note(key, message);

@@ -245,8 +245,8 @@ impl ServiceTask {
         false
     }
 
-    /// They have left the watch: deleted, or without our label now. Only a GET tells; a failed one is "unknown". `last`: as they were when that
-    /// was seen. Whether any drifted.
+    /// Looks up objects that have left the watch: they were deleted, or lost our label. Only a GET shows which, and a
+    /// failed GET counts as "unknown". `last`: the objects as they were at that event. Returns whether any drifted.
     async fn look_again(&mut self, left: Vec<ObjectKey>, last: &BTreeMap<ObjectKey, LiveObject>) -> bool {
         let Some(account) = self.account().filter(|_| !left.is_empty()) else { return false };
         let (agent, service) = (self.agent.clone(), self.stored.service.clone());
@@ -291,7 +291,7 @@ impl ServiceTask {
         drifted
     }
 
-    /// Records whether a deleted Job was complete. One that was not has not gone by itself.
+    /// Records whether a deleted Job was complete. A Job that was not complete did not go by itself.
     fn note_end(&mut self, key: &ObjectKey, last: Option<&LiveObject>) {
         let (Some(last), Some(entry)) = (last, self.stored.inventory.entries.get_mut(key)) else { return };
         if is_job(key) && entry.uid.as_ref() == Some(&last.uid) {

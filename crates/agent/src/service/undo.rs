@@ -66,7 +66,7 @@ impl ServiceTask {
         }
     }
 
-    /// Answers a request once: what it restored, what it could not, and why. None: the attempt goes on.
+    /// Answers a request once: what it restored, what it could not, and why. None: the attempt continues.
     pub(super) async fn undo(&mut self, deployment: &Deployment) -> Result<Option<Ended>, Stopped> {
         let Some(request) = &deployment.undo else { return Ok(None) };
         let Some(deletion) = self.stored.deletion.clone() else { return Ok(None) };
@@ -204,7 +204,7 @@ enum RestoreError {
     #[error("the cluster does not serve its kind")]
     NotServed,
     /// E.g. a workload whose pods have not ended.
-    #[error("what had its name is still being deleted")]
+    #[error("the earlier object of this name is still being deleted")]
     Leaving,
     #[error(transparent)]
     Api(#[from] ApiError),

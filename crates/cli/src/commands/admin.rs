@@ -238,7 +238,7 @@ async fn check(of: &LocalHub) -> Result<u8> {
     if report.more > 0 {
         print(&format!("and {} more\n", report.more))?;
     }
-    say(&format!("looked at {} resources and {} changes", report.resources, report.changes));
+    say(&format!("checked {} resources and {} changes", report.resources, report.changes));
     Ok(if report.is_damaged { exit::NO } else { exit::YES })
 }
 

@@ -109,7 +109,7 @@ async fn approve_prune(args: ApproveArgs, session: &Session) -> Result<u8> {
         true => {
             format!("proposed: within a day another person can give the same command without --propose, for {digest}")
         }
-        false => "approved: what waits is deleted".to_owned(),
+        false => "approved: the agent deletes the held objects".to_owned(),
     };
     print(&format!("servicedeployment.{GROUP}/{name} {told}\n"))?;
     Ok(exit::YES)

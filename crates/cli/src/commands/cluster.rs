@@ -343,7 +343,7 @@ async fn install(args: &JoinArgs, session: &Session, namespace: &str, target: &T
     };
     let late = |state| {
         let waited = format!(
-            "nothing was heard of {}'s agent within {} s; it was told to reach the hub at {}",
+            "the hub heard nothing from {}'s agent within {} s; the agent connects to the hub at {}",
             args.name, args.timeout, agent.hub
         );
         let log =
@@ -413,7 +413,7 @@ async fn leave(args: &LeaveArgs, session: &Session, context: Option<&str>) -> Re
     }
     if cluster.is_some() {
         remove(session, namespace, name).await?;
-        say("what its services applied is left as it is");
+        say("the objects of its services stay in the cluster");
     }
     print(&format!("{namespace}/{name}\n"))?;
     Ok(exit::YES)
@@ -454,7 +454,7 @@ pub async fn find_keeper(target: &Target) -> Result<Option<Keeper>> {
     let keeper = content.and_then(|bytes| serde_json::from_slice(&bytes).ok());
     let damaged = || {
         let secret = format!("Secret {}/{IDENTITY_SECRET} of {}", names::NAMESPACE, target.context);
-        Failure::new(exit::CONFLICT, format!("{secret} is damaged: it doesn't say whose the agent is"))
+        Failure::new(exit::CONFLICT, format!("{secret} is damaged: it doesn't name the agent's hub and Cluster"))
             .next("give --force if it is of this Cluster")
     };
     keeper.map(Some).ok_or_else(damaged)

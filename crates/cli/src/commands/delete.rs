@@ -81,7 +81,7 @@ impl Doomed {
 /// Facts about one object, read before anything is deleted.
 struct Outlook {
     doomed: Doomed,
-    /// What will happen, a line each.
+    /// Consequences of the deletion, one line each.
     effects: Vec<String>,
     /// Services and sets that use the source.
     users: Vec<String>,

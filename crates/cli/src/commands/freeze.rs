@@ -120,7 +120,7 @@ async fn freeze(args: &FreezeArgs, session: &Session) -> Result<u8> {
     print(&format!("changewindow.{GROUP}/{name} created\n"))?;
     if !is_followed(session, namespace, name).await {
         let look = session.kubectl(&format!("get changewindows.{GROUP} {name} -n {namespace}"));
-        say(&format!("the hub does not say yet that it goes by it; see {look}"));
+        say(&format!("the hub has not confirmed it yet; see {look}"));
     }
     say(&describe(namespace, &spec));
     say(&format!("next: {} unfreeze {name} -n {namespace}", session.program.name()));

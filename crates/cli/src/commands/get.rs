@@ -27,7 +27,8 @@ const AS_JSON: &str = "application/json";
 
 #[derive(Debug, clap::Args)]
 pub struct GetArgs {
-    /// What to show: a kind, its short name, `sources`, a category such as `farwater`, several joined by commas, or KIND/NAME.
+    /// Resources to show: a kind, its short name, `sources`, a category such as `farwater`, several joined by commas, or
+    /// KIND/NAME.
     kind: String,
     /// Names; every object if absent.
     names: Vec<String>,

@@ -38,7 +38,7 @@ pub struct HooksArgs {
     /// Runs a failed hook or test again, once and for the assigned version, if the failure was not its own fault.
     #[arg(long, value_name = "HOOK", conflicts_with_all = ["hook", "output"])]
     retry: Option<String>,
-    /// What the output looks like.
+    /// Output format.
     #[arg(short, long, value_enum, default_value_t)]
     output: Format,
 }

@@ -217,7 +217,7 @@ fn row(group: &ImpactGroup) -> [String; 6] {
     let effect = match group.effect {
         ImpactEffect::Changes => "changes",
         ImpactEffect::Fails => "fails",
-        ImpactEffect::Stands => "stands still",
+        ImpactEffect::Stands => "is suspended or pinned",
         ImpactEffect::Unknown => "-",
     };
     let names: Vec<&str> = group.first.iter().map(|target| target.service.as_str()).collect();

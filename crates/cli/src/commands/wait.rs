@@ -54,10 +54,10 @@ pub struct WaitArgs {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Goal {
-    /// What is assigned is applied and every object is healthy.
+    /// The agent has applied the assigned revision, and every object is healthy.
     #[default]
     Healthy,
-    /// What is assigned is applied.
+    /// The agent has applied the assigned revision.
     Applied,
 }
 

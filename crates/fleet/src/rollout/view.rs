@@ -178,8 +178,8 @@ impl View {
         }
     }
 
-    /// Whether it wants a change that it was not asked for yet.
-    pub fn is_asked_anew(&self, member: &Member<'_>) -> bool {
+    /// Whether the member wants a change that the rollout has not asked it for yet.
+    pub fn wants_new_change(&self, member: &Member<'_>) -> bool {
         member.wanted.is_some() && self.track.asked != member.wanted
     }
 

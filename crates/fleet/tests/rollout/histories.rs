@@ -172,8 +172,8 @@ fn look(world: &mut World, figures: &mut Figures, is_thorough: bool) -> Result<D
 
 /// P15: while a rollout is under way, another one begins only if a member wants something new.
 fn judge_number(world: &mut World, decision: &Decision) -> Verdict {
-    let is_asked_anew = world.rows.iter().any(|row| row.wanted.is_some() && row.wanted != row.asked);
-    if world.state.open && decision.state.number > world.state.number && !is_asked_anew {
+    let wants_new_change = world.rows.iter().any(|row| row.wanted.is_some() && row.wanted != row.asked);
+    if world.state.open && decision.state.number > world.state.number && !wants_new_change {
         return Err(format!("P15: nobody wants anything else: {decision:?}"));
     }
     if decision.state.target == Some(world.target()) {

@@ -302,7 +302,8 @@ pub fn sign(call: &Call, object: &mut Value, old: Option<&Value>) {
     sign_field(&author, object, old, SUSPENDED_BY, suspension);
 }
 
-/// A proposal is valid for one spec and one approval, and ends when either changes. It is ended by removing its time.
+/// A proposal is valid for one spec and one approval, and ends when either changes. Removing its
+/// time ends it.
 fn end_proposal(object: &mut Value, old: Option<&Value>, approval: &str, at: &str) {
     let Some(old) = old else { return };
     let stated = |object: &Value| object["metadata"]["annotations"][approval].clone();

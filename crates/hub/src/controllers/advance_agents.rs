@@ -288,7 +288,7 @@ fn explain(decision: &Decision, total: usize, suspended: bool) -> Vec<Verdict> {
     }
     if decision.unheard > 0 && decision.waiting > 0 {
         let unheard = decision.unheard;
-        return Verdict::reconciling("Updating", format!("{progress}; {unheard} of them are to be heard again first"));
+        return Verdict::reconciling("Updating", format!("{progress}; {unheard} of them must poll again first"));
     }
     if decision.updating > 0 || (decision.waiting > 0 && !suspended) {
         return Verdict::reconciling("Updating", format!("{progress}; {} are on their way", decision.updating));

@@ -77,7 +77,7 @@ impl Word {
     pub fn counting(&self, object: &Value, now: Timestamp) -> Option<Said> {
         let reason = self.said(object)?;
         let at = object["status"][self.at].as_str().and_then(|text| text.parse::<Timestamp>().ok());
-        let by = object["status"][self.by].as_str().unwrap_or("somebody").to_owned();
+        let by = object["status"][self.by].as_str().unwrap_or("an unknown user").to_owned();
         at.is_none_or(|at| now.duration_since(at) < self.lasts).then_some(Said { by, reason })
     }
 

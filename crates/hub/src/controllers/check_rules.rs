@@ -19,16 +19,17 @@ pub async fn check_rule(delivery: Arc<Delivery>, name: Name) -> Result<Next, Sto
     let provider = &rule.spec.provider_ref.name;
     let verdicts = match delivery.notifications.unused(&name, &rule.spec) {
         Some(Unused::TooManyRules) => {
-            let message = format!("{MAX_RULES} rules of the namespace come before it by name, as many as are in force");
+            let message =
+                format!("the hub uses the first {MAX_RULES} rules of a namespace by name; this one comes later");
             Verdict::stalled("TooManyRules", message)
         }
         Some(Unused::NoProvider) => {
             Verdict::stalled("ProviderNotFound", format!("NotificationProvider {provider} does not exist"))
         }
         None if rule.spec.suspend => {
-            vec![Verdict::new("Ready", None, "Suspended", "suspended; it tells nothing")]
+            vec![Verdict::new("Ready", None, "Suspended", "suspended; it sends no notifications")]
         }
-        None => Verdict::ready("InForce", format!("NotificationProvider {provider} is told")),
+        None => Verdict::ready("InForce", format!("notifies NotificationProvider {provider}")),
     };
     let previous = rule.status.unwrap_or_default();
     let generation = rule.metadata.generation.unwrap_or(0);

@@ -199,7 +199,7 @@ pub async fn find_changes(mirrors: &Mirrors, source_uid: &str, before: &str, aft
         Ok(changed) => Some(changed?.into_iter().map(|path| path.as_str().to_owned()).collect()),
         // E.g. because the mirror was recreated.
         Err(error) => {
-            tracing::info!(source_uid, %error, "what two commits differ in is not known; all services are looked at");
+            tracing::info!(source_uid, %error, "can't compare two commits; reconciling all services of the source");
             None
         }
     }

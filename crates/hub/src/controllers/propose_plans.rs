@@ -193,10 +193,10 @@ async fn find_candidate(
     let resolved = candidates::resolve(delivery, &name.namespace, None, &ingredients, None).await;
     let resolved = resolved.map_err(|error| unavailable(chain(&error)))?;
     resolved.candidate.map_err(|trouble| match trouble {
-        Trouble::ChartPending { message } => {
-            refused(format!("{message}; what charts and kustomizations name is fetched once a service wants it"))
-        }
-        Trouble::Files { message, .. } => unavailable(format!("{message}; ask again when they are here")),
+        Trouble::ChartPending { message } => refused(format!(
+            "{message}; the hub fetches the dependencies of charts and kustomizations once a service uses them"
+        )),
+        Trouble::Files { message, .. } => unavailable(format!("{message}; retry once the hub has fetched them")),
         trouble => refused(trouble.to_string()),
     })
 }

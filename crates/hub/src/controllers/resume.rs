@@ -52,7 +52,7 @@ pub async fn take(store: &Store, identity: &Identity) -> Result<Option<Resume>, 
     let left = store.transact(|tx| Box::pin(async move { tx.take_meta(ENTRY).await })).await?;
     let Some(text) = left else { return Ok(None) };
     let unusable = |error: &(dyn std::error::Error + 'static)| {
-        tracing::warn!(error, "what the last hub left to do is of no use; everything is looked at");
+        tracing::warn!(error, "can't use the pending work that the last hub saved; reconciling everything");
         None
     };
     let left: Resume = match serde_json::from_str(&text) {

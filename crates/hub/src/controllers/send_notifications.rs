@@ -94,9 +94,8 @@ pub async fn send_notifications(delivery: Arc<Delivery>, name: Name) -> Result<N
 
     let sender = Sender { delivery: &delivery, name: &name, resource: &resource, provider: &provider };
     if !delivery.notifications.is_provider_in_force(&name) {
-        let message = format!(
-            "{MAX_PROVIDERS} providers of the namespace come before it by name; the hub notifies no more than that"
-        );
+        let message =
+            format!("the hub uses the first {MAX_PROVIDERS} providers of a namespace by name; this one comes later");
         sender.tell(Some(Verdict::stalled("TooManyProviders", message)), sender.asked()).await?;
         return Ok(Next::OnChange);
     }
@@ -225,7 +224,7 @@ impl Sender<'_> {
     async fn send_one(&self, channel: &Channel, row: Thread, outcome: &mut Outcome) -> Result<(), StoreError> {
         let Ok(news) = serde_json::from_str::<News>(&row.waiting) else {
             // A newer hub wrote it.
-            tracing::warn!(provider = %self.name, thread = row.thread, "what waits to be told can't be read, and is left out");
+            tracing::warn!(provider = %self.name, thread = row.thread, "can't read a pending notification; dropping it");
             return self.settle(vec![row], None).await;
         };
 

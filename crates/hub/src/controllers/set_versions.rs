@@ -141,8 +141,8 @@ pub async fn find_candidate(
     }
 
     let message = format!(
-        "its set is kept at version {rollout}, and nobody knows what that was here: the service was not there then, and of those that \
-         were none has the same folder"
+        "its set is pinned at version {rollout}, and the hub has no revision of the service for that version: the service \
+         did not exist then, and no member that did exist has the same folder"
     );
     Ok(Err(Trouble::Pin { message }))
 }

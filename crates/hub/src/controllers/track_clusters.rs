@@ -228,16 +228,17 @@ fn resolve_status(
         _ if quarantine.is_some() => {
             let hosts = quarantine.unwrap_or_default();
             let message = format!(
-                "two agents use this cluster's identity ({hosts}): neither is answered, and what runs goes on running. End the one \
-                 that should not be there, then run: farwater cluster join {}",
+                "two agents use this cluster's identity ({hosts}): the hub answers neither, and workloads keep running. Stop \
+                 the agent that should not run, then run: farwater cluster join {}",
                 state.name
             );
             Verdict::stalled("DuplicateIdentity", message)
         }
         (Some(_), _) if standing == Standing::Foreign => Verdict::stalled(
             "HubKeysOlder",
-            "the agent has gone over to keys that this hub doesn't have: keys/ of its data directory was restored from an older copy. \
-             The agent takes nothing from it and keeps what it has: restore the newest copy, or join the agent anew",
+            "the agent uses newer keys than this hub has: keys/ of the hub's data directory was restored from an older \
+             copy. The agent accepts nothing from this hub, and workloads keep running. Restore the newest copy, or join \
+             the agent again",
         ),
         (Some(_), _) if standing == Standing::Revoked => Verdict::stalled(
             "HubKeysRevoked",

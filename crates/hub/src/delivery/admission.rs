@@ -74,10 +74,10 @@ pub async fn check_service(
     }
 
     // A service that was admitted may always be deleted and suspended.
-    let placed_anew = old.is_none_or(|old| {
+    let is_newly_placed = old.is_none_or(|old| {
         old.spec.target_namespace != service.target_namespace || !old.spec.all_sources().eq(service.all_sources())
     });
-    if namespace == farwater_api::ADMIN_NAMESPACE || !placed_anew {
+    if namespace == farwater_api::ADMIN_NAMESPACE || !is_newly_placed {
         return Ok(());
     }
 

@@ -45,13 +45,11 @@ pub enum Refusal {
     KeysReplaced,
     #[error("this agent uses retired keys of the hub; join it again: farwater cluster join {name}")]
     KeysRevoked { name: String },
-    #[error(
-        "new keys are taken once this process is known to be the only one with this identity; try again in {seconds} s"
-    )]
+    #[error("the hub accepts new keys once it knows that no other process uses this identity; retry in {seconds} s")]
     KeysEarly { seconds: u64 },
     #[error(
-        "two agents use this cluster's identity ({hosts}), so neither is answered and both keep what they have; end the one that \
-         should not be there, then join the other anew with: farwater cluster join NAME"
+        "two agents use this cluster's identity ({hosts}): the hub answers neither, and workloads keep running; stop the \
+         agent that should not run, then join the other one again: farwater cluster join NAME"
     )]
     Quarantined { hosts: String },
     #[error(
@@ -65,11 +63,11 @@ pub enum Refusal {
     AccessTokenUnknown,
     #[error("the access token has expired")]
     AccessTokenExpired,
-    #[error("bundle {digest} is not named by this cluster's desired state")]
+    #[error("this cluster's desired state doesn't name bundle {digest}")]
     NotDesired { digest: String },
-    #[error("these Secrets of service {service} are not what this cluster's desired state names; poll again")]
+    #[error("this cluster's desired state doesn't name these Secrets of service {service}; poll again")]
     SecretsNotDesired { service: String },
-    #[error("these parameters of service {service} are not what this cluster's desired state names; poll again")]
+    #[error("this cluster's desired state doesn't name these parameters of service {service}; poll again")]
     ParametersNotDesired { service: String },
     #[error("the hub's last report is {last}, not {base}; send everything, with base 0")]
     BaseUnknown { last: u64, base: u64 },

@@ -35,8 +35,8 @@ impl SteadyClock {
         Self::ahead_by(|| Duration::ZERO)
     }
 
-    /// A clock ahead of the machine's by what `ahead` returns, which must not shrink. If it grows, that counts as time
-    /// that has passed, not as a clock that was set.
+    /// A clock ahead of the machine's by the result of `ahead`, which must not shrink. If the result grows, that counts
+    /// as time that has passed, not as a clock that was set.
     pub fn ahead_by(ahead: impl Fn() -> Duration + Send + Sync + 'static) -> Self {
         let more = ahead();
         let wall = (Timestamp::now() + more).as_millisecond();
@@ -72,7 +72,7 @@ impl Reading {
         let passed = i64::try_from(at.saturating_duration_since(self.at).as_millis()).unwrap_or(i64::MAX);
         let off = wall.saturating_sub(self.wall).saturating_sub(passed);
         if off.saturating_abs() > STEP.saturating_add(passed / 1_000) {
-            tracing::warn!(seconds = off / 1_000, "the clock was set: what soaks or is waited for counts from now on");
+            tracing::warn!(seconds = off / 1_000, "the clock was set: soak and wait times count from now");
             self.steady_since = wall.div_euclid(1_000);
         }
         (self.wall, self.at) = (wall, at);

@@ -224,9 +224,9 @@ impl Ended {
 #[derive(Default)]
 struct Told {
     number: Option<Number>,
-    /// It was asked to fetch keys, the hub's or its own.
+    /// The hub asked the agent to fetch the hub's keys, or to make new ones.
     keys: bool,
-    /// Number of the request for a plan that it was asked to fetch.
+    /// Number of the request for a plan that the hub asked the agent to fetch.
     plan: u64,
     keep_alive: Duration,
     poll: Duration,

@@ -87,7 +87,7 @@ impl Connections {
         Duration::from_secs_f64((self.open() as f64 / PER_SECOND).max(1.0)).min(LONGEST)
     }
 
-    /// Asks the agents to reconnect, and waits up to `patience` until they have got that.
+    /// Asks the agents to reconnect, and waits up to `patience` until the connections have ended.
     pub async fn close(&self, patience: Duration) {
         self.closing.cancel();
         self.tasks.close();

@@ -183,19 +183,19 @@ impl Counters {
     }
 
     pub fn register(&self, registry: &mut Registry) {
-        registry.register("fetches", "Remotes of sources that were asked, by what came of it", self.fetches.clone());
-        let help = "Time that a source's remote took, in seconds";
+        registry.register("fetches", "Fetches from remotes of sources, by result", self.fetches.clone());
+        let help = "Duration of fetches from remotes of sources, in seconds";
         registry.register("fetch_duration_seconds", help, self.fetch_time.clone());
         let help = "Services whose parameters were resolved again";
         registry.register("parameters_resolved", help, self.parameters_resolved.clone());
-        registry.register("desired_published", "New desired states of clusters", self.published.clone());
-        registry.register("services_reported", "Services that agents reported about", self.reported.clone());
-        registry.register("bundles_sent", "Bundles that agents were sent", self.bundles.clone());
-        registry.register("agent_connections", "Connections that agents have opened", self.connected.clone());
-        let help = "Connections of agents that have ended, by why";
+        registry.register("desired_published", "Desired states published for clusters", self.published.clone());
+        registry.register("services_reported", "Services in reports of agents", self.reported.clone());
+        registry.register("bundles_sent", "Bundles sent to agents", self.bundles.clone());
+        registry.register("agent_connections", "Connections opened by agents", self.connected.clone());
+        let help = "Connections of agents that ended, by reason";
         registry.register("agent_connections_ended", help, self.ends.clone());
-        registry.register("agent_hints", "What connected agents were told", self.hints.clone());
-        let help = "Deliveries of webhooks, by their receiver's type and what became of them";
+        registry.register("agent_hints", "Hints sent to connected agents", self.hints.clone());
+        let help = "Deliveries of webhooks, by receiver type and result";
         registry.register("webhook_deliveries", help, self.deliveries.clone());
     }
 }

@@ -31,7 +31,7 @@ use super::{
     token::{authenticate, verify_signature},
 };
 
-/// Age at which an agent is asked for new keys, in seconds.
+/// Age of an agent's keys at which the hub asks for new ones, in seconds.
 const RENEW_SECONDS: i64 = 90 * 24 * 3600;
 
 /// A cluster's keys as long as there is no row.

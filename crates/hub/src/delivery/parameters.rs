@@ -69,7 +69,7 @@ const MAX_CACHED_BYTES: usize = 32 << 20;
 /// The parameters in a service's entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Given {
-    /// MAC of the document, or what is wrong with it.
+    /// MAC of the document, or its problem.
     pub mac: Result<Option<Digest>, String>,
     /// How often they have changed.
     pub turn: u64,
@@ -306,7 +306,7 @@ pub enum Newest {
     Own,
     /// They are resolved when its cluster is computed next.
     Unresolved,
-    /// Its row says what is wrong with them.
+    /// Its row contains their problem.
     Wrong,
     Is(Digest),
 }

@@ -304,8 +304,8 @@ async fn use_assertion(
     used.await?
 }
 
-/// Puts what a request for a token has shown into memory. After a change of keys, tokens of the old key are invalid
-/// from here on.
+/// Saves the keys that a request for a token has shown in memory. After a change of keys, tokens of the old key are
+/// invalid from here on.
 fn note_keys(delivery: &Delivery, state: &ClusterState, row: &AgentKeys, key_print: Option<String>) {
     let known = state.position == position_of(row) && state.keys_since == row.since;
     if known && key_print.is_none() {

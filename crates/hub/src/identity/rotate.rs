@@ -20,6 +20,7 @@ use super::{
 
 const SIGNING: &str = "signing.key";
 const NEXT_SIGNING: &str = "signing.next.key";
+const RETIRE: &str = "retire old keys first: farwater admin keys revoke";
 
 /// The keys that can be rotated.
 pub(super) struct Material {
@@ -95,7 +96,7 @@ impl Material {
 
         let mut replaced = None;
         if request.authority && mounted.is_some() {
-            tracing::warn!("the hub is served with a certificate of others; its own authority stays as it is");
+            tracing::warn!("the hub serves a mounted certificate; its own authority stays unchanged");
         } else if request.authority {
             let (pin, former) = stage_authority(keys, &self.authority, sequence, now)?;
             next = next.replace_authority(pin, former);
@@ -112,8 +113,8 @@ impl Material {
         if !head.authorities.contains(&served) && replaced.is_none() {
             tracing::warn!(
                 authority = %served,
-                "the hub is served under an authority that agents were not told of before; those that don't reach it any more need \
-                 it in --ca-file, or join again"
+                "the authority of the hub's certificate was not announced to agents; agents that can't connect need it in \
+                 --ca-file, or must join again"
             );
         }
 
@@ -178,7 +179,7 @@ pub fn request_change(data_dir: &Path, change: Change) -> Result<Request, Identi
 
     let refuse = |why: String| Err(IdentityError::Refused(why));
     if change != Change::Revoke && trust.is_full() {
-        return refuse(format!("{MAX_LINKS} changes are kept; take old keys out of use first"));
+        return refuse(format!("the hub keeps {MAX_LINKS} changes of keys, the maximum; {RETIRE}"));
     }
 
     match change {
@@ -186,13 +187,12 @@ pub fn request_change(data_dir: &Path, change: Change) -> Result<Request, Identi
         Change::Authority => {
             if !trust.head().authorities.contains(&trust.own_authority()) {
                 return refuse(
-                    "the hub is served with a certificate of others: announce their next authority instead".into(),
+                    "the hub serves a mounted certificate: announce its next authority instead, with farwater admin keys announce".into(),
                 );
             }
             if trust.former().len() >= MAX_FORMER && !request.revoke {
                 return refuse(format!(
-                    "{MAX_FORMER} former authorities are still shown to agents that go by them, and no more fit; take them out of \
-                     use first"
+                    "the hub still serves {MAX_FORMER} former authorities to agents that pin them, the maximum; {RETIRE}"
                 ));
             }
             request.authority = true;
@@ -204,9 +204,7 @@ pub fn request_change(data_dir: &Path, change: Change) -> Result<Request, Identi
             let known = &trust.head().authorities;
             let more = request.announced.iter().filter(|pin| !known.contains(pin)).count();
             if known.len() + more > MAX_AUTHORITIES {
-                return refuse(format!(
-                    "agents take {MAX_AUTHORITIES} authorities at a time; take old ones out of use first"
-                ));
+                return refuse(format!("agents accept {MAX_AUTHORITIES} authorities at a time; {RETIRE}"));
             }
         }
         Change::Revoke => request.revoke = true,

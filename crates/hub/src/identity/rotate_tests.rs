@@ -132,7 +132,7 @@ fn whoever_pins_an_authority_of_before_takes_the_certificate_of_today() {
         assert_eq!(Digest::of(chain.last().unwrap()), *pins.last().unwrap(), "today's stands last");
         assert!(!accepts(Digest::of(&chain[1]), &chain[..1]));
     }
-    assert!(place.ask(Change::Authority).unwrap_err().contains("out of use first"));
+    assert!(place.ask(Change::Authority).unwrap_err().contains("admin keys revoke"));
 
     let hub = place.change(Change::Revoke);
     let chain = served(&hub);

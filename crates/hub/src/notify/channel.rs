@@ -242,7 +242,7 @@ pub fn signing_token(data: &SecretData, secret: &str) -> Result<Zeroizing<String
     let token = token.ok_or_else(|| ("SecretIncomplete", format!("Secret {secret:?} has no {TOKEN_KEY:?}")))?;
     if token.len() < MIN_SIGNING_TOKEN {
         let why = format!(
-            "{TOKEN_KEY:?} of Secret {secret} has {} bytes; at least {MIN_SIGNING_TOKEN} are needed, as of: openssl rand -hex 32",
+            "{TOKEN_KEY:?} of Secret {secret} has {} bytes; at least {MIN_SIGNING_TOKEN} are needed: create one with openssl rand -hex 32",
             token.len()
         );
         return Err(("SecretInvalid", why));

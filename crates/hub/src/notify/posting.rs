@@ -50,9 +50,9 @@ impl Posting {
         });
         let now = Timestamp::now().as_millisecond();
         let wait = i64::try_from(self.wait.as_millis()).unwrap_or(i64::MAX);
-        // News that have become irrelevant did not begin anything.
-        let begins_anew = known.waiting.is_empty() || is_lapsed(&known);
-        let (since, due) = match begins_anew {
+        // Lapsed news are not sent, so the next news start a new batch.
+        let starts_new_batch = known.waiting.is_empty() || is_lapsed(&known);
+        let (since, due) = match starts_new_batch {
             true => (now, known.due.max(now.saturating_add(wait))),
             false => (known.since, known.due),
         };

@@ -26,11 +26,11 @@ const MAX_SIGNATURES: usize = 4;
 
 #[derive(Debug, PartialEq, Eq, Error)]
 pub enum TokenError {
-    #[error("it has {0} bytes; at least {MIN_TOKEN} are needed, as of: openssl rand -hex 32")]
+    #[error("it has {0} bytes; at least {MIN_TOKEN} are needed: create one with openssl rand -hex 32")]
     Short(usize),
-    #[error("it has {0} bytes; at most {MAX_TOKEN} are taken")]
+    #[error("it has {0} bytes; at most {MAX_TOKEN} are allowed")]
     Long(usize),
-    #[error("it begins with {SIGNING_TOKEN} as GitLab's signing tokens do, and what follows is no base64")]
+    #[error("it begins with {SIGNING_TOKEN} like GitLab's signing tokens, but the rest is not base64")]
     Signing,
 }
 

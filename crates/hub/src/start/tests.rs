@@ -149,7 +149,7 @@ async fn first_start_makes_everything_and_a_restart_keeps_it() {
 fn a_listener_on_every_address_that_advertises_the_loopback_is_told_the_option() {
     let address: SocketAddr = "0.0.0.0:8443".parse().unwrap();
     let warning = unreachable_warning(address, &Advertise::of_listener(address));
-    assert!(warning.contains("told https://127.0.0.1:8443, which only this machine reaches"), "{warning}");
+    assert!(warning.contains("is https://127.0.0.1:8443, which only this machine reaches"), "{warning}");
     assert!(warning.contains("give --advertise https://HOST:8443 (FARWATER_ADVERTISE)"), "{warning}");
 }
 

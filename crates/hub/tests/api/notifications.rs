@@ -36,7 +36,7 @@ async fn a_tenant_says_who_is_told_what_and_kubectl_shows_it() {
     }
     let shown = kubectl.run(&["get", "notificationproviders,notificationrules", "-n", "team-a", "--as=guest"]).await;
     assert!(
-        shown.contains("pending notifications are sent") && shown.contains("NotificationProvider hook is told"),
+        shown.contains("pending notifications are sent") && shown.contains("notifies NotificationProvider hook"),
         "{shown}"
     );
     kubectl.run(&["delete", "notificationprovider", "hook", "-n", "team-a", "--as=tenant"]).await;

@@ -229,10 +229,10 @@ async fn who_would_be_refused_a_poll_has_no_connection_either() {
     // One that joins anew takes the place of the one before.
     let west = joined(&rig, "west").await;
     let at_west = Connection::open(address, &west).await;
-    let mut anew = Agent::new();
-    anew.cluster_id.clone_from(&west.cluster_id);
+    let mut joined_again = Agent::new();
+    joined_again.cluster_id.clone_from(&west.cluster_id);
     let token = crate::agent::invite(&rig, "west").await;
-    let answer = call(&rig, crate::agent::post("/agent/v1/join", &anew.join_request(&token))).await;
+    let answer = call(&rig, crate::agent::post("/agent/v1/join", &joined_again.join_request(&token))).await;
     assert_eq!(answer.status, StatusCode::OK);
     assert_eq!(at_west.closed().await, Some(close::REFUSED));
 

@@ -149,13 +149,13 @@ async fn two_agents_with_one_identity_are_both_quarantined_until_one_joins_anew(
     rig.wait_loaded().await;
     assert_eq!(second.poll(&rig, None).await.refusal(), "403 Quarantined", "a restart lets nobody out");
 
-    let mut anew = Agent::new();
-    anew.cluster_id.clone_from(&joined.cluster_id);
-    let answer = call(&rig, post("/agent/v1/join", &anew.join_request(&invite(&rig, "east").await))).await;
+    let mut joined_again = Agent::new();
+    joined_again.cluster_id.clone_from(&joined.cluster_id);
+    let answer = call(&rig, post("/agent/v1/join", &joined_again.join_request(&invite(&rig, "east").await))).await;
     assert_eq!(answer.status, StatusCode::OK);
-    anew.joined = Some(serde_json::from_slice(&answer.body).unwrap());
-    anew.renew(&rig).await;
-    anew.wait_polled(&rig).await;
+    joined_again.joined = Some(serde_json::from_slice(&answer.body).unwrap());
+    joined_again.renew(&rig).await;
+    joined_again.wait_polled(&rig).await;
     assert_eq!(second.poll(&rig, None).await.refusal(), "401 IdentityUnknown");
     rig.wait_for("Cluster", ADMIN_NAMESPACE, "east", |c| c["status"]["conditions"][0]["status"] == "True").await;
 }

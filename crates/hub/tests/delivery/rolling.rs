@@ -816,8 +816,8 @@ async fn where_nobody_knows_what_a_version_was_nothing_takes_its_place() {
     fleet.until("it is back", |fleet, _| fleet.bundles()["a"] == first).await;
 
     fleet.join("z").await;
-    let says_why =
-        |service: &Value| message(service, "Ready").contains(&format!("its set is kept at version {one}, and nobody"));
+    let part = format!("its set is pinned at version {one}, and the hub has no revision");
+    let says_why = |service: &Value| message(service, "Ready").contains(&part);
     fleet.rig.wait_for("ServiceDeployment", ADMIN_NAMESPACE, "web-z", says_why).await;
     fleet.go_on().await;
     assert!(!fleet.last.contains_key("z"), "{:?}", fleet.course);

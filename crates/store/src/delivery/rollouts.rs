@@ -96,8 +96,8 @@ pub struct RollingMember {
     pub seen: Option<i64>,
     /// It must be reconciled to know whether changes of its sources concern it.
     pub touched: bool,
-    /// Its parameters have changed since.
-    pub handed_anew: bool,
+    /// Its parameters changed after its last reconciliation.
+    pub parameters_changed: bool,
     /// How it rests, by the last decision on its set. 0: it does not rest.
     pub rests: i64,
     /// Number of writes to what a decision reads of it.
@@ -213,7 +213,7 @@ const SELECT_ROLLING: &str = "SELECT m.set_uid, m.cluster_uid, m.service_uid, m.
         m.track, CASE WHEN m.held_spec = '' THEN '' ELSE '{}' END AS held_spec, '' AS back_spec, m.published, m.published_at, m.evidence, \
         m.step, m.pin, COALESCE((SELECT pin FROM rollouts WHERE set_uid = $1), 0) AS set_pin, a.generation AS seen, \
         CAST(CASE WHEN COALESCE((SELECT MIN(path) FROM service_paths WHERE service_paths.service_uid = m.service_uid), '') = '' THEN 1 ELSE 0 END AS BIGINT) AS touched, \
-        '' AS documents, m.looked_mac, CAST(CASE WHEN m.looked_mac <> '' AND (p.mac IS NULL OR p.marks <> 0 OR p.mac <> m.looked_mac) THEN 1 ELSE 0 END AS BIGINT) AS handed_anew, m.rests, m.changes \
+        '' AS documents, m.looked_mac, CAST(CASE WHEN m.looked_mac <> '' AND (p.mac IS NULL OR p.marks <> 0 OR p.mac <> m.looked_mac) THEN 1 ELSE 0 END AS BIGINT) AS parameters_changed, m.rests, m.changes \
         FROM set_members m LEFT JOIN assignments a ON a.service_uid = m.service_uid \
         LEFT JOIN service_parameters p ON p.service_uid = m.service_uid \
         WHERE m.set_uid = $1 AND m.left_at = 0 AND m.service_uid <> ''";
@@ -226,7 +226,7 @@ fn read_rolling(rows: Vec<Row>) -> Result<Vec<RollingMember>, StoreError> {
             row: MemberRollout::from_row(row)?,
             seen: row.try_get("seen")?,
             touched: row.try_get::<i64, _>("touched")? == 1,
-            handed_anew: row.try_get::<i64, _>("handed_anew")? == 1,
+            parameters_changed: row.try_get::<i64, _>("parameters_changed")? == 1,
             rests: row.try_get("rests")?,
             changes: row.try_get("changes")?,
         });

@@ -264,12 +264,12 @@ async fn what_a_run_that_was_cut_short_has_left_is_mended_by_the_next_and_taken_
     let hub = Hub::start(&desk.path("hub")).await?;
     let cluster = desk.plane.kubeconfig().display().to_string();
     let join = ["cluster", "join", "east", "--context", "admin", "--timeout", "1", "--cluster-kubeconfig", &cluster];
-    check(&join, desk.at(&hub, &join)?, 6, &["nothing was heard of east's agent"])?;
+    check(&join, desk.at(&hub, &join)?, 6, &["the hub heard nothing from east's agent"])?;
     let roles: Api<Role> = Api::namespaced(client.clone(), AGENT_NAMESPACE);
     roles.delete("farwater-agent", &DeleteParams::default()).await?;
     let secrets: Api<Secret> = Api::namespaced(client.clone(), AGENT_NAMESPACE);
     let first = secrets.get("farwater-agent-join").await?.data;
-    check(&join, desk.at(&hub, &join)?, 6, &["nothing was heard of east's agent"])?;
+    check(&join, desk.at(&hub, &join)?, 6, &["the hub heard nothing from east's agent"])?;
     roles.get("farwater-agent").await?;
     ensure!(secrets.get("farwater-agent-join").await?.data != first, "each run has a token of its own");
 
@@ -464,7 +464,7 @@ async fn a_hub_that_pods_cant_reach_is_named_by_join_and_the_next_join_is_told_b
     let way = ["-n", HUB_NAMESPACE, "port-forward", "service/farwater-hub", &format!("{port}:443")];
     let forwarded = Forwarded::start(&site, &way).await?;
     let words = [
-        &*format!("nothing was heard of {CLUSTER}'s agent"),
+        &*format!("the hub heard nothing from {CLUSTER}'s agent"),
         &near,
         "pod farwater-agent-",
         "running, not yet ready; it says: can't join yet; trying again: reach the hub for join",

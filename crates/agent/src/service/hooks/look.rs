@@ -1,4 +1,4 @@
-//! Between two attempts: when hooks are looked at, and their reports.
+//! Between two attempts: when the agent looks at hooks, and reports about them.
 
 use std::{collections::BTreeSet, time::Duration};
 

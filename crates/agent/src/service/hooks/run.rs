@@ -81,7 +81,7 @@ impl ServiceTask {
             Ok(Way::Leaving) => {
                 self.hooks.look_within(BLIND_PAUSE);
                 self.hooks.retry = true;
-                let message = format!("{phase} hook {} waits until the one of before is gone", hook.object);
+                let message = format!("{phase} hook {} waits until the previous one is deleted", hook.object);
                 return Some(Barrier::of_hook(&hook.object, false, message));
             }
             Ok(Way::Clear) => make(executor, deployment, hook, &id).await,

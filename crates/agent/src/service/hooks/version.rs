@@ -53,7 +53,7 @@ impl ServiceTask {
                 }
                 Ok(()) => {}
                 Err(error) => {
-                    tracing::warn!(service = %self.name(), hook = %run.object, %error, "can't end a hook of before");
+                    tracing::warn!(service = %self.name(), hook = %run.object, %error, "can't end a hook of the previous version");
                     record.former.push(run);
                 }
             }

@@ -66,10 +66,10 @@ pub(super) enum Command {
 pub(super) enum Key {
     /// The certificate authority.
     Ca,
-    /// What desired states are signed with.
+    /// The key that signs desired states.
     #[value(name = "signing-key")]
     Signing,
-    /// What Secrets in the database are sealed with.
+    /// The key that seals Secrets in the database.
     #[value(name = "seal-key")]
     Seal,
 }
@@ -125,8 +125,8 @@ async fn run_here(command: Command, hub: &LocalHub) -> Result<()> {
         Command::Rotate { key: Key::Seal, .. } => {
             let current = request_seal_key(&hub.data_dir).map_err(|error| unreadable(&error))?;
             say(&format!(
-                "the hub exchanges seal key {} within seconds, or at its next start, and then seals anew what it has sealed; \
-                 `admin keys list` shows how far it is. Back up keys/ afterwards",
+                "the hub replaces seal key {} within seconds, or at its next start, and then seals its Secrets again; `admin \
+                 keys list` shows the progress. Back up keys/ afterwards",
                 current.id()
             ));
         }
@@ -160,13 +160,13 @@ fn describe(request: &Request) -> String {
         parts.push("makes a new signing key".to_owned());
     }
     if request.authority {
-        parts.push("makes a new authority and has it issue the server's certificate".to_owned());
+        parts.push("makes a new authority, which issues the server's certificate".to_owned());
     }
     if !request.announced.is_empty() {
-        parts.push(format!("tells agents of {} further authorities", request.announced.len()));
+        parts.push(format!("announces {} more authorities to agents", request.announced.len()));
     }
     if request.revoke {
-        parts.push("takes the keys of before out of use".to_owned());
+        parts.push("retires all older keys".to_owned());
     }
     parts.join(", ")
 }
@@ -188,7 +188,7 @@ impl ClusterRow {
         let state = match keys.standing(&read_position(row.sequence, &row.link)) {
             Standing::Current => "current",
             Standing::Behind => "behind",
-            Standing::Revoked => "must join anew",
+            Standing::Revoked => "must join again",
             Standing::Foreign => "has newer keys than this hub",
         };
         let agent_keys_since = Timestamp::from_second(row.since).ok();

@@ -105,15 +105,15 @@ fn command(size: u64, wanted: &Wanted) -> Vec<String> {
 fn description(hub: &InstalledHub<'_>, file: &Path, copied: &Copied, has_keys: bool, wanted: &Wanted) -> String {
     let made = Timestamp::from_second(copied.moment).map_or_else(|_| "some day".to_owned(), |time| time.to_string());
     let what = match (wanted.keys_only, has_keys) {
-        (true, _) => "the keys of another installation give way to the backup's; the database stays as it is",
+        (true, _) => "the backup's keys replace the keys of another installation; the database stays unchanged",
         (false, true) => {
-            "everything in its database is replaced, and the keys of another installation give way to the backup's"
+            "everything in its database is replaced, and the backup's keys replace the keys of another installation"
         }
         (false, false) => "everything in its database is replaced; the backup holds no keys, so its own must be there",
     };
     format!(
         "restoring the hub in {} of {} from {}, made {made}:\n  it is stopped, and started again afterwards\n  {what}\n  \
-         clusters go on with what they run; nothing is deleted in them until each is confirmed",
+         clusters keep what they run; nothing is deleted in them until each is confirmed",
         hub.namespace,
         text::plain(&hub.target.context),
         file.display()

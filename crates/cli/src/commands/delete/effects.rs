@@ -152,7 +152,8 @@ pub fn of_cluster(name: &str, services: Result<(&[String], usize), &str>) -> Vec
     };
     vec![
         told,
-        "no workload is deleted: what its agent applied stays, and the hub refuses the agent from then on".to_owned(),
+        "no workload is deleted: the objects that its agent applied stay, and the hub refuses the agent from then on"
+            .to_owned(),
         format!("to take the agent out as well: farwater cluster leave {name} --context CONTEXT"),
     ]
 }

@@ -111,8 +111,7 @@ async fn certificates(session: &Session) -> Vec<Check> {
     let shown = match certificate::look(&session.server).await {
         Ok(shown) => shown,
         Err(error) => {
-            let finding =
-                Finding::warn(format!("can't be looked at: {error}"), "is a proxy between? Ask from elsewhere");
+            let finding = Finding::warn(format!("can't read it: {error}"), "is a proxy between? Ask from elsewhere");
             return vec![Check::new(Part::Local, "certificate", finding)];
         }
     };

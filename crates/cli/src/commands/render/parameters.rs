@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 const SECRET: &str = "(secret)";
 const UNREADABLE: &str = "(not yours to read)";
 
-/// What is known of the service that is rendered.
+/// Known inputs of the rendered service.
 pub struct Known<'a> {
     pub service: &'a ServiceDeployment,
     /// Whether the service is a stated one, so that its own parameters count. Otherwise it gets all parameters of a
@@ -71,8 +71,8 @@ fn own(known: &Known<'_>) -> Map<String, Value> {
         parameters,
         ..ServiceDeploymentSpec::default()
     };
-    let nobody = Cluster::new("", Default::default());
-    let of = cluster.unwrap_or(&nobody);
+    let unnamed = Cluster::new("", Default::default());
+    let of = cluster.unwrap_or(&unnamed);
     let resolution = resolve(Inputs {
         uid: &service.uid().unwrap_or_default(),
         namespace: &service.namespace().unwrap_or_default(),

@@ -29,7 +29,7 @@ use crate::{
 
 pub struct Stated {
     pub service: ServiceDeployment,
-    /// Whether the service's spec was written by a person, in the hub or in a file. False: it was made up for a folder.
+    /// Whether the service's spec was written by a person, in the hub or in a file. False: the command created it for a folder.
     pub is_stated: bool,
     pub files: Local,
     pub cluster: Option<Cluster>,
@@ -99,7 +99,7 @@ async fn of_service(args: &RenderArgs, session: &Session) -> Result<Stated> {
     let files = open(&bundle)?;
     let answer: ParametersAnswer = service::status(session, namespace, name, "parameters").await?;
     for problem in &answer.problems {
-        say(&format!("problem: {}; the cluster has the parameters of before", text::plain(problem)));
+        say(&format!("problem: {}; the cluster keeps the previous parameters", text::plain(problem)));
     }
     Ok(Stated { service: stated, is_stated: true, files, cluster: Some(cluster), answer: Some(answer) })
 }

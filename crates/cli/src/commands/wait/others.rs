@@ -181,7 +181,7 @@ fn judge(object: &Value, awaited: &Awaited, goal: Goal) -> Progress {
     }
 }
 
-/// What keeps members of a set from its current version. None: all have it.
+/// The rollout that keeps members of a set from its current version. None: all members have that version.
 fn open_rollout(status: &Value) -> Option<Progress> {
     let rollout: RolloutStatus = serde_json::from_value(status["rollout"].clone()).unwrap_or_default();
     let so_far = rollout.so_far();

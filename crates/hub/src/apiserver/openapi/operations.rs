@@ -33,7 +33,7 @@ fn parameter(name: &str, kind: &str, description: &str) -> Value {
 }
 
 fn dry_run() -> Value {
-    let text = "All: every check is made and nothing is kept.";
+    let text = "All: the hub makes every check and saves nothing.";
     parameter("dryRun", "string", text)
 }
 
@@ -44,7 +44,7 @@ fn write_parameters() -> Vec<Value> {
         parameter(
             "fieldValidation",
             "string",
-            "What happens to unknown and duplicate fields: Ignore, Warn (the default) or Strict.",
+            "Handling of unknown and duplicate fields: Ignore, Warn (the default) or Strict.",
         ),
     ]
 }
@@ -53,9 +53,9 @@ fn delete_parameters() -> Vec<Value> {
     let mut parameters = vec![dry_run()];
     parameters.extend(
         [
-            ("gracePeriodSeconds", "integer", "Taken, and without a meaning: nothing here ends slowly."),
+            ("gracePeriodSeconds", "integer", "Accepted, without effect: no object of the hub has a grace period."),
             ("orphanDependents", "boolean", "Deprecated; use propagationPolicy."),
-            ("propagationPolicy", "string", "What becomes of dependents: Background, Foreground or Orphan."),
+            ("propagationPolicy", "string", "Deletion of dependents: Background, Foreground or Orphan."),
         ]
         .map(|(name, kind, text)| parameter(name, kind, text)),
     );

@@ -132,7 +132,7 @@ impl Look {
         let documents = self.next_documents(is_settled);
         // If no document was named, the newest one counted. The document named now is then the same, or it comes with
         // what is assigned.
-        let is_handed_anew = self.documents.counts.is_some_and(|counts| documents.counts != Some(counts));
+        let document_changes = self.documents.counts.is_some_and(|counts| documents.counts != Some(counts));
 
         let before = self.row.held_spec.clone();
         let (set_uid, service_uid, track) = (row.set_uid.clone(), row.service_uid.clone(), row.track.clone());
@@ -140,7 +140,7 @@ impl Look {
         let macs = (!row.documents.is_empty() || self.newest != Newest::Own).then(|| documents.macs());
 
         let next = self.next(why, pinned, &documents)?;
-        let released = release.is_some() || is_handed_anew;
+        let released = release.is_some() || document_changes;
         Ok(Looked { set_uid, service_uid, held, rollout, next, before, release, released, is_unresolved, macs, track })
     }
 

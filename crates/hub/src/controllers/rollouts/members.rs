@@ -53,7 +53,7 @@ impl<'r> Members<'r> {
         };
 
         let mut labels: Vec<Arc<BTreeMap<String, String>>> = Vec::with_capacity(rows.len());
-        for RollingMember { row, seen, touched, handed_anew, .. } in rows {
+        for RollingMember { row, seen, touched, parameters_changed, .. } in rows {
             let state = delivery.clusters.get(&row.cluster_uid);
             let of_cluster = state.as_ref().map(|state| Arc::clone(&state.labels)).unwrap_or_default();
             all.names.push(cluster_name(delivery, &row.cluster_uid).unwrap_or_else(|| row.cluster_uid.clone()));
@@ -74,7 +74,7 @@ impl<'r> Members<'r> {
             // A result for another spec, or for older sources or parameters, does not count.
             let is_behind = seen.is_none_or(|seen| seen < row.generation)
                 || (*touched && !sources.contains(&row.looked_at))
-                || *handed_anew
+                || *parameters_changed
                 || !row.is_of_pin();
             let wanted = if is_behind || row.wanted.is_empty() { None } else { Some(&row.wanted) };
             let damaged = |error: farwater_fleet::rollout::ParseChangeError| StoreError::Row {
