@@ -2,6 +2,7 @@
 //! same rules. Only cargo-deny reads the database of security advisories, if it is installed.
 
 mod licence;
+mod rooms;
 
 use std::{
     collections::BTreeSet,
@@ -164,6 +165,7 @@ pub fn check() -> Result<()> {
         check_boundary(boundary, &linked, &mut violations);
     }
     violations.dedup();
+    violations.extend(rooms::check()?);
     if violations.is_empty() {
         return check_advisories();
     }

@@ -10,6 +10,7 @@ use tokio::{sync::AcquireError, time::timeout};
 
 use crate::{
     auth::User,
+    kinds::status::TOO_MUCH,
     room::{Held, Room},
     server::Closer,
     status::{failure, try_later},
@@ -33,8 +34,6 @@ const LONG: usize = 8 << 10;
 /// each [`LEAST_RATE`] bytes.
 const UNREAD: Duration = Duration::from_secs(60);
 const LEAST_RATE: usize = 32 << 10;
-
-pub const TOO_MUCH: &str = "too much that was sent to this user is not read yet; try again";
 
 /// Room for the answers of all clients.
 pub struct Answers {

@@ -15,8 +15,8 @@ mod apply;
 mod body;
 mod bundles;
 mod call;
+mod computed;
 mod delete;
-mod depth;
 mod discovery;
 mod documents;
 mod expire_events;
@@ -24,10 +24,8 @@ mod garbage;
 mod granted_clusters;
 mod impact;
 mod intake;
-mod kinds;
 mod managed;
 mod managed_namespaces;
-mod meta;
 mod openapi;
 mod options;
 mod parameters;
@@ -35,23 +33,17 @@ mod patch;
 mod plans;
 mod promotions;
 mod protobuf;
-mod published;
 mod read;
 mod remove_namespaces;
 mod request;
 mod respond;
 mod reviews;
-mod schema;
 mod second_person;
-mod selector;
+pub mod service_admission;
 mod sets;
-mod stamped;
-mod status;
 mod strategic;
-mod strategy;
 mod subresources;
 mod table;
-mod views;
 mod watch;
 mod write;
 
@@ -67,23 +59,17 @@ use crate::{
     Hub,
     auth::{Attributes, Decision, ImpersonationError, Unauthenticated, User},
     bodies::BodyError,
+    kinds::{REGISTRY, ResourceKind, schema, status::ApiError, strategy},
     turns::Turn,
 };
 use call::Call;
-use kinds::{REGISTRY, ResourceKind};
 use request::{Query, RequestInfo};
 use respond::Form;
-use status::ApiError;
 
 pub use body::LIMIT as MAX_BODY;
-pub use delete::ORPHAN;
 pub use expire_events::expire_events;
 pub use garbage::collect_garbage;
-pub use managed::manage;
-pub use meta::labels;
 pub use remove_namespaces::remove_namespaces;
-pub use stamped::{check_template, complete as complete_service, complete_set, mark_deleted};
-pub use strategy::rules;
 
 /// The errors that a person would get for creating this object of ours: one sentence each, beginning with the field.
 /// Only the object itself is checked.

@@ -12,7 +12,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use thiserror::Error;
 
-use crate::apiserver::manage;
+use crate::kinds::managers::manage;
 
 pub use kubeconfig::{KubeconfigError, ensure_admin_kubeconfig};
 

@@ -16,7 +16,7 @@ use farwater_store::PostgresUrl;
 use serde_json::Value;
 use thiserror::Error;
 
-use crate::{controllers::git::SourceSettings, identity::MountedFiles};
+use crate::{identity::MountedFiles, memory::mirrors::SourceSettings};
 
 pub use database::{DatabaseError, DatabasePassword, DatabaseUrl, locate, store_location};
 

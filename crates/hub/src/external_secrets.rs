@@ -71,7 +71,7 @@ mod tests {
             let path = folder.path().join("backends.yaml");
             std::fs::write(&path, text).unwrap();
             let error = open(&path, &store).err().unwrap();
-            let error = crate::controllers::chain(&error);
+            let error = crate::errors::chain(&error);
             assert!(error.contains(expected), "{error}");
         };
         check("backends: [", "parse the configuration");

@@ -16,23 +16,34 @@ pub mod apiserver;
 pub mod auth;
 mod bodies;
 mod bootstrap;
+pub mod clusters;
 pub mod config;
 pub mod controllers;
 pub mod delivery;
 mod endpoint;
+mod errors;
 pub mod external_secrets;
-mod gates;
+pub mod guards;
 mod health;
 pub mod identity;
+pub mod kinds;
 mod logging;
+pub mod memory;
 mod metrics;
 pub mod notify;
+pub mod promotion;
+pub mod queue;
 pub mod receivers;
 mod refusals;
+pub mod replica;
+pub mod resources;
 mod room;
 mod routes;
 pub mod secret_backends;
 mod server;
+pub mod services;
+pub mod sets;
+pub mod sources;
 mod start;
 mod status;
 pub mod turns;
@@ -48,13 +59,13 @@ use tokio_util::sync::CancellationToken;
 pub use api_threads::{ApiThreads, STACK};
 pub use auth::Access;
 pub use config::{Advertise, Config, HubArgs};
-pub use delivery::Delivery;
 pub use identity::{DataDir, Identity};
 pub use metrics::Metrics;
 pub use routes::served_paths;
 pub use start::{HubError, Running, run, start};
 pub use turns::{ListTurns, Shares, Turns};
 
+pub use crate::replica::Replica;
 use answers::Answers;
 use bodies::Bodies;
 
@@ -66,7 +77,7 @@ pub struct Hub {
     pub identity: Arc<Identity>,
     pub access: Access,
     pub metrics: Metrics,
-    pub delivery: Arc<Delivery>,
+    pub replica: Arc<Replica>,
     /// Turns of requests to the API.
     pub turns: Turns,
     /// Turns of administrators' requests when all others are taken.

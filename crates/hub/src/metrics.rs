@@ -30,7 +30,7 @@ use prometheus_client::{
     registry::Registry,
 };
 
-use crate::{delivery::Delivery, server::Certificate};
+use crate::{replica::Replica, server::Certificate};
 use figures::{Figures, Shown};
 
 /// In seconds: from a cached answer to a list of all objects.
@@ -107,7 +107,7 @@ pub struct Metrics {
 
 impl Metrics {
     /// `data_dir`: its file system is measured.
-    pub fn new(delivery: Arc<Delivery>, certificate: Arc<Certificate>, data_dir: PathBuf) -> Self {
+    pub fn new(replica: Arc<Replica>, certificate: Arc<Certificate>, data_dir: PathBuf) -> Self {
         let mut root = Registry::default();
         // Under the usual names, for existing dashboards.
         root.register_collector(Box::new(OwnProcess { started: Timestamp::now().as_second() }));
@@ -131,14 +131,14 @@ impl Metrics {
         let help = "1 while the files of the server's certificate have a new one that can't be used";
         registry.register("tls_reload_failing", help, tls_reload_failing.clone());
 
-        registry.register_collector(Box::new(StorePosition(delivery.store.clone())));
-        delivery.counters.register(registry);
-        registry.register_collector(Box::new(Certificates { server: certificate, delivery: Arc::clone(&delivery) }));
+        registry.register_collector(Box::new(StorePosition(replica.store.clone())));
+        replica.memory.counters.register(registry);
+        registry.register_collector(Box::new(Certificates { server: certificate, replica: Arc::clone(&replica) }));
 
-        let figures = Arc::new(Figures::new(Arc::clone(&delivery), data_dir));
+        let figures = Arc::new(Figures::new(Arc::clone(&replica), data_dir));
         registry.register_collector(Box::new(Shown(Arc::clone(&figures))));
-        registry.register_collector(Box::new(SecretPlaces(Arc::clone(&delivery))));
-        registry.register_collector(Box::new(ControllerWork(delivery)));
+        registry.register_collector(Box::new(SecretPlaces(Arc::clone(&replica))));
+        registry.register_collector(Box::new(ControllerWork(replica)));
 
         Self { registry: root, requests, durations, in_flight, watches, connections, figures, tls_reload_failing }
     }
@@ -224,7 +224,7 @@ impl Collector for StorePosition {
 /// When the certificates end that clients rely on.
 struct Certificates {
     server: Arc<Certificate>,
-    delivery: Arc<Delivery>,
+    replica: Arc<Replica>,
 }
 
 impl std::fmt::Debug for Certificates {
@@ -238,7 +238,7 @@ impl Collector for Certificates {
         let help = "End of a certificate, in Unix seconds: the hub's, and its own authority's, which agents pin";
         let mut metric =
             encoder.encode_descriptor("certificate_end_timestamp_seconds", help, None, MetricType::Gauge)?;
-        let ends = [("server", self.server.end()), ("authority", self.delivery.identity.authority_end())];
+        let ends = [("server", self.server.end()), ("authority", self.replica.identity.authority_end())];
         for (certificate, end) in ends {
             let Some(end) = end else { continue };
             ConstGauge::new(end).encode(metric.encode_family(&[("certificate", certificate)])?)?;
@@ -270,7 +270,7 @@ impl Collector for OwnProcess {
 }
 
 /// State of the places besides the hub's database that secrets are read from.
-struct SecretPlaces(Arc<Delivery>);
+struct SecretPlaces(Arc<Replica>);
 
 impl std::fmt::Debug for SecretPlaces {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -302,7 +302,7 @@ impl Collector for SecretPlaces {
 }
 
 /// The work of the controllers, done and queued.
-struct ControllerWork(Arc<Delivery>);
+struct ControllerWork(Arc<Replica>);
 
 impl std::fmt::Debug for ControllerWork {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -8,11 +8,14 @@
 
 mod channel;
 mod chat;
+pub mod check_rules;
 mod email;
+pub mod events;
 mod git_hosts;
 mod line;
 mod pace;
 mod posting;
+pub mod send_notifications;
 mod teams;
 mod webhook;
 
@@ -28,7 +31,7 @@ use farwater_api::{
 };
 use farwater_fleet::notify::selects;
 
-use crate::controllers::{WorkQueue, resources::Name};
+use crate::{queue::WorkQueue, resources::Name};
 
 pub use self::{
     channel::{Channel, Content, Letter, Sent, every, gap, load_data, signing_token},

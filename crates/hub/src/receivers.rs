@@ -10,6 +10,7 @@ mod body;
 mod door;
 mod log;
 mod payload;
+pub mod serve_receivers;
 mod signature;
 pub mod sources;
 
@@ -29,7 +30,7 @@ pub use self::{
     log::{Log, Said},
     signature::{Token, TokenError},
 };
-use crate::controllers::resources::Name;
+use crate::resources::Name;
 
 /// Time limit for a whole body. Hosts give up after the same time themselves.
 const BODY_TIME: Duration = Duration::from_secs(10);

@@ -22,10 +22,10 @@ use crate::{
     Hub, apiserver,
     auth::{Attributes, User},
     bodies::Bodies,
-    delivery::{self, Delivery},
     endpoint::Endpoint,
     health,
     metrics::Route,
+    replica::Replica,
     server::{Closer, Known},
     status::{failure, forbidden, not_found, try_later, unauthenticated},
     turns::{Shares, Turn, Turns, peer_name},
@@ -49,9 +49,9 @@ pub fn router(hub: &Arc<Hub>) -> Router {
     let agents = AgentDoor::new(hub);
     Endpoint::router(endpoints())
         .merge(
-            crate::delivery::router(Arc::clone(&hub.delivery)).layer(middleware::from_fn_with_state(agents, take_turn)),
+            crate::delivery::router(Arc::clone(&hub.replica)).layer(middleware::from_fn_with_state(agents, take_turn)),
         )
-        .merge(crate::receivers::router(Arc::clone(&hub.delivery)))
+        .merge(crate::receivers::router(Arc::clone(&hub.replica)))
         .fallback(unknown)
         .method_not_allowed_fallback(wrong_method)
         .layer(middleware::from_fn(refuse_impersonation))
@@ -102,7 +102,7 @@ pub fn gives_way(path: &str) -> bool {
 /// The limits for requests of agents.
 #[derive(Clone)]
 struct AgentDoor {
-    delivery: Arc<Delivery>,
+    replica: Arc<Replica>,
     known: AgentClass,
     /// Clients without a valid access token: agents that join or request one, and all others.
     unknown: AgentClass,
@@ -126,9 +126,9 @@ impl AgentDoor {
             max_body,
         };
         Self {
-            delivery: Arc::clone(&hub.delivery),
-            known: class(turns, Bodies::new(AGENT_BODIES, AGENT_GRACE), delivery::MAX_AGENT_BODY),
-            unknown: class(turns / 8, Bodies::new(UNKNOWN_BODIES, UNKNOWN_GRACE), delivery::MAX_REQUEST_BYTES),
+            replica: Arc::clone(&hub.replica),
+            known: class(turns, Bodies::new(AGENT_BODIES, AGENT_GRACE), crate::delivery::MAX_AGENT_BODY),
+            unknown: class(turns / 8, Bodies::new(UNKNOWN_BODIES, UNKNOWN_GRACE), crate::delivery::MAX_REQUEST_BYTES),
             peers: Arc::new(Shares::new(PER_PEER)),
         }
     }
@@ -137,7 +137,7 @@ impl AgentDoor {
 /// Reads the body before the request takes a turn. Unauthenticated clients have turns of their own.
 async fn take_turn(State(door): State<AgentDoor>, request: Request, next: Next) -> Response {
     let (parts, body) = request.into_parts();
-    let cluster = delivery::token::cluster_of(&door.delivery, &parts.headers);
+    let cluster = crate::delivery::token::cluster_of(&door.replica, &parts.headers);
     let is_known = cluster.is_some();
     let peer = parts.extensions.get::<ConnectInfo<SocketAddr>>().map(|ConnectInfo(peer)| peer_name(peer.ip()));
     let (class, client) = match cluster {
@@ -147,7 +147,7 @@ async fn take_turn(State(door): State<AgentDoor>, request: Request, next: Next) 
 
     let body = match class.bodies.read(&client, body, class.max_body).await {
         Ok(body) => body,
-        Err(error) => return delivery::refuse_body(error, &parts.headers),
+        Err(error) => return crate::delivery::refuse_body(error, &parts.headers),
     };
 
     let _share = match is_known {

@@ -1,7 +1,7 @@
 //! The backends of services' secrets. A reference without a backend means a Secret of the hub.
 //!
 //! No request waits for another backend. Its known values are in memory and, sealed, in the database. Its
-//! [controller](crate::controllers::refresh_secrets) reads it and marks the services that use a key that has changed.
+//! [controller](crate::services::refresh_secrets) reads it and marks the services that use a key that has changed.
 
 use std::{collections::BTreeMap, fmt, path::Path};
 
@@ -12,8 +12,8 @@ use farwater_store::{Key, Kind, Store, StoreError};
 use zeroize::Zeroizing;
 
 use crate::{
-    controllers::resources::{self, Name},
     external_secrets::{self, ExternalError, ExternalSecrets},
+    resources::{self, Name},
 };
 
 /// Values by key.

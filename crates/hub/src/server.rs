@@ -118,7 +118,7 @@ impl Certificate {
                     hub.metrics.tls_reload_failing.set(0);
                 }
                 Err(error) => {
-                    let text = crate::controllers::chain(&error).to_string();
+                    let text = crate::errors::chain(&error).to_string();
                     if text != told {
                         tracing::error!(error = text, "the server's new certificate can't be used; the old one stays");
                         told = text;

@@ -19,23 +19,25 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
-    Access, Advertise, ApiThreads, Config, DataDir, Delivery, Hub, HubArgs, Identity, Metrics,
+    Access, Advertise, ApiThreads, Config, DataDir, Hub, HubArgs, Identity, Metrics, Replica,
     answers::Answers,
     apiserver,
     bodies::Bodies,
     bootstrap::{BootstrapError, KubeconfigError, ensure_admin_kubeconfig, ensure_defaults},
+    clusters::exchange_seal_key,
     config::{ConfigError, database::local_file, environment},
     controllers::{
-        self, exchange_seal_key,
+        self,
         resume::{self, Resume},
     },
-    delivery::{self, connections::Connections},
     external_secrets::ExternalError,
     identity::{
         DataDirError, FileError, IdentityError, Mounted, MountedError, ServerNames, end_of, finish_seal_key,
         is_valid_for,
     },
-    logging, routes,
+    logging,
+    memory::connections::Connections,
+    routes,
     secret_backends::SecretBackends,
     server::{Certificate, Renewal, Server, Yielding, tls_config},
     turns::{ListTurns, Shares, Turns},
@@ -67,7 +69,7 @@ pub enum HubError {
     #[error("read the database")]
     Store(#[from] StoreError),
     #[error(transparent)]
-    Delivery(#[from] delivery::OpenError),
+    Replica(#[from] crate::replica::OpenError),
     #[error(transparent)]
     ExternalSecrets(#[from] ExternalError),
     #[error("another hub has taken the database over")]
@@ -205,14 +207,13 @@ pub async fn start(config: Config) -> Result<Running, HubError> {
     let url = advertise.url().to_owned();
     let connections = Connections::new(config.max_connected_agents);
     let (data_dir, sources) = (config.data_dir.clone(), config.sources.clone());
-    let mut delivery =
-        Delivery::open(store.clone(), Arc::clone(&identity), data_dir, url, connections, sources).await?;
+    let mut replica = Replica::open(store.clone(), Arc::clone(&identity), data_dir, url, connections, sources).await?;
     if let Some(path) = &config.secret_backends {
-        delivery.secret_backends = Arc::new(SecretBackends::open(path, store.clone())?);
+        replica.secret_backends = Arc::new(SecretBackends::open(path, store.clone())?);
     }
-    let delivery = Arc::new(delivery);
+    let replica = Arc::new(replica);
 
-    let metrics = Metrics::new(Arc::clone(&delivery), Arc::clone(&certificate), config.data_dir.clone());
+    let metrics = Metrics::new(Arc::clone(&replica), Arc::clone(&certificate), config.data_dir.clone());
     let admin_kubeconfig = data.admin_kubeconfig();
 
     let turns = Turns::of_api(config.max_api_requests);
@@ -240,7 +241,7 @@ pub async fn start(config: Config) -> Result<Running, HubError> {
         identity,
         access,
         metrics,
-        delivery,
+        replica,
         advertise,
         shutdown,
     });
@@ -290,7 +291,7 @@ impl Running {
         self.tasks.spawn(shutdown.clone().run_until_cancelled_owned(seal));
         let events = apiserver::expire_events(Arc::clone(&self.hub));
         self.tasks.spawn(shutdown.clone().run_until_cancelled_owned(events));
-        self.tasks.spawn(controllers::run(Arc::clone(&self.hub.delivery), left, shutdown.clone()));
+        self.tasks.spawn(controllers::run(Arc::clone(&self.hub.replica), left, shutdown.clone()));
         self.tasks.close();
     }
 
@@ -327,7 +328,7 @@ impl Running {
     /// Accepts nothing more, ends watches, waits for requests, stops the controllers, and closes the database.
     pub async fn stop(self) {
         self.hub.shutdown.cancel();
-        self.hub.delivery.connections.close(self.hub.config.drain).await;
+        self.hub.replica.memory.connections.close(self.hub.config.drain).await;
         for server in self.servers {
             if let Err(error) = server.await {
                 tracing::error!(%error, "a server ended badly");
@@ -335,7 +336,7 @@ impl Running {
         }
         self.tasks.wait().await;
         self.access_end.cancel();
-        if let Err(error) = resume::leave(&self.hub.delivery).await {
+        if let Err(error) = resume::leave(&self.hub.replica).await {
             tracing::warn!(error = &error as &dyn std::error::Error, "the next start looks at everything");
         }
         self.hub.store.close().await;

@@ -12,21 +12,25 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use serde_json::Value;
 
 use super::{
-    call::{Call, store_failed, timestamp},
-    kinds::ResourceKind,
-    managed_namespaces, meta, second_person, sets,
-    status::{ApiError, FieldError},
-    views,
+    call::{Call, store_failed},
+    managed_namespaces, second_person,
+    service_admission::{Inadmissible, check_dependencies, check_pin, check_service},
+    sets,
 };
 use crate::{
     Hub,
     auth::{Attributes, Escalation, EscalationError},
-    controllers::resources::{
+    kinds::{
+        ResourceKind,
+        meta::{self, timestamp},
+        status::{ApiError, FieldError},
+        views,
+    },
+    resources::{
         APPROVED_AT, APPROVED_BY, CHANGED_BY, HOOK_RETRIED_AT, HOOK_RETRIED_BY, Name, OVERRIDDEN_AT, OVERRIDDEN_BY,
         OVERRIDE_PROPOSED_AT, OVERRIDE_PROPOSED_BY, PINNED_BY, PRUNE_PROPOSED_AT, PRUNE_PROPOSED_BY, SUSPENDED_BY,
         list_pages,
     },
-    delivery::admission::{Inadmissible, check_dependencies, check_pin, check_service},
 };
 
 /// Refuses a write for which the sender has no right, although the sender may write this kind.
@@ -75,7 +79,7 @@ async fn check_named(call: &Call, object: &Value, old: Option<&Value>) -> Result
 
     let route = |object: &Value| ROUTE.map(|field| object["spec"][field].clone());
     let parts = |object: &Value| match managed_namespaces::is_managed(call) {
-        true => managed_namespaces::set_of(object).as_ref().map(sets::variants).unwrap_or_default(),
+        true => crate::kinds::strategy::set_of(object).as_ref().map(sets::variants).unwrap_or_default(),
         false if sets::is_set(call) => sets::variants(object),
         false => vec![object.clone()],
     };
@@ -253,7 +257,7 @@ async fn check_all(
     let (hub, namespace) = (&call.hub, meta::text(object, "namespace"));
     check_service(&hub.store, namespace, spec, old).await?;
     check_dependencies(&hub.store, &Name::new(namespace, meta::text(object, "name")), spec, old).await?;
-    check_pin(&hub.delivery, namespace, meta::text(object, "uid"), spec, old).await
+    check_pin(&hub.replica, namespace, meta::text(object, "uid"), spec, old).await
 }
 
 /// Records the author of what a service runs, of its pin, suspension, prune approval and override, and of proposals.
@@ -412,6 +416,6 @@ pub fn decorated<'a>(hub: &Hub, kind: &ResourceKind, object: &'a Value) -> Cow<'
         return views::show(kind, object);
     }
     let mut cluster = object.clone();
-    hub.delivery.merge_last_heard(&mut cluster);
+    hub.replica.merge_last_heard(&mut cluster);
     Cow::Owned(cluster)
 }

@@ -9,11 +9,11 @@ use super::{
     body::{self, Body, Encoding},
     call::{Call, store_failed},
     intake::{self, Intake},
-    managed, meta,
+    managed,
     options::{FieldValidation, WriteOptions},
-    status::ApiError,
-    views, write,
+    write,
 };
+use crate::kinds::{meta, status::ApiError, views};
 
 pub async fn apply(call: &Call, bytes: Bytes) -> Result<Response, ApiError> {
     let options = WriteOptions::parse_apply(&call.query)?;

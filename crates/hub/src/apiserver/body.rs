@@ -8,7 +8,8 @@ use serde::{
 };
 use serde_json::{Map, Number, Value};
 
-use super::{protobuf, status::ApiError};
+use super::protobuf;
+use crate::kinds::status::ApiError;
 
 /// Largest body, as in kube-apiserver (`MaxRequestBodyBytes`).
 pub const LIMIT: usize = 3 * 1024 * 1024;

@@ -12,18 +12,17 @@ use serde_json::json;
 
 use super::{
     call::{Call, store_failed},
+    computed::our_api_version,
     respond,
-    status::ApiError,
-    subresources::our_api_version,
 };
-use crate::controllers::{chain, git, services::read_json};
+use crate::{errors::chain, kinds::status::ApiError, services::read_json, sources::git};
 
 /// Answers with the bundle that is assigned to a service.
 pub async fn show(call: &Call) -> Result<Response, ApiError> {
     let service = call.load(&call.info.name).await?;
-    let delivery = &call.hub.delivery;
+    let replica = &call.hub.replica;
     let row = {
-        let mut tables = delivery.store.tables().await.map_err(store_failed)?;
+        let mut tables = replica.store.tables().await.map_err(store_failed)?;
         load_assignment(&mut tables, &service.uid).await.map_err(store_failed)?
     };
     let assigned = row.and_then(|row| row.assigned).map(|text| read_json::<Candidate>(&service.uid, &text));
@@ -32,7 +31,7 @@ pub async fn show(call: &Call) -> Result<Response, ApiError> {
         return Err(problem("no revision is assigned to the service yet; why says what it lacks"));
     };
 
-    let archive = git::load_bundle(delivery, &assigned.bundle).await.map_err(|error| {
+    let archive = git::load_bundle(replica, &assigned.bundle).await.map_err(|error| {
         tracing::error!(digest = %assigned.bundle, error = %chain(&error), "show a bundle");
         ApiError::unavailable(format!("bundle {} can't be read", assigned.bundle))
     })?;

@@ -5,15 +5,16 @@ use std::sync::Arc;
 use farwater_store::{Key, Resource, StoreError};
 use http::HeaderMap;
 use jiff::Timestamp;
-use serde_json::Value;
 
 use super::{
-    kinds::ResourceKind,
     request::{Query, RequestInfo},
     respond::Form,
-    status::ApiError,
 };
-use crate::{Hub, auth::User};
+use crate::{
+    Hub,
+    auth::User,
+    kinds::{ResourceKind, status::ApiError},
+};
 
 pub struct Call {
     pub hub: Arc<Hub>,
@@ -64,11 +65,6 @@ pub fn store_failed(error: StoreError) -> ApiError {
         error if error.retry() => ApiError::unavailable(error.to_string()),
         error => ApiError::internal(error),
     }
-}
-
-/// RFC 3339 with whole seconds, as `metav1.Time`.
-pub fn timestamp(now: Timestamp) -> Value {
-    Value::from(now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string())
 }
 
 #[cfg(test)]

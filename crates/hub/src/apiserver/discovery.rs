@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::kinds::{Registry, ResourceKind};
+use crate::kinds::{Registry, ResourceKind};
 
 /// The content type that an aggregated answer must have, and that the client must have requested.
 pub const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
@@ -126,7 +126,8 @@ pub fn resources(registry: &Registry, group: &str, version: &str) -> Option<Valu
 
 #[cfg(test)]
 mod tests {
-    use super::{super::kinds::REGISTRY, *};
+    use super::*;
+    use crate::kinds::REGISTRY;
 
     #[test]
     fn both_forms_name_the_same_resources() {

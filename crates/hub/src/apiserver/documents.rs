@@ -6,12 +6,11 @@ use serde_json::Value;
 
 use super::{
     discovery::{self, AGGREGATED},
-    kinds::REGISTRY,
     openapi,
     request::RequestInfo,
     respond,
-    status::ApiError,
 };
+use crate::kinds::{REGISTRY, status::ApiError};
 
 pub fn answer(info: &RequestInfo, headers: &HeaderMap) -> Result<Response, ApiError> {
     if !matches!(info.verb.as_str(), "get" | "head") {

@@ -6,11 +6,11 @@ use farwater_store::{ListQuery, Resource, Store, StoreError};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
-use super::{
-    delete::remove_quietly,
+use super::delete::remove_quietly;
+use crate::{
+    Hub,
     kinds::{REGISTRY, ResourceKind},
 };
-use crate::Hub;
 
 const TTL: SignedDuration = SignedDuration::from_hours(1);
 /// Maximum events per namespace, so that a chatty controller can't fill the hub.

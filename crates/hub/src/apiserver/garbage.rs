@@ -21,13 +21,17 @@ use futures::{StreamExt as _, stream};
 use jiff::Timestamp;
 
 use self::decide::{Dependents, Lead, Owner, Verdict, carry_out, classify, decide, lead, references, released};
-use super::{
-    delete::{self, FOREGROUND, ORPHAN, Removal, is_marked},
-    kinds::{REGISTRY, ResourceKind},
-    managed::manage,
-    meta,
+use super::delete;
+use crate::kinds::removal;
+use crate::{
+    Hub,
+    kinds::{
+        REGISTRY, ResourceKind,
+        managers::manage,
+        meta,
+        removal::{FOREGROUND, ORPHAN, Removal, is_marked},
+    },
 };
-use crate::Hub;
 
 const PAGE: usize = 256;
 /// Objects that are decided at the same time: their writes share commits.
@@ -264,7 +268,7 @@ async fn finish(tx: &mut Tx, key: Key, uid: String, finalizer: &'static str) -> 
     let mut object = (*resource.object).clone();
     meta::retain(&mut object["metadata"], "finalizers", |name| name != finalizer);
     let object = manage(&key.kind, "", Some(&resource.object), object, Timestamp::now());
-    let change = delete::settled(&resource, object, kind);
+    let change = removal::settled(&resource, object, kind);
     tx.write(Write { key, change }).await?;
     Ok(Outcome::Done)
 }
@@ -287,7 +291,7 @@ async fn judge_again(tx: &mut Tx, key: Key, mut dependents: Dependents) -> Resul
     if verdict != Verdict::Keep && removal != Removal::Wait {
         tracing::info!(kind = kind.kind, key.namespace, key.name, ?verdict, "an object lost its owners");
     }
-    let Some(change) = delete::change_of(removal, &resource) else { return Ok(()) };
+    let Some(change) = removal::change_of(removal, &resource) else { return Ok(()) };
     tx.write(Write { key, change }).await?;
     Ok(())
 }

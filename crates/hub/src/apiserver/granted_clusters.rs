@@ -12,12 +12,13 @@ use serde_json::{Value, json};
 
 use super::{
     call::{Call, store_failed},
-    meta,
     options::{Continue, ListOptions},
     respond,
-    status::ApiError,
 };
-use crate::controllers::services::load_grants;
+use crate::{
+    kinds::{meta, status::ApiError},
+    services::load_grants,
+};
 
 /// Most clusters of one answer, and of one read.
 const PAGE: usize = 500;
@@ -109,7 +110,7 @@ async fn is_hidden(call: &Call, tenant: &str, cluster: &Resource) -> Result<bool
 
 fn show(call: &Call, tenant: &str, cluster: &Resource) -> Value {
     let mut heard = json!({"metadata": {"uid": cluster.uid}, "status": {}});
-    call.hub.delivery.merge_last_heard(&mut heard);
+    call.hub.replica.merge_last_heard(&mut heard);
     let conditions = cluster.object["status"]["conditions"].as_array().into_iter().flatten();
     let ready = conditions.filter(|condition| condition["type"] == "Ready").find_map(|ready| ready["status"].as_str());
     let status = GrantedClusterStatus {

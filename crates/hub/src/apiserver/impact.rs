@@ -10,14 +10,14 @@ use serde_json::json;
 
 use super::{
     call::{Call, store_failed},
+    computed::{our_api_version, read_spec},
     options::WriteOptions,
     respond,
-    status::ApiError,
-    subresources::{our_api_version, read_spec},
 };
-use crate::controllers::{
-    measure_impact::{self, ImpactError},
+use crate::{
+    kinds::status::ApiError,
     resources::{self, Name},
+    services::measure_impact::{self, ImpactError},
 };
 
 /// `create`: answered when both revisions were compared.
@@ -33,7 +33,7 @@ pub async fn measure(call: &Call, bytes: &[u8]) -> Result<Response, ApiError> {
     let parsed: GitRepository = resources::parse(&repository).map_err(store_failed)?;
     let name = Name::new(&call.info.namespace, &call.info.name);
 
-    let measured = measure_impact::measure(&call.hub.delivery, &name, (&repository.uid, &parsed.spec), &named).await;
+    let measured = measure_impact::measure(&call.hub.replica, &name, (&repository.uid, &parsed.spec), &named).await;
     let impact = measured.map_err(|error| match error {
         ImpactError::Store(error) => store_failed(error),
         ImpactError::Source(failure) if failure.reason == "ReferenceNotFound" => {

@@ -5,11 +5,10 @@ use serde_json::{Value, json};
 
 use super::{
     body::{self, Body, Encoding},
-    depth,
-    kinds::ResourceKind,
-    meta,
     options::FieldValidation,
-    schema,
+};
+use crate::kinds::{
+    ResourceKind, depth, meta, schema,
     status::{ApiError, FieldError},
     strategy, views,
 };
@@ -183,7 +182,8 @@ pub fn read_applied(mut object: Value, kind: &ResourceKind) -> Result<Intake, Ap
 
 #[cfg(test)]
 mod tests {
-    use super::{super::kinds::REGISTRY, *};
+    use super::*;
+    use crate::kinds::REGISTRY;
 
     fn read_as(plural: &str, body: &str, rule: FieldValidation) -> Result<Intake, String> {
         let group = if plural == "configmaps" { ("", "v1") } else { ("farwater.dev", "v1alpha1") };

@@ -8,7 +8,7 @@ use std::{collections::BTreeMap, sync::LazyLock};
 use farwater_api::Digest;
 use serde_json::{Map, Value, json};
 
-use super::kinds::{REGISTRY, Registry, referenced};
+use crate::kinds::{REGISTRY, Registry, referenced};
 use operations::{gvk, gvk_of, paths, schema_of};
 
 const CORE: (&str, &str) = ("", "v1");

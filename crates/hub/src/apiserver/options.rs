@@ -6,9 +6,11 @@ use serde_json::{Value, json};
 
 use super::{
     body::{self, Encoding},
-    delete::{Cascade, Propagation},
-    kinds::{REGISTRY, ResourceKind},
     request::{Query, why_no_number},
+};
+use crate::kinds::{
+    REGISTRY, ResourceKind,
+    removal::{Cascade, Propagation},
     schema,
     selector::Filter,
     status::{ApiError, FieldError},

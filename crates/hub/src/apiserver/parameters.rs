@@ -20,22 +20,23 @@ use serde_json::json;
 use super::{
     admission::{NamedKind, may_get},
     call::{Call, store_failed},
+    computed::our_api_version,
     respond,
-    status::ApiError,
-    subresources::our_api_version,
 };
 use crate::{
-    controllers::{
-        resources::{self, Name},
-        services::{ClusterFacts, read_json},
+    kinds::status::ApiError,
+    resources::{self, Name},
+    services::{
+        ClusterFacts,
+        parameters::{InputCache, load},
+        read_json,
     },
-    delivery::parameters::{InputCache, load},
 };
 
 pub async fn explain(call: &Call) -> Result<Response, ApiError> {
     let service = call.load(&call.info.name).await?;
     let row = {
-        let mut tables = call.hub.delivery.store.tables().await.map_err(store_failed)?;
+        let mut tables = call.hub.replica.store.tables().await.map_err(store_failed)?;
         load_assignment(&mut tables, &service.uid).await.map_err(store_failed)?
     };
 
@@ -44,7 +45,7 @@ pub async fn explain(call: &Call) -> Result<Response, ApiError> {
             let typed: ServiceDeployment = resources::parse(&service).map_err(store_failed)?;
             let name = Name::new(&service.key.namespace, &service.key.name);
             let mut cache = InputCache::default();
-            let loaded = load(&call.hub.delivery, &service.uid, &name, &typed.spec, &cluster, &mut cache)
+            let loaded = load(&call.hub.replica, &service.uid, &name, &typed.spec, &cluster, &mut cache)
                 .await
                 .map_err(store_failed)?;
             let mut answer = tell(call, &cluster, loaded.0).await?;
@@ -73,9 +74,9 @@ pub async fn explain(call: &Call) -> Result<Response, ApiError> {
 }
 
 async fn find_cluster(call: &Call, row: Option<&Assignment>) -> Result<Option<ClusterFacts>, ApiError> {
-    let delivery = &call.hub.delivery;
-    let Some(state) = row.and_then(|row| delivery.clusters.get(&row.cluster_uid)) else { return Ok(None) };
-    ClusterFacts::load(delivery, &Name::new(&state.namespace, &state.name)).await.map_err(store_failed)
+    let replica = &call.hub.replica;
+    let Some(state) = row.and_then(|row| replica.memory.clusters.get(&row.cluster_uid)) else { return Ok(None) };
+    ClusterFacts::load(replica, &Name::new(&state.namespace, &state.name)).await.map_err(store_failed)
 }
 
 /// Replaces stated texts by promoted ones. They belong to the service's assignment, which the sender may read.

@@ -3,10 +3,10 @@
 use json_patch::PatchOperation;
 use serde_json::Value;
 
-use super::{
+use super::strategic;
+use crate::kinds::{
     depth::{self, Budget},
     status::ApiError,
-    strategic,
 };
 
 /// Maximum operations of a JSON patch, as in kube-apiserver.

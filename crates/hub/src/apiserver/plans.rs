@@ -9,14 +9,15 @@ use serde_json::json;
 
 use super::{
     call::{Call, store_failed},
+    computed::{our_api_version, read_spec},
     options::WriteOptions,
     respond,
-    status::ApiError,
-    subresources::{our_api_version, read_spec},
 };
 use crate::{
-    controllers::propose_plans::{self, ProposeError},
+    clusters::propose_plans::{self, ProposeError},
     delivery::plans,
+    kinds::status::ApiError,
+    memory::plans::AskError,
 };
 
 /// `create`
@@ -26,16 +27,16 @@ pub async fn ask(call: &Call, bytes: &[u8]) -> Result<Response, ApiError> {
     }
     let query: PlanQuery = read_spec(call, bytes, PLAN_KIND)?.unwrap_or_default();
     let service = call.load(&call.info.name).await?;
-    let id = propose_plans::propose(&call.hub.delivery, &service, query).await.map_err(|error| match error {
+    let id = propose_plans::propose(&call.hub.replica, &service, query).await.map_err(|error| match error {
         ProposeError::Store(error) => store_failed(error),
-        ProposeError::Ask(plans::AskError::Random) => ApiError::internal(error),
+        ProposeError::Ask(AskError::Random) => ApiError::internal(error),
         ProposeError::Ask(error) => ApiError::new(429, "TooManyRequests", error.to_string()),
         ProposeError::Invalid(problem) => ApiError::bad_request(problem),
         ProposeError::NotYet(problem) => {
             ApiError::conflict(&call.kind.group, &call.kind.plural, &call.info.name, &problem)
         }
     })?;
-    let answer = plans::look(&call.hub.delivery, &id, &service.uid);
+    let answer = plans::look(&call.hub.replica, &id, &service.uid);
     let answer = answer.unwrap_or_else(|| begun(id));
     show(201, &service, &answer)
 }
@@ -56,7 +57,7 @@ fn begun(id: String) -> PlanAnswer {
 pub async fn look(call: &Call) -> Result<Response, ApiError> {
     let id = call.query.get("id").unwrap_or_default();
     let service = call.load(&call.info.name).await?;
-    let answer = plans::look(&call.hub.delivery, id, &service.uid);
+    let answer = plans::look(&call.hub.replica, id, &service.uid);
     // The error is about a missing object, not about this path.
     let answer = answer.ok_or_else(|| {
         ApiError::expired("there is no such request for a plan: it has ended, or the hub was restarted; ask again")

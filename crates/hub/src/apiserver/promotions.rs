@@ -6,13 +6,13 @@ use serde_json::json;
 
 use super::{
     call::{Call, store_failed},
+    computed::{our_api_version, read_spec},
     options::WriteOptions,
     respond,
-    status::ApiError,
-    subresources::{our_api_version, read_spec},
 };
-use crate::controllers::{
-    advance_promotions::{self, Refusal},
+use crate::{
+    kinds::status::ApiError,
+    promotion::advance_promotions::{self, Refusal},
     resources::Name,
 };
 
@@ -25,7 +25,7 @@ pub async fn approve(call: &Call, bytes: &[u8]) -> Result<Response, ApiError> {
         request.ok_or_else(|| ApiError::bad_request("spec: say which stage, and the digest of its candidate"))?;
     let name = Name::new(&call.info.namespace, &call.info.name);
     let by = (call.user.name.as_str(), call.user.groups.as_slice());
-    let approved = advance_promotions::approve(&call.hub.delivery, &name, &request, by).await;
+    let approved = advance_promotions::approve(&call.hub.replica, &name, &request, by).await;
     let commit = approved.map_err(|refusal| match refusal {
         Refusal::Store(error) => store_failed(error),
         Refusal::Missing => call.not_found(&name.name),

@@ -9,12 +9,10 @@ use serde_json::{Value, json};
 use super::{
     admission,
     call::{Call, store_failed},
-    meta,
     options::{self, Continue, ListOptions, VersionMatch},
     respond::{self, Form},
-    selector::Filter,
-    status::ApiError,
 };
+use crate::kinds::{meta, selector::Filter, status::ApiError};
 
 /// How long a read waits for a version that is newer than ours, as in kube-apiserver's watch cache.
 const BEHIND: Duration = Duration::from_secs(3);

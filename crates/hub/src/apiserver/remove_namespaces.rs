@@ -11,14 +11,16 @@ use futures::StreamExt as _;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::{
-    call::timestamp,
-    delete::{is_held, remove_quietly},
-    kinds::{REGISTRY, ResourceKind},
-    managed::manage,
-    meta,
+use super::delete::remove_quietly;
+use crate::{
+    Hub,
+    kinds::{
+        REGISTRY, ResourceKind,
+        managers::manage,
+        meta::{self, timestamp},
+        removal::is_held,
+    },
 };
-use crate::Hub;
 
 /// Pause between passes while contents of a namespace wait for their finalizers.
 const PAUSE: Duration = Duration::from_secs(1);

@@ -5,7 +5,7 @@ use std::num::{IntErrorKind, ParseIntError};
 
 use http::{Method, Uri};
 
-use super::status::ApiError;
+use crate::kinds::status::ApiError;
 
 /// The decoded query of a request. The first of repeated parameters counts, as in Go's `url.Values.Get`.
 #[derive(Clone, Debug, Default)]
@@ -186,7 +186,8 @@ impl RequestInfo {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::kinds::REGISTRY, *};
+    use super::*;
+    use crate::kinds::REGISTRY;
 
     fn parse(method: Method, uri: &str) -> Result<RequestInfo, ApiError> {
         let uri: Uri = uri.parse().unwrap();

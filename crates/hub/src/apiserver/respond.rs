@@ -8,11 +8,10 @@ use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
 use super::{
-    kinds::ResourceKind,
     request::Query,
-    status::ApiError,
     table::{self, IncludeObject},
 };
+use crate::kinds::{ResourceKind, status::ApiError};
 
 /// The form of an answer, as the request's Accept header asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,15 +4,14 @@ use axum::response::Response;
 use bytes::Bytes;
 use serde_json::{Value, json};
 
-use super::{
-    body::Encoding,
-    call::{Call, timestamp},
-    decide, intake, managed,
-    options::WriteOptions,
-    respond,
-    status::{ApiError, FieldError},
+use super::{body::Encoding, call::Call, decide, intake, managed, options::WriteOptions, respond};
+use crate::{
+    auth::{Attributes, Rule},
+    kinds::{
+        meta::timestamp,
+        status::{ApiError, FieldError},
+    },
 };
-use crate::auth::{Attributes, Rule};
 
 pub async fn create(call: &Call, body: Bytes) -> Result<Response, ApiError> {
     let options = WriteOptions::parse(&call.query, "CreateOptions")?;

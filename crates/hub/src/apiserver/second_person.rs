@@ -11,10 +11,10 @@ use serde_json::Value;
 use super::{
     admission,
     call::{Call, store_failed},
-    meta, sets,
-    status::ApiError,
+    sets,
 };
-use crate::controllers::{
+use crate::{
+    kinds::{meta, status::ApiError},
     resources::{
         Name, OVERRIDE_PROPOSED_AT, OVERRIDE_PROPOSED_BY, PRUNE_PROPOSED_AT, PRUNE_PROPOSED_BY, Stored as _,
         namespace_key,

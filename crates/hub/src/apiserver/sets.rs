@@ -1,17 +1,12 @@
 //! ServiceSets: checks before one is written, its members, and a plan of what it would do.
 
-use std::collections::HashSet;
-
 use axum::response::Response;
 use bytes::Bytes;
 use farwater_api::{
     ServiceSet, ServiceSetSpec,
     service_set::{MEMBERS_KIND, PLAN_KIND, SURVEY_KIND, SetPlan, VERSIONS_KIND},
 };
-use farwater_fleet::{
-    rollout::{InvalidPolicy, Policy},
-    stamping::{FREE_FIELDS, Template, template_of},
-};
+use farwater_fleet::stamping::{FREE_FIELDS, Template, template_of};
 use farwater_store::{Resource, delivery::member_of_service};
 use serde_json::{Value, json};
 
@@ -19,21 +14,24 @@ use super::{
     admission,
     body::Encoding,
     call::{Call, store_failed},
-    intake, managed_namespaces, meta,
+    computed::our_api_version,
+    intake, managed_namespaces,
     options::WriteOptions,
     respond,
-    stamped::check_template,
-    status::{ApiError, FieldError},
-    strategy::{self, Part},
-    subresources::our_api_version,
+    service_admission::{Inadmissible, check_set_dependencies, check_shape},
 };
 use crate::{
-    controllers::{
+    kinds::{
+        meta,
+        stamped::check_template,
+        status::{ApiError, FieldError},
+        strategy::{self, Part},
+    },
+    resources::Name,
+    sets::{
         plan_sets::{self, Place, Selected},
-        resources::Name,
         set_versions,
     },
-    delivery::admission::{Inadmissible, check_set_dependencies, check_shape},
 };
 
 /// Members in one answer, unless the request wants fewer.
@@ -179,35 +177,6 @@ pub async fn list_versions(call: &Call) -> Result<Response, ApiError> {
     Ok(respond::json(200, &list))
 }
 
-/// For [`strategy::validate`]: a template is checked like the services that are made of it.
-pub fn validate(object: &Value, old: Option<&Value>, errors: &mut Vec<FieldError>) {
-    // An object that its schema refuses can't be parsed.
-    if !errors.is_empty() || old.is_some_and(|old| old["spec"] == object["spec"]) {
-        return;
-    }
-    let Ok(spec) = serde_json::from_value::<ServiceSetSpec>(object["spec"].clone()) else { return };
-    let mut known = HashSet::new();
-    for (at, template) in Template::variants(&spec) {
-        for mut error in check_template(&template).err().unwrap_or_default() {
-            // An error of the template itself would occur in every variant of it.
-            if known.insert(error.to_string()) {
-                let field = error.field.strip_prefix("spec").unwrap_or(&error.field);
-                let place = format!("spec.{at}{field}");
-                error.message = error.message.replace(&error.field, &place);
-                error.field = place;
-                errors.push(error);
-            }
-        }
-    }
-    if let Err(InvalidPolicy { field, value, remedy }) = Policy::of(&spec.rollout) {
-        let why = format!("{value}: it must be {remedy}");
-        errors.push(FieldError::invalid_unquoted(format!("spec.rollout.{field}"), &why));
-    }
-    for problem in Template::read("", &spec).err().unwrap_or_default() {
-        errors.push(FieldError::invalid_unquoted(format!("spec.{}", problem.field), &problem.why));
-    }
-}
-
 /// `members?limit=N&continue=PLACE`: the members of a set, in no meaningful order. With `step=NAME`: those of a step,
 /// by the names of their services. `members?service=NAME`: the member with a service of this name.
 pub async fn list_members(call: &Call) -> Result<Response, ApiError> {
@@ -227,13 +196,12 @@ pub async fn list_members(call: &Call) -> Result<Response, ApiError> {
     let after = Place::parse(call.query.get("continue").unwrap_or_default(), selected)
         .ok_or_else(|| ApiError::bad_request("the parameter continue is none that a list of this step has given"))?;
 
-    let (key, delivery) = (Name::new(&call.info.namespace, &call.info.name), &call.hub.delivery);
+    let (key, replica) = (Name::new(&call.info.namespace, &call.info.name), &call.hub.replica);
     let (members, next) = match call.query.get("service") {
-        Some(service) => (
-            plan_sets::member(delivery, (&key, &set), service).await.map_err(store_failed)?.into_iter().collect(),
-            None,
-        ),
-        None => plan_sets::members(delivery, (&key, &set), selected, (&after, limit)).await.map_err(store_failed)?,
+        Some(service) => {
+            (plan_sets::member(replica, (&key, &set), service).await.map_err(store_failed)?.into_iter().collect(), None)
+        }
+        None => plan_sets::members(replica, (&key, &set), selected, (&after, limit)).await.map_err(store_failed)?,
     };
 
     let mut metadata = json!({"resourceVersion": set.version.to_string()});
@@ -258,9 +226,9 @@ fn find_step(set: &Resource, name: &str) -> Result<u16, ApiError> {
 /// `rollout`: the rollout's members, counted.
 pub async fn survey_rollout(call: &Call) -> Result<Response, ApiError> {
     let set = call.load(&call.info.name).await?;
-    let (key, delivery) = (Name::new(&call.info.namespace, &call.info.name), &call.hub.delivery);
-    let count = plan_sets::survey(delivery, (&key, &set));
-    let survey = delivery.surveys.get(&set.uid, count).await.map_err(store_failed)?;
+    let (key, replica) = (Name::new(&call.info.namespace, &call.info.name), &call.hub.replica);
+    let count = plan_sets::survey(replica, (&key, &set));
+    let survey = replica.memory.surveys.get(&set.uid, count).await.map_err(store_failed)?;
     Ok(respond::json(
         200,
         &json!({
@@ -304,7 +272,7 @@ pub async fn plan(call: &Call, body: Option<&Bytes>) -> Result<Response, ApiErro
     };
 
     let key = Name::new(&call.info.namespace, set.metadata.name.as_deref().unwrap_or(name));
-    let planned = plan_sets::plan(&call.hub.delivery, &key, &uid, &set).await.map_err(store_failed)?;
+    let planned = plan_sets::plan(&call.hub.replica, &key, &uid, &set).await.map_err(store_failed)?;
     let plan: SetPlan = planned.map_err(|problems| {
         let wrong = problems
             .iter()

@@ -204,7 +204,8 @@ fn first_places<'a>(values: impl Iterator<Item = Option<&'a Value>>) -> HashMap<
 
 #[cfg(test)]
 mod tests {
-    use super::{super::kinds::REGISTRY, *};
+    use super::*;
+    use crate::kinds::REGISTRY;
 
     fn check(object: Value, patch: Value, expected: Value) {
         let schema = &REGISTRY.find("", "v1", "serviceaccounts").unwrap().schema;

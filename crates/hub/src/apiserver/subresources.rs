@@ -6,27 +6,33 @@ use std::time::Duration;
 use axum::response::Response;
 use bytes::Bytes;
 use farwater_api::Digest;
-use farwater_store::Resource;
-use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
 use super::{
     body::{self, Encoding},
     bundles,
-    call::{Call, store_failed, timestamp},
+    call::{Call, store_failed},
     impact,
-    kinds::REGISTRY,
     options::WriteOptions,
-    parameters, plans, promotions, respond, schema, sets,
-    status::{ApiError, FieldError},
+    parameters, plans, promotions, respond, sets,
+};
+use crate::{
+    apiserver::computed::{answer_list, our_api_version},
+    services::{digest_report, hook_runs, versions},
 };
 use crate::{
     auth::{TokenError, TokenOwner},
-    controllers::{digest_report, hook_runs, resources::Name, versions},
     delivery::{
         join::{self, InviteError},
         status::load_objects,
     },
+    kinds::{
+        REGISTRY,
+        meta::timestamp,
+        schema,
+        status::{ApiError, FieldError},
+    },
+    resources::Name,
 };
 
 pub async fn answer(call: &Call, body: Bytes) -> Result<Response, ApiError> {
@@ -54,24 +60,6 @@ pub async fn answer(call: &Call, body: Bytes) -> Result<Response, ApiError> {
     }
 }
 
-pub fn our_api_version() -> String {
-    format!("{}/{}", farwater_api::GROUP, farwater_api::VERSION)
-}
-
-/// The `spec` of a request that isn't stored; None: it has none.
-pub fn read_spec<T: DeserializeOwned>(call: &Call, bytes: &[u8], kind: &str) -> Result<Option<T>, ApiError> {
-    let wrong = |why: String| {
-        ApiError::bad_request(format!("the object provided is unrecognized (must be of type {kind}): {why}"))
-    };
-    let encoding = Encoding::of(&respond::content_type(&call.headers))?;
-    let mut request = body::decode(bytes, encoding).map_err(wrong)?.value;
-    let Some(request) = request.as_object_mut() else { return Err(wrong("it is no object".to_owned())) };
-    match request.remove("spec") {
-        None | Some(Value::Null) => Ok(None),
-        Some(spec) => serde_json::from_value(spec).map(Some).map_err(|error| wrong(format!("spec: {error}"))),
-    }
-}
-
 /// `farwater cluster join`: a one-time token for the cluster's agent.
 async fn invite_cluster(call: &Call) -> Result<Response, ApiError> {
     if WriteOptions::parse(&call.query, "CreateOptions")?.dry_run {
@@ -79,7 +67,7 @@ async fn invite_cluster(call: &Call) -> Result<Response, ApiError> {
     }
     let name = &call.info.name;
     let cluster = Name::new(&call.info.namespace, name);
-    let invitation = join::create_invitation(&call.hub.delivery, &cluster).await.map_err(|error| match error {
+    let invitation = join::create_invitation(&call.hub.replica, &cluster).await.map_err(|error| match error {
         InviteError::Missing(_) => call.not_found(name),
         InviteError::Random => ApiError::internal(error),
         InviteError::Store(error) => store_failed(error),
@@ -93,14 +81,14 @@ async fn invite_cluster(call: &Call) -> Result<Response, ApiError> {
 /// The state of each object of a service, from its agent's last report.
 async fn list_objects(call: &Call) -> Result<Response, ApiError> {
     let service = call.load(&call.info.name).await?;
-    let objects = load_objects(&call.hub.delivery, &service.uid).await.map_err(store_failed)?;
+    let objects = load_objects(&call.hub.replica, &service.uid).await.map_err(store_failed)?;
     Ok(answer_list("ObjectReportList", &service, &objects))
 }
 
 /// The inputs of the digest of a service's entry.
 async fn explain_digest(call: &Call) -> Result<Response, ApiError> {
     let service = call.load(&call.info.name).await?;
-    let report = digest_report::load(&call.hub.delivery, &service).await.map_err(store_failed)?;
+    let report = digest_report::load(&call.hub.replica, &service).await.map_err(store_failed)?;
     let Some(report) = report else {
         let why = "the service has no entry in a cluster's desired state yet; why says what it lacks";
         return Err(ApiError::conflict(&call.kind.group, &call.kind.plural, &call.info.name, why));
@@ -115,7 +103,7 @@ async fn explain_digest(call: &Call) -> Result<Response, ApiError> {
 /// The versions that were assigned to a service, newest first.
 async fn list_versions(call: &Call) -> Result<Response, ApiError> {
     let service = call.load(&call.info.name).await?;
-    let entries = versions::load_entries(&call.hub.delivery, &service.uid).await.map_err(store_failed)?;
+    let entries = versions::load_entries(&call.hub.replica, &service.uid).await.map_err(store_failed)?;
     Ok(answer_list("HistoryEntryList", &service, &entries))
 }
 
@@ -127,18 +115,8 @@ async fn list_hooks(call: &Call) -> Result<Response, ApiError> {
     });
     let run = run.transpose()?;
     let service = call.load(&call.info.name).await?;
-    let runs = hook_runs::load_runs(&call.hub.delivery, &service.uid, run.as_ref()).await.map_err(store_failed)?;
+    let runs = hook_runs::load_runs(&call.hub.replica, &service.uid, run.as_ref()).await.map_err(store_failed)?;
     Ok(answer_list("HookRunList", &service, &runs))
-}
-
-fn answer_list(kind: &str, of: &Resource, items: &impl Serialize) -> Response {
-    let answer = json!({
-        "apiVersion": our_api_version(),
-        "kind": kind,
-        "metadata": {"resourceVersion": of.version.to_string()},
-        "items": items,
-    });
-    respond::json(200, &answer)
 }
 
 fn invalid(name: &str, cause: FieldError) -> ApiError {

@@ -6,10 +6,7 @@ use farwater_api::json_path;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::{
-    kinds::{Column, ResourceKind},
-    meta, views,
-};
+use crate::kinds::{Column, ResourceKind, meta, views};
 
 /// The contents of a row's `object` (`includeObject`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -252,7 +249,8 @@ pub fn table(list_meta: Value, columns: Option<Value>, rows: Vec<Value>) -> Valu
 
 #[cfg(test)]
 mod tests {
-    use super::{super::kinds::REGISTRY, *};
+    use super::*;
+    use crate::kinds::REGISTRY;
 
     #[test]
     fn every_column_of_our_kinds_has_a_path_that_is_understood() {

@@ -21,11 +21,10 @@ use tokio::{
     time::{Instant, sleep, sleep_until, timeout_at},
 };
 
-use super::{
-    admission, call::Call, decide_again, meta, options::ListOptions, read, respond, selector::Filter, status::ApiError,
-};
+use super::{admission, call::Call, decide_again, options::ListOptions, read, respond};
 use crate::{
     answers::UserAnswers,
+    kinds::{meta, selector::Filter, status::ApiError},
     room::Held,
     turns::{Share, Turn},
 };
@@ -437,7 +436,8 @@ mod tests {
 
     use farwater_store::Kind;
 
-    use super::{super::selector::Selectable, *};
+    use super::*;
+    use crate::kinds::selector::Selectable;
 
     fn check(operation: Operation, old: &str, new: &str, expected: Option<&str>) {
         let labels: BTreeMap<_, _> = [("app".to_owned(), old.to_owned())].into();

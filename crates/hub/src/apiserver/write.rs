@@ -10,18 +10,23 @@ use serde_json::{Value, json};
 use super::{
     admission, apply, attributes, authorize,
     body::{self, Encoding},
-    call::{Call, store_failed, timestamp},
-    delete,
+    call::{Call, store_failed},
     intake::{self, Intake},
-    managed, meta,
+    managed,
     options::WriteOptions,
     patch::{Patch, PatchType},
     respond,
-    status::{ApiError, FieldError},
-    strategy::{self, Part},
-    views,
 };
-use crate::auth::Attributes;
+use crate::kinds::removal;
+use crate::{
+    auth::Attributes,
+    kinds::{
+        meta::{self, timestamp},
+        status::{ApiError, FieldError},
+        strategy::{self, Part},
+        views,
+    },
+};
 
 /// How often a write that names no version is retried after another write came first.
 pub const ATTEMPTS: usize = 20;
@@ -394,7 +399,7 @@ fn prepare(call: &Call, current: &Resource, mut object: Value, patch: bool) -> R
 
 /// Writes the new state, or removes the object if it was only waiting for its last finalizer.
 async fn store_change(call: &Call, current: &Resource, object: Value) -> Result<Value, WriteError> {
-    let change = delete::settled(current, object.clone(), call.kind);
+    let change = removal::settled(current, object.clone(), call.kind);
     let gone = matches!(change, Change::Delete { .. });
     let written = call.hub.store.write(Write { key: current.key.clone(), change }).await?;
     Ok(if gone { object } else { (*written.object).clone() })

@@ -2,6 +2,7 @@
 
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use farwater_api::ADMIN_NAMESPACE;
+use farwater_store::StoreError;
 use jiff::Timestamp;
 use serde_json::Value;
 use thiserror::Error;
@@ -11,7 +12,6 @@ use crate::{
     auth::{Access, TokenError},
     identity::{DataDir, FileError, Identity, write_private},
 };
-use farwater_store::StoreError;
 
 const MAX_BYTES: u64 = 1 << 20;
 

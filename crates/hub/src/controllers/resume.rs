@@ -9,8 +9,7 @@ use std::sync::atomic::Ordering;
 use farwater_store::{Store, StoreError};
 use serde::{Deserialize, Serialize};
 
-use super::resources::Name;
-use crate::{delivery::Delivery, identity::Identity};
+use crate::{identity::Identity, replica::Replica, resources::Name};
 
 /// The meta entry that has it.
 const ENTRY: &str = "resume";
@@ -66,16 +65,16 @@ pub async fn take(store: &Store, identity: &Identity) -> Result<Option<Resume>, 
 }
 
 /// Call this when all workers have ended and no request adds to the queues any more.
-pub async fn leave(delivery: &Delivery) -> Result<(), StoreError> {
-    let routed = delivery.routed.load(Ordering::Acquire);
-    let (mut services, summaries) = (delivery.services.waiting(), delivery.summaries.waiting());
-    let sets = delivery.sets.queue.waiting();
+pub async fn leave(replica: &Replica) -> Result<(), StoreError> {
+    let routed = replica.signals.routed.load(Ordering::Acquire);
+    let (mut services, summaries) = (replica.queues.services.waiting(), replica.queues.summaries.waiting());
+    let sets = replica.memory.sets.queue.waiting();
     // Requests are known in memory only, so the service has to make them again.
-    services.extend(delivery.checks.requests.services());
-    let decider = Decider::own(&delivery.identity).map_err(StoreError::abort)?;
+    services.extend(replica.memory.checks.requests.services());
+    let decider = Decider::own(&replica.identity).map_err(StoreError::abort)?;
     if routed == 0 || services.len() + summaries.len() + sets.len() > MOST {
         return Ok(());
     }
     let left = Resume { decider, routed, services, summaries, sets };
-    delivery.store.put_meta(ENTRY, &serde_json::to_string(&left).map_err(StoreError::abort)?).await
+    replica.store.put_meta(ENTRY, &serde_json::to_string(&left).map_err(StoreError::abort)?).await
 }

@@ -32,20 +32,19 @@ use futures::StreamExt as _;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
-use super::{
-    chain, follow_windows, freeze_prunes,
-    pipelines::Part,
-    resources::{self, Name, Stored as _},
-    resume::Resume,
-    seen::News,
-    select_health_rules, send_notifications, serve_receivers,
-    sets::Scope,
-    source_access::{may_use, read_prefix},
-    sources::{self, SourceName},
-};
+use super::resume::Resume;
 use crate::{
-    apiserver::labels,
-    delivery::{Delivery, clusters::ClusterState, desired, keys, token::key_print},
+    delivery::{desired, keys, token::key_print},
+    errors::chain,
+    guards::{follow_windows, freeze_prunes},
+    kinds::meta::labels,
+    memory::{clusters::ClusterState, credentials::read_prefix, pipelines::Part, seen::News, sets::Scope},
+    notify::send_notifications,
+    receivers::serve_receivers,
+    replica::Replica,
+    resources::{self, Name, SourceName, Stored as _},
+    services::select_health_rules,
+    sources::{self, access::may_use},
 };
 
 const RETRY: Duration = Duration::from_secs(1);
@@ -61,9 +60,9 @@ enum RouteError {
 
 /// Continues where the last process stopped, or loads everything; then follows changes until shutdown. If it falls too
 /// far behind, it loads everything again.
-pub async fn run(delivery: Arc<Delivery>, mut left: Option<Resume>, shutdown: CancellationToken) {
+pub async fn run(replica: Arc<Replica>, mut left: Option<Resume>, shutdown: CancellationToken) {
     loop {
-        match shutdown.run_until_cancelled(follow(&delivery, left.take())).await {
+        match shutdown.run_until_cancelled(follow(&replica, left.take())).await {
             None | Some(Ok(())) => return,
             Some(Err(error)) => tracing::warn!(error = %chain(&error), "follow changes; loading everything again"),
         }
@@ -73,92 +72,93 @@ pub async fn run(delivery: Arc<Delivery>, mut left: Option<Resume>, shutdown: Ca
     }
 }
 
-async fn follow(delivery: &Delivery, left: Option<Resume>) -> Result<(), RouteError> {
-    delivery.seen.forget_all();
-    delivery.shared.forget_all();
-    delivery.routed.store(0, Ordering::Release);
-    let resumed = left.and_then(|left| Some((delivery.store.watch(None, left.routed).ok()?, left)));
+async fn follow(replica: &Replica, left: Option<Resume>) -> Result<(), RouteError> {
+    replica.memory.seen.forget_all();
+    replica.access.credentials.forget_all();
+    replica.signals.routed.store(0, Ordering::Release);
+    let resumed = left.and_then(|left| Some((replica.store.watch(None, left.routed).ok()?, left)));
     let mut watch = match resumed {
         Some((watch, left)) => {
-            load_memory(delivery, left.routed).await?;
-            left.services.into_iter().for_each(|name| delivery.services.add(name));
-            left.summaries.into_iter().for_each(|name| delivery.summaries.add(name));
-            learn_sets(delivery).await?;
-            left.sets.into_iter().for_each(|name| delivery.sets.add(name, Scope::All));
+            load_memory(replica, left.routed).await?;
+            left.services.into_iter().for_each(|name| replica.queues.services.add(name));
+            left.summaries.into_iter().for_each(|name| replica.queues.summaries.add(name));
+            learn_sets(replica).await?;
+            left.sets.into_iter().for_each(|name| replica.memory.sets.add(name, Scope::All));
             watch
         }
         None => {
-            let from = delivery.store.position();
+            let from = replica.store.position();
             // All services are queued below, so every change of a cluster up to now counts as handled.
-            load_memory(delivery, u64::MAX).await?;
-            queue_services(delivery).await?;
-            learn_sets(delivery).await?;
-            resources::each_name::<ServiceSet>(&delivery.store, |name| delivery.sets.add(name, Scope::All)).await?;
-            delivery.store.watch(None, from)?
+            load_memory(replica, u64::MAX).await?;
+            queue_services(replica).await?;
+            learn_sets(replica).await?;
+            resources::each_name::<ServiceSet>(&replica.store, |name| replica.memory.sets.add(name, Scope::All))
+                .await?;
+            replica.store.watch(None, from)?
         }
     };
 
-    delivery.dirty.notify_one();
-    delivery.collect.notify_one();
-    delivery.routed.store(watch.position(), Ordering::Release);
+    replica.signals.dirty.notify_one();
+    replica.signals.collect.notify_one();
+    replica.signals.routed.store(watch.position(), Ordering::Release);
 
     while let Some(event) = watch.next().await {
         let event = event?;
-        route(delivery, &event).await?;
-        delivery.routed.store(event.version, Ordering::Release);
+        route(replica, &event).await?;
+        replica.signals.routed.store(event.version, Ordering::Release);
     }
     Ok(())
 }
 
 /// Loads what is kept in memory only, e.g. clusters, and queues the sources. `acted_upon`: changes up to this version
 /// were handled before, so they are no news.
-async fn load_memory(delivery: &Delivery, acted_upon: u64) -> Result<(), StoreError> {
-    freeze_prunes::load(delivery).await?;
-    follow_windows::load(delivery).await?;
-    send_notifications::load(delivery).await?;
-    select_health_rules::tell(&delivery.store).await?;
-    load_clusters(delivery, acted_upon).await?;
-    delivery.clusters.set_loaded();
-    serve_receivers::load(delivery).await?;
+async fn load_memory(replica: &Replica, acted_upon: u64) -> Result<(), StoreError> {
+    freeze_prunes::load(replica).await?;
+    follow_windows::load(replica).await?;
+    send_notifications::load(replica).await?;
+    select_health_rules::tell(&replica.store).await?;
+    load_clusters(replica, acted_upon).await?;
+    replica.memory.clusters.set_loaded();
+    serve_receivers::load(replica).await?;
     // There are few, and only a reconcile of their set shows what they lack.
-    resources::each_name::<ManagedNamespace>(&delivery.store, |name| delivery.namespaces.add(name)).await?;
-    resources::each_name::<Pipeline>(&delivery.store, |name| delivery.pipelines.queue.add(name)).await?;
-    sources::each_name(&delivery.store, |name| delivery.sources.add(name)).await?;
-    let linked = linked_sources(&mut *delivery.store.tables().await?).await?;
-    linked.into_iter().for_each(|source| delivery.sources.add(source.into()));
+    resources::each_name::<ManagedNamespace>(&replica.store, |name| replica.queues.namespaces.add(name)).await?;
+    resources::each_name::<Pipeline>(&replica.store, |name| replica.memory.pipelines.queue.add(name)).await?;
+    sources::each_name(&replica.store, |name| replica.queues.sources.add(name)).await?;
+    let linked = linked_sources(&mut *replica.store.tables().await?).await?;
+    linked.into_iter().for_each(|source| replica.queues.sources.add(source.into()));
     Ok(())
 }
 
 /// Queues every service and marks every cluster.
-async fn queue_services(delivery: &Delivery) -> Result<(), StoreError> {
-    let store = &delivery.store;
-    resources::each_name::<ServiceDeployment>(store, |name| delivery.services.add(name)).await?;
+async fn queue_services(replica: &Replica) -> Result<(), StoreError> {
+    let store = &replica.store;
+    resources::each_name::<ServiceDeployment>(store, |name| replica.queues.services.add(name)).await?;
     // Also the rows of services that were deleted while no hub was running. No other rows: a service that was
     // reconciled since it was queued would be reconciled again.
     for (namespace, name) in services_gone(&mut *store.tables().await?, &ServiceDeployment::kind()).await? {
-        delivery.services.add(Name { namespace, name });
+        replica.queues.services.add(Name { namespace, name });
     }
     store.transact(|tx| Box::pin(async move { mark_all(tx).await })).await
 }
 
 /// Learns which clusters each set selects.
-async fn learn_sets(delivery: &Delivery) -> Result<(), StoreError> {
+async fn learn_sets(replica: &Replica) -> Result<(), StoreError> {
     let mut found = Vec::new();
-    resources::list_pages::<ServiceSet>(&delivery.store, None, |resource| found.push(resource)).await?;
+    resources::list_pages::<ServiceSet>(&replica.store, None, |resource| found.push(resource)).await?;
     for resource in found {
         let set: ServiceSet = resources::parse(&resource)?;
         let name = Name::new(&resource.key.namespace, &resource.key.name);
-        delivery.sets.know(&name, &resource.uid, &set.spec.cluster_selector);
+        replica.memory.sets.know(&name, &resource.uid, &set.spec.cluster_selector);
     }
     Ok(())
 }
 
 /// Fills the replica's memory, and forgets what it knows of clusters without a resource.
-async fn load_clusters(delivery: &Delivery, acted_upon: u64) -> Result<(), StoreError> {
+async fn load_clusters(replica: &Replica, acted_upon: u64) -> Result<(), StoreError> {
     let mut rows = Vec::new();
-    resources::list_pages::<Cluster>(&delivery.store, None, |resource| rows.push(resource)).await?;
+    resources::list_pages::<Cluster>(&replica.store, None, |resource| rows.push(resource)).await?;
     let (agents, all_keys, heads, heartbeats, quarantines) = {
-        let mut tables = delivery.store.tables().await?;
+        let mut tables = replica.store.tables().await?;
         let (agents, keys) = (load_agents(&mut tables).await?, load_all_agent_keys(&mut tables).await?);
         let (heads, heartbeats) = (load_desired_heads(&mut tables).await?, load_heartbeats(&mut tables).await?);
         (agents, keys, heads, heartbeats, load_quarantines(&mut tables).await?)
@@ -168,11 +168,12 @@ async fn load_clusters(delivery: &Delivery, acted_upon: u64) -> Result<(), Store
     for resource in &rows {
         states.insert(resource.uid.clone(), cluster_state(&resource.object));
         if resource.version <= acted_upon {
-            delivery.seen.note(&resource.object["metadata"]);
+            replica.memory.seen.note(&resource.object["metadata"]);
         }
     }
 
-    let mut orphans: HashSet<String> = delivery.clusters.all().iter().map(|state| state.uid.to_string()).collect();
+    let mut orphans: HashSet<String> =
+        replica.memory.clusters.all().iter().map(|state| state.uid.to_string()).collect();
     for agent in agents {
         match states.get_mut(&agent.cluster_uid) {
             Some(state) => {
@@ -197,25 +198,25 @@ async fn load_clusters(delivery: &Delivery, acted_upon: u64) -> Result<(), Store
 
     for (uid, state) in states {
         // The state in memory is never older than the rows that were read.
-        if delivery.clusters.get(&uid).is_some() {
-            delivery.clusters.change(&uid, |known| {
+        if replica.memory.clusters.get(&uid).is_some() {
+            replica.memory.clusters.change(&uid, |known| {
                 (known.poll_interval, known.labels) = (state.poll_interval, state.labels);
             });
         } else {
-            delivery.clusters.insert(state);
+            replica.memory.clusters.insert(state);
         }
-        delivery.check_cluster(&uid);
+        replica.check_cluster(&uid);
     }
 
     for row in quarantines {
-        if let Some(state) = delivery.clusters.get(&row.cluster_uid) {
+        if let Some(state) = replica.memory.clusters.get(&row.cluster_uid) {
             state.set_quarantined(true);
         }
     }
-    delivery.clusters.set_saved(&heartbeats);
+    replica.memory.clusters.set_saved(&heartbeats);
     for uid in orphans {
-        delivery.clusters.remove(&uid);
-        delivery.check_cluster(&uid);
+        replica.memory.clusters.remove(&uid);
+        replica.check_cluster(&uid);
     }
     Ok(())
 }
@@ -231,7 +232,7 @@ fn cluster_state(object: &Value) -> ClusterState {
     state
 }
 
-async fn route(delivery: &Delivery, event: &WatchEvent) -> Result<(), StoreError> {
+async fn route(replica: &Replica, event: &WatchEvent) -> Result<(), StoreError> {
     let kinds = Kinds::get();
     let kind = &event.key.kind;
     let followed = [
@@ -252,25 +253,25 @@ async fn route(delivery: &Delivery, event: &WatchEvent) -> Result<(), StoreError
 
     if *kind == kinds.agent_policy {
         // Its status, which its controller writes, is no news. Reconciling twice changes nothing.
-        if news(delivery, event) > News::Nothing {
-            delivery.agents.notify_one();
+        if news(replica, event) > News::Nothing {
+            replica.signals.agents.notify_one();
         }
         return Ok(());
     }
     if *kind == kinds.secret {
-        return route_secret(delivery, &name, &event.object).await;
+        return route_secret(replica, &name, &event.object).await;
     }
     if *kind == kinds.context || *kind == kinds.config_map {
         // The write itself has marked the services whose parameters changed.
-        delivery.dirty.notify_one();
+        replica.signals.dirty.notify_one();
         return Ok(());
     }
     if *kind == kinds.namespace {
         // The first event since the start is always news, even if the Namespace was loaded.
-        return match name.name == ADMIN_NAMESPACE && news(delivery, event) > News::Nothing {
+        return match name.name == ADMIN_NAMESPACE && news(replica, event) > News::Nothing {
             true => {
                 let is_there = event.operation != Operation::Deleted;
-                freeze_prunes::follow(delivery, is_there.then_some(&*event.object)).await
+                freeze_prunes::follow(replica, is_there.then_some(&*event.object)).await
             }
             false => Ok(()),
         };
@@ -283,57 +284,57 @@ async fn route(delivery: &Delivery, event: &WatchEvent) -> Result<(), StoreError
     if *kind == kinds.set
         && let Some(maker) = maker_name(&name.name)
     {
-        delivery.namespaces.add(Name::new(&name.namespace, maker));
+        replica.queues.namespaces.add(Name::new(&name.namespace, maker));
     }
 
     // A change of the status counts too, because stages are judged by it.
-    note_pipelines(delivery, kind, source, &name);
-    let news = news(delivery, event);
+    note_pipelines(replica, kind, source, &name);
+    let news = news(replica, event);
     if news == News::Nothing {
         Ok(())
     } else if let Some(source) = source {
-        route_source(delivery, SourceName::Resource(source, name), event, news).await
+        route_source(replica, SourceName::Resource(source, name), event, news).await
     } else if *kind == kinds.service {
         let service = name.clone();
-        delivery.services.add(name);
-        delivery.dirty.notify_one();
-        if event.operation == Operation::Deleted { refill_sets(delivery, &service).await } else { Ok(()) }
+        replica.queues.services.add(name);
+        replica.signals.dirty.notify_one();
+        if event.operation == Operation::Deleted { refill_sets(replica, &service).await } else { Ok(()) }
     } else if *kind == kinds.set {
-        delivery.sets.add(name, Scope::All);
+        replica.memory.sets.add(name, Scope::All);
         Ok(())
     } else if *kind == kinds.pipeline {
-        delivery.pipelines.queue.add(name);
+        replica.memory.pipelines.queue.add(name);
         Ok(())
     } else if *kind == kinds.cluster {
-        route_cluster(delivery, event).await
+        route_cluster(replica, event).await
     } else if *kind == kinds.managed {
-        delivery.namespaces.add(name);
+        replica.queues.namespaces.add(name);
         Ok(())
     } else if *kind == kinds.health_rule {
-        select_health_rules::follow(delivery).await
+        select_health_rules::follow(replica).await
     } else if *kind == kinds.window {
-        if news == News::Desired { follow_windows::follow(delivery).await } else { Ok(()) }
+        if news == News::Desired { follow_windows::follow(replica).await } else { Ok(()) }
     } else if *kind == kinds.receiver {
-        delivery.receiver_work.add(name);
+        replica.queues.receivers.add(name);
         Ok(())
     } else if *kind == kinds.provider {
-        route_provider(delivery, &name, event).await
+        route_provider(replica, &name, event).await
     } else if *kind == kinds.rule {
         let is_there = event.operation != Operation::Deleted;
         let spec = is_there.then(|| serde_json::from_value(event.object["spec"].clone())).transpose();
-        delivery.notifications.know_rule(&name, spec.map_err(StoreError::abort)?);
+        replica.notifications.know_rule(&name, spec.map_err(StoreError::abort)?);
         Ok(())
     } else {
-        for (namespace, name) in services_under_grants(&mut *delivery.store.tables().await?).await? {
-            delivery.services.add(Name { namespace, name });
+        for (namespace, name) in services_under_grants(&mut *replica.store.tables().await?).await? {
+            replica.queues.services.add(Name { namespace, name });
         }
-        delivery.sets.note_grants();
-        delivery.dirty.notify_one();
+        replica.memory.sets.note_grants();
+        replica.signals.dirty.notify_one();
         Ok(())
     }
 }
 
-fn note_pipelines(delivery: &Delivery, kind: &Kind, source: Option<SourceKind>, name: &Name) {
+fn note_pipelines(replica: &Replica, kind: &Kind, source: Option<SourceKind>, name: &Name) {
     let kinds = Kinds::get();
     let part = match source {
         Some(SourceKind::GitRepository) => Part::Repository,
@@ -341,40 +342,40 @@ fn note_pipelines(delivery: &Delivery, kind: &Kind, source: Option<SourceKind>, 
         _ if *kind == kinds.service => Part::Service,
         _ => return,
     };
-    delivery.pipelines.note(part, name);
+    replica.memory.pipelines.note(part, name);
 }
 
-async fn route_provider(delivery: &Delivery, name: &Name, event: &WatchEvent) -> Result<(), StoreError> {
+async fn route_provider(replica: &Replica, name: &Name, event: &WatchEvent) -> Result<(), StoreError> {
     let uid = event.object["metadata"]["uid"].as_str().unwrap_or_default();
     if event.operation == Operation::Deleted {
-        delivery.notifications.know_provider(name, None);
-        return send_notifications::forget(delivery, uid).await;
+        replica.notifications.know_provider(name, None);
+        return send_notifications::forget(replica, uid).await;
     }
     let spec = serde_json::from_value(event.object["spec"].clone()).map_err(StoreError::abort)?;
-    delivery.notifications.paces().of(uid).hurry();
-    delivery.notifications.know_provider(name, Some((uid, spec)));
+    replica.notifications.paces().of(uid).hurry();
+    replica.notifications.know_provider(name, Some((uid, spec)));
     Ok(())
 }
 
 /// Requeues sets that wait for the name of a service that is gone.
-async fn refill_sets(delivery: &Delivery, service: &Name) -> Result<(), StoreError> {
-    for (set_uid, cluster_uid) in members_waiting_for(&mut *delivery.store.tables().await?, &service.name).await? {
-        delivery.sets.refill(&set_uid, &service.namespace, cluster_uid);
+async fn refill_sets(replica: &Replica, service: &Name) -> Result<(), StoreError> {
+    for (set_uid, cluster_uid) in members_waiting_for(&mut *replica.store.tables().await?, &service.name).await? {
+        replica.memory.sets.refill(&set_uid, &service.namespace, cluster_uid);
     }
     Ok(())
 }
 
 /// How an object differs from the last one seen. Changes that controllers make themselves don't count: the status, and
 /// the finalizer once it is set.
-fn news(delivery: &Delivery, event: &WatchEvent) -> News {
+fn news(replica: &Replica, event: &WatchEvent) -> News {
     let metadata = &event.object["metadata"];
     if event.operation == Operation::Deleted {
-        delivery.seen.forget(metadata);
+        replica.memory.seen.forget(metadata);
         return News::Desired;
     }
     // Only one finalizer concerns a controller: its own. Where that is missing, the controller has to set it.
     let is_held = event.key.kind != Kinds::get().service || resources::is_held(metadata);
-    match delivery.seen.note(metadata) {
+    match replica.memory.seen.note(metadata) {
         News::Nothing if !is_held => News::Metadata,
         news => news,
     }
@@ -425,18 +426,18 @@ impl Kinds {
 
 /// Sources that name changed credentials are fetched at once. The write itself has marked the clusters whose services
 /// name the Secret.
-async fn route_secret(delivery: &Delivery, secret: &Name, object: &Value) -> Result<(), StoreError> {
-    let is_shared = delivery.shared.note(secret, object);
+async fn route_secret(replica: &Replica, secret: &Name, object: &Value) -> Result<(), StoreError> {
+    let is_shared = replica.access.credentials.note(secret, object);
     let prefix = read_prefix(object).and_then(|text| UrlPrefix::parse(text).ok());
 
-    let services = services_of_secret(&mut *delivery.store.tables().await?, &secret.namespace, &secret.name).await?;
+    let services = services_of_secret(&mut *replica.store.tables().await?, &secret.namespace, &secret.name).await?;
     for (namespace, name) in services {
-        delivery.summaries.add(Name { namespace, name });
+        replica.queues.summaries.add(Name { namespace, name });
     }
-    delivery.dirty.notify_one();
+    replica.signals.dirty.notify_one();
 
     let mut users = Vec::new();
-    sources::each(&delivery.store, Some(&secret.namespace), |kind, resource| {
+    sources::each(&replica.store, Some(&secret.namespace), |kind, resource| {
         if may_use(&resource.object["spec"], &secret.name, is_shared, prefix.as_ref()) {
             users.push((kind, resource));
         }
@@ -444,12 +445,12 @@ async fn route_secret(delivery: &Delivery, secret: &Name, object: &Value) -> Res
     .await?;
 
     for (kind, user) in users {
-        delivery.checks.hurry(&user.uid);
-        delivery.sources.add(SourceName::Resource(kind, Name::new(&user.key.namespace, &user.key.name)));
+        replica.memory.checks.hurry(&user.uid);
+        replica.queues.sources.add(SourceName::Resource(kind, Name::new(&user.key.namespace, &user.key.name)));
     }
 
-    delivery.receivers.of_secret(secret).into_iter().for_each(|name| delivery.receiver_work.add(name));
-    delivery.notifications.hurry_users_of(secret);
+    replica.receivers.of_secret(secret).into_iter().for_each(|name| replica.queues.receivers.add(name));
+    replica.notifications.hurry_users_of(secret);
     Ok(())
 }
 
@@ -467,19 +468,14 @@ fn waits_for_source(row: &Assignment) -> bool {
     decided.sourceless || is_lacking
 }
 
-async fn route_source(
-    delivery: &Delivery,
-    source: SourceName,
-    event: &WatchEvent,
-    news: News,
-) -> Result<(), StoreError> {
+async fn route_source(replica: &Replica, source: SourceName, event: &WatchEvent, news: News) -> Result<(), StoreError> {
     let namespace = &event.key.namespace;
-    delivery.receivers.forget_sources(namespace);
+    replica.receivers.forget_sources(namespace);
     let uid = event.object["metadata"]["uid"].as_str().unwrap_or_default();
     let mut affected = Vec::new();
     // A request to fetch only changes an annotation. The fetch itself requeues the services that it concerns.
     if news == News::Desired {
-        let mut tables = delivery.store.tables().await?;
+        let mut tables = replica.store.tables().await?;
         affected.extend(assignments_of_source(&mut tables, uid).await?);
         if event.operation == Operation::Created {
             let rest = assignments_of_namespace(&mut tables, namespace).await?;
@@ -487,55 +483,55 @@ async fn route_source(
         }
     }
     for row in affected {
-        delivery.services.add(Name { namespace: row.namespace, name: row.name });
+        replica.queues.services.add(Name { namespace: row.namespace, name: row.name });
     }
     if event.operation == Operation::Deleted {
-        delivery.checks.forget(uid);
-        delivery.pipelines.forget_hurry(uid);
-        delivery.collect.notify_one();
+        replica.memory.checks.forget(uid);
+        replica.memory.pipelines.forget_hurry(uid);
+        replica.signals.collect.notify_one();
     }
-    delivery.sources.add(source);
+    replica.queues.sources.add(source);
     Ok(())
 }
 
-async fn route_cluster(delivery: &Delivery, event: &WatchEvent) -> Result<(), StoreError> {
+async fn route_cluster(replica: &Replica, event: &WatchEvent) -> Result<(), StoreError> {
     let next = cluster_state(&event.object);
     let uid = next.uid.to_string();
     if event.operation == Operation::Deleted {
-        delivery.clusters.remove(&uid);
-        delivery.check_cluster(&uid);
-        return note_sets(delivery, event, &uid).await;
+        replica.memory.clusters.remove(&uid);
+        replica.check_cluster(&uid);
+        return note_sets(replica, event, &uid).await;
     }
 
     let mut affected = Vec::new();
-    if delivery.clusters.get(&uid).is_none() {
-        delivery.clusters.insert(next);
+    if replica.memory.clusters.get(&uid).is_none() {
+        replica.memory.clusters.insert(next);
         // `compute_desired` may have cleared the mark of the write before this replica knew the cluster, so mark it
         // again.
         let marked = uid.clone();
-        delivery.store.transact(move |tx| Box::pin(async move { mark_cluster(tx, &marked).await })).await?;
-        affected.extend(assignments_unplaced(&mut *delivery.store.tables().await?).await?);
+        replica.store.transact(move |tx| Box::pin(async move { mark_cluster(tx, &marked).await })).await?;
+        affected.extend(assignments_unplaced(&mut *replica.store.tables().await?).await?);
     } else {
-        delivery.clusters.change(&uid, |state| {
+        replica.memory.clusters.change(&uid, |state| {
             (state.poll_interval, state.labels) = (next.poll_interval, next.labels);
         });
     }
 
-    affected.extend(assignments_of_cluster(&mut *delivery.store.tables().await?, &uid).await?);
+    affected.extend(assignments_of_cluster(&mut *replica.store.tables().await?, &uid).await?);
     for row in affected {
-        delivery.services.add(Name { namespace: row.namespace, name: row.name });
+        replica.queues.services.add(Name { namespace: row.namespace, name: row.name });
     }
-    delivery.check_cluster(&uid);
-    delivery.dirty.notify_one();
+    replica.check_cluster(&uid);
+    replica.signals.dirty.notify_one();
     // Its labels may select another AgentPolicy.
-    delivery.agents.notify_one();
-    note_sets(delivery, event, &uid).await
+    replica.signals.agents.notify_one();
+    note_sets(replica, event, &uid).await
 }
 
 /// Call this after the replica's memory of the cluster was updated.
-async fn note_sets(delivery: &Delivery, event: &WatchEvent, uid: &str) -> Result<(), StoreError> {
-    let has = sets_of_cluster(&mut *delivery.store.tables().await?, uid).await?;
+async fn note_sets(replica: &Replica, event: &WatchEvent, uid: &str) -> Result<(), StoreError> {
+    let has = sets_of_cluster(&mut *replica.store.tables().await?, uid).await?;
     let name = Name::new(&event.key.namespace, &event.key.name);
-    delivery.sets.note_cluster(&name, uid, &labels(&event.object), &has);
+    replica.memory.sets.note_cluster(&name, uid, &labels(&event.object), &has);
     Ok(())
 }

@@ -16,7 +16,7 @@ use http::{HeaderValue, StatusCode, header};
 use jiff::Timestamp;
 use serde::de::DeserializeOwned;
 
-use crate::controllers::chain;
+use crate::errors::chain;
 
 /// Bytes of an unknown path that are repeated in the refusal.
 const MAX_SHOWN_PATH: usize = 128;

@@ -27,14 +27,14 @@ use tokio_tungstenite::{
     },
 };
 
-use super::{
-    Delivery,
-    answer::Refusal,
-    clusters::{ClusterState, MIN_SKEW},
-    connections::Live,
-    counters::Ended,
-    desired, keys,
-    token::identify,
+use super::{answer::Refusal, desired, keys, token::identify};
+use crate::{
+    memory::{
+        clusters::{ClusterState, MIN_SKEW},
+        connections::Live,
+        counters::Ended,
+    },
+    replica::Replica,
 };
 
 /// Most load balancers close a silent connection after a minute.
@@ -52,15 +52,15 @@ const READ_BUFFER: usize = 64;
 
 type Socket = WebSocketStream<TokioIo<Upgraded>>;
 
-pub async fn get_connection(State(delivery): State<Arc<Delivery>>, mut request: Request) -> Result<Response, Refusal> {
-    let (cluster, instance) = identify(&delivery, request.headers())?;
+pub async fn get_connection(State(replica): State<Arc<Replica>>, mut request: Request) -> Result<Response, Refusal> {
+    let (cluster, instance) = identify(&replica, request.headers())?;
     let accept = read_handshake(request.headers())?;
-    let live = delivery.connections.admit(&cluster, instance).ok_or_else(|| {
+    let live = replica.memory.connections.admit(&cluster, instance).ok_or_else(|| {
         Refusal::Unavailable("the hub has reached its limit of connections; polls still work".to_owned())
     })?;
     let upgrade = hyper::upgrade::on(&mut request);
-    let serving = serve(Arc::clone(&delivery), cluster, live, upgrade);
-    delivery.connections.tasks.spawn(serving);
+    let serving = serve(Arc::clone(&replica), cluster, live, upgrade);
+    replica.memory.connections.tasks.spawn(serving);
     let mut response = Response::new(Body::empty());
     *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
     let headers = response.headers_mut();
@@ -88,7 +88,7 @@ fn read_handshake(headers: &HeaderMap) -> Result<HeaderValue, Refusal> {
     HeaderValue::from_str(&derive_accept_key(key.as_bytes())).map_err(|error| Refusal::Invalid(error.to_string()))
 }
 
-async fn serve(delivery: Arc<Delivery>, cluster: Arc<ClusterState>, live: Arc<Live>, upgrade: OnUpgrade) {
+async fn serve(replica: Arc<Replica>, cluster: Arc<ClusterState>, live: Arc<Live>, upgrade: OnUpgrade) {
     let ended = match timeout(PATIENCE, upgrade).await {
         Ok(Ok(stream)) => {
             let config = WebSocketConfig::default()
@@ -98,19 +98,19 @@ async fn serve(delivery: Arc<Delivery>, cluster: Arc<ClusterState>, live: Arc<Li
                 .max_message_size(Some(MAX_CONNECTION_MESSAGE))
                 .max_frame_size(Some(MAX_CONNECTION_MESSAGE));
             let socket = WebSocketStream::from_raw_socket(TokioIo::new(stream), Role::Server, Some(config)).await;
-            delivery.counters.connected.inc();
-            let mut connection = Connection { delivery: &delivery, live: &live, socket, told: Told::default() };
+            replica.memory.counters.connected.inc();
+            let mut connection = Connection { replica: &replica, live: &live, socket, told: Told::default() };
             connection.talk(&cluster.uid).await
         }
         _ => Ended::Broken,
     };
     cluster.disconnect(&live);
-    delivery.counters.count_ended(ended);
+    replica.memory.counters.count_ended(ended);
     tracing::debug!(cluster = %cluster.name, reason = ended.as_str(), "an agent's connection has ended");
 }
 
 struct Connection<'a> {
-    delivery: &'a Delivery,
+    replica: &'a Replica,
     live: &'a Arc<Live>,
     socket: Socket,
     told: Told,
@@ -133,12 +133,12 @@ impl Connection<'_> {
         let (mut answered, mut messages) = (true, 0);
         loop {
             let cluster = self.standing(uid)?;
-            for hint in self.told.next(&cluster, self.delivery) {
+            for hint in self.told.next(&cluster, self.replica) {
                 if let Hint::Welcome { .. } = hint {
                     keep_alive = self.told.keep_alive;
                     ping_at = Instant::now() + keep_alive;
                 } else {
-                    self.delivery.counters.hints.inc();
+                    self.replica.memory.counters.hints.inc();
                 }
                 self.say(&hint).await?;
             }
@@ -149,7 +149,7 @@ impl Connection<'_> {
                     Some(Err(_)) => return Err(Ended::Broken),
                     Some(Ok(_)) => {
                         answered = true;
-                        cluster.hear(self.delivery.clock.now().as_second());
+                        cluster.hear(self.replica.clock.now().as_second());
                         messages += 1;
                         if messages > MAX_MESSAGES {
                             return Err(Ended::Noisy);
@@ -164,14 +164,14 @@ impl Connection<'_> {
                     (messages, ping_at) = (0, Instant::now() + keep_alive);
                     self.send(Message::Ping(Default::default())).await?;
                 }
-                () = self.delivery.connections.closing.cancelled() => return Err(Ended::HubStops),
+                () = self.replica.memory.connections.closing.cancelled() => return Err(Ended::HubStops),
             }
         }
     }
 
     /// Whether the agent would be answered if it polled now, and this is its only connection.
     fn standing(&self, uid: &str) -> Result<Arc<ClusterState>, Ended> {
-        let cluster = self.delivery.clusters.get(uid).ok_or(Ended::Refused)?;
+        let cluster = self.replica.memory.clusters.get(uid).ok_or(Ended::Refused)?;
         if cluster.key_print != self.live.key_print || cluster.quarantine().is_some() {
             return Err(Ended::Refused);
         }
@@ -195,7 +195,7 @@ impl Connection<'_> {
     async fn close(&mut self, ended: Ended) {
         let Some(code) = ended.code() else { return };
         if ended == Ended::HubStops {
-            let within = self.delivery.connections.return_within();
+            let within = self.replica.memory.connections.return_within();
             let hint = Hint::Return { within_seconds: within.as_secs_f64() };
             // An agent that misses this hint returns as after any other loss.
             let _ = self.say(&hint).await;
@@ -234,7 +234,7 @@ struct Told {
 
 impl Told {
     /// The hints about what has changed since.
-    fn next(&mut self, cluster: &ClusterState, delivery: &Delivery) -> impl Iterator<Item = Hint> + use<> {
+    fn next(&mut self, cluster: &ClusterState, replica: &Replica) -> impl Iterator<Item = Hint> + use<> {
         let keep_alive = KEEP_ALIVE.min(cluster.poll_interval * 3 / 2);
         // Poll often while the clock is off: the agent's next poll shows whether it was set right.
         let is_skewed = cluster.ahead().is_some_and(|ahead| ahead.abs() >= MIN_SKEW);
@@ -249,7 +249,7 @@ impl Told {
         let number = cluster.etag.as_ref().and_then(desired::number);
         let news = number.filter(|number| self.number != Some(*number));
         self.number = number.or(self.number);
-        let keys = cluster.position != delivery.identity.trusted().position
+        let keys = cluster.position != replica.identity.trusted().position
             || keys::wants_keys(cluster, Timestamp::now().as_second());
         let plan = cluster.plan();
         let asked = (keys && !self.keys) || plan > self.plan;

@@ -25,39 +25,44 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, value::RawValue};
 
-use super::{Delivery, answer, answer::Refusal, clusters::ClusterState, keys, token::authenticate};
+use super::{
+    answer::{self, Refusal},
+    keys,
+    token::authenticate,
+};
+use crate::{memory::clusters::ClusterState, replica::Replica};
 
 /// Below this size, compression costs more than it saves.
 const MIN_COMPRESSED_BYTES: usize = 1024;
 const ZSTD_LEVEL: i32 = 3;
 
 /// An unchanged state is answered from memory: no database, no JSON, no check of a public key.
-pub async fn get_desired(State(delivery): State<Arc<Delivery>>, headers: HeaderMap) -> Result<Response, Refusal> {
-    let cluster = authenticate(&delivery, &headers)?;
+pub async fn get_desired(State(replica): State<Arc<Replica>>, headers: HeaderMap) -> Result<Response, Refusal> {
+    let cluster = authenticate(&replica, &headers)?;
     let etag = cluster.etag.clone().ok_or_else(not_computed)?;
     let mut response = if headers.get(header::IF_NONE_MATCH) == Some(&etag) {
         let mut response = StatusCode::NOT_MODIFIED.into_response();
         response.headers_mut().insert(header::ETAG, etag);
         response
     } else {
-        send_desired(&delivery, &cluster, &headers).await?
+        send_desired(&replica, &cluster, &headers).await?
     };
 
     let (name, value) = answer::poll_interval(cluster.poll_interval.as_secs());
     response.headers_mut().insert(name, value);
 
-    if let Some(within) = delivery.connections.invite(&cluster)
+    if let Some(within) = replica.memory.connections.invite(&cluster)
         && let Ok(value) = HeaderValue::from_str(&format!("{:.3}", within.as_secs_f64()))
     {
         response.headers_mut().insert(HeaderName::from_static(CONNECTION_HEADER), value);
     }
     if cluster.plan() != 0 {
-        delivery.plans.note_told(&cluster.uid);
+        replica.memory.plans.note_told(&cluster.uid);
         response.headers_mut().insert(HeaderName::from_static(PLAN_HEADER), HeaderValue::from_static("1"));
     }
 
     // Only while there is a succession to follow.
-    let last = delivery.identity.trusted().position;
+    let last = replica.identity.trusted().position;
     if cluster.position != last {
         let value = HeaderValue::from(last.sequence);
         response.headers_mut().insert(HeaderName::from_static(SUCCESSION_HEADER), value);
@@ -73,15 +78,15 @@ fn not_computed() -> Refusal {
     Refusal::Unavailable("the cluster's desired state is not computed yet".to_owned())
 }
 
-async fn send_desired(delivery: &Delivery, cluster: &ClusterState, headers: &HeaderMap) -> Result<Response, Refusal> {
+async fn send_desired(replica: &Replica, cluster: &ClusterState, headers: &HeaderMap) -> Result<Response, Refusal> {
     let row = {
-        let mut connection = delivery.store.tables().await?;
+        let mut connection = replica.store.tables().await?;
         let row = tables::load_desired(&mut connection, &cluster.uid).await?;
         row.ok_or_else(not_computed)?
     };
     // A raised epoch clears the signature until the state is computed again.
     let etag = etag(&row).ok_or_else(not_computed)?;
-    let json = compose(&row, delivery.identity.installation())?;
+    let json = compose(&row, replica.identity.installation())?;
     let mut response = Response::new(Body::empty());
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response.headers_mut().insert(header::ETAG, etag);

@@ -27,12 +27,14 @@ use serde::Serialize;
 use sha2::{Digest as _, Sha256};
 
 use super::{
-    Delivery,
     answer::{Refusal, read_json},
     keys,
     token::{check_versions, key_print, verify_signature},
 };
-use crate::controllers::resources::{self, Name};
+use crate::{
+    replica::Replica,
+    resources::{self, Name},
+};
 
 /// Long enough to get to the other cluster's terminal.
 const JOIN_TOKEN_SECONDS: i64 = 3600;
@@ -71,16 +73,16 @@ fn hash(token: &str) -> [u8; 32] {
 }
 
 /// Creates a one-time token for a Cluster. The caller has authorized it, as the subresource `clusters/join`.
-pub async fn create_invitation(delivery: &Delivery, cluster: &Name) -> Result<JoinInvitation, InviteError> {
-    let found = resources::load::<Cluster>(&delivery.store, cluster).await?;
+pub async fn create_invitation(replica: &Replica, cluster: &Name) -> Result<JoinInvitation, InviteError> {
+    let found = resources::load::<Cluster>(&replica.store, cluster).await?;
     let (resource, _) = found.ok_or_else(|| InviteError::Missing(cluster.clone()))?;
     let mut secret = [0; 32];
     aws_lc_rs::rand::fill(&mut secret).map_err(|_| InviteError::Random)?;
     let token = format!("{PREFIX}{}", URL_SAFE_NO_PAD.encode(secret));
     let now = Timestamp::now().as_second();
     let row = JoinToken { hash: hash(&token), cluster_uid: resource.uid, expires: now + JOIN_TOKEN_SECONDS };
-    delivery.store.transact(move |tx| Box::pin(async move { save_join_token(tx, &row).await })).await?;
-    let (hub, ca_pin) = (delivery.url.clone(), delivery.identity.ca_pin());
+    replica.store.transact(move |tx| Box::pin(async move { save_join_token(tx, &row).await })).await?;
+    let (hub, ca_pin) = (replica.url.clone(), replica.identity.ca_pin());
     Ok(JoinInvitation {
         command: format!("farwater-agent --hub {hub} --join-token {token} --ca-pin {ca_pin}"),
         token,
@@ -98,42 +100,42 @@ struct Candidate {
 
 /// `POST /agent/v1/join`
 pub async fn post_join(
-    State(delivery): State<Arc<Delivery>>,
+    State(replica): State<Arc<Replica>>,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Json<JoinAnswer>, Refusal> {
     let request: JoinRequest = read_json(body)?;
     let now = Timestamp::now().as_second();
     let candidate = check_request(&request, now)?;
 
-    delivery.check_loaded()?;
-    until_routed(&delivery).await;
+    super::check_loaded(&replica)?;
+    until_routed(&replica).await;
 
     let print = key_print(&candidate.agent.public_key);
-    let trusted = delivery.identity.trusted();
+    let trusted = replica.identity.trusted();
     let row = AgentKeys {
         sequence: i64::try_from(trusted.position.sequence).unwrap_or(i64::MAX),
         link: trusted.position.link.map(|link| link.to_string()).unwrap_or_default(),
         ..keys::first_keys(&candidate.agent)
     };
 
-    let (cluster_uid, name) = redeem(&delivery, candidate, row.clone(), now).await?;
-    delivery.clusters.change(&cluster_uid, |state| {
+    let (cluster_uid, name) = redeem(&replica, candidate, row.clone(), now).await?;
+    replica.memory.clusters.change(&cluster_uid, |state| {
         state.key_print = Some(print);
         state.keys_request = None;
         keys::remember(state, &row);
         state.set_quarantined(false);
     });
 
-    delivery.wake_after_join(&cluster_uid).await?;
+    replica.wake_after_join(&cluster_uid).await?;
     tracing::info!(cluster = %name, cluster_id = %request.cluster_id, "an agent joined");
 
     Ok(Json(JoinAnswer {
         cluster: ClusterIdentity { uid: cluster_uid, namespace: name.namespace, name: name.name },
-        installation: delivery.identity.installation().to_owned(),
+        installation: replica.identity.installation().to_owned(),
         signing_keys: vec![trusted.signing_key.clone()],
         authorities: trusted.authorities.clone(),
         position: trusted.position,
-        ca: delivery.identity.ca_pem().to_owned(),
+        ca: replica.identity.ca_pem().to_owned(),
         hub_time: now,
     }))
 }
@@ -171,16 +173,16 @@ fn check_request(request: &JoinRequest, now: i64) -> Result<Candidate, Refusal> 
 }
 
 /// Waits until every Cluster that was created is known, but not longer than an agent may wait.
-async fn until_routed(delivery: &Delivery) {
-    let (position, begun) = (delivery.store.position(), Instant::now());
-    while delivery.routed.load(Ordering::Acquire) < position && begun.elapsed() < ROUTED_WITHIN {
+async fn until_routed(replica: &Replica) {
+    let (position, begun) = (replica.store.position(), Instant::now());
+    while replica.signals.routed.load(Ordering::Acquire) < position && begun.elapsed() < ROUTED_WITHIN {
         tokio::time::sleep(ROUTED_SOON).await;
     }
 }
 
 /// Uses up the token and saves the identity, in one transaction. A refusal leaves the token usable.
 async fn redeem(
-    delivery: &Arc<Delivery>,
+    replica: &Arc<Replica>,
     candidate: Candidate,
     mut keys: AgentKeys,
     now: i64,
@@ -193,8 +195,8 @@ async fn redeem(
     }
 
     let Candidate { hash, mut agent } = candidate;
-    let known = Arc::clone(delivery);
-    let outcome = delivery.store.transact(move |tx| {
+    let known = Arc::clone(replica);
+    let outcome = replica.store.transact(move |tx| {
         Box::pin(async move {
             // Check this first, because a refusal must leave the token usable.
             let elsewhere = load_agent_of(tx, &agent.cluster_id).await?;
@@ -203,7 +205,7 @@ async fn redeem(
                 Ok(uid) => uid,
             };
             // The Cluster was created or deleted a moment ago. Roll back, so that the token works once that is known.
-            if known.clusters.get(&cluster_uid).is_none() {
+            if known.memory.clusters.get(&cluster_uid).is_none() {
                 return Err(StoreError::abort(Unsettled));
             }
             if let Some(other) = elsewhere.filter(|other| other.cluster_uid != cluster_uid) {
@@ -235,12 +237,15 @@ async fn redeem(
         Outcome::Refused(RedeemError::Expired) => Err(Refusal::JoinTokenExpired),
         Outcome::Unsettled => Err(Refusal::Unavailable("the Cluster was made or deleted this moment".to_owned())),
         Outcome::Elsewhere(uid) => {
-            let state =
-                delivery.clusters.get(&uid).ok_or(Refusal::Unavailable("the other Cluster is being deleted".into()))?;
+            let state = replica
+                .memory
+                .clusters
+                .get(&uid)
+                .ok_or(Refusal::Unavailable("the other Cluster is being deleted".into()))?;
             Err(Refusal::JoinedElsewhere { namespace: state.namespace.to_string(), name: state.name.to_string() })
         }
         Outcome::Joined(uid) => {
-            let state = delivery.clusters.get(&uid).ok_or(Refusal::JoinTokenUnknown)?;
+            let state = replica.memory.clusters.get(&uid).ok_or(Refusal::JoinTokenUnknown)?;
             Ok((uid, Name::new(&state.namespace, &state.name)))
         }
     }

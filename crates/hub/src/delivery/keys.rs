@@ -24,12 +24,11 @@ use http::HeaderMap;
 use jiff::Timestamp;
 
 use super::{
-    Delivery,
     answer::{Refusal, read_json},
-    clusters::ClusterState,
     join::KEY_BYTES,
     token::{authenticate, verify_signature},
 };
+use crate::{memory::clusters::ClusterState, replica::Replica};
 
 /// Age of an agent's keys at which the hub asks for new ones, in seconds.
 const RENEW_SECONDS: i64 = 90 * 24 * 3600;
@@ -62,20 +61,20 @@ pub fn wants_keys(state: &ClusterState, now: i64) -> bool {
 
 /// `GET /agent/v1/successions/<sequence>`
 pub async fn get_successions(
-    State(delivery): State<Arc<Delivery>>,
+    State(replica): State<Arc<Replica>>,
     Path(sequence): Path<String>,
     headers: HeaderMap,
 ) -> Result<Json<Successions>, Refusal> {
-    let cluster = authenticate(&delivery, &headers)?;
+    let cluster = authenticate(&replica, &headers)?;
     let sequence = sequence.parse().map_err(|_| Refusal::Invalid("a succession has a number".to_owned()))?;
-    let successions = delivery.identity.successions_after(sequence);
+    let successions = replica.identity.successions_after(sequence);
     let successions = successions.ok_or_else(|| Refusal::KeysRevoked { name: cluster.name.to_string() })?.to_vec();
     Ok(Json(Successions { successions }))
 }
 
 /// `POST /agent/v1/keys`
 pub async fn post_keys(
-    State(delivery): State<Arc<Delivery>>,
+    State(replica): State<Arc<Replica>>,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Json<KeysAnswer>, Refusal> {
     let KeysRequest { cluster_uid, handovers } = read_json(body)?;
@@ -83,9 +82,9 @@ pub async fn post_keys(
         return Err(Refusal::Invalid(format!("more than {MAX_HANDOVERS} handovers")));
     }
 
-    delivery.check_loaded()?;
+    super::check_loaded(&replica)?;
     let (agent, row) = {
-        let mut tables = delivery.store.tables().await?;
+        let mut tables = replica.store.tables().await?;
         let agent = load_agent(&mut tables, &cluster_uid).await?.ok_or(Refusal::IdentityUnknown)?;
         (agent, load_agent_keys(&mut tables, &cluster_uid).await?)
     };
@@ -97,7 +96,7 @@ pub async fn post_keys(
         return Ok(Json(KeysAnswer { hub_time: now }));
     }
 
-    let identity = (delivery.identity.installation(), &*cluster_uid);
+    let identity = (replica.identity.installation(), &*cluster_uid);
     let verifies = |key: &str, message: &[u8], signature: &str| {
         BASE64.decode(key).is_ok_and(|key| verify_signature(&key, message, signature).is_some())
     };
@@ -107,7 +106,7 @@ pub async fn post_keys(
     let mut row = row.unwrap_or_else(|| first_keys(&agent));
     if (&row.next_key, &row.next_sealing_key) != (&next.0, &next.1) {
         (row.next_key, row.next_sealing_key) = next;
-        register(&delivery, agent, row).await?;
+        register(&replica, agent, row).await?;
         tracing::info!(cluster = cluster_uid, "an agent has registered new keys");
     }
 
@@ -123,8 +122,8 @@ fn read_keys(handover: &Handover) -> Result<(Vec<u8>, Vec<u8>), Refusal> {
 }
 
 /// Registers new keys, only while the key that signed is still the agent's.
-async fn register(delivery: &Delivery, agent: Agent, row: AgentKeys) -> Result<(), Refusal> {
-    let saved: Result<bool, StoreError> = delivery
+async fn register(replica: &Replica, agent: Agent, row: AgentKeys) -> Result<(), Refusal> {
+    let saved: Result<bool, StoreError> = replica
         .store
         .transact(move |tx| {
             Box::pin(async move {

@@ -1,584 +1,37 @@
-//! A service's parameters: their values, and `GET /agent/v1/parameters/<service uid>/<mac>`, which seals them to the
-//! agent that requests them.
-//!
-//! They are resolved when something changes that the service uses, as its row says, and not when its cluster is
-//! computed for another reason. Rows contain a MAC and names; values are read from the store when they are resolved and
-//! when they are sent.
-//!
-//! The newest document of a set's member waits for the rollout, with its content and its spec. Until then the earlier
-//! document counts. So that an earlier one can be sent, the documents of members are stored, sealed, unless the spec
-//! alone has all their parameters. No other values are stored.
+//! `GET /agent/v1/parameters/<service uid>/<mac>`: the parameters of a service, sealed to the agent that requests them.
 
-use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
-    fmt,
-    sync::Arc,
-};
+use std::sync::Arc;
 
 use axum::{
     Json,
     extract::{Path, State},
 };
-use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use farwater_api::{
-    Digest, ServiceContext, ServiceContextSpec, ServiceDeployment, ServiceDeploymentSpec, canonical_json,
-    parameters::{MAX_SOURCE_BYTES, Parameters},
+    Digest, ServiceDeployment,
     protocol::{Action, Entry, SealedSecrets},
 };
-use farwater_fleet::{
-    conditions::cut,
-    parameters::{
-        CLUSTERS, ClusterInput, Handed, Inputs, Objects, Problem, Resolution, SecretName, Texts, Unknown, describe,
-        has_parameters, is_handed, resolve, wanted, wanted_through,
-    },
-};
-use farwater_store::{
-    Key, StoreError, Tx,
-    delivery::{
-        InputVersion, ParameterKey, ParameterRow, Resolved, load_agent, load_desired, load_document, load_parameters,
-        mark_parameters, save_document, versions_of,
-    },
-};
+use farwater_store::delivery::{load_agent, load_desired, load_document, mark_parameters};
 use http::HeaderMap;
-use serde_json::{Value, json};
-use zeroize::Zeroizing;
 
-use super::{Delivery, answer::Refusal, desired, secrets::seal, token::authenticate};
 use crate::{
-    controllers::{
-        held_specs,
-        resources::{self, Name, Stored as _},
-        services::{ClusterFacts, ServiceFacts},
+    delivery::{answer::Refusal, desired, secrets::seal, token::authenticate},
+    replica::Replica,
+    resources::{self, Name},
+    services::{
+        ClusterFacts, held_specs,
+        parameters::{InputCache, encode, load, mac},
     },
-    identity::Identity,
-    secret_backends::{self, SecretContent},
 };
-
-const MAC_PURPOSE: &str = "service-parameters";
-/// Identifies the key that the MACs of rows were made with.
-const KEY_PURPOSE: &str = "service-parameters-key";
-/// Raised when the same objects result in another document.
-const FORMAT: u32 = 1;
-/// Maximum bytes of a problem, which goes into a condition and an entry.
-const MAX_PROBLEM: usize = 768;
-/// Maximum number of objects that are cached while many services are resolved, and their bytes; most are used by many
-/// services.
-const MAX_CACHED: usize = 256;
-const MAX_CACHED_BYTES: usize = 32 << 20;
-
-/// The parameters in a service's entry.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Given {
-    /// MAC of the document, or its problem.
-    pub mac: Result<Option<Digest>, String>,
-    /// How often they have changed.
-    pub turn: u64,
-    /// The problem of newer parameters while earlier ones count; None: there is none.
-    newer_problem: Option<String>,
-}
-
-impl Default for Given {
-    fn default() -> Self {
-        Self { mac: Ok(None), turn: 0, newer_problem: None }
-    }
-}
-
-impl Given {
-    pub fn problem(&self) -> Option<&str> {
-        self.mac.as_ref().err().or(self.newer_problem.as_ref()).map(String::as_str)
-    }
-}
-
-/// The values of a document. They are never printed.
-#[derive(Clone)]
-struct Values(Zeroizing<Vec<u8>>);
-
-impl fmt::Debug for Values {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "({} bytes)", self.0.len())
-    }
-}
-
-/// Resolved parameters of a service, to save with the state that names them.
-#[derive(Clone, Debug)]
-pub struct Fresh {
-    pub service: Name,
-    pub resolved: Resolved,
-    /// Versions of the objects that were read. If one has changed at the save, they are resolved once more.
-    pub inputs: Vec<InputVersion>,
-    /// They differ from before.
-    pub is_news: bool,
-    /// It is a set's member and its parameters don't come from the spec alone, so its rollout decides about them.
-    pub is_of_rollout: bool,
-    /// Values to store.
-    kept: Option<Values>,
-}
-
-impl Fresh {
-    /// The document to store with its row; None: none is stored.
-    pub fn document(&self) -> Option<Document> {
-        let (ParameterRow { service_uid, mac, .. }, values) = (&self.resolved.row, self.kept.clone()?);
-        Some(Document { service_uid: service_uid.clone(), mac: mac.clone(), values })
-    }
-}
-
-/// A document of parameters to store.
-#[derive(Debug)]
-pub struct Document {
-    service_uid: String,
-    mac: String,
-    values: Values,
-}
-
-impl Document {
-    /// Saves the document if the row that belongs to it was written.
-    pub async fn save(self, tx: &mut Tx) -> Result<(), StoreError> {
-        let Self { service_uid, mac, values } = self;
-        match load_parameters(tx, &service_uid).await? {
-            Some(row) if row.mac == mac => save_document(tx, &service_uid, &mac, &values.0).await,
-            _ => Ok(()),
-        }
-    }
-}
-
-/// Objects that were read for services that are resolved together.
-#[derive(Default)]
-pub struct InputCache {
-    contexts: HashMap<Name, Read<Option<Arc<ServiceContextSpec>>>>,
-    config_maps: HashMap<Name, Read<Option<Arc<Texts>>>>,
-    /// By namespace.
-    secrets: HashMap<(String, SecretName), Read<SecretTexts>>,
-    /// Bytes of all objects together.
-    bytes: usize,
-}
-
-impl InputCache {
-    fn bound(&mut self) {
-        let count = self.contexts.len() + self.config_maps.len() + self.secrets.len();
-        if count > MAX_CACHED || self.bytes > MAX_CACHED_BYTES {
-            *self = Self::default();
-        }
-    }
-}
-
-type SecretTexts = Result<Option<Arc<Texts>>, Unknown>;
-
-/// An object as it was read.
-#[derive(Clone, Default)]
-struct Read<T> {
-    /// Version of the object; None: it does not exist.
-    version: Option<u64>,
-    content: T,
-    bytes: usize,
-}
-
-/// Returns what a service's entry says about its parameters. The newest are the row's, or are resolved if something has
-/// changed since.
-pub async fn give(
-    delivery: &Delivery,
-    facts: &ServiceFacts,
-    cluster: &ClusterFacts,
-    row: Option<&ParameterRow>,
-    cache: &mut InputCache,
-) -> Result<(Given, Option<Fresh>), StoreError> {
-    if facts.deleting() || (row.is_none() && !may_have(facts)) {
-        return Ok((Given::default(), None));
-    }
-    let fresh = resolve_newest(delivery, facts, cluster, row, cache).await?;
-    let newest = fresh.as_ref().map(|fresh| &fresh.resolved.row).or(row);
-    let given = match newest {
-        Some(newest) => count(delivery, facts, cluster, newest).await?,
-        None => Given::default(),
-    };
-    Ok((given, fresh))
-}
-
-/// Whether a service has parameters, in its own spec or in the one that counts.
-fn may_have(facts: &ServiceFacts) -> bool {
-    has_parameters(newest_spec(facts)) || has_parameters(&facts.service.spec)
-}
-
-/// The spec of the newest parameters: a member's own, even if a held one counts.
-fn newest_spec(facts: &ServiceFacts) -> &ServiceDeploymentSpec {
-    facts.member.as_ref().and_then(|member| member.own.as_deref()).unwrap_or(&facts.service.spec)
-}
-
-/// Resolves the newest parameters; None: the row has them.
-async fn resolve_newest(
-    delivery: &Delivery,
-    facts: &ServiceFacts,
-    cluster: &ClusterFacts,
-    row: Option<&ParameterRow>,
-    cache: &mut InputCache,
-) -> Result<Option<Fresh>, StoreError> {
-    let spec = newest_spec(facts);
-    let stamp = stamp(&delivery.identity, spec, &cluster.uid);
-    if row.is_some_and(|row| is_newest(row, &stamp)) {
-        return Ok(None);
-    }
-
-    let is_of_set = facts.member.is_some();
-    let is_of_rollout = is_of_set && is_handed(spec);
-    let (mut keys, mut inputs, mut kept) = (BTreeSet::new(), Vec::new(), None);
-    let (mut mac, mut problem) = (String::new(), String::new());
-
-    if has_parameters(spec) {
-        delivery.counters.parameters_resolved.inc();
-        let (resolution, read) = load(delivery, &facts.uid, &facts.name, spec, cluster, cache).await?;
-        match resolution.problems.as_slice() {
-            [] => {
-                let json = encode(&resolution.parameters);
-                mac = self::mac(&delivery.identity, &facts.uid, &json).to_string();
-                kept = is_of_rollout.then_some(Values(json));
-            }
-            problems => problem = describe_problems(problems),
-        }
-        keys.extend(resolution.handed.into_iter().map(|Handed { kind, namespace, name, key }| ParameterKey {
-            kind,
-            namespace,
-            name,
-            key,
-        }));
-        inputs = read;
-    }
-
-    let known = row.cloned().unwrap_or_default();
-    let changed = known.mac != mac;
-    let is_news = row.is_none() || changed || known.problem != problem;
-    // The entry of a member changes when its change is released, and not before.
-    let turn = known.turn + i64::from(row.is_some() && changed && !is_of_set);
-
-    let row = ParameterRow { service_uid: facts.uid.clone(), stamp, mac, problem, turn, marks: known.marks };
-    let (service, resolved) = (facts.name.clone(), Resolved { row, keys });
-    Ok(Some(Fresh { service, resolved, inputs, is_news, is_of_rollout, kept }))
-}
-
-fn describe_problems(problems: &[Problem]) -> String {
-    cut(&describe(problems).replace('\0', " "), MAX_PROBLEM)
-}
-
-/// The parameters that count for a service's entry, given its newest ones.
-async fn count(
-    delivery: &Delivery,
-    facts: &ServiceFacts,
-    cluster: &ClusterFacts,
-    newest: &ParameterRow,
-) -> Result<Given, StoreError> {
-    let newest = given(newest)?;
-    let Some(member) = &facts.member else { return Ok(newest) };
-    let spec = &facts.service.spec;
-    let mac = match member.counts {
-        Some(counts) if is_handed(spec) => Ok(Some(counts)),
-        None if is_handed(spec) => return Ok(newest),
-        _ if member.own.is_none() => return Ok(newest),
-        // The held spec still counts, and has all its parameters itself.
-        _ if !has_parameters(spec) => Ok(None),
-        _ => {
-            let (uid, mut cache) = (&facts.uid, InputCache::default());
-            let (resolution, _) = load(delivery, uid, &facts.name, spec, cluster, &mut cache).await?;
-            match resolution.problems.as_slice() {
-                [] => Ok(Some(mac(&delivery.identity, uid, &encode(&resolution.parameters)))),
-                problems => Err(describe_problems(problems)),
-            }
-        }
-    };
-    Ok(Given { mac, turn: newest.turn, newer_problem: newest.mac.err() })
-}
-
-/// The parameters in a service's published entry, even if an input has changed since. None: they were never resolved.
-pub async fn published(
-    delivery: &Delivery,
-    facts: &ServiceFacts,
-    cluster: &ClusterFacts,
-    row: Option<&ParameterRow>,
-) -> Result<Option<Given>, StoreError> {
-    match row {
-        _ if facts.deleting() => Ok(Some(Given::default())),
-        Some(row) => count(delivery, facts, cluster, row).await.map(Some),
-        None => Ok((!may_have(facts)).then(Given::default)),
-    }
-}
-
-/// The newest parameters of a set's member, unless they come from its spec alone.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Newest {
-    /// They come from its spec alone.
-    Own,
-    /// They are resolved when its cluster is computed next.
-    Unresolved,
-    /// Its row contains their problem.
-    Wrong,
-    Is(Digest),
-}
-
-impl Newest {
-    /// `spec`: the service's own spec.
-    pub fn of(
-        identity: &Identity,
-        spec: &ServiceDeploymentSpec,
-        cluster_uid: &str,
-        row: Option<&ParameterRow>,
-    ) -> Result<Self, StoreError> {
-        if !is_handed(spec) {
-            return Ok(Self::Own);
-        }
-        let stamp = stamp(identity, spec, cluster_uid);
-        let Some(row) = row.filter(|row| is_newest(row, &stamp)) else { return Ok(Self::Unresolved) };
-        Ok(given(row)?.mac.ok().flatten().map_or(Self::Wrong, Self::Is))
-    }
-
-    pub fn mac(self) -> Option<Digest> {
-        if let Self::Is(mac) = self { Some(mac) } else { None }
-    }
-}
-
-fn is_newest(row: &ParameterRow, stamp: &str) -> bool {
-    row.stamp == stamp && row.marks == 0
-}
-
-fn given(row: &ParameterRow) -> Result<Given, StoreError> {
-    let damaged =
-        |problem: String| StoreError::Row { what: format!("parameters of service {}", row.service_uid), problem };
-    let mac = match (row.mac.as_str(), row.problem.as_str()) {
-        ("", "") => Ok(None),
-        ("", problem) => Err(problem.to_owned()),
-        (mac, _) => Ok(Some(mac.parse().map_err(|error| damaged(format!("{error}")))?)),
-    };
-    Ok(Given { mac, turn: row.turn.unsigned_abs(), newer_problem: None })
-}
-
-/// Identifies what a row was made for: the spec's parameters, the cluster, the format and the key. It uses the spec's
-/// content, because which spec counts changes without a write of the service.
-fn stamp(identity: &Identity, spec: &ServiceDeploymentSpec, cluster_uid: &str) -> String {
-    let stated = Digest::of_json(&json!([spec.configuration, spec.parameters, spec.target_namespace]));
-    let [stated, key] = [&stated.as_bytes()[..], &identity.mac(KEY_PURPOSE, b"")].map(|bytes| hex::encode(&bytes[..8]));
-    format!("{FORMAT} {stated} {cluster_uid} {key}")
-}
-
-/// Versions that all objects used by these specs have now.
-pub async fn load_versions(
-    delivery: &Delivery,
-    namespace: &str,
-    specs: &[ServiceDeploymentSpec],
-) -> Result<Vec<InputVersion>, StoreError> {
-    let mut keys = BTreeSet::new();
-    for spec in specs.iter().filter(|spec| is_handed(spec)) {
-        let wanted = wanted(spec);
-        let mut contexts = BTreeMap::new();
-        for name in wanted.contexts {
-            let key = Name::new(namespace, &name);
-            let found = resources::load::<ServiceContext>(&delivery.store, &key).await?;
-            keys.insert(ServiceContext::key(&key));
-            contexts.insert(name, found.map(|(_, context)| Arc::new(context.spec)));
-        }
-        let of_map = |name| Key { kind: resources::config_maps(), namespace: namespace.to_owned(), name };
-        keys.extend(wanted.config_maps.into_iter().map(of_map));
-        let secrets = wanted.secrets.into_iter().chain(wanted_through(spec, &contexts));
-        keys.extend(secrets.map(|secret| secret_backends::key(namespace, &secret)));
-    }
-    if keys.is_empty() {
-        return Ok(Vec::new());
-    }
-    let keys: Vec<Key> = keys.into_iter().collect();
-    let mut versions = versions_of(&mut *delivery.store.tables().await?, &keys).await?;
-    for input in &mut versions {
-        input.version = delivery.secret_backends.version(&input.key).or(input.version);
-    }
-    Ok(versions)
-}
-
-/// Includes the service, so that equal values of two services don't have equal MACs in their entries.
-fn mac(identity: &Identity, service_uid: &str, json: &[u8]) -> Digest {
-    let message = Zeroizing::new([service_uid.as_bytes(), b"\n", json].concat());
-    Digest::from_bytes(identity.mac(MAC_PURPOSE, &message))
-}
-
-/// Equal for equal content.
-fn encode(parameters: &Parameters) -> Zeroizing<Vec<u8>> {
-    let value = serde_json::to_value(parameters).unwrap_or_default();
-    Zeroizing::new(canonical_json(&value))
-}
-
-/// Resolves a service's parameters as they are now. Returns also the versions of the objects that were read.
-pub async fn load(
-    delivery: &Delivery,
-    uid: &str,
-    name: &Name,
-    spec: &ServiceDeploymentSpec,
-    cluster: &ClusterFacts,
-    cache: &mut InputCache,
-) -> Result<(Resolution, Vec<InputVersion>), StoreError> {
-    cache.bound();
-    let mut reading = Reading {
-        delivery,
-        namespace: &name.namespace,
-        cache,
-        inputs: BTreeMap::new(),
-        objects: Objects::default(),
-        bytes: 0,
-    };
-
-    reading.read(spec).await?;
-    let Reading { mut inputs, objects, bytes, .. } = reading;
-    let mut resolution = resolve(Inputs {
-        uid,
-        namespace: &name.namespace,
-        name: &name.name,
-        spec,
-        cluster: ClusterInput {
-            uid: &cluster.uid,
-            namespace: &cluster.name.namespace,
-            name: &cluster.name.name,
-            labels: &cluster.labels,
-            annotations: &cluster.annotations,
-            metadata: &cluster.metadata,
-            version: cluster.kubernetes_version.as_deref(),
-        },
-        objects: &objects,
-    });
-
-    if bytes > MAX_SOURCE_BYTES {
-        resolution = resolution.into_too_much();
-    }
-    if resolution.handed.iter().any(|handed| handed.kind == CLUSTERS) {
-        inputs.insert(farwater_api::Cluster::key(&cluster.name), Some(cluster.version));
-    }
-
-    let inputs = inputs.into_iter().map(|(key, version)| InputVersion { key, version }).collect();
-    Ok((resolution, inputs))
-}
-
-/// Reads the objects that a service names, up to a limit of bytes.
-struct Reading<'a> {
-    delivery: &'a Delivery,
-    namespace: &'a str,
-    cache: &'a mut InputCache,
-    inputs: BTreeMap<Key, Option<u64>>,
-    objects: Objects,
-    bytes: usize,
-}
-
-impl Reading<'_> {
-    async fn read(&mut self, spec: &ServiceDeploymentSpec) -> Result<(), StoreError> {
-        let wanted = wanted(spec);
-        for name in wanted.contexts {
-            self.read_context(name).await?;
-        }
-        let through = wanted_through(spec, &self.objects.contexts);
-        for name in wanted.config_maps {
-            self.read_config_map(name).await?;
-        }
-        let secrets: BTreeSet<SecretName> = wanted.secrets.into_iter().chain(through).collect();
-        for secret in secrets {
-            self.read_secret(secret).await?;
-        }
-        Ok(())
-    }
-
-    fn is_too_much(&self) -> bool {
-        self.bytes > MAX_SOURCE_BYTES
-    }
-
-    fn note(&mut self, key: Key, version: Option<u64>, bytes: usize) {
-        self.inputs.insert(key, version);
-        self.bytes += bytes;
-    }
-
-    /// Contexts are small, so all are read; then all Secrets that they name are known.
-    async fn read_context(&mut self, name: String) -> Result<(), StoreError> {
-        let key = Name::new(self.namespace, &name);
-        if !self.cache.contexts.contains_key(&key) {
-            let found = resources::load::<ServiceContext>(&self.delivery.store, &key).await?;
-            let read = found.map(|(resource, context)| Read {
-                version: Some(resource.version),
-                bytes: serde_json::to_vec(&context.spec.configuration).map_or(0, |json| json.len()),
-                content: Some(Arc::new(context.spec)),
-            });
-            let read = read.unwrap_or_default();
-            self.cache.bytes += read.bytes;
-            self.cache.contexts.insert(key.clone(), read);
-        }
-        let Read { version, content, bytes } = self.cache.contexts.get(&key).cloned().unwrap_or_default();
-        self.note(ServiceContext::key(&key), version, bytes);
-        self.objects.contexts.insert(name, content);
-        Ok(())
-    }
-
-    async fn read_config_map(&mut self, name: String) -> Result<(), StoreError> {
-        if self.is_too_much() {
-            return Ok(());
-        }
-        let key = Name::new(self.namespace, &name);
-        let stored = Key { kind: resources::config_maps(), namespace: key.namespace.clone(), name: name.clone() };
-        if !self.cache.config_maps.contains_key(&key) {
-            let found = self.delivery.store.get(&stored).await?;
-            let read = found.map(|resource| {
-                let texts = texts_of_config_map(&resource.object);
-                Read { version: Some(resource.version), bytes: texts.bytes(), content: Some(Arc::new(texts)) }
-            });
-            let read = read.unwrap_or_default();
-            self.cache.bytes += read.bytes;
-            self.cache.config_maps.insert(key.clone(), read);
-        }
-        let Read { version, content, bytes } = self.cache.config_maps.get(&key).cloned().unwrap_or_default();
-        self.note(stored, version, bytes);
-        self.objects.config_maps.insert(name, content);
-        Ok(())
-    }
-
-    async fn read_secret(&mut self, secret: SecretName) -> Result<(), StoreError> {
-        if self.is_too_much() {
-            return Ok(());
-        }
-        let place = (self.namespace.to_owned(), secret);
-        let Read { version, content, bytes } = match self.cache.secrets.get(&place) {
-            Some(known) => known.clone(),
-            None => {
-                let read = read_secret(self.delivery, self.namespace, &place.1).await?;
-                self.cache.bytes += read.bytes;
-                self.cache.secrets.entry(place.clone()).or_insert(read).clone()
-            }
-        };
-        self.note(secret_backends::key(self.namespace, &place.1), version, bytes);
-        self.objects.secrets.insert(place.1, content);
-        Ok(())
-    }
-}
-
-async fn read_secret(
-    delivery: &Delivery,
-    namespace: &str,
-    secret: &SecretName,
-) -> Result<Read<SecretTexts>, StoreError> {
-    let SecretContent { values, version } = delivery.secret_backends.read(namespace, secret).await?;
-    let values = match values {
-        Ok(Some(values)) => values,
-        Ok(None) => return Ok(Read { version, content: Ok(None), bytes: 0 }),
-        Err(why) => return Ok(Read { version, content: Err(why), bytes: 0 }),
-    };
-    let text = |bytes: &[u8]| std::str::from_utf8(bytes).ok().map(str::to_owned);
-    let texts = Texts(values.iter().map(|(key, value)| (key.clone(), text(value))).collect());
-    // Bytes that are not text were read too.
-    let bytes = values.values().map(|value| value.len()).sum::<usize>().max(texts.bytes());
-    Ok(Read { version, content: Ok(Some(Arc::new(texts))), bytes })
-}
-
-fn texts_of_config_map(object: &Value) -> Texts {
-    let map = |field: &str| object[field].as_object().into_iter().flatten();
-    let texts = map("data").map(|(key, value)| (key.clone(), value.as_str().map(str::to_owned)));
-    let text = |value: &Value| String::from_utf8(BASE64.decode(value.as_str()?).ok()?).ok();
-    Texts(texts.chain(map("binaryData").map(|(key, value)| (key.clone(), text(value)))).collect())
-}
 
 pub async fn get_parameters(
-    State(delivery): State<Arc<Delivery>>,
+    State(replica): State<Arc<Replica>>,
     Path((service, mac)): Path<(String, String)>,
     headers: HeaderMap,
 ) -> Result<Json<SealedSecrets>, Refusal> {
-    let cluster = authenticate(&delivery, &headers)?;
+    let cluster = authenticate(&replica, &headers)?;
     let wanted: Digest = mac.parse().map_err(|error| Refusal::Invalid(format!("{error}")))?;
     let (row, agent) = {
-        let mut tables = delivery.store.tables().await?;
+        let mut tables = replica.store.tables().await?;
         (load_desired(&mut tables, &cluster.uid).await?, load_agent(&mut tables, &cluster.uid).await?)
     };
 
@@ -586,31 +39,31 @@ pub async fn get_parameters(
     let (row, agent) = (row.ok_or_else(not_desired)?, agent.ok_or(Refusal::IdentityUnknown)?);
     let entries = desired::read_content(&row)?.entries;
     let entry = entries.into_iter().find(|entry| names(entry, &service, &wanted));
-    let planned = || delivery.plans.entry_with_parameters(&cluster.uid, &service, &wanted);
+    let planned = || replica.memory.plans.entry_with_parameters(&cluster.uid, &service, &wanted);
     let entry = entry.or_else(planned).ok_or_else(not_desired)?;
 
-    let info = SealedSecrets::info_of_parameters(delivery.identity.installation(), &cluster.uid, &service, &wanted);
-    if let Some(json) = load_document(&delivery.store, &service, &wanted.to_string()).await? {
+    let info = SealedSecrets::info_of_parameters(replica.identity.installation(), &cluster.uid, &service, &wanted);
+    if let Some(json) = load_document(&replica.store, &service, &wanted.to_string()).await? {
         return Ok(Json(seal(&agent, &info, &json)?));
     }
 
     let name = Name::new(&entry.service.namespace, &entry.service.name);
-    let found = resources::load::<ServiceDeployment>(&delivery.store, &name).await?;
+    let found = resources::load::<ServiceDeployment>(&replica.store, &name).await?;
     let (_, resource) = found.filter(|(resource, _)| resource.uid == service).ok_or_else(not_desired)?;
-    let resource = held_specs::load_effective(&delivery, &service, resource).await?;
+    let resource = held_specs::load_effective(&replica, &service, resource).await?;
     let place = Name::new(&cluster.namespace, &cluster.name);
-    let facts = ClusterFacts::load(&delivery, &place).await?.filter(|facts| *facts.uid == *cluster.uid);
+    let facts = ClusterFacts::load(&replica, &place).await?.filter(|facts| *facts.uid == *cluster.uid);
     let facts = facts.ok_or_else(not_desired)?;
 
     let mut cache = InputCache::default();
-    let (resolution, _) = load(&delivery, &service, &name, &resource.spec, &facts, &mut cache).await?;
+    let (resolution, _) = load(&replica, &service, &name, &resource.spec, &facts, &mut cache).await?;
     let json = encode(&resolution.parameters);
-    if !resolution.problems.is_empty() || self::mac(&delivery.identity, &service, &json) != wanted {
+    if !resolution.problems.is_empty() || self::mac(&replica.identity, &service, &json) != wanted {
         // An object was edited since, and a new state is about to be published. Mark the service again in case it is
         // not.
         let (uid, place) = (service.clone(), cluster.uid.to_string());
-        delivery.store.transact(move |tx| Box::pin(async move { mark_parameters(tx, &uid, &place).await })).await?;
-        delivery.dirty.notify_one();
+        replica.store.transact(move |tx| Box::pin(async move { mark_parameters(tx, &uid, &place).await })).await?;
+        replica.signals.dirty.notify_one();
         return Err(not_desired());
     }
 

@@ -32,15 +32,15 @@ use http::HeaderMap;
 use jiff::Timestamp;
 
 use super::{
-    Delivery,
     answer::{Refusal, read_json},
-    clusters::ClusterState,
     token::{authenticate, check_versions, note_clock, verify_signature},
 };
-use crate::controllers::{
-    resources::Name,
+use crate::{
+    memory::clusters::ClusterState,
+    replica::Replica,
+    resources::{Name, SourceName},
     services::released_entry,
-    sources::{self, SourceName},
+    sources,
 };
 
 /// The limit of protocol.rs for an object's message.
@@ -52,11 +52,11 @@ const MAX_LIMITS: usize = 100;
 const MAX_REPORT_BYTES: usize = 16 << 20;
 
 pub async fn post_status(
-    State(delivery): State<Arc<Delivery>>,
+    State(replica): State<Arc<Replica>>,
     headers: HeaderMap,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Json<StatusAnswer>, Refusal> {
-    let cluster = authenticate(&delivery, &headers)?;
+    let cluster = authenticate(&replica, &headers)?;
     let report: StatusReport = read_json(body)?;
     check_versions(&report.agent_version, &report.kubernetes_version)?;
 
@@ -68,25 +68,25 @@ pub async fn post_status(
     }
 
     if let Some(accepted) = &report.accepted {
-        prove_epoch(&delivery, &cluster, accepted).await?;
+        prove_epoch(&replica, &cluster, accepted).await?;
     }
-    note_clock(&delivery, &cluster.uid, report.system_time, Timestamp::now().as_second());
+    note_clock(&replica, &cluster.uid, report.system_time, Timestamp::now().as_second());
 
     let sequence = report.sequence;
-    let saved = save_services(&delivery, &cluster, report).await?;
+    let saved = save_services(&replica, &cluster, report).await?;
 
-    delivery.counters.reported.inc_by(saved.services.len() as u64);
+    replica.memory.counters.reported.inc_by(saved.services.len() as u64);
     for name in saved.services {
-        delivery.summaries.add(name);
+        replica.queues.summaries.add(name);
     }
     if saved.versions_changed || saved.agent_changed {
-        delivery.check_cluster(&cluster.uid);
+        replica.check_cluster(&cluster.uid);
     }
     if saved.agent_changed {
-        delivery.agents.notify_one();
+        replica.signals.agents.notify_one();
     }
     if saved.let_go {
-        delivery.dirty.notify_one();
+        replica.signals.dirty.notify_one();
     }
 
     Ok(Json(StatusAnswer { sequence }))
@@ -144,10 +144,10 @@ struct Saved {
 }
 
 /// Saves what the report says about this cluster's own services; other and unknown services are skipped.
-async fn save_services(delivery: &Delivery, cluster: &ClusterState, report: StatusReport) -> Result<Saved, Refusal> {
+async fn save_services(replica: &Replica, cluster: &ClusterState, report: StatusReport) -> Result<Saved, Refusal> {
     let uid = cluster.uid.to_string();
     // Outside the transaction, so that reports on invented services don't delay the hub's other writers.
-    let known = services_of(delivery, &uid, report.services.keys()).await?;
+    let known = services_of(replica, &uid, report.services.keys()).await?;
     let mut rows = Vec::with_capacity(known.len());
     for (service_uid, service) in report.services.into_iter().filter(|(service_uid, _)| known.contains(service_uid)) {
         let removed = service.as_ref().filter(|said| said.outcome == Outcome::Removed).map(|said| said.entry);
@@ -160,7 +160,7 @@ async fn save_services(delivery: &Delivery, cluster: &ClusterState, report: Stat
     let (agent_version, kubernetes_version) = (report.agent_version, report.kubernetes_version);
     let said_of_itself = report.agent.map(encode_agent).transpose()?;
 
-    let saved = delivery.store.transact(move |tx| {
+    let saved = replica.store.transact(move |tx| {
         Box::pin(async move {
             let agent = load_agent(tx, &uid).await?;
             let last = agent.as_ref().map_or(0, |agent| agent.report_sequence.unsigned_abs());
@@ -228,12 +228,12 @@ async fn save_services(delivery: &Delivery, cluster: &ClusterState, report: Stat
 
 /// Those of these services that belong to the cluster, or that it has to release.
 async fn services_of(
-    delivery: &Delivery,
+    replica: &Replica,
     cluster_uid: &str,
     reported: impl Iterator<Item = &String>,
 ) -> Result<HashSet<String>, StoreError> {
     let reported: Vec<&str> = reported.map(String::as_str).collect();
-    let mut tables = delivery.store.tables().await?;
+    let mut tables = replica.store.tables().await?;
     let own = names_of_services(&mut tables, cluster_uid, &reported).await?;
     let released = released_of_cluster(&mut tables, cluster_uid).await?;
     Ok(own.into_iter().map(|(uid, ..)| uid).chain(released.into_iter().map(|row| row.service_uid)).collect())
@@ -241,14 +241,14 @@ async fn services_of(
 
 /// A statement of this hub that is newer than its database proves that the database was restored from a backup. The
 /// epoch is raised above it, and nothing is deleted in this cluster until a person has confirmed the backup.
-async fn prove_epoch(delivery: &Delivery, cluster: &ClusterState, accepted: &AcceptedStatement) -> Result<(), Refusal> {
+async fn prove_epoch(replica: &Replica, cluster: &ClusterState, accepted: &AcceptedStatement) -> Result<(), Refusal> {
     let statement = &accepted.statement;
-    let own = statement.installation == delivery.identity.installation() && statement.cluster_uid == *cluster.uid;
+    let own = statement.installation == replica.identity.installation() && statement.cluster_uid == *cluster.uid;
     if !own {
         return Ok(());
     }
     let current = {
-        let mut tables = delivery.store.tables().await?;
+        let mut tables = replica.store.tables().await?;
         load_desired(&mut tables, &cluster.uid).await?.map(|row| (row.epoch, row.generation, row.tag))
     };
     let Some((epoch, generation, tag)) = current else { return Ok(()) };
@@ -257,16 +257,16 @@ async fn prove_epoch(delivery: &Delivery, cluster: &ClusterState, accepted: &Acc
     if !newer && !forked {
         return Ok(());
     }
-    let key = delivery.identity.signing_key(&statement.key_id).and_then(SigningKey::bytes);
+    let key = replica.identity.signing_key(&statement.key_id).and_then(SigningKey::bytes);
     let proven = key.and_then(|key| verify_signature(&key, &statement.message(), &accepted.signature));
     if proven.is_none() {
         tracing::warn!(cluster = %cluster.name, "an agent shows a newer statement that this hub did not sign");
         return Ok(());
     }
-    raise_epoch(delivery, cluster, statement.epoch.saturating_add(1)).await
+    raise_epoch(replica, cluster, statement.epoch.saturating_add(1)).await
 }
 
-async fn raise_epoch(delivery: &Delivery, cluster: &ClusterState, epoch: u64) -> Result<(), Refusal> {
+async fn raise_epoch(replica: &Replica, cluster: &ClusterState, epoch: u64) -> Result<(), Refusal> {
     tracing::error!(
         cluster = %cluster.name, epoch,
         "this hub's database is older than what it signed before: it was restored from a backup. Nothing is deleted in \
@@ -274,7 +274,7 @@ async fn raise_epoch(delivery: &Delivery, cluster: &ClusterState, epoch: u64) ->
     );
 
     let uid = cluster.uid.to_string();
-    let raised = delivery.store.transact(move |tx| {
+    let raised = replica.store.transact(move |tx| {
         Box::pin(async move {
             let Some(mut row) = load_desired(tx, &uid).await? else { return Ok(()) };
             if row.epoch < epoch {
@@ -294,33 +294,33 @@ async fn raise_epoch(delivery: &Delivery, cluster: &ClusterState, epoch: u64) ->
 
     raised.await?;
     // Until the state is computed again, no answer is better than an unsigned one.
-    delivery.clusters.change(&cluster.uid, |state| state.etag = None);
-    delivery.check_cluster(&cluster.uid);
-    ask_sources(delivery, &cluster.uid).await?;
-    Ok(delivery.note_new_entries(&cluster.uid).await?)
+    replica.memory.clusters.change(&cluster.uid, |state| state.etag = None);
+    replica.check_cluster(&cluster.uid);
+    ask_sources(replica, &cluster.uid).await?;
+    Ok(replica.note_new_entries(&cluster.uid).await?)
 }
 
 /// Fetches the sources of a cluster's services at once, because the database's revisions are old.
-async fn ask_sources(delivery: &Delivery, cluster_uid: &str) -> Result<(), StoreError> {
-    let rows = assignments_of_cluster(&mut *delivery.store.tables().await?, cluster_uid).await?;
+async fn ask_sources(replica: &Replica, cluster_uid: &str) -> Result<(), StoreError> {
+    let rows = assignments_of_cluster(&mut *replica.store.tables().await?, cluster_uid).await?;
     let mut uids: HashSet<String> = HashSet::new();
     for row in rows {
-        let further = sources_of_service(&mut *delivery.store.tables().await?, &row.service_uid).await?;
+        let further = sources_of_service(&mut *replica.store.tables().await?, &row.service_uid).await?;
         uids.extend(further.into_iter().map(|source| source.source_uid));
         uids.insert(row.source_uid);
     }
-    sources::each(&delivery.store, None, |kind, resource| {
+    sources::each(&replica.store, None, |kind, resource| {
         if uids.contains(&resource.uid) {
-            delivery.checks.hurry(&resource.uid);
+            replica.memory.checks.hurry(&resource.uid);
             let name = Name::new(&resource.key.namespace, &resource.key.name);
-            delivery.sources.add(SourceName::Resource(kind, name));
+            replica.queues.sources.add(SourceName::Resource(kind, name));
         }
     })
     .await?;
-    for source in linked_sources(&mut *delivery.store.tables().await?).await? {
+    for source in linked_sources(&mut *replica.store.tables().await?).await? {
         if uids.contains(&source.source_uid) {
-            delivery.checks.hurry(&source.source_uid);
-            delivery.sources.add(source.into());
+            replica.memory.checks.hurry(&source.source_uid);
+            replica.queues.sources.add(source.into());
         }
     }
     Ok(())
@@ -328,8 +328,8 @@ async fn ask_sources(delivery: &Delivery, cluster_uid: &str) -> Result<(), Store
 
 /// Answer of `GET servicedeployments/NAME/objects`: each object's state from the agent's last report; empty: there is
 /// none yet.
-pub async fn load_objects(delivery: &Delivery, service_uid: &str) -> Result<Vec<ObjectReport>, StoreError> {
-    let mut tables = delivery.store.tables().await?;
+pub async fn load_objects(replica: &Replica, service_uid: &str) -> Result<Vec<ObjectReport>, StoreError> {
+    let mut tables = replica.store.tables().await?;
     let Some(row) = load_report(&mut tables, service_uid).await? else { return Ok(Vec::new()) };
     Ok(decode(&row)?.objects)
 }

@@ -22,12 +22,10 @@ use jiff::Timestamp;
 use sha2::{Digest as _, Sha256};
 
 use super::{
-    Delivery,
     answer::{Refusal, read_json},
-    clusters::ClusterState,
     keys::{self, first_keys, position_of},
 };
-use crate::identity::Identity;
+use crate::{identity::Identity, memory::clusters::ClusterState, replica::Replica};
 
 /// A clock that is off by more is corrected first, by the time in the refusal.
 pub const MAX_SKEW_SECONDS: i64 = 120;
@@ -73,51 +71,46 @@ fn verify<'a>(identity: &Identity, token: &'a str) -> Option<Claims<'a>> {
 }
 
 /// The cluster whose agent sends the request, which counts as its heartbeat.
-pub fn authenticate(delivery: &Delivery, headers: &HeaderMap) -> Result<Arc<ClusterState>, Refusal> {
-    identify(delivery, headers).map(|(state, _)| state)
+pub fn authenticate(replica: &Replica, headers: &HeaderMap) -> Result<Arc<ClusterState>, Refusal> {
+    identify(replica, headers).map(|(state, _)| state)
 }
 
 /// The same, with the process that sends it.
-pub fn identify<'a>(delivery: &Delivery, headers: &'a HeaderMap) -> Result<(Arc<ClusterState>, &'a str), Refusal> {
+pub fn identify<'a>(replica: &Replica, headers: &'a HeaderMap) -> Result<(Arc<ClusterState>, &'a str), Refusal> {
     let token = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
-    let claims = token.and_then(|token| verify(&delivery.identity, token)).ok_or(Refusal::AccessTokenUnknown)?;
+    let claims = token.and_then(|token| verify(&replica.identity, token)).ok_or(Refusal::AccessTokenUnknown)?;
     let now = Timestamp::now().as_second();
     if claims.expires <= now {
         return Err(Refusal::AccessTokenExpired);
     }
-    delivery.check_loaded()?;
-    let state = delivery.clusters.get(claims.cluster_uid).ok_or(Refusal::IdentityUnknown)?;
+    super::check_loaded(replica)?;
+    let state = replica.memory.clusters.get(claims.cluster_uid).ok_or(Refusal::IdentityUnknown)?;
     if state.key_print.as_deref() != Some(claims.key_print) {
         return Err(Refusal::IdentityUnknown);
     }
-    check_instance(delivery, &state, claims.instance, None)?;
+    check_instance(replica, &state, claims.instance, None)?;
     let protocol = headers.get(PROTOCOL_HEADER).and_then(|value| parse_protocol(value.to_str().ok()?));
     if protocol.is_some_and(|protocol| state.note_protocol(protocol)) {
-        delivery.check_cluster(&state.uid);
+        replica.check_cluster(&state.uid);
     }
-    state.hear(delivery.clock.now().as_second());
+    state.hear(replica.clock.now().as_second());
     Ok((state, claims.instance))
 }
 
 /// The cluster of a request's access token, if the token is valid. This records no heartbeat and makes no further
 /// checks.
-pub fn cluster_of(delivery: &Delivery, headers: &HeaderMap) -> Option<String> {
+pub fn cluster_of(replica: &Replica, headers: &HeaderMap) -> Option<String> {
     let token = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "))?;
-    let claims = verify(&delivery.identity, token).filter(|claims| claims.expires > Timestamp::now().as_second())?;
-    delivery.clusters.get(claims.cluster_uid).map(|state| state.uid.to_string())
+    let claims = verify(&replica.identity, token).filter(|claims| claims.expires > Timestamp::now().as_second())?;
+    replica.memory.clusters.get(claims.cluster_uid).map(|state| state.uid.to_string())
 }
 
 /// Refuses two processes with one identity, as in a copied cluster: both would act on one signed state in two places
 /// and overwrite each other's reports.
-fn check_instance(
-    delivery: &Delivery,
-    state: &ClusterState,
-    instance: &str,
-    host: Option<&str>,
-) -> Result<(), Refusal> {
+fn check_instance(replica: &Replica, state: &ClusterState, instance: &str, host: Option<&str>) -> Result<(), Refusal> {
     if state.meet(instance, host) {
         tracing::warn!(cluster = %state.name, hosts = state.quarantine(), "two agents use one identity; answering neither");
-        delivery.check_cluster(&state.uid);
+        replica.check_cluster(&state.uid);
     }
     match state.quarantine() {
         Some(hosts) => Err(Refusal::Quarantined { hosts }),
@@ -127,18 +120,18 @@ fn check_instance(
 
 /// `POST /agent/v1/token`
 pub async fn post_token(
-    State(delivery): State<Arc<Delivery>>,
+    State(replica): State<Arc<Replica>>,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Json<TokenAnswer>, Refusal> {
     let signed: SignedAssertion = read_json(body)?;
     let assertion = parse_assertion(&signed)?;
-    delivery.check_loaded()?;
-    if assertion.installation != delivery.identity.installation() {
+    super::check_loaded(&replica)?;
+    if assertion.installation != replica.identity.installation() {
         return Err(Refusal::IdentityUnknown);
     }
 
     let (agent, keys) = {
-        let mut tables = delivery.store.tables().await?;
+        let mut tables = replica.store.tables().await?;
         let agent = load_agent(&mut tables, &assertion.cluster_uid).await?.ok_or(Refusal::IdentityUnknown)?;
         (agent, load_agent_keys(&mut tables, &assertion.cluster_uid).await?)
     };
@@ -154,42 +147,42 @@ pub async fn post_token(
 
     let key_print = key_print(next.as_deref().unwrap_or(&agent.public_key));
     let (instance, standby) = (assertion.instance.clone(), assertion.standby);
-    let state = delivery.clusters.get(&agent.cluster_uid).ok_or(Refusal::IdentityUnknown)?;
+    let state = replica.memory.clusters.get(&agent.cluster_uid).ok_or(Refusal::IdentityUnknown)?;
     if !standby {
-        check_instance(&delivery, &state, &instance, Some(&assertion.host))?;
+        check_instance(&replica, &state, &instance, Some(&assertion.host))?;
     }
     let wait = next.as_ref().map_or(Duration::ZERO, |_| state.until_sole(&instance));
     if !wait.is_zero() {
         return Err(Refusal::KeysEarly { seconds: wait.as_secs() + 1 });
     }
 
-    note_clock(&delivery, &agent.cluster_uid, assertion.system_time, now);
+    note_clock(&replica, &agent.cluster_uid, assertion.system_time, now);
     let upgraded =
         agent.agent_version != assertion.agent_version || agent.kubernetes_version != assertion.kubernetes_version;
     let request = state.keys_request.as_deref().map(str::to_owned);
     let promotion = next.map(|key| Promotion { key, request });
     let promoted = promotion.is_some();
-    let row = use_assertion(&delivery, &agent, assertion, promotion, now).await?;
+    let row = use_assertion(&replica, &agent, assertion, promotion, now).await?;
 
     // A standby process says nothing about the agent that acts.
     if let Some(row) = row.filter(|_| !standby) {
-        note_keys(&delivery, &state, &row, promoted.then(|| key_print.clone()));
+        note_keys(&replica, &state, &row, promoted.then(|| key_print.clone()));
         if upgraded || promoted || state.position != position_of(&row) {
-            delivery.check_cluster(&agent.cluster_uid);
+            replica.check_cluster(&agent.cluster_uid);
         }
     }
 
     // A standby process learns that its identity is known, with a token that it can't use.
     let life = if standby { 0 } else { TOKEN_SECONDS };
-    let token = issue(&delivery.identity, &agent.cluster_uid, &key_print, &instance, now.saturating_add_unsigned(life));
+    let token = issue(&replica.identity, &agent.cluster_uid, &key_print, &instance, now.saturating_add_unsigned(life));
     Ok(Json(TokenAnswer { token, expires_in: life, hub_time: now }))
 }
 
 /// Notes how far off the clock of an agent's machine is.
-pub fn note_clock(delivery: &Delivery, cluster_uid: &str, system_time: Option<i64>, now: i64) {
-    let (Some(time), Some(state)) = (system_time, delivery.clusters.get(cluster_uid)) else { return };
+pub fn note_clock(replica: &Replica, cluster_uid: &str, system_time: Option<i64>, now: i64) {
+    let (Some(time), Some(state)) = (system_time, replica.memory.clusters.get(cluster_uid)) else { return };
     if state.note_clock(time.saturating_sub(now)) {
-        delivery.check_cluster(cluster_uid);
+        replica.check_cluster(cluster_uid);
     }
 }
 
@@ -263,14 +256,14 @@ struct Promotion {
 
 /// Returns the agent's keys afterwards; None: the process is on standby.
 async fn use_assertion(
-    delivery: &Delivery,
+    replica: &Replica,
     agent: &Agent,
     assertion: Assertion,
     promotion: Option<Promotion>,
     now: i64,
 ) -> Result<Option<AgentKeys>, Refusal> {
     let agent = agent.clone();
-    let used = delivery.store.transact(move |tx| {
+    let used = replica.store.transact(move |tx| {
         Box::pin(async move {
             let expires = now.max(assertion.time) + 2 * MAX_SKEW_SECONDS;
             if !use_nonce(tx, &assertion.cluster_uid, &assertion.nonce, expires).await? {
@@ -306,12 +299,12 @@ async fn use_assertion(
 
 /// Saves the keys that a request for a token has shown in memory. After a change of keys, tokens of the old key are
 /// invalid from here on.
-fn note_keys(delivery: &Delivery, state: &ClusterState, row: &AgentKeys, key_print: Option<String>) {
+fn note_keys(replica: &Replica, state: &ClusterState, row: &AgentKeys, key_print: Option<String>) {
     let known = state.position == position_of(row) && state.keys_since == row.since;
     if known && key_print.is_none() {
         return;
     }
-    delivery.clusters.change(&row.cluster_uid, |state| {
+    replica.memory.clusters.change(&row.cluster_uid, |state| {
         keys::remember(state, row);
         if key_print.is_some() {
             state.key_print = key_print;

@@ -19,8 +19,7 @@ use prometheus_client::{
 use tokio::time::Instant;
 
 use crate::{
-    controllers::{chain, track_clusters::silence_deadline},
-    delivery::{Delivery, clusters::ClusterState},
+    clusters::track_clusters::silence_deadline, errors::chain, memory::clusters::ClusterState, replica::Replica,
 };
 
 /// Scrapes within this time show the same figures, so that frequent scrapes don't load the database.
@@ -36,7 +35,7 @@ struct Read {
 }
 
 pub struct Figures {
-    delivery: Arc<Delivery>,
+    replica: Arc<Replica>,
     data_dir: PathBuf,
     /// None: not read yet.
     read: Mutex<Option<Arc<Read>>>,
@@ -45,8 +44,8 @@ pub struct Figures {
 }
 
 impl Figures {
-    pub fn new(delivery: Arc<Delivery>, data_dir: PathBuf) -> Self {
-        Self { delivery, data_dir, read: Mutex::default(), tried: tokio::sync::Mutex::default() }
+    pub fn new(replica: Arc<Replica>, data_dir: PathBuf) -> Self {
+        Self { replica, data_dir, read: Mutex::default(), tried: tokio::sync::Mutex::default() }
     }
 
     /// Reads old figures again. Figures that can't be read stay as they were; their time shows that.
@@ -63,9 +62,9 @@ impl Figures {
     }
 
     async fn load(&self) -> Result<Read, StoreError> {
-        let store = &self.delivery.store;
+        let store = &self.replica.store;
         let (tallies, database_bytes) = (store.tallies().await?, store.bytes().await?);
-        Ok(Read { tallies, database_bytes, time: self.delivery.clock.now().as_second() })
+        Ok(Read { tallies, database_bytes, time: self.replica.clock.now().as_second() })
     }
 
     fn last(&self) -> Option<Arc<Read>> {
@@ -160,25 +159,25 @@ impl Collector for Shown {
 
 impl Shown {
     fn encode_clusters(&self, families: &mut Families<'_>) -> std::fmt::Result {
-        let delivery = &self.0.delivery;
+        let replica = &self.0.replica;
         // Before clusters are loaded, their number is unknown, not zero.
-        if !delivery.clusters.is_loaded() {
+        if !replica.memory.clusters.is_loaded() {
             return Ok(());
         }
-        let Clock { now, started } = delivery.clock.read();
+        let Clock { now, started } = replica.clock.read();
         let mut heard = Heard::default();
-        delivery.clusters.each(|cluster| heard.add(cluster, started, now));
+        replica.memory.clusters.each(|cluster| heard.add(cluster, started, now));
         let values = [("ready", heard.ready), ("silent", heard.silent), ("not_joined", heard.not_joined)];
         families.many("clusters", "Clusters by the state of their agents", values)?;
         let help = "Connected agents";
-        families.one("connected_agents", help, delivery.connections.open() as u64)?;
+        families.one("connected_agents", help, replica.memory.connections.open() as u64)?;
         let help =
             "Seconds since the longest-silent cluster was last heard, or since the hub's start if that was later";
         families.one("cluster_longest_silence_seconds", help, heard.longest_silence)?;
         let help = "Sources that are polled less often because webhooks announce their pushes";
-        families.one("sources_announced", help, delivery.checks.announced.proven() as u64)?;
+        families.one("sources_announced", help, replica.memory.checks.announced.proven() as u64)?;
         let help = "1 while all deletions in the fleet are paused";
-        families.one("prunes_frozen", help, u64::from(delivery.freeze.reason().is_some()))
+        families.one("prunes_frozen", help, u64::from(replica.memory.freeze.reason().is_some()))
     }
 }
 

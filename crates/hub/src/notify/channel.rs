@@ -23,8 +23,8 @@ use super::{
     webhook::Webhook,
 };
 use crate::{
-    controllers::resources::{self, Name},
-    delivery::Delivery,
+    replica::Replica,
+    resources::{self, Name},
 };
 
 /// Maximum number of services that a message names.
@@ -129,29 +129,29 @@ pub enum Channel {
 impl Channel {
     /// Opens the channel of a provider's spec and its Secrets, as they are now.
     pub async fn open(
-        delivery: &Delivery,
+        replica: &Replica,
         name: &Name,
         spec: &NotificationProviderSpec,
     ) -> Result<Result<Self, Trouble>, StoreError> {
         let secret = match &spec.secret_ref {
-            Some(reference) => match load_data(delivery, &name.namespace, &reference.name).await? {
+            Some(reference) => match load_data(replica, &name.namespace, &reference.name).await? {
                 Ok(data) => data,
                 Err(trouble) => return Ok(Err(trouble)),
             },
             None => SecretData::new(),
         };
         let tls = match &spec.cert_secret_ref {
-            Some(reference) => match load_data(delivery, &name.namespace, &reference.name).await? {
+            Some(reference) => match load_data(replica, &name.namespace, &reference.name).await? {
                 Ok(data) => Some(data),
                 Err(trouble) => return Ok(Err(trouble)),
             },
             None => None,
         };
-        Ok(Self::make(delivery, spec, &secret, tls.as_ref()))
+        Ok(Self::make(replica, spec, &secret, tls.as_ref()))
     }
 
     fn make(
-        delivery: &Delivery,
+        replica: &Replica,
         spec: &NotificationProviderSpec,
         secret: &SecretData,
         tls: Option<&SecretData>,
@@ -162,7 +162,7 @@ impl Channel {
         let address = secret_address.clone().or_else(|| spec.address.clone().map(Zeroizing::new));
         let lacking = |key: &str| ("SecretIncomplete", format!("Secret {secret_name:?} has no {key:?}"));
 
-        let web = delivery.mirrors.web();
+        let web = replica.access.mirrors.web();
 
         match spec.r#type {
             ProviderType::Generic => {
@@ -188,7 +188,7 @@ impl Channel {
             ProviderType::GitHub | ProviderType::GitLab | ProviderType::Gitea => {
                 let token = token.ok_or_else(|| lacking(TOKEN_KEY))?;
                 let address = spec.address.as_deref().unwrap_or_default();
-                Ok(Self::GitHost(GitHost::open(web, spec.r#type, address, &token, tls, &delivery.url)?))
+                Ok(Self::GitHost(GitHost::open(web, spec.r#type, address, &token, tls, &replica.url)?))
             }
             ProviderType::Email => {
                 let username = text(secret, USERNAME_KEY, secret_name)?;
@@ -251,11 +251,11 @@ pub fn signing_token(data: &SecretData, secret: &str) -> Result<Zeroizing<String
 }
 
 pub async fn load_data(
-    delivery: &Delivery,
+    replica: &Replica,
     namespace: &str,
     secret: &str,
 ) -> Result<Result<SecretData, Trouble>, StoreError> {
-    let found = resources::load_secret(&delivery.store, &Name::new(namespace, secret)).await?;
+    let found = resources::load_secret(&replica.store, &Name::new(namespace, secret)).await?;
     let Some(found) = found else {
         return Ok(Err(("SecretNotFound", format!("Secret {secret} does not exist"))));
     };

@@ -18,7 +18,7 @@ use farwater_store::{
 use jiff::Timestamp;
 
 use super::{Notifications, Target};
-use crate::{apiserver::labels, controllers::resources::Name};
+use crate::{kinds::meta::labels, resources::Name};
 
 /// Part of the text of a commit status that is not final.
 const RUNNING: &str = r#""state":"Running""#;

@@ -27,20 +27,21 @@ use super::{
     signature::{self, Claim},
 };
 use crate::{
-    delivery::{Delivery, DeliveryResult},
     endpoint::Endpoint,
+    memory::counters::DeliveryResult,
+    replica::Replica,
     status::{failure, try_later},
 };
 
 /// Delay before a source is fetched, so that all deliveries of one push are handled together.
 const BURST: Duration = Duration::from_millis(5);
 
-pub fn endpoints() -> Vec<Endpoint<Arc<Delivery>>> {
+pub fn endpoints() -> Vec<Endpoint<Arc<Replica>>> {
     vec![Endpoint::post("/hook/{receiver}", post_delivery)]
 }
 
-pub fn router<S: Clone + Send + Sync + 'static>(delivery: Arc<Delivery>) -> Router<S> {
-    Endpoint::router(endpoints()).with_state(delivery)
+pub fn router<S: Clone + Send + Sync + 'static>(replica: Arc<Replica>) -> Router<S> {
+    Endpoint::router(endpoints()).with_state(replica)
 }
 
 /// Result of a delivery that was not refused.
@@ -51,12 +52,12 @@ enum Taken {
 }
 
 async fn post_delivery(
-    State(delivery): State<Arc<Delivery>>,
+    State(replica): State<Arc<Replica>>,
     Path(path): Path<String>,
     headers: HeaderMap,
     body: Body,
 ) -> Response {
-    let receivers = &delivery.receivers;
+    let receivers = &replica.receivers;
     if !receivers.is_loaded() {
         return try_later(
             StatusCode::SERVICE_UNAVAILABLE,
@@ -65,30 +66,30 @@ async fn post_delivery(
         );
     }
     let receiver = receivers.at(&path);
-    let outcome = take(&delivery, receiver.as_deref(), &headers, body).await;
+    let outcome = take(&replica, receiver.as_deref(), &headers, body).await;
     let counted = match &outcome {
         Ok(Taken::Acted) => DeliveryResult::Taken,
         Ok(Taken::Ignored | Taken::Suspended) => DeliveryResult::Ignored,
         Err(refused) => refused.counted(),
     };
-    delivery.counters.count_delivery(receiver.as_ref().map(|receiver| receiver.spec.r#type), counted);
+    replica.memory.counters.count_delivery(receiver.as_ref().map(|receiver| receiver.spec.r#type), counted);
     match outcome {
         Ok(taken) => accept(&taken),
         Err(refused) => {
             if let Some(receiver) = &receiver {
-                note(&delivery, receiver, Said::Refused(refused));
+                note(&replica, receiver, Said::Refused(refused));
             }
             refuse(refused)
         }
     }
 }
 
-async fn take(delivery: &Delivery, receiver: Option<&Live>, headers: &HeaderMap, body: Body) -> Result<Taken, Refused> {
+async fn take(replica: &Replica, receiver: Option<&Live>, headers: &HeaderMap, body: Body) -> Result<Taken, Refused> {
     if !signature::is_signed(headers) {
         return Err(Refused::SignatureMissing);
     }
 
-    let receivers = &delivery.receivers;
+    let receivers = &replica.receivers;
     let claimed = receiver.map(|receiver| (receiver.spec.r#type, &receiver.token));
     let mut claim = Claim::read(claimed, headers, &receivers.nobody);
     let reading = body::read(body, &receivers.room, |piece| claim.update(piece));
@@ -105,7 +106,7 @@ async fn take(delivery: &Delivery, receiver: Option<&Live>, headers: &HeaderMap,
 
     let (kind, event) = (receiver.spec.r#type, payload::event(receiver.spec.r#type, headers));
     if !payload::is_wanted(kind, &receiver.spec.events, event) {
-        note(delivery, receiver, Said::Ignored { event: event.to_owned() });
+        note(replica, receiver, Said::Ignored { event: event.to_owned() });
         return Ok(Taken::Ignored);
     }
 
@@ -118,15 +119,15 @@ async fn take(delivery: &Delivery, receiver: Option<&Live>, headers: &HeaderMap,
         return Ok(Taken::Suspended);
     }
 
-    note(delivery, receiver, Said::Taken { event: event.to_owned() });
+    note(replica, receiver, Said::Taken { event: event.to_owned() });
     receiver.put([hint]);
-    delivery.inboxes.add_after(receiver.name.clone(), BURST);
+    replica.queues.inboxes.add_after(receiver.name.clone(), BURST);
     Ok(Taken::Acted)
 }
 
-fn note(delivery: &Delivery, receiver: &Live, said: Said) {
+fn note(replica: &Replica, receiver: &Live, said: Said) {
     let wait = receiver.log.note(said, Timestamp::now(), Instant::now());
-    delivery.receiver_work.add_after(receiver.name.clone(), wait);
+    replica.queues.receivers.add_after(receiver.name.clone(), wait);
 }
 
 fn accept(taken: &Taken) -> Response {

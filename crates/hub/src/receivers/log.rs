@@ -10,7 +10,7 @@ use farwater_fleet::conditions::{Verdict, whole_seconds};
 use jiff::Timestamp;
 
 use super::{Live, signature};
-use crate::delivery::DeliveryResult;
+use crate::memory::counters::DeliveryResult;
 
 /// A status with a new result is written this soon, and not more often than [`OFTEN`].
 const SOON: Duration = Duration::from_secs(1);

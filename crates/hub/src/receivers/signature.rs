@@ -7,7 +7,7 @@ use http::HeaderMap;
 use thiserror::Error;
 
 use super::log::Refused;
-use crate::controllers::resources::Name;
+use crate::resources::Name;
 
 const GITHUB: &str = "x-hub-signature-256";
 const GITEA: &str = "x-gitea-signature";

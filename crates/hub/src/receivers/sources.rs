@@ -11,9 +11,9 @@ use farwater_fleet::webhooks::hint::{Address, Hint};
 use farwater_store::{Resource, Store, StoreError};
 use serde::Deserialize as _;
 
-use crate::controllers::{
-    resources::Name,
-    sources::{self, SourceName},
+use crate::{
+    resources::{Name, SourceName},
+    sources,
 };
 
 pub struct Source {

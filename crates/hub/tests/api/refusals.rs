@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeSet, fs, path::Path};
 
-use farwater_hub::apiserver::rules;
+use farwater_hub::kinds::strategy::rules;
 use farwater_testkit::kube::client;
 use http::Request;
 use http_body_util::BodyExt as _;

@@ -17,7 +17,7 @@ use farwater_api::{
     },
     succession::{Handover, KeysRequest, Position, SignedHandover},
 };
-use farwater_hub::{controllers::resources::Name, delivery::join};
+use farwater_hub::{delivery::join, resources::Name};
 use farwater_testkit::wire::Trace;
 use http::{HeaderMap, Request, StatusCode, header};
 use http_body_util::BodyExt as _;
@@ -83,7 +83,7 @@ pub fn post(path: &str, body: &impl serde::Serialize) -> Request<Body> {
 
 pub async fn invite(rig: &Rig, cluster: &str) -> String {
     let name = Name::new(farwater_api::ADMIN_NAMESPACE, cluster);
-    join::create_invitation(&rig.delivery, &name).await.unwrap().token
+    join::create_invitation(&rig.replica, &name).await.unwrap().token
 }
 
 impl Agent {

@@ -3,7 +3,7 @@
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use farwater_api::ADMIN_NAMESPACE;
 use farwater_bundle::Base;
-use farwater_hub::controllers::sources::SourceName;
+use farwater_hub::resources::SourceName;
 use farwater_testkit::{
     Origin,
     git::{Auth, GitServer},
@@ -26,8 +26,8 @@ fn overlay(bases: &[String]) -> String {
 /// Has a base's repository asked now.
 pub fn ask_base(rig: &Rig, namespace: &str, base: &str) {
     let url = Base::parse(base).unwrap().link();
-    rig.delivery.checks.hurry(&SourceName::link_uid(namespace, &url));
-    rig.delivery.sources.add(SourceName::Link { namespace: namespace.to_owned(), url });
+    rig.replica.memory.checks.hurry(&SourceName::link_uid(namespace, &url));
+    rig.replica.queues.sources.add(SourceName::Link { namespace: namespace.to_owned(), url });
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -158,7 +158,7 @@ async fn what_is_assigned_is_made_again_when_its_sources_are_deleted() {
     rig.delete("HelmRepository", ADMIN_NAMESPACE, "charts").await;
     rig.delete("GitRepository", ADMIN_NAMESPACE, "infra").await;
     wait_service(&rig, "web", |s| condition(s, "Stalled") == "True/SourceNotFound").await;
-    farwater_hub::controllers::collect_mirrors::collect_mirrors(&rig.delivery).await.unwrap();
+    farwater_hub::sources::collect_mirrors::collect_mirrors(&rig.replica).await.unwrap();
     let file = rig.path().join("cache/bundles").join(format!("{}.tar.zst", bundle(&before).unwrap().to_hex()));
     std::fs::remove_file(file).unwrap();
     let (after, again) = wait_files(&rig, &agent, &uid, |_| true).await;
@@ -540,7 +540,7 @@ async fn a_registry_that_is_stuck_holds_up_no_others() {
     let agent = Agent::join(&rig, "east").await;
     wait_files(&rig, &agent, &uid, |_| true).await;
     // Those that wait for a turn have looked for one since, twice.
-    let looks = || rig.delivery.sources.counts().done;
+    let looks = || rig.replica.queues.sources.counts().done;
     let before = looks();
     rig.wait_until("they have looked", async || looks() >= before + 2 * 22).await;
     assert_eq!((never.count(""), once.count("")), (1, 8));

@@ -7,7 +7,7 @@ use farwater_api::{
     plan::PlanQuery,
     protocol::{CONNECTION_HEADER, CONNECTION_PATH, Hint, MAX_CONNECTION_MESSAGE, close},
 };
-use farwater_hub::controllers::propose_plans::propose;
+use farwater_hub::clusters::propose_plans::propose;
 use futures::{SinkExt as _, StreamExt as _};
 use http::StatusCode;
 use serde_json::Value;
@@ -123,7 +123,7 @@ async fn is_invited(rig: &Rig, agent: &Agent) -> bool {
 }
 
 async fn metric(rig: &Rig, wanted: usize) {
-    rig.wait_until("as many are connected", async || rig.delivery.connections.open() == wanted).await;
+    rig.wait_until("as many are connected", async || rig.replica.memory.connections.open() == wanted).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -167,13 +167,13 @@ async fn a_connected_agent_is_told_of_its_own_clusters_changes_and_of_no_others(
 
     // And somebody who waits for a plan.
     let service = rig.store.get(&key("ServiceDeployment", ADMIN_NAMESPACE, "web")).await.unwrap().unwrap();
-    propose(&rig.delivery, &service, PlanQuery::default()).await.unwrap();
+    propose(&rig.replica, &service, PlanQuery::default()).await.unwrap();
     assert_eq!(at_east.hear().await, Heard::Hint(Hint::Poll { desired: None }));
     at_west.is_silent(&rig).await;
 
     let mut cluster = rig.get("Cluster", ADMIN_NAMESPACE, "east").await.unwrap();
     assert_eq!(cluster["status"]["connected"], Value::Null, "it is not written to the resource");
-    rig.delivery.merge_last_heard(&mut cluster);
+    rig.replica.merge_last_heard(&mut cluster);
     assert_eq!(cluster["status"]["connected"], true);
 }
 
@@ -253,7 +253,7 @@ async fn an_agent_that_is_silent_or_noisy_is_cut_off() {
         rig.edit("Cluster", ADMIN_NAMESPACE, "east", |cluster| cluster["spec"]["pollInterval"] = interval.into()).await;
         rig.wait_until("the interval is known", async || {
             let uid = &east.joined.as_ref().unwrap().cluster.uid;
-            rig.delivery.clusters.get(uid).unwrap().poll_interval == Duration::from_secs(seconds)
+            rig.replica.memory.clusters.get(uid).unwrap().poll_interval == Duration::from_secs(seconds)
         })
         .await;
     };
@@ -267,7 +267,7 @@ async fn an_agent_that_is_silent_or_noisy_is_cut_off() {
     let mut connection = Connection::open(address, &east).await;
     let heard = || {
         let uid = &east.joined.as_ref().unwrap().cluster.uid;
-        rig.delivery.clusters.get(uid).unwrap().heard()
+        rig.replica.memory.clusters.get(uid).unwrap().heard()
     };
     connection.hinted(&rig, &east).await;
     let begun = Instant::now();
@@ -306,8 +306,8 @@ async fn a_hub_that_stops_says_when_to_come_back() {
     let mut at_east = Connection::open(address, &east).await;
     at_east.hinted(&rig, &east).await;
     let closing = tokio::spawn({
-        let delivery = std::sync::Arc::clone(&rig.delivery);
-        async move { delivery.connections.close(PATIENCE).await }
+        let replica = std::sync::Arc::clone(&rig.replica);
+        async move { replica.memory.connections.close(PATIENCE).await }
     });
     assert_eq!(at_east.hear().await, Heard::Hint(Hint::Return { within_seconds: 1.0 }));
     assert_eq!(at_east.closed().await, Some(close::GOING_AWAY));

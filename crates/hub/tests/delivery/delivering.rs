@@ -337,7 +337,7 @@ async fn a_hub_that_has_loaded_nothing_says_so() {
     rig.wait_for("Cluster", ADMIN_NAMESPACE, "east", |c| c["status"]["conditions"].is_array()).await;
     let agent = Agent::join(&rig, "east").await;
     agent.wait_polled(&rig).await;
-    rig.delivery.clusters.change(&agent.joined.as_ref().unwrap().cluster.uid, |state| state.etag = None);
+    rig.replica.memory.clusters.change(&agent.joined.as_ref().unwrap().cluster.uid, |state| state.etag = None);
     let answer = agent.poll(&rig, None).await;
     assert_eq!(answer.refusal(), "503 Unavailable");
     assert!(answer.headers.contains_key(header::RETRY_AFTER));

@@ -10,7 +10,7 @@ use std::{
 };
 
 use farwater_api::{ADMIN_NAMESPACE, Digest, digest_report::DigestReport};
-use farwater_hub::controllers::digest_report;
+use farwater_hub::services::digest_report;
 use farwater_testkit::{
     Registry,
     git::{GitServer, Repository as Git},
@@ -54,7 +54,7 @@ impl Subject {
     async fn report(&self) -> DigestReport {
         let key = crate::rig::key("ServiceDeployment", self.namespace, "web");
         let resource = self.rig.store.get(&key).await.unwrap().unwrap();
-        digest_report::load(&self.rig.delivery, &resource).await.unwrap().unwrap()
+        digest_report::load(&self.rig.replica, &resource).await.unwrap().unwrap()
     }
 
     async fn edit(&self, edit: impl Fn(&mut Value)) {

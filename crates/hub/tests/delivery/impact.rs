@@ -6,9 +6,9 @@ use farwater_api::{
     ADMIN_NAMESPACE, GitRepository,
     impact::{Impact, ImpactEffect, ImpactTarget},
 };
-use farwater_hub::controllers::{
-    measure_impact::{ImpactError, measure},
+use farwater_hub::{
     resources::{self, Name},
+    services::measure_impact::{ImpactError, measure},
 };
 use farwater_sources::Named;
 use farwater_store::delivery::load_assignment;
@@ -55,7 +55,7 @@ async fn ask(rig: &Rig, reference: &str) -> Result<Impact, ImpactError> {
     let name = Name::new(ADMIN_NAMESPACE, "infra");
     let repository = rig.store.get(&key("GitRepository", ADMIN_NAMESPACE, "infra")).await.unwrap().unwrap();
     let parsed: GitRepository = resources::parse(&repository).unwrap();
-    measure(&rig.delivery, &name, (&repository.uid, &parsed.spec), &Named::parse(reference).unwrap()).await
+    measure(&rig.replica, &name, (&repository.uid, &parsed.spec), &Named::parse(reference).unwrap()).await
 }
 
 /// Services that an effect is told of.

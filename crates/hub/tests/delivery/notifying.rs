@@ -396,7 +396,7 @@ async fn who_asks_for_errors_hears_of_a_rollout_that_fails_and_how_it_ends() {
 async fn statuses_of(kind: ProviderType, [running, done, failed, left]: [&str; 4]) {
     let (mut fleet, _) = fleet(&["a", "b"]).await;
     // A second where it would be ten.
-    fleet.rig.delivery.notifications.paces().haste = 10;
+    fleet.rig.replica.notifications.paces().haste = 10;
     let host = CodeHost::start(kind).await.unwrap();
     secret(&fleet.rig, "code", &[("token", code_host::TOKEN)]).await;
     let spec = json!({
@@ -518,7 +518,7 @@ async fn services_that_fail_and_recover_are_one_message_each_time() {
     say(Health::Current).await;
     assert_eq!(hook.asked(), 0);
     // Long enough for two services to be heard.
-    rig.delivery.notifications.paces().gather = Duration::from_secs(8);
+    rig.replica.notifications.paces().gather = Duration::from_secs(8);
     say(Health::Failed).await;
     rig.wait_until("it is told", async || hook.taken().len() == 1).await;
     let told = hook.taken().pop().unwrap();
@@ -526,10 +526,10 @@ async fn services_that_fail_and_recover_are_one_message_each_time() {
     assert_eq!((&told["title"], told["services"].as_array().unwrap().len()), (&json!("2 services fail"), 2));
     // The next message would come a minute later, counted from when the hub has its answer.
     rig.wait_until("it is noted", async || {
-        !rig.delivery.notifications.paces().of(&provider_uid).until_services().is_zero()
+        !rig.replica.notifications.paces().of(&provider_uid).until_services().is_zero()
     })
     .await;
-    rig.delivery.notifications.paces().forget(&provider_uid);
+    rig.replica.notifications.paces().forget(&provider_uid);
     say(Health::Current).await;
     rig.wait_until("its end is told", async || hook.taken().len() == 2).await;
     let told = hook.taken().pop().unwrap();
@@ -543,9 +543,9 @@ async fn services_that_fail_and_recover_are_one_message_each_time() {
 
     // Nobody looks after one that was deleted.
     let quiet = async || {
-        let paced = async || !rig.delivery.notifications.paces().of(&provider_uid).until_services().is_zero();
+        let paced = async || !rig.replica.notifications.paces().of(&provider_uid).until_services().is_zero();
         rig.wait_until("it is noted", paced).await;
-        rig.delivery.notifications.paces().forget(&provider_uid);
+        rig.replica.notifications.paces().forget(&provider_uid);
     };
     quiet().await;
     say(Health::Failed).await;
@@ -575,13 +575,13 @@ async fn what_is_over_while_people_are_being_told_of_it_is_told_to_be_over() {
     let mut agent = Agent::join(&rig, "east").await;
     let (_, entry) = agent.wait_entry(&rig, &web, |entry| applied(entry).is_some()).await;
     hook.set_delay(Duration::from_secs(2));
-    rig.delivery.notifications.paces().gather = Duration::from_secs(1);
+    rig.replica.notifications.paces().gather = Duration::from_secs(1);
     agent.say(&rig, &web, said(&entry, Outcome::Applied, &[("web", Health::Failed)])).await;
     rig.wait_until("it is on its way", async || hook.asked() == 1).await;
     agent.say(&rig, &web, said(&entry, Outcome::Applied, &[("web", Health::Current)])).await;
     rig.wait_for("ServiceDeployment", ADMIN_NAMESPACE, "web", |found| condition(found, "Ready") == "True/Applied")
         .await;
-    let paced = async || !rig.delivery.notifications.paces().of(&provider_uid).until_services().is_zero();
+    let paced = async || !rig.replica.notifications.paces().of(&provider_uid).until_services().is_zero();
     rig.wait_until("it is noted", paced).await;
     hook.set_delay(Duration::ZERO);
     // The next message would come a minute later.

@@ -138,11 +138,11 @@ pub struct Count<'a>(&'a Rig, u64);
 
 impl<'a> Count<'a> {
     pub fn new(rig: &'a Rig) -> Self {
-        Self(rig, rig.delivery.counters.parameters_resolved.get())
+        Self(rig, rig.replica.memory.counters.parameters_resolved.get())
     }
 
     pub fn since(&mut self) -> u64 {
-        let now = self.0.delivery.counters.parameters_resolved.get();
+        let now = self.0.replica.memory.counters.parameters_resolved.get();
         now - std::mem::replace(&mut self.1, now)
     }
 }
@@ -360,7 +360,7 @@ async fn a_restart_looks_at_no_parameters_again_and_a_change_before_it_is_not_lo
     rig.wait_idle().await;
     let (_, same) = agent.wait_entry(&rig, &uid, |_| true).await;
     assert_eq!(same, first);
-    assert_eq!(rig.delivery.counters.parameters_resolved.get(), 0);
+    assert_eq!(rig.replica.memory.counters.parameters_resolved.get(), 0);
 
     rig.kill_controllers().await;
     rig.edit("ConfigMap", NS, "sizes", |object| object["data"]["cpu"] = "2".into()).await;
@@ -368,5 +368,5 @@ async fn a_restart_looks_at_no_parameters_again_and_a_change_before_it_is_not_lo
     let (_, next) = agent.wait_entry(&rig, &uid, |entry| mac_of(entry) != mac_of(&first)).await;
     let parameters = handed(&rig, &agent, &uid, &mac_of(&next).unwrap()).await;
     assert_eq!(parameters.values["configuration"]["cpu"], "2");
-    assert_eq!(rig.delivery.counters.parameters_resolved.get(), 1, "the other one was left alone");
+    assert_eq!(rig.replica.memory.counters.parameters_resolved.get(), 1, "the other one was left alone");
 }

@@ -8,11 +8,9 @@ use farwater_api::{
 };
 use farwater_bundle::archive;
 use farwater_hub::{
-    controllers::{
-        propose_plans::{ProposeError, propose},
-        versions::load_entries,
-    },
+    clusters::propose_plans::{ProposeError, propose},
     delivery::plans::look,
+    services::versions::load_entries,
 };
 use farwater_store::Resource;
 use http::{StatusCode, header};
@@ -32,7 +30,7 @@ async fn service(rig: &Rig) -> Resource {
 }
 
 async fn ask(rig: &Rig, query: PlanQuery) -> Result<String, ProposeError> {
-    propose(&rig.delivery, &service(rig).await, query).await
+    propose(&rig.replica, &service(rig).await, query).await
 }
 
 fn reference(name: &str) -> PlanQuery {
@@ -41,9 +39,9 @@ fn reference(name: &str) -> PlanQuery {
 
 async fn answer(rig: &Rig, id: &str, wanted: PlanPhase) -> PlanAnswer {
     let uid = service(rig).await.uid;
-    let is_there = async || look(&rig.delivery, id, &uid).unwrap().phase == wanted;
+    let is_there = async || look(&rig.replica, id, &uid).unwrap().phase == wanted;
     rig.wait_until(&format!("the request is {wanted:?}"), is_there).await;
-    look(&rig.delivery, id, &uid).unwrap()
+    look(&rig.replica, id, &uid).unwrap()
 }
 
 async fn is_told(rig: &Rig, agent: &Agent) -> bool {
@@ -77,7 +75,7 @@ async fn a_request_for_a_plan_reaches_its_own_agent_alone_and_moves_nothing() {
     git.set_ref("refs/heads/feature", &main).unwrap();
     let commit =
         git.change("feature", &[("apps/web/web.yaml", Some(&WEB.replace("name: web", "name: other")))]).unwrap();
-    let before = (load_entries(&rig.delivery, &web).await.unwrap().len(), service(&rig).await.version);
+    let before = (load_entries(&rig.replica, &web).await.unwrap().len(), service(&rig).await.version);
 
     let id = ask(&rig, reference("feature")).await.unwrap();
     let waiting = answer(&rig, &id, PlanPhase::Waiting).await;
@@ -114,11 +112,11 @@ async fn a_request_for_a_plan_reaches_its_own_agent_alone_and_moves_nothing() {
     // As the agent wrote it, also what this hub does not know.
     assert_eq!(answer(&rig, &id, PlanPhase::Done).await.plan, Some(plan));
     assert_eq!(east.bundle(&rig, &planned.bundle).await.refusal(), "403 NotDesired");
-    assert!(look(&rig.delivery, &id, "another").is_none());
+    assert!(look(&rig.replica, &id, "another").is_none());
 
     // Neither the source nor the service has moved.
     rig.wait_idle().await;
-    let after = (load_entries(&rig.delivery, &web).await.unwrap().len(), service(&rig).await.version);
+    let after = (load_entries(&rig.replica, &web).await.unwrap().len(), service(&rig).await.version);
     assert_eq!(after, before);
     assert_eq!(east.desired(&rig).await, state);
     rig.ask(ADMIN_NAMESPACE, "infra").await;

@@ -10,7 +10,7 @@ use farwater_api::{
     pipeline::ApprovalRequest,
     protocol::Entry,
 };
-use farwater_hub::controllers::{advance_promotions, resources::Name};
+use farwater_hub::{promotion::advance_promotions, resources::Name};
 use farwater_testkit::{
     Prometheus,
     fake::Said,
@@ -107,8 +107,8 @@ impl World {
     /// The pipeline and its set are looked at, so many seconds later.
     fn pass(&self, seconds: u64) {
         self.rig.pass(seconds);
-        self.rig.delivery.sets.queue.add(Name::new(ADMIN_NAMESPACE, SET));
-        self.rig.delivery.pipelines.queue.add(Name::new(ADMIN_NAMESPACE, PIPELINE));
+        self.rig.replica.memory.sets.queue.add(Name::new(ADMIN_NAMESPACE, SET));
+        self.rig.replica.memory.pipelines.queue.add(Name::new(ADMIN_NAMESPACE, PIPELINE));
     }
 
     /// Each agent looks once, and says what it has. Whether that was anything new.
@@ -181,7 +181,8 @@ impl World {
     /// again, and the agents get what comes of it.
     async fn go_on(&mut self) {
         let looks = |world: &Self| {
-            [&world.rig.delivery.sets.queue, &world.rig.delivery.pipelines.queue].map(|queue| queue.counts().done)
+            [&world.rig.replica.memory.sets.queue, &world.rig.replica.memory.pipelines.queue]
+                .map(|queue| queue.counts().done)
         };
         for _ in 0..6 {
             let before = looks(self);
@@ -210,7 +211,7 @@ impl World {
         let request = ApprovalRequest { stage: "production".to_owned(), digest, reason: "it is good".to_owned() };
         let groups: Vec<String> = groups.iter().map(ToString::to_string).collect();
         let name = Name::new(ADMIN_NAMESPACE, PIPELINE);
-        let said = advance_promotions::approve(&self.rig.delivery, &name, &request, (by, &groups)).await;
+        let said = advance_promotions::approve(&self.rig.replica, &name, &request, (by, &groups)).await;
         said.map_err(|refusal| refusal.to_string())
     }
 
@@ -420,7 +421,7 @@ async fn a_window_opens_the_way_and_what_is_wrong_with_a_stage_closes_it() {
     );
     let minutes = f64::from(now.to_zoned(jiff::tz::TimeZone::UTC).minute());
     world.rig.set_clock(2.5 - minutes / 60.0);
-    world.rig.delivery.pipelines.queue.add(Name::new(ADMIN_NAMESPACE, PIPELINE));
+    world.rig.replica.memory.pipelines.queue.add(Name::new(ADMIN_NAMESPACE, PIPELINE));
     world.go_on().await;
     assert_eq!(world.of_production(), []);
     world

@@ -211,7 +211,7 @@ impl<'a> Replay<'a> {
     async fn check_report(&self, said: &StatusReport) {
         for (uid, report) in &said.services {
             let Some(report) = report else { continue };
-            let shown: Vec<ObjectReport> = status::load_objects(&self.rig.delivery, uid).await.unwrap();
+            let shown: Vec<ObjectReport> = status::load_objects(&self.rig.replica, uid).await.unwrap();
             assert_eq!(shown, report.objects);
             let live = self.agent.desired(&self.rig).await;
             // What it says of another entry is no news.

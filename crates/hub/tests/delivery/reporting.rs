@@ -32,7 +32,7 @@ async fn yesterdays_healthy_is_not_todays() {
     let service = rig.wait_for("ServiceDeployment", ADMIN_NAMESPACE, "web", ready("True/Applied")).await;
     assert_eq!(service["status"]["appliedRevision"], service["status"]["assignedRevision"]);
     assert_eq!(service["status"]["objects"]["healthy"], 1);
-    assert_eq!(load_objects(&rig.delivery, &uid).await.unwrap().len(), 1);
+    assert_eq!(load_objects(&rig.replica, &uid).await.unwrap().len(), 1);
 
     git.change("main", &[("apps/web/web.yaml", Some(&WEB.replace("name: web", "name: other")))]).unwrap();
     rig.ask(ADMIN_NAMESPACE, "infra").await;
@@ -82,7 +82,7 @@ async fn a_cluster_reports_its_own_services_only() {
     let (_, entry) = east.wait_entry(&rig, &uid, |entry| applied(entry).is_some()).await;
     west.say(&rig, &uid, said(&entry, Outcome::Applied, &[("web", Health::Current)])).await;
     west.say(&rig, "no such service", said(&entry, Outcome::Applied, &[])).await;
-    assert!(load_objects(&rig.delivery, &uid).await.unwrap().is_empty());
+    assert!(load_objects(&rig.replica, &uid).await.unwrap().is_empty());
 }
 
 /// They are looked up before the transaction: 600,000 of them once held the hub's only writer for seconds.
@@ -97,7 +97,7 @@ async fn a_report_of_unknown_services_has_a_limit_and_saves_nothing() {
     assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{}", String::from_utf8_lossy(&answer.body));
     let answer = agent.send_report(&rig, &agent.report(&unknown[1..])).await;
     assert_eq!(answer.status, StatusCode::OK, "{}", String::from_utf8_lossy(&answer.body));
-    assert!(load_objects(&rig.delivery, "unknown-1").await.unwrap().is_empty());
+    assert!(load_objects(&rig.replica, "unknown-1").await.unwrap().is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -123,8 +123,8 @@ async fn a_report_on_an_unknown_base_is_asked_for_in_full() {
     let mut full = agent.report(&[(&db, Some(said(&db_entry, Outcome::Applied, &[("db", Health::Current)])))]);
     (full.base, full.sequence) = (0, 40);
     assert_eq!(agent.send_report(&rig, &full).await.status, StatusCode::OK);
-    assert!(load_objects(&rig.delivery, &web).await.unwrap().is_empty());
-    assert_eq!(load_objects(&rig.delivery, &db).await.unwrap().len(), 1);
+    assert!(load_objects(&rig.replica, &web).await.unwrap().is_empty());
+    assert_eq!(load_objects(&rig.replica, &db).await.unwrap().len(), 1);
     agent.sequence = 40;
     agent.say(&rig, &web, said(&web_entry, Outcome::Applied, &[])).await;
 }
@@ -234,7 +234,7 @@ async fn a_cluster_is_ready_while_it_polls() {
     agent.wait_polled(&rig).await;
     let mut cluster = rig.wait_for("Cluster", ADMIN_NAMESPACE, "east", ready("True/Connected")).await;
     assert!(cluster["status"]["lastHeardTime"].is_null(), "a poll is not written to the resource");
-    rig.delivery.merge_last_heard(&mut cluster);
+    rig.replica.merge_last_heard(&mut cluster);
     assert!(cluster["status"]["lastHeardTime"].is_string());
     rig.pass(10);
     rig.wait_for("Cluster", ADMIN_NAMESPACE, "east", ready("False/AgentSilent")).await;

@@ -1,7 +1,7 @@
 //! A start after an orderly stop goes on where that was; any other start looks at everything.
 
 use farwater_api::{ADMIN_NAMESPACE, Cluster};
-use farwater_hub::controllers::resources::{self, Name};
+use farwater_hub::resources::{self, Name};
 use farwater_store::{
     Location, OpenOptions, Store,
     delivery::{assignments_named, delete_assignment},
@@ -71,7 +71,7 @@ async fn what_a_start_looks_at_is_looked_at_once() {
     let (name, uid) = (Name::new(ADMIN_NAMESPACE, "east"), cluster["metadata"]["uid"].as_str().unwrap());
     resources::write_status::<Cluster>(&rig.store, &name, uid, &status).await.unwrap();
     rig.wait_idle().await;
-    let counts = rig.delivery.services.counts();
+    let counts = rig.replica.queues.services.counts();
     assert_eq!(counts.done, 20, "{counts:?}");
 }
 
@@ -80,7 +80,7 @@ async fn what_was_left_to_do_is_done_after_the_restart() {
     let rig = Rig::start().await;
     services(&rig, &["queued", "idle"]).await;
     rig.stop_controllers().await;
-    rig.delivery.services.add(Name::new(ADMIN_NAMESPACE, "queued"));
+    rig.replica.queues.services.add(Name::new(ADMIN_NAMESPACE, "queued"));
     // Nobody routes this change.
     rig.service(ADMIN_NAMESPACE, "unrouted", "east", "").await;
     let rig = rig.restart_after(async |location, key| {

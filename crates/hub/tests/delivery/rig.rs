@@ -12,8 +12,9 @@ use axum::{Router, body::Body};
 use farwater_api::{ADMIN_NAMESPACE, GROUP, VERSION};
 use farwater_hub::{
     DataDir, Identity,
-    controllers::{self, follow_windows::Windows, git::SourceSettings, resume},
-    delivery::{Delivery, clock::SteadyClock, connections::Connections},
+    controllers::{self, resume},
+    memory::{clock::SteadyClock, connections::Connections, mirrors::SourceSettings, windows::Windows},
+    replica::Replica,
     secret_backends::SecretBackends,
 };
 use farwater_sources::Links;
@@ -54,7 +55,7 @@ pub struct Rig {
     directory: DataDir,
     pub store: Store,
     pub identity: Arc<Identity>,
-    pub delivery: Arc<Delivery>,
+    pub replica: Arc<Replica>,
     router: Router,
     shutdown: CancellationToken,
     controllers: JoinHandle<()>,
@@ -62,7 +63,7 @@ pub struct Rig {
     ahead: Arc<AtomicI64>,
     /// Seconds that have passed for soaks, deadlines and silence beside those that really have. Kept over restarts.
     passed: Arc<AtomicU64>,
-    tune: fn(&mut Delivery),
+    tune: fn(&mut Replica),
 }
 
 fn plural(kind: &str) -> Kind {
@@ -86,7 +87,7 @@ impl Rig {
     }
 
     /// With other settings than a hub has.
-    pub async fn start_tuned(tune: fn(&mut Delivery)) -> Self {
+    pub async fn start_tuned(tune: fn(&mut Replica)) -> Self {
         let data = tempfile::tempdir().unwrap();
         let location = Self::location(&data).await;
         Self::open(data, location, Arc::default(), tune).await
@@ -120,12 +121,7 @@ impl Rig {
         Self::open(data, location, Arc::default(), |_| {}).await
     }
 
-    async fn open(
-        data: tempfile::TempDir,
-        location: Location,
-        passed: Arc<AtomicU64>,
-        tune: fn(&mut Delivery),
-    ) -> Self {
+    async fn open(data: tempfile::TempDir, location: Location, passed: Arc<AtomicU64>, tune: fn(&mut Replica)) -> Self {
         let directory = DataDir::open(data.path()).unwrap();
         let identity = Arc::new(Identity::open(&directory, None, Timestamp::now()).unwrap());
         let mut options = OpenOptions::new(location, *identity.seal_key().bytes());
@@ -141,26 +137,26 @@ impl Rig {
         let rules = std::fs::read_to_string(data.path().join(PROGRAMS)).unwrap_or_default();
         let programs = rules.lines().map(|rule| rule.parse().unwrap()).collect();
         let sources = SourceSettings { links, programs };
-        let delivery =
-            Delivery::open(store.clone(), Arc::clone(&identity), directory_of_data, url, connections, sources).await;
-        let mut delivery = delivery.unwrap();
+        let replica =
+            Replica::open(store.clone(), Arc::clone(&identity), directory_of_data, url, connections, sources).await;
+        let mut replica = replica.unwrap();
         let backends = data.path().join(BACKENDS);
         if backends.exists() {
-            delivery.secret_backends = Arc::new(SecretBackends::open(&backends, store.clone()).unwrap());
+            replica.secret_backends = Arc::new(SecretBackends::open(&backends, store.clone()).unwrap());
         }
         let more = Arc::clone(&passed);
-        delivery.clock = SteadyClock::ahead_by(move || Duration::from_secs(more.load(Ordering::Acquire)));
+        replica.clock = SteadyClock::ahead_by(move || Duration::from_secs(more.load(Ordering::Acquire)));
         let ahead = Arc::new(AtomicI64::new(0));
         let seconds = Arc::clone(&ahead);
-        delivery.windows =
+        replica.memory.windows =
             Windows::by(move || Timestamp::now() + SignedDuration::from_secs(seconds.load(Ordering::Acquire)));
-        tune(&mut delivery);
-        let delivery = Arc::new(delivery);
+        tune(&mut replica);
+        let replica = Arc::new(replica);
         let shutdown = CancellationToken::new();
-        let controllers = tokio::spawn(controllers::run(Arc::clone(&delivery), left, shutdown.clone()));
-        let hosts = farwater_hub::receivers::router(Arc::clone(&delivery));
-        let router = farwater_hub::delivery::router(Arc::clone(&delivery)).merge(hosts);
-        Self { data, directory, store, identity, delivery, router, shutdown, controllers, ahead, passed, tune }
+        let controllers = tokio::spawn(controllers::run(Arc::clone(&replica), left, shutdown.clone()));
+        let hosts = farwater_hub::receivers::router(Arc::clone(&replica));
+        let router = farwater_hub::delivery::router(Arc::clone(&replica)).merge(hosts);
+        Self { data, directory, store, identity, replica, router, shutdown, controllers, ahead, passed, tune }
     }
 
     /// Stops the hub and starts it again on the same data.
@@ -174,9 +170,9 @@ impl Rig {
         let controllers = self.controllers.await;
         // Nothing is left by one that crashed.
         if controllers.is_ok() {
-            resume::leave(&self.delivery).await.unwrap();
+            resume::leave(&self.replica).await.unwrap();
         }
-        drop((self.router, self.delivery, self.directory));
+        drop((self.router, self.replica, self.directory));
         let location = self.store.location().clone();
         self.store.close().await;
         drop(self.store);
@@ -205,33 +201,33 @@ impl Rig {
     /// Sets the clock by which change windows go, so many hours ahead of what it is.
     pub fn set_clock(&self, hours: f64) {
         self.ahead.store((hours * 3600.0) as i64, Ordering::Release);
-        self.delivery.windows.look_again();
+        self.replica.memory.windows.look_again();
     }
 
     /// Time passes by which soaks, deadlines and the silence of agents are judged, and clusters are looked at. Whoever wants something
     /// else looked at adds it to its queue.
     pub fn pass(&self, seconds: u64) {
         self.passed.fetch_add(seconds, Ordering::AcqRel);
-        for cluster in self.delivery.clusters.all() {
-            self.delivery.cluster_work.add(cluster.uid.to_string());
+        for cluster in self.replica.memory.clusters.all() {
+            self.replica.queues.clusters.add(cluster.uid.to_string());
         }
     }
 
     /// Whether all that could be done at this time is done.
     pub async fn is_at_rest(&self) -> bool {
-        let Delivery { services, summaries, sets, pipelines, cluster_work, routed, .. } = &*self.delivery;
-        routed.load(Ordering::Acquire) == self.store.position()
-            && services.is_idle_for(AT_REST)
-            && summaries.is_idle_for(AT_REST)
-            && sets.queue.is_idle_for(AT_REST)
-            && pipelines.queue.is_idle_for(AT_REST)
-            && cluster_work.is_idle_for(AT_REST)
+        let Replica { queues, memory, signals, .. } = &*self.replica;
+        signals.routed.load(Ordering::Acquire) == self.store.position()
+            && queues.services.is_idle_for(AT_REST)
+            && queues.summaries.is_idle_for(AT_REST)
+            && memory.sets.queue.is_idle_for(AT_REST)
+            && memory.pipelines.queue.is_idle_for(AT_REST)
+            && queues.clusters.is_idle_for(AT_REST)
             && self.is_computed().await
     }
 
     async fn is_computed(&self) -> bool {
         // A Cluster whose status was written is marked, and nobody is in a hurry about that.
-        self.delivery.dirty.notify_one();
+        self.replica.signals.dirty.notify_one();
         load_dirty(&mut self.store.tables().await.unwrap(), 1).await.unwrap().is_empty()
     }
 
@@ -240,12 +236,12 @@ impl Rig {
     }
 
     pub async fn wait_loaded(&self) {
-        self.wait_until("the hub has loaded", async || self.delivery.clusters.is_loaded()).await;
+        self.wait_until("the hub has loaded", async || self.replica.memory.clusters.is_loaded()).await;
     }
 
     /// How often any service was looked at.
     pub fn looks(&self) -> u64 {
-        let (_, counts) = self.delivery.controller_work()[1];
+        let (_, counts) = self.replica.controller_work()[1];
         counts.done
     }
 
@@ -262,11 +258,11 @@ impl Rig {
     /// Until every change is routed and nothing of it left to do. An approval that will end is nothing to do yet.
     pub async fn wait_idle(&self) {
         let is_idle = async || {
-            let Delivery { services, summaries, sets, routed, .. } = &*self.delivery;
-            routed.load(Ordering::Acquire) == self.store.position()
-                && services.is_idle_for(IDLE)
-                && summaries.is_idle_for(IDLE)
-                && sets.queue.is_idle_for(IDLE)
+            let Replica { queues, memory, signals, .. } = &*self.replica;
+            signals.routed.load(Ordering::Acquire) == self.store.position()
+                && queues.services.is_idle_for(IDLE)
+                && queues.summaries.is_idle_for(IDLE)
+                && memory.sets.queue.is_idle_for(IDLE)
         };
         self.wait_until("the controllers are idle", is_idle).await;
     }

@@ -11,11 +11,13 @@ use farwater_api::{
     protocol::Entry,
     service_set::{Member, Progress, ProgressCounts, RolloutSurvey, SetVersion, VERSIONS_KEPT},
 };
-use farwater_hub::controllers::{
-    plan_sets::{self, Place, Selected},
+use farwater_hub::{
+    memory::sets::Scope,
     resources::Name,
-    rollouts, set_versions,
-    sets::Scope,
+    sets::{
+        plan_sets::{self, Place, Selected},
+        rollouts, set_versions,
+    },
 };
 use farwater_store::{Resource, delivery::save_heartbeats};
 use farwater_testkit::git::{GitServer, Repository};
@@ -177,7 +179,7 @@ impl Fleet {
     /// The set is looked at, so many seconds later.
     fn pass(&self, seconds: u64) {
         self.rig.pass(seconds);
-        self.rig.delivery.sets.queue.add(Name::new(ADMIN_NAMESPACE, SET));
+        self.rig.replica.memory.sets.queue.add(Name::new(ADMIN_NAMESPACE, SET));
     }
 
     /// The hub is killed and started again.
@@ -215,7 +217,7 @@ impl Fleet {
 
     async fn survey(&self) -> RolloutSurvey {
         let (name, set) = self.named().await;
-        plan_sets::survey(&self.rig.delivery, (&name, &set)).await.unwrap()
+        plan_sets::survey(&self.rig.replica, (&name, &set)).await.unwrap()
     }
 
     async fn named(&self) -> (Name, Resource) {
@@ -227,9 +229,9 @@ impl Fleet {
     /// to be silent. The set is looked at again and again, and the agents get what comes of it.
     pub async fn go_on(&mut self) {
         for _ in 0..6 {
-            let before = self.rig.delivery.sets.queue.counts().done;
+            let before = self.rig.replica.memory.sets.queue.counts().done;
             self.pass(5);
-            let sets = &self.rig.delivery.sets;
+            let sets = &self.rig.replica.memory.sets;
             self.rig.wait_until("the set is looked at", async || sets.queue.counts().done > before).await;
             self.rig.wait_until("what comes of it is done", async || self.rig.is_at_rest().await).await;
             self.look().await;
@@ -266,7 +268,7 @@ impl Fleet {
     async fn members(&self) -> Vec<Member> {
         let (name, set) = self.named().await;
         let all = (&Place::default(), 100);
-        let (mut members, _) = plan_sets::members(&self.rig.delivery, (&name, &set), Selected::All, all).await.unwrap();
+        let (mut members, _) = plan_sets::members(&self.rig.replica, (&name, &set), Selected::All, all).await.unwrap();
         members.sort_by(|a, b| a.cluster.cmp(&b.cluster));
         members
     }
@@ -475,12 +477,12 @@ async fn who_pauses_a_set_wants_nothing_decided_by_what_it_was_before() {
     // As by a look that had begun before.
     let set: ServiceSet = serde_json::from_value((*before.object).clone()).unwrap();
     let rows = fleet.rows().await;
-    let advance = rollouts::advance(&fleet.rig.delivery, &name, (&before, &set), &Scope::All).await.unwrap();
+    let advance = rollouts::advance(&fleet.rig.replica, &name, (&before, &set), &Scope::All).await.unwrap();
     assert!(advance.is_none());
     assert_eq!(fleet.rows().await, rows);
     let (name, now) = fleet.named().await;
     let set: ServiceSet = serde_json::from_value((*now.object).clone()).unwrap();
-    let advance = rollouts::advance(&fleet.rig.delivery, &name, (&now, &set), &Scope::All).await.unwrap();
+    let advance = rollouts::advance(&fleet.rig.replica, &name, (&now, &set), &Scope::All).await.unwrap();
     assert_eq!(advance.unwrap().status.phase, RolloutPhase::Paused);
 }
 
@@ -924,7 +926,7 @@ async fn a_survey_tells_by_step_and_version_how_far_everybody_is() {
     let rest = Selected::Step(2);
     let page = async |place: &str| {
         let place = Place::parse(place, rest).unwrap();
-        let (members, next) = plan_sets::members(&fleet.rig.delivery, (&name, &set), rest, (&place, 1)).await.unwrap();
+        let (members, next) = plan_sets::members(&fleet.rig.replica, (&name, &set), rest, (&place, 1)).await.unwrap();
         (members.into_iter().map(|member| member.cluster).collect::<Vec<_>>(), next)
     };
     let (members, next) = page("").await;

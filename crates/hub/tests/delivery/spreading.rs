@@ -63,7 +63,7 @@ async fn a_changed_context_reaches_the_canary_first() {
     fleet.pace = 0;
     edit_set(&fleet, |spec| spec["rollout"]["soak"] = "1m".into()).await;
     fleet.rig.wait_idle().await;
-    let resolved = |fleet: &Fleet| fleet.rig.delivery.counters.parameters_resolved.get();
+    let resolved = |fleet: &Fleet| fleet.rig.replica.memory.counters.parameters_resolved.get();
     let (before, count) = (digests(&fleet), resolved(&fleet));
     // What nobody is handed is nothing to anybody.
     paint(&fleet, "other", json!(2)).await;

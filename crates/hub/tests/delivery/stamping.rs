@@ -8,7 +8,7 @@ use farwater_api::{
     protocol::Action,
     service_deployment::DeletionPolicy,
 };
-use farwater_hub::controllers::{plan_sets, resources::Name};
+use farwater_hub::{resources::Name, sets::plan_sets};
 use farwater_store::{
     Kind, ListQuery,
     delivery::{SetMember, members_of_set},
@@ -275,7 +275,7 @@ async fn a_typo_in_the_selector_takes_nothing_until_somebody_has_looked() {
         .await;
     };
     release().await;
-    rig.wait_until("deletions go on", async || rig.delivery.freeze.reason().is_none()).await;
+    rig.wait_until("deletions go on", async || rig.replica.memory.freeze.reason().is_none()).await;
     assert_eq!(services(&rig, ADMIN_NAMESPACE).await.len(), 4);
 
     // Meant so, it goes on when an administrator has looked.
@@ -284,7 +284,7 @@ async fn a_typo_in_the_selector_takes_nothing_until_somebody_has_looked() {
     assert_eq!(services(&rig, ADMIN_NAMESPACE).await.len(), 4);
     release().await;
     wait_services(&rig, ADMIN_NAMESPACE, &[]).await;
-    assert!(rig.delivery.freeze.reason().is_none(), "it was looked at once, and that is enough");
+    assert!(rig.replica.memory.freeze.reason().is_none(), "it was looked at once, and that is enough");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -297,7 +297,7 @@ async fn a_loss_while_nothing_is_deleted_anyway_is_one_more_reason_to_look_at() 
         namespace["metadata"]["annotations"][FREEZE_PRUNES] = "a backup is restored".into();
     })
     .await;
-    rig.wait_until("nothing is deleted", async || rig.delivery.freeze.reason().is_some()).await;
+    rig.wait_until("nothing is deleted", async || rig.replica.memory.freeze.reason().is_some()).await;
     rig.edit("ServiceSet", ADMIN_NAMESPACE, SET, |set| {
         set["spec"]["clusterSelector"]["matchLabels"]["env"] = "porduction".into();
     })
@@ -323,7 +323,7 @@ async fn clusters_that_leave_one_by_one_are_counted_together() {
     wait_services(&rig, ADMIN_NAMESPACE, &["web-b", "web-c", "web-d"]).await;
     label(&rig, "b", "x").await;
     wait_services(&rig, ADMIN_NAMESPACE, &["web-c", "web-d"]).await;
-    assert!(rig.delivery.freeze.reason().is_none());
+    assert!(rig.replica.memory.freeze.reason().is_none());
     label(&rig, "c", "x").await;
     rig.wait_for("ServiceSet", ADMIN_NAMESPACE, SET, |set| condition(set, "Braked") == "True/ManyAtOnce").await;
     assert_eq!(services(&rig, ADMIN_NAMESPACE).await, ["web-c".to_owned(), "web-d".to_owned()].into());
@@ -339,7 +339,7 @@ async fn a_cluster_that_is_removed_takes_its_service_and_brakes_nothing() {
         rig.delete("Cluster", ADMIN_NAMESPACE, name).await;
     }
     wait_services(&rig, ADMIN_NAMESPACE, &["web-d"]).await;
-    assert!(rig.delivery.freeze.reason().is_none());
+    assert!(rig.replica.memory.freeze.reason().is_none());
     // One of the same name is another.
     cluster(&rig, ADMIN_NAMESPACE, "a", json!({"env": "prod"})).await;
     wait_services(&rig, ADMIN_NAMESPACE, &["web-a", "web-d"]).await;
@@ -425,7 +425,7 @@ async fn a_plan_says_which_clusters_would_be_added_changed_and_dropped() {
         let mut object = rig.get("ServiceSet", ADMIN_NAMESPACE, SET).await.unwrap();
         object["spec"].as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         let set: ServiceSet = serde_json::from_value(object).unwrap();
-        plan_sets::plan(&rig.delivery, &Name::new(ADMIN_NAMESPACE, SET), &uid, &set).await.unwrap().unwrap()
+        plan_sets::plan(&rig.replica, &Name::new(ADMIN_NAMESPACE, SET), &uid, &set).await.unwrap().unwrap()
     };
     let quiet = plan(json!({})).await;
     assert_eq!((quiet.counts.unchanged, quiet.added.len() + quiet.changed.len() + quiet.dropped.len()), (4, 0));

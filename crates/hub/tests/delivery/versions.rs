@@ -8,8 +8,9 @@ use farwater_api::{
     protocol::{Action, Entry},
 };
 use farwater_hub::{
-    controllers::{collect_mirrors::collect_mirrors, hook_runs::load_runs, versions::load_entries},
-    delivery::admission::{Inadmissible, check_pin},
+    apiserver::service_admission::{Inadmissible, check_pin},
+    services::{hook_runs::load_runs, versions::load_entries},
+    sources::collect_mirrors::collect_mirrors,
 };
 use farwater_testkit::git::Repository;
 use http::StatusCode;
@@ -31,7 +32,7 @@ fn commit(git: &Repository, name: &str) -> String {
 }
 
 async fn entries(rig: &Rig, uid: &str) -> Vec<HistoryEntry> {
-    load_entries(&rig.delivery, uid).await.unwrap()
+    load_entries(&rig.replica, uid).await.unwrap()
 }
 
 /// Number, cause and result of each, the newest first.
@@ -171,7 +172,7 @@ async fn bundles_of_a_history_outlive_a_forced_push_and_a_lost_mirror() {
     let (_server, git, rig, _agent, uid, [first, _]) = failed().await;
     git.rewrite("main", &[("apps/web/web.yaml", &WEB.replace("web", "anew"))]).unwrap();
     rig.ask(ADMIN_NAMESPACE, "infra").await;
-    collect_mirrors(&rig.delivery).await.unwrap();
+    collect_mirrors(&rig.replica).await.unwrap();
     std::fs::remove_dir_all(rig.path().join("mirrors")).unwrap();
     let spec = |bundle: Digest| -> ServiceDeploymentSpec {
         let spec = json!({"clusterRef": {"name": "east"}, "targetNamespace": "web", "sourceRef": {"name": "infra"},
@@ -179,7 +180,7 @@ async fn bundles_of_a_history_outlive_a_forced_push_and_a_lost_mirror() {
         serde_json::from_value(spec).unwrap()
     };
     let check = async |uid: &str, bundle: Digest| {
-        check_pin(&rig.delivery, ADMIN_NAMESPACE, uid, &spec(bundle), None).await.map_err(|error| error.to_string())
+        check_pin(&rig.replica, ADMIN_NAMESPACE, uid, &spec(bundle), None).await.map_err(|error| error.to_string())
     };
     let wanted = bundle(&first).unwrap();
     check(&uid, wanted).await.unwrap();
@@ -229,7 +230,7 @@ async fn a_pin_stands_under_the_grants_of_its_own_source() {
         "pin": {"bundle": bundle(&first).unwrap()},
     }))
     .unwrap();
-    let refused = check_pin(&rig.delivery, "team-a", &uid, &spec, None).await;
+    let refused = check_pin(&rig.replica, "team-a", &uid, &spec, None).await;
     assert!(matches!(refused, Err(Inadmissible::Denied(_))), "{refused:?}");
     rig.edit("ServiceDeployment", "team-a", "web", |s| s["spec"]["pin"] = json!({"bundle": bundle(&first)})).await;
     rig.wait_for("ServiceDeployment", "team-a", "web", |s| {
@@ -251,9 +252,9 @@ fn test_report(run: &str, state: HookState, output: Option<&str>) -> HookReport 
 /// State and JUnit file of each hook of a version.
 async fn hooks(rig: &Rig, uid: &str, number: u64) -> Vec<(HookState, Option<String>)> {
     let mut found = Vec::new();
-    for run in load_runs(&rig.delivery, uid, None).await.unwrap().into_iter().filter(|run| run.number == number) {
+    for run in load_runs(&rig.replica, uid, None).await.unwrap().into_iter().filter(|run| run.number == number) {
         assert!(run.report.log.is_none() && run.report.junit.is_none(), "only of one that is asked for");
-        let whole = load_runs(&rig.delivery, uid, Some(&run.report.run)).await.unwrap();
+        let whole = load_runs(&rig.replica, uid, Some(&run.report.run)).await.unwrap();
         found.push((run.report.state, whole[0].report.junit.clone()));
     }
     found
@@ -297,5 +298,5 @@ async fn a_version_is_healthy_when_its_tests_are_and_keeps_what_they_left_behind
     let (_, entry) = agent.wait_entry(&rig, &uid, |entry| matches!(entry.action, Action::Remove { .. })).await;
     agent.say(&rig, &uid, said(&entry, Outcome::Removed, &[])).await;
     rig.wait_gone("ServiceDeployment", ADMIN_NAMESPACE, "web").await;
-    assert!(load_runs(&rig.delivery, &uid, None).await.unwrap().is_empty());
+    assert!(load_runs(&rig.replica, &uid, None).await.unwrap().is_empty());
 }

@@ -8,8 +8,8 @@ use farwater_api::{
     protocol::{Action, Entry},
 };
 use farwater_hub::{
-    controllers::resources::Name,
-    delivery::admission::{Inadmissible, check_dependencies, check_set_dependencies},
+    apiserver::service_admission::{Inadmissible, check_dependencies, check_set_dependencies},
+    resources::Name,
 };
 use jiff::Timestamp;
 use serde_json::json;

@@ -6,7 +6,7 @@ use axum::body::Body;
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bytes::Bytes;
 use farwater_api::ADMIN_NAMESPACE;
-use farwater_hub::delivery::Delivery;
+use farwater_hub::replica::Replica;
 use farwater_testkit::{
     deliveries::{Host, Push, Sender},
     git::{GitServer, Repository},
@@ -57,7 +57,7 @@ async fn following() -> (GitServer, Repository, Rig) {
     following_with(|_| {}).await
 }
 
-async fn following_with(tune: fn(&mut Delivery)) -> (GitServer, Repository, Rig) {
+async fn following_with(tune: fn(&mut Replica)) -> (GitServer, Repository, Rig) {
     let (server, git) = repository().await;
     let rig = Rig::start_tuned(tune).await;
     rig.repository(ADMIN_NAMESPACE, "infra", &server.url("infra.git")).await;
@@ -78,11 +78,13 @@ async fn wait_served(rig: &Rig, commit: &str) -> Value {
 
 /// Until all deliveries are acted upon, and nothing is asked because of them any more.
 async fn until_asked(rig: &Rig) {
-    rig.wait_until("all of them are acted upon", async || rig.delivery.inboxes.waiting().is_empty()).await;
+    rig.wait_until("all of them are acted upon", async || rig.replica.queues.inboxes.waiting().is_empty()).await;
     let source = rig.get("GitRepository", ADMIN_NAMESPACE, "infra").await.unwrap();
     let uid = source["metadata"]["uid"].as_str().unwrap();
-    let is_asked =
-        || rig.delivery.sources.is_idle_for(Duration::ZERO) && rig.delivery.checks.announced.wait(uid).is_none();
+    let is_asked = || {
+        rig.replica.queues.sources.is_idle_for(Duration::ZERO)
+            && rig.replica.memory.checks.announced.wait(uid).is_none()
+    };
     rig.wait_until("the source is asked no more", async || is_asked()).await;
 }
 
@@ -283,7 +285,7 @@ async fn a_flood_of_deliveries_causes_at_most_two_checks_and_one_fetch() {
 async fn slow_bodies_hold_up_nobody_and_end() {
     const SLOW: usize = 200;
     const BODY_TIME: Duration = Duration::from_secs(4);
-    let (server, git, rig) = following_with(|delivery| delivery.receivers.body_time = BODY_TIME).await;
+    let (server, git, rig) = following_with(|replica| replica.receivers.body_time = BODY_TIME).await;
     let url = server.url("infra.git");
     let path = receiver(&rig, "hook", Host::GitHub, TOKEN, json!([{"name": "infra"}])).await;
     let address = rig.serve().await;
@@ -335,21 +337,21 @@ async fn a_source_is_asked_less_often_while_deliveries_are_proven_to_arrive() {
         |source: &Value| said(source).ends_with("; webhooks announce pushes, so it is fetched only every 50m");
     deliver(&rig, sender.push(&path, push)).await;
     assert!(is_stretched(&wait_served(&rig, &after).await));
-    assert_eq!(rig.delivery.checks.announced.proven(), 1);
+    assert_eq!(rig.replica.memory.checks.announced.proven(), 1);
 
     // A check that finds what nobody announced.
     let (_, quiet) = commit(&git);
     rig.ask(ADMIN_NAMESPACE, "infra").await;
     assert_eq!(said(&wait_served(&rig, &quiet).await), format!("serves main@sha1:{quiet}"));
-    assert_eq!(rig.delivery.checks.announced.proven(), 0);
+    assert_eq!(rig.replica.memory.checks.announced.proven(), 0);
     // Its delivery was only a little late.
     deliver(&rig, sender.push(&path, Push { before: &after, after: &quiet, ..push })).await;
-    rig.wait_until("that is seen", async || rig.delivery.checks.announced.proven() == 1).await;
+    rig.wait_until("that is seen", async || rig.replica.memory.checks.announced.proven() == 1).await;
 
     // A receiver that is gone announces nothing, and its sources are asked now.
     let asked = server.counts();
     rig.delete("Receiver", ADMIN_NAMESPACE, "hook").await;
     rig.wait_until("it is asked", async || server.counts().ls_refs > asked.ls_refs).await;
     rig.wait_for("GitRepository", ADMIN_NAMESPACE, "infra", |s| !is_stretched(s)).await;
-    assert_eq!(rig.delivery.checks.announced.proven(), 0);
+    assert_eq!(rig.replica.memory.checks.announced.proven(), 0);
 }

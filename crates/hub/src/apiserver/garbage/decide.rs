@@ -7,11 +7,11 @@ use std::collections::BTreeSet;
 use farwater_store::Key;
 use serde_json::{Value, json};
 
-use super::super::{
-    delete::{Cascade, FOREGROUND, Propagation, Removal, is_marked, plan_removal},
-    kinds::{Registry, ResourceKind},
-    managed::manage,
+use crate::kinds::{
+    Registry, ResourceKind,
+    managers::manage,
     meta,
+    removal::{Cascade, FOREGROUND, Propagation, Removal, is_marked, plan_removal},
 };
 
 /// Where an owner reference points.
@@ -141,7 +141,8 @@ pub fn carry_out(verdict: &Verdict, object: &Value, kind: &ResourceKind, now: ji
 mod tests {
     use farwater_store::Kind;
 
-    use super::{super::super::kinds::REGISTRY, *};
+    use super::*;
+    use crate::kinds::REGISTRY;
 
     fn owned(uids: &[&str]) -> Value {
         let references: Vec<Value> =

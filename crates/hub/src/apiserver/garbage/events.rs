@@ -5,7 +5,10 @@ use farwater_store::{Change, Key, Kind, Resource, Store, StoreError, Write, Writ
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::super::{call::timestamp, managed::manage, meta};
+use crate::kinds::{
+    managers::manage,
+    meta::{self, timestamp},
+};
 
 /// As Kubernetes' collector calls itself.
 const REPORTER: &str = "garbage-collector-controller";

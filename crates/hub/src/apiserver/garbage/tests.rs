@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::*;
+use crate::kinds::removal;
 
 const DEPENDENTS: usize = 120;
 
@@ -34,10 +35,10 @@ async fn make(store: &Store, name: &str, owners: &[&str]) -> Resource {
     store.write(Write { key: key(name), change: Change::Create(object) }).await.unwrap()
 }
 
-async fn delete(store: &Store, resource: &Resource, policy: delete::Propagation) {
+async fn delete(store: &Store, resource: &Resource, policy: removal::Propagation) {
     let kind = kind_of(&resource.key).unwrap();
-    let removal = delete::plan_removal(&resource.object, kind, policy.into(), Timestamp::now());
-    let change = delete::change_of(removal, resource).unwrap();
+    let removal = removal::plan_removal(&resource.object, kind, policy.into(), Timestamp::now());
+    let change = removal::change_of(removal, resource).unwrap();
     store.write(Write { key: resource.key.clone(), change }).await.unwrap();
 }
 
@@ -64,7 +65,7 @@ async fn settle(store: &Store) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_collector_that_is_stopped_anywhere_is_taken_up_by_the_next() {
-    for policy in [delete::Propagation::Background, delete::Propagation::Foreground, delete::Propagation::Orphan] {
+    for policy in [removal::Propagation::Background, removal::Propagation::Foreground, removal::Propagation::Orphan] {
         let folder = TempDir::new().unwrap();
         let mut store = open(&folder).await;
         let owner = make(&store, "owner", &[]).await;
@@ -83,7 +84,7 @@ async fn a_collector_that_is_stopped_anywhere_is_taken_up_by_the_next() {
         }
         settle(&store).await;
         let left = names(&store).await;
-        let expected = if policy == delete::Propagation::Orphan { DEPENDENTS } else { DEPENDENTS / 10 };
+        let expected = if policy == removal::Propagation::Orphan { DEPENDENTS } else { DEPENDENTS / 10 };
         assert_eq!(left.len(), expected + 1, "{policy:?}: {left:?}");
         assert!(left.contains(&"kept".to_owned()) && !left.contains(&"owner".to_owned()));
         let shared = store.get(&key("d000")).await.unwrap().unwrap();
@@ -148,7 +149,7 @@ async fn an_owner_waits_without_being_looked_at_again() {
     held["metadata"]["finalizers"] = json!(["example.com/x"]);
     let change = Change::Replace { uid: dependent.uid.clone(), version: dependent.version, object: held };
     store.write(Write { key: dependent.key, change }).await.unwrap();
-    delete(&store, &owner, delete::Propagation::Foreground).await;
+    delete(&store, &owner, removal::Propagation::Foreground).await;
     let mut collector = collector(&store);
     collector.pass().await.unwrap();
     collector.pass().await.unwrap();

@@ -2,14 +2,8 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{
-    super::{
-        kinds::{Registry, ResourceKind, Subresource},
-        patch::PatchType,
-        published::PATCH,
-    },
-    DELETE_OPTIONS, STATUS, path_of,
-};
+use super::{super::patch::PatchType, DELETE_OPTIONS, STATUS, path_of};
+use crate::kinds::{Registry, ResourceKind, Subresource, published::PATCH};
 
 const WRITTEN: &[&str] = &["application/json", "application/yaml"];
 

@@ -2,7 +2,8 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{super::kinds::Registry, contents, information, token_security};
+use super::{contents, information, token_security};
+use crate::kinds::Registry;
 
 pub fn document(registry: &Registry) -> Value {
     let (paths, schemas) = contents(registry, &registry.groups());

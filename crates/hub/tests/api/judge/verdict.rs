@@ -1,7 +1,7 @@
 //! What is compared of an answer: all but what is each server's own.
 
 use farwater_api::AGENT_FINALIZER;
-use farwater_hub::controllers::resources::AUTHORS;
+use farwater_hub::resources::AUTHORS;
 use serde_json::{Map, Value, json};
 
 use super::court::{Answer, Equal, Step};

@@ -111,7 +111,7 @@ async fn what_is_promoted_is_pushed_once_and_gets_there_when_people_have_merged_
     assert_eq!(env.branch(BRANCH).as_deref(), Some(theirs.as_str()));
     env.delete_branch(BRANCH).unwrap();
     let name = Name::new(ADMIN_NAMESPACE, PIPELINE);
-    world.rig.delivery.pipelines.proposals.add(name);
+    world.rig.replica.memory.pipelines.proposals.add(name);
     let pushed = world.until_proposed(&third).await;
     assert_eq!(env.branch(BRANCH).as_deref(), Some(pushed.as_str()));
     assert_eq!(file(&env, BRANCH), manifest(&third));

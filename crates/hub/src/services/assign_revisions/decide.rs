@@ -1,0 +1,199 @@
+//! The decision about one service: a function of its observed state.
+
+use std::collections::BTreeMap;
+
+use farwater_api::Digest;
+use farwater_fleet::{
+    assignment::{Candidate, Decided, Decision, Inputs, Why, decide, is_suspended},
+    conditions::cut,
+    dependencies::cycle_trouble,
+    windows::Closed,
+};
+use farwater_store::{
+    StoreError,
+    delivery::{Assignment, asks_for_the_same, stamp},
+};
+use jiff::Timestamp;
+
+use super::observe::Observed;
+use crate::{
+    guards::approvals::Said,
+    notify::events::Told,
+    services::{ServiceFacts, held_specs::HeldNext, read_json},
+    sets::rollouts::Looked,
+};
+
+/// Result of the decision.
+pub struct Outcome {
+    pub next: Assignment,
+    pub why: Why,
+    /// The window that keeps changes from starting; None: they may start.
+    pub closed: Option<Closed>,
+    /// Event about a change that starts despite closed windows.
+    pub told: Option<Told>,
+}
+
+/// Decides which version the service runs, and why it keeps the one that it has.
+pub fn decide_row(observed: &Observed, now: Timestamp) -> Result<Outcome, StoreError> {
+    let Observed { service, row, waits, pinned, .. } = observed;
+    let is_suspended = is_suspended(&service.spec, now);
+    let decided = Decided {
+        why: Why::Current,
+        suspended: Some(is_suspended),
+        sourceless: observed.source_uid().is_none(),
+        turn: row.as_ref().map(read_turn).transpose()?.unwrap_or_default(),
+    };
+    let mut next = new_row(observed, &decided)?;
+
+    let candidate = observed.kept.clone().unwrap_or_else(|| observed.resolved.candidate.clone());
+    let candidate = waits.cycle.as_deref().map_or(candidate, |cycle| Err(cycle_trouble(cycle)));
+    let cluster = match &observed.cluster {
+        Ok(cluster) => cluster,
+        Err(trouble) => return keep(next, Decided { why: Why::Trouble(trouble.clone()), ..decided }, None),
+    };
+
+    let mut facts = ServiceFacts::new(service.clone(), &next, observed.urls.clone())?;
+    match pinned {
+        Some(Ok(pinned)) if !pinned.source.is_empty() => facts.source_urls = pinned.urls(),
+        Some(_) => {}
+        // Includes what its charts depend on: grants apply to those sources too.
+        None => facts.source_urls.extend(candidate.iter().flat_map(Candidate::urls)),
+    }
+    let ceiling = facts.check_placement(cluster, &observed.grants);
+
+    // An override opens the closed windows.
+    let mut closed = observed.closed.clone();
+    let overridden = observed.overridden.as_ref().and_then(|said| Some((closed.take()?, said)));
+    let inputs = Inputs {
+        suspended: is_suspended || cluster.suspended,
+        pinned: pinned.as_ref().map(Result::as_ref),
+        candidate: candidate.as_ref(),
+        waits: &waits.reasons,
+        ceiling: ceiling.as_ref(),
+        assigned: facts.assigned.as_ref(),
+        held: observed.is_held(),
+        closed: closed.as_ref(),
+        restated: observed.held.restated,
+    };
+    let decision = decide(inputs);
+    let told = overridden.and_then(|(closed, said)| tell_override(inputs, &decision, &closed, said));
+
+    match decision {
+        Decision::Keep(why) => Ok(Outcome { told, ..keep(next, Decided { why, ..decided }, closed)? }),
+        Decision::Assign(candidate) => {
+            next.assigned = Some(write_json(&candidate)?);
+            Ok(Outcome { next, why: Why::Current, closed, told })
+        }
+    }
+}
+
+fn keep(mut next: Assignment, decided: Decided, closed: Option<Closed>) -> Result<Outcome, StoreError> {
+    next.why = write_json(&decided)?;
+    Ok(Outcome { next, why: decided.why, closed, told: None })
+}
+
+/// The row with the new candidate and the present assignment.
+fn new_row(observed: &Observed, decided: &Decided) -> Result<Assignment, StoreError> {
+    let Observed { name, resource, row, .. } = observed;
+    let row = row.as_ref();
+    let candidate = match &observed.resolved.candidate {
+        Ok(candidate) => Some(write_json(candidate)?),
+        Err(_) => row.and_then(|row| row.candidate.clone()),
+    };
+    // The assignment still needs the mirror of a source that was deleted.
+    let last_source = || row.map_or(String::new(), |row| row.source_uid.clone());
+    Ok(Assignment {
+        service_uid: resource.uid.clone(),
+        namespace: name.namespace.clone(),
+        name: name.name.clone(),
+        cluster_uid: observed.cluster.as_ref().map_or(String::new(), |cluster| cluster.uid.clone()),
+        source_uid: observed.source_uid().map_or_else(last_source, str::to_owned),
+        generation: resource.object["metadata"]["generation"].as_i64().unwrap_or(0),
+        stamp: stamp(&resource.object),
+        candidate,
+        assigned: row.and_then(|row| row.assigned.clone()),
+        why: write_json(decided)?,
+    })
+}
+
+/// The Event about a change that starts despite a closed window. None: nothing starts, or no window would hold it.
+fn tell_override(inputs: Inputs<'_>, decision: &Decision, closed: &Closed, said: &Said) -> Option<Told> {
+    const LONGEST: usize = 1024;
+    let begins = match decision {
+        Decision::Assign(_) => true,
+        Decision::Keep(why) => inputs.restated && *why == Why::Current,
+    };
+    let is_held = matches!(decide(Inputs { closed: Some(closed), ..inputs }), Decision::Keep(Why::Frozen(_)));
+    let candidate = inputs.pinned.unwrap_or(inputs.candidate).ok()?;
+
+    let message = format!("{} begins, by {}: {}; {closed}", candidate.revision, said.by, said.reason);
+    let told = Told { is_warning: true, reason: "FreezeOverridden".into(), message: cut(&message, LONGEST) };
+    (begins && is_held).then_some(told)
+}
+
+/// Raises the turn if the spec, the content or the cluster differs. An approval does not raise it: by that time the
+/// agent has started the prune that it allows, and an entry that differs would end that prune.
+pub fn count_turn(
+    old: &Assignment,
+    new: &mut Assignment,
+    member: Option<&Looked>,
+    held: Option<&HeldNext>,
+) -> Result<(), StoreError> {
+    // A spec counts when its turn has come, not when it is written.
+    let is_same_spec = match (member, held) {
+        (Some(member), _) => !member.released,
+        (None, Some(held)) if held.is_released() => false,
+        (None, Some(held)) if held.keeps_spec() => true,
+        (None, _) => asks_for_the_same(&old.stamp, &new.stamp),
+    };
+    let same = old.cluster_uid == new.cluster_uid && is_same_spec;
+    if !same || assigned_content(old)? != assigned_content(new)? {
+        let decided: Decided = read_json(&new.service_uid, &new.why)?;
+        new.why = write_json(&Decided { turn: decided.turn + 1, ..decided })?;
+    }
+    Ok(())
+}
+
+/// The parts of an assignment that the agent gets: bundle, path, origin and the promoted texts.
+type Content = (Digest, String, Option<String>, BTreeMap<String, String>);
+
+fn assigned_content(row: &Assignment) -> Result<Option<Content>, StoreError> {
+    let candidate: Option<Candidate> =
+        row.assigned.as_deref().map(|text| read_json(&row.service_uid, text)).transpose()?;
+    Ok(candidate.map(|candidate| (candidate.bundle, candidate.path, candidate.origin, candidate.configuration)))
+}
+
+/// Whether a row's change may change its cluster's desired state. Another revision with the same content does not.
+///
+/// `held`: the service's own spec and content wait for the set's rollout, or a window holds its spec.
+pub fn changes_entry(old: &Assignment, new: &Assignment, held: bool) -> Result<bool, StoreError> {
+    let asked = |row: &Assignment| row.stamp.split(' ').skip(usize::from(held)).map(str::to_owned).collect::<Vec<_>>();
+    // The agent does not need the reason why a rollout or a window holds a newer change.
+    let why = |row: &Assignment| -> Result<Decided, StoreError> {
+        let decided: Decided = read_json(&row.service_uid, &row.why)?;
+        Ok(match decided.why {
+            Why::Rollout => Decided { why: Why::Current, ..decided },
+            Why::Frozen(_) if row.assigned.is_some() => Decided { why: Why::Current, ..decided },
+            _ => decided,
+        })
+    };
+    let same_row = old.cluster_uid == new.cluster_uid && asked(old) == asked(new) && why(old)? == why(new)?;
+    Ok(!same_row || assigned_content(old)? != assigned_content(new)?)
+}
+
+/// Returns the assigned candidate if its content differs from the one assigned before.
+pub fn new_version(old: Option<&Assignment>, new: &Assignment) -> Result<Option<Candidate>, StoreError> {
+    let assigned = |row: &Assignment| -> Result<Option<Candidate>, StoreError> {
+        row.assigned.as_deref().map(|text| read_json(&row.service_uid, text)).transpose()
+    };
+    let before = old.map(assigned).transpose()?.flatten();
+    Ok(assigned(new)?.filter(|now| before.is_none_or(|before| !before.is_same_content(now))))
+}
+
+pub fn read_turn(row: &Assignment) -> Result<u64, StoreError> {
+    Ok(read_json::<Decided>(&row.service_uid, &row.why)?.turn)
+}
+
+pub fn write_json(value: &impl serde::Serialize) -> Result<String, StoreError> {
+    serde_json::to_string(value).map_err(StoreError::abort)
+}

@@ -1,0 +1,161 @@
+//! The removal of a deleted service.
+
+use std::time::{Duration, SystemTime};
+
+use farwater_api::{AGENT_FINALIZER, ServiceDeployment, protocol::Action, service_deployment::DeletionPolicy};
+use farwater_fleet::assignment::{Decided, Trouble, Why};
+use farwater_store::{
+    Resource, StoreError, Write,
+    delivery::{
+        Assignment, Released, delete_assignment, delete_report, dependencies_of, load_assignment, load_report,
+        mark_cluster, save_released, sources_of_service, stamp,
+    },
+};
+
+use super::{
+    LONGEST_REST,
+    decide::{read_turn, write_json},
+    save::{Making, save_row},
+    sooner,
+    stated::Stated,
+};
+use crate::{
+    clusters::track_clusters::until_silent,
+    delivery::status,
+    notify::{
+        events::{self, Told},
+        farewell_postings,
+    },
+    queue::Next,
+    replica::Replica,
+    resources::{self, Name, Stored as _},
+    services::{
+        ClusterFacts, ServiceFacts, SourceUrls, dependencies, load_grants_for, orphans, parameters::Given, secrets,
+        summarize_reports::is_removed,
+    },
+};
+
+/// Handles a deleted service: it is listed as removed until the agent has confirmed. The resource is deleted at once
+/// if no agent can confirm. The same holds if the service's objects stay and its agent is silent: the agent learns of
+/// the removal when it is back.
+pub async fn remove_service(
+    replica: &Replica,
+    name: &Name,
+    resource: &Resource,
+    service: ServiceDeployment,
+    row: Option<Assignment>,
+    cluster: Result<ClusterFacts, Trouble>,
+) -> Result<Next, StoreError> {
+    // Without a row nothing was ever assigned. A Cluster that was recreated under the same name never had this
+    // service.
+    let Some(row) = row else { return finish_removal(replica, name, resource, Farewell::default()).await };
+    let cluster = match cluster {
+        Ok(cluster) if cluster.uid == row.cluster_uid && cluster.agent.is_some() => cluster,
+        _ => return finish_removal(replica, name, resource, Farewell::default()).await,
+    };
+
+    let urls = SourceUrls::default().of_service(&replica.store, &name.namespace, &service).await?;
+    let stated = Stated::of(&service).without_secrets();
+    let mut facts = ServiceFacts::new(service, &row, urls)?;
+    dependencies::find_dependents(&replica.store, &mut facts).await?;
+    let secrets = secrets::resolve(replica, &facts).await?;
+
+    // A removal deletes what was applied, so it needs no parameters.
+    let grants = load_grants_for(&replica.store, &name.namespace).await?;
+    let (entry, _) = facts.resolve_entry(&cluster, &grants, &secrets, &Given::default());
+
+    let report = load_report(&mut *replica.store.tables().await?, &resource.uid).await?;
+    let said = report.as_ref().map(status::decode).transpose()?;
+    let objects = said.as_ref().map(|said| said.objects.as_slice()).unwrap_or_default();
+    if is_removed(said.as_ref(), &entry) {
+        let farewell = Farewell { told: orphans::left_by_agent(&cluster.name.name, objects), released: None };
+        return finish_removal(replica, name, resource, farewell).await;
+    }
+
+    let quiet = replica.memory.clusters.get(&cluster.uid).map(|state| until_silent(&state, replica.clock.read()));
+    if matches!(quiet, Some(None)) && matches!(entry.action, Action::Remove { policy: DeletionPolicy::Orphan, .. }) {
+        let released = Released {
+            service_uid: resource.uid.clone(),
+            cluster_uid: cluster.uid.clone(),
+            namespace: name.namespace.clone(),
+            name: name.name.clone(),
+        };
+        let told = orphans::left_by_hub(&cluster.name.name, objects);
+        tracing::warn!(service = %name, cluster = %cluster.name, "removed without a word of the silent agent");
+        let farewell = Farewell { told: Some(told), released: Some(released) };
+        return finish_removal(replica, name, resource, farewell).await;
+    }
+
+    let mut next = row.clone();
+    next.stamp = stamp(&resource.object);
+    next.generation = resource.object["metadata"]["generation"].as_i64().unwrap_or(0);
+    // The reason changes when the last dependent is gone, and that change marks the cluster.
+    let why = match facts.dependents.is_empty() {
+        true => Why::Current,
+        false => Why::Waiting(format!("waits until {} are gone", facts.dependents.join(", "))),
+    };
+    next.why =
+        write_json(&Decided { why, suspended: Some(facts.suspended), sourceless: false, turn: read_turn(&row)? })?;
+
+    let wants = sources_of_service(&mut *replica.store.tables().await?, &row.service_uid).await?;
+    save_row(replica, Some(row), next, Making { wants, ..Making::default() }, stated, SystemTime::now()).await?;
+    replica.queues.summaries.add(name.clone());
+    // After this wait the agent counts as silent, unless it polls before.
+    let wait = quiet.map(|left| left.map_or(LONGEST_REST, |left| left + Duration::from_secs(1)));
+    Ok(sooner(Next::OnChange, wait))
+}
+
+/// The rows and Events to write when a service's resource is deleted.
+#[derive(Debug, Default)]
+struct Farewell {
+    told: Option<Told>,
+    /// Set if its agent has not confirmed the removal.
+    released: Option<Released>,
+}
+
+/// Removes the finalizer and deletes the service's rows, in one transaction.
+async fn finish_removal(
+    replica: &Replica,
+    name: &Name,
+    resource: &Resource,
+    farewell: Farewell,
+) -> Result<Next, StoreError> {
+    let key = ServiceDeployment::key(name);
+    let about = resource.clone();
+    let uid = resource.uid.clone();
+    let change = resources::without_finalizer(resource, AGENT_FINALIZER);
+    let postings = farewell_postings(&replica.notifications, resource);
+    let told = postings.clone();
+
+    let finished = replica.store.transact(move |tx| {
+        Box::pin(async move {
+            if let Some(row) = load_assignment(tx, &uid).await?.filter(|row| !row.cluster_uid.is_empty()) {
+                mark_cluster(tx, &row.cluster_uid).await?;
+            }
+            let freed = dependencies_of(tx, &uid).await?;
+            delete_assignment(tx, &uid).await?;
+            delete_report(tx, &uid).await?;
+            if let Some(released) = &farewell.released {
+                save_released(tx, released).await?;
+            }
+            for posting in &told {
+                posting.save(tx).await?;
+            }
+            if let Some(told) = &farewell.told {
+                events::tell(tx, &about, told).await?;
+            }
+            if let Some(change) = change {
+                tx.write(Write { key, change }).await?;
+            }
+            Ok(freed)
+        })
+    });
+
+    dependencies::wake(replica, &name.namespace, finished.await?);
+    postings.into_iter().for_each(|posting| posting.wake(&replica.notifications));
+    dependencies::wake_dependents(replica, name).await?;
+    replica.signals.dirty.notify_one();
+    replica.signals.collect.notify_one();
+    tracing::info!(service = %name, "removed");
+    Ok(Next::OnChange)
+}

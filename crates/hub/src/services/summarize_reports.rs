@@ -1,0 +1,294 @@
+//! summarize_reports: a service's assignment and its agent's report → the service's status.
+
+use std::sync::Arc;
+
+use farwater_api::{
+    Condition, ServiceDeployment,
+    notification_rule::EventKind,
+    objects::{Outcome, ServiceReport},
+    protocol::{Action, Entry, ServiceIdentity},
+};
+use farwater_fleet::{
+    assignment::Why,
+    conditions::holding,
+    notify::ServiceNews,
+    parameters::SecretName,
+    summary::{self, Inputs},
+};
+use farwater_secrets::Stale;
+use farwater_store::{
+    Resource, StoreError,
+    delivery::{
+        Assignment, MemberRollout, ServiceRows, backend_secrets_of_service, load_service_rows, mark_cluster,
+        note_ready, save_evidence, save_service_origin,
+    },
+};
+use jiff::Timestamp;
+
+use super::{
+    ClusterFacts, ServiceFacts, SourceUrls, compute_desired::facts_of, dependencies, load_grants_for, parameters,
+    secrets, versions,
+};
+use crate::{
+    clusters::track_clusters::until_silent,
+    delivery::status,
+    guards::freeze_prunes,
+    kinds::meta::labels,
+    notify::{events, service_posting},
+    queue::Next,
+    replica::Replica,
+    resources::{self, Name},
+    sets::rollouts,
+};
+
+pub async fn summarize_report(replica: Arc<Replica>, name: Name) -> Result<Next, StoreError> {
+    let found = resources::load::<ServiceDeployment>(&replica.store, &name).await?;
+    let Some((resource, service)) = found else { return Ok(Next::OnChange) };
+
+    let rows = load_service_rows(&mut *replica.store.tables().await?, &resource.uid).await?;
+    let ServiceRows { assignment: row, held, member, origin: known, parameters: handed, report } = rows;
+    // `assign_revisions` runs first, and requeues the summary when it is done.
+    let Some(row) = row else { return Ok(Next::OnChange) };
+    if Some(row.generation) != resource.object["metadata"]["generation"].as_i64() {
+        return Ok(Next::OnChange);
+    }
+
+    let with = (known.as_ref(), (member.as_ref(), held.as_ref()));
+    let facts = facts_of(&replica, &row, service, with, &mut SourceUrls::default()).await?;
+
+    let cluster = load_cluster(&replica, &row).await?;
+    let (entry, why) = match &cluster {
+        Some(cluster) => {
+            let secrets = secrets::resolve(&replica, &facts).await?;
+            // `compute_desired` resolves the parameters the first time, and requeues the summary then.
+            let given = parameters::published(&replica, &facts, cluster, handed.as_ref()).await?;
+            let Some(given) = given else { return Ok(Next::OnChange) };
+            let grants = load_grants_for(&replica.store, &name.namespace).await?;
+            facts.resolve_entry(cluster, &grants, &secrets, &given)
+        }
+        None => unplaced_entry(&facts),
+    };
+
+    let said = report.as_ref().map(status::decode).transpose()?;
+    let previous = facts.service.status.clone().unwrap_or_default();
+    let is_frozen = cluster.as_ref().is_some_and(|cluster| cluster.frozen.is_some());
+    let state = replica.memory.clusters.get(&row.cluster_uid);
+    let stale = describe_stale(&replica, &resource.uid).await?;
+    let requests = &replica.memory.checks.requests;
+    let handled =
+        farwater_api::requested_at(&facts.service.metadata).filter(|value| requests.is_assigned(&name, value));
+
+    let status = summary::summarize(Inputs {
+        generation: row.generation,
+        deleting: facts.deleting(),
+        cluster: &facts.service.spec.cluster_ref.name,
+        joined: cluster.is_some_and(|cluster| cluster.agent.is_some()),
+        silent: state.is_some_and(|state| until_silent(&state, replica.clock.read()).is_none()),
+        frozen: is_frozen,
+        assigned: facts.assigned.as_ref(),
+        candidate: facts.candidate.as_ref(),
+        pin: facts.service.spec.pin.as_ref(),
+        why: &why,
+        action: &entry.action,
+        entry: entry.digest(),
+        report: said.as_ref(),
+        report_time: report.and_then(|report| Timestamp::from_second(report.received).ok()),
+        requested_at: handled.or(previous.last_handled_reconcile_at.as_deref()),
+        stale: stale.as_deref(),
+        previous: &previous,
+        // Pipelines measure by this time how long a service is healthy.
+        now: replica.clock.now(),
+    });
+
+    // Before the status says that it is held: if this fails, the next reconcile still sees the service as newly held.
+    if let Some(report) = said.as_ref().filter(|report| report.entry == entry.digest() && !facts.deleting()) {
+        let standing = freeze_prunes::Standing {
+            service_uid: &resource.uid,
+            report,
+            was_held: previous.held_prune.is_some(),
+            by_hub: is_frozen || facts.is_unasked(),
+        };
+        freeze_prunes::note_report(&replica, standing).await?;
+    }
+
+    // For the same reason. A notification that is saved twice is sent once.
+    if !facts.deleting() {
+        tell_others(&replica, &resource, &facts, (&previous.conditions, &status.conditions)).await?;
+    }
+
+    resources::write_status::<ServiceDeployment>(&replica.store, &name, &resource.uid, &status).await?;
+    if !facts.deleting() {
+        events::raise(&replica.store, &resource, summary::news(&previous, &status)).await?;
+    }
+
+    if let Some(member) = &member {
+        note_member(&replica, member, &facts, (said.as_ref(), &status.conditions)).await?;
+    }
+
+    versions::note_report(&replica, &facts, &entry, said.as_ref()).await?;
+    if is_in_sync(said.as_ref(), &entry) {
+        trust_origin(&replica, &facts, &row.cluster_uid).await?;
+    }
+    if dependencies::standing(&previous) != dependencies::standing(&status) {
+        dependencies::wake_dependents(&replica, &name).await?;
+    }
+    if handled.is_some() {
+        requests.forget(&name);
+    }
+
+    if facts.deleting() && is_removed(said.as_ref(), &entry) {
+        replica.queues.services.add(name);
+    }
+    Ok(Next::OnChange)
+}
+
+/// Notifies that a service needs attention, or is healthy again.
+async fn tell_others(
+    replica: &Replica,
+    resource: &Resource,
+    facts: &ServiceFacts,
+    (before, now): (&[Condition], &[Condition]),
+) -> Result<(), StoreError> {
+    let notifications = &replica.notifications;
+    if !notifications.is_anybody_told(&resource.key.namespace) {
+        return Ok(());
+    }
+
+    let (ill, well) = (holding(now, "Stalled"), holding(now, "Ready"));
+    let is_news = (ill.is_some() && holding(before, "Stalled").is_none())
+        || (well.is_some() && holding(before, "Ready").is_none());
+    if !is_news {
+        return Ok(());
+    }
+
+    let (namespace, name) = (&resource.key.namespace, &resource.key.name);
+    for target in notifications.targets(namespace, (EventKind::ServiceDeployment, name), &labels(&resource.object)) {
+        if target.spec.r#type.is_git_host() {
+            continue;
+        }
+        let news = ServiceNews {
+            namespace: namespace.clone(),
+            name: name.clone(),
+            cluster: facts.service.spec.cluster_ref.name.clone(),
+            is_well: ill.is_none(),
+            message: ill.map(|ill| ill.message.clone()).unwrap_or_default(),
+            summary: String::new(),
+        };
+        let posting = service_posting(notifications, &target, &resource.uid, news);
+        let told = posting.clone();
+        replica.store.transact(move |tx| Box::pin(async move { told.save(tx).await })).await?;
+        posting.wake(notifications);
+    }
+    Ok(())
+}
+
+/// Saves what a set counts of its member, and what its rollout decides by.
+async fn note_member(
+    replica: &Replica,
+    member: &MemberRollout,
+    facts: &ServiceFacts,
+    (said, conditions): (Option<&ServiceReport>, &[Condition]),
+) -> Result<(), StoreError> {
+    let is_ready = holding(conditions, "Ready").is_some();
+    let now = replica.clock.now().as_second();
+    let noted = said.map(|said| rollouts::note_report(member, said, &facts.service.spec, now));
+    let evidence = noted.transpose()?.flatten();
+    if member.ready == i64::from(is_ready) && evidence.is_none() {
+        return Ok(());
+    }
+    let uid = member.service_uid.clone();
+    let saved = replica.store.transact(move |tx| {
+        Box::pin(async move {
+            note_ready(tx, &uid, is_ready).await?;
+            match evidence {
+                Some(evidence) => save_evidence(tx, &uid, &evidence).await,
+                None => Ok(()),
+            }
+        })
+    });
+    saved.await?;
+    replica.memory.sets.note_member(&member.set_uid);
+    Ok(())
+}
+
+/// Names the secrets of backends that the service gets as they were read earlier, because they can't be read now. None:
+/// there are none.
+async fn describe_stale(replica: &Replica, uid: &str) -> Result<Option<String>, StoreError> {
+    const SHOWN: usize = 3;
+    if replica.secret_backends.external().is_none() {
+        return Ok(None);
+    }
+    let handed = backend_secrets_of_service(&mut *replica.store.tables().await?, uid).await?;
+    let mut told = Vec::new();
+    for (kind, namespace, name) in handed {
+        let Some(secret) = SecretName::of_index(&kind, &name) else { continue };
+
+        let Some(Stale { since, error }) = replica.secret_backends.stale(&namespace, &secret) else { continue };
+        let since = Timestamp::from_second(since).map_or_else(|_| "before".to_owned(), |since| since.to_string());
+        told.push(format!("{} is as it was read at {since}: {error}", secret.name));
+    }
+
+    let more = told.len().saturating_sub(SHOWN);
+    told.truncate(SHOWN);
+    let mut text = told.join("; ");
+    if more > 0 {
+        text += &format!("; and {more} more");
+    }
+    Ok((!text.is_empty()).then_some(text))
+}
+
+/// Whether the agent has applied exactly this entry, and found nothing to prune.
+fn is_in_sync(report: Option<&ServiceReport>, entry: &Entry) -> bool {
+    let Action::Apply(deployment) = &entry.action else { return false };
+    let may_prune = deployment.prune || deployment.hold_prune.is_some();
+    may_prune
+        && report.is_some_and(|report| {
+            report.outcome == Outcome::Applied && report.held_prune.is_none() && report.entry == entry.digest()
+        })
+}
+
+/// No object of another origin is left, so save the assigned origin as the one that the objects come from.
+async fn trust_origin(replica: &Replica, facts: &ServiceFacts, cluster_uid: &str) -> Result<(), StoreError> {
+    let Some(assigned) = facts.assigned_origin() else { return Ok(()) };
+    let origin = assigned.or(facts.origin.as_ref());
+    if facts.origin.as_ref() == Some(&origin) {
+        return Ok(());
+    }
+    let was_held = facts.origin.is_some();
+    let origin = serde_json::to_string(&origin).map_err(StoreError::abort)?;
+    let (service_uid, cluster_uid) = (facts.uid.clone(), cluster_uid.to_owned());
+    let saved = replica.store.transact(move |tx| {
+        Box::pin(async move {
+            save_service_origin(tx, &service_uid, &origin).await?;
+            if was_held { mark_cluster(tx, &cluster_uid).await } else { Ok(()) }
+        })
+    });
+    saved.await?;
+    if was_held {
+        replica.signals.dirty.notify_one();
+    }
+    Ok(())
+}
+
+/// Whether the agent has confirmed exactly this removal.
+pub fn is_removed(report: Option<&ServiceReport>, entry: &Entry) -> bool {
+    matches!(entry.action, Action::Remove { .. })
+        && report.is_some_and(|report| report.outcome == Outcome::Removed && report.entry == entry.digest())
+}
+
+async fn load_cluster(replica: &Replica, row: &Assignment) -> Result<Option<ClusterFacts>, StoreError> {
+    let Some(state) = replica.memory.clusters.get(&row.cluster_uid) else { return Ok(None) };
+    let name = Name::new(&state.namespace, &state.name);
+    Ok(ClusterFacts::load(replica, &name).await?.filter(|cluster| cluster.uid == row.cluster_uid))
+}
+
+/// A service without a cluster has no agent; this entry is only for its status.
+fn unplaced_entry(facts: &ServiceFacts) -> (Entry, Why) {
+    let service = ServiceIdentity {
+        uid: facts.uid.clone(),
+        namespace: facts.name.namespace.clone(),
+        name: facts.name.name.clone(),
+    };
+    let action = Action::Hold { reason: "the cluster does not exist".to_owned() };
+    (Entry { service, action }, facts.why.clone())
+}
