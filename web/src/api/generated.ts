@@ -789,6 +789,8 @@ export interface ServiceDeploymentStatus {
   approvedAt?: Time;
   /** User who set the current annotation `farwater.dev/approve-prune`. */
   approvedBy?: string;
+  /** Digest of the entry that the agent has to apply. Empty: the service has none to apply, because it has no version yet, is held or is being removed. */
+  assignedEntry?: string;
   /** Revision of the source whose bundle is assigned to the cluster. Later commits that touch none of the service's files do not change it. */
   assignedRevision?: string;
   /** Digest of the assigned bundle. */
@@ -799,6 +801,8 @@ export interface ServiceDeploymentStatus {
   conditions?: Condition[];
   /** `configuration` values that a pipeline promoted with the revision. They take precedence over those of the spec. */
   configuration?: Record<string, string>;
+  /** Time since which the service has failed. It is kept until the service is ready again. */
+  failedSince?: Time;
   /** Prune that waits for `farwater.dev/approve-prune: <digest>`. Empty: none waits. */
   heldPrune?: HeldPrune;
   /** Newest revision of the source, if a pin, a suspension, a dependency, the rollout of its set or a ChangeWindow holds it back. Empty: nothing is held back. */
