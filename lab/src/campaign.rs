@@ -350,7 +350,10 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     while record.count < record.goal && record.failures.is_empty() && limit.is_none_or(|limit| start.elapsed() < limit)
     {
         let begun = Instant::now();
-        let first = record.seed.wrapping_mul(1_000_003).wrapping_add(record.rounds.len() as u64);
+        let first = record
+            .seed
+            .wrapping_mul(1_000_003)
+            .wrapping_add(record.rounds.len() as u64);
         let seeds = (0..arguments.parallel).map(|nth| first.wrapping_add(nth));
         let rounds = join_all(seeds.map(|seed| (campaign.round)(seed, engine)));
         // Rounds before a broken one count. The next run continues with the broken one.
@@ -367,9 +370,20 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         if let Some(error) = broken {
             return Err(error);
         }
-        eprintln!("{name}: {} of {}, {} failures", record.count, record.goal, record.failures.len());
+        eprintln!(
+            "{name}: {} of {}, {} failures",
+            record.count,
+            record.goal,
+            record.failures.len()
+        );
     }
-    println!("{} of {}, {} failures: {}", record.count, record.goal, record.failures.len(), path.display());
+    println!(
+        "{} of {}, {} failures: {}",
+        record.count,
+        record.goal,
+        record.failures.len(),
+        path.display()
+    );
     for failure in &record.failures {
         println!("  {failure}");
     }
@@ -431,7 +445,9 @@ fn faults_of(record: &Record, campaign: &Campaign) -> Vec<String> {
 fn commits_since(commit: &str, folders: &[&str]) -> Result<usize> {
     let range = format!("{commit}...HEAD");
     let arguments = [&["rev-list", "--count", "--no-merges", &range, "--"], folders].concat();
-    machine::git(&arguments)?.parse().context("read the count of git rev-list")
+    machine::git(&arguments)?
+        .parse()
+        .context("read the count of git rev-list")
 }
 
 /// Builds both programs with the release profiles, which make the hub fast and the agent small. The testkit then uses
@@ -441,9 +457,10 @@ pub fn build_programs() -> Result<()> {
     let (log, programs) = (repository::log("release-build")?, target.join("xtask/programs"));
     fs::create_dir_all(&programs)?;
     eprintln!("building release programs");
-    for (profile, package, program) in
-        [("release", "farwater-cli", "farwater"), ("agent", "farwater-agent", "farwater-agent")]
-    {
+    for (profile, package, program) in [
+        ("release", "farwater-cli", "farwater"),
+        ("agent", "farwater-agent", "farwater-agent"),
+    ] {
         let mut cargo = repository::cargo()?;
         cargo.args(["build", "--locked", "--profile", profile, "-p", package]);
         step::run(&format!("cargo build -p {package}"), cargo, &log)?;
@@ -487,7 +504,14 @@ fn resume(path: &Path, name: &str, campaign: &Campaign, arguments: &Arguments) -
 /// Continues the old record only with the same program, machine and seed. Other counts prove nothing about this one.
 fn continued(old: Record, fresh: Record) -> Record {
     let same = old.seed == fresh.seed && old.commit == fresh.commit && old.machine == fresh.machine;
-    if same && !old.commit.ends_with("-dirty") { Record { goal: fresh.goal, ..old } } else { fresh }
+    if same && !old.commit.ends_with("-dirty") {
+        Record {
+            goal: fresh.goal,
+            ..old
+        }
+    } else {
+        fresh
+    }
 }
 
 fn save(path: &PathBuf, record: &Record) -> Result<()> {
@@ -496,7 +520,8 @@ fn save(path: &PathBuf, record: &Record) -> Result<()> {
     let mut file = tempfile::NamedTempFile::new_in(folder)?;
     serde_json::to_writer_pretty(&mut file, record)?;
     std::io::Write::write_all(&mut file, b"\n")?;
-    file.persist(path).with_context(|| format!("write {}", path.display()))?;
+    file.persist(path)
+        .with_context(|| format!("write {}", path.display()))?;
     Ok(())
 }
 
@@ -505,7 +530,12 @@ mod tests {
     use super::*;
 
     fn record(commit: &str, seed: u64, count: u64) -> Record {
-        let machine = Machine { processor: "x".to_owned(), cores: 2, memory_gib: 24, kernel: "6".to_owned() };
+        let machine = Machine {
+            processor: "x".to_owned(),
+            cores: 2,
+            memory_gib: 24,
+            kernel: "6".to_owned(),
+        };
         let (campaign, about) = ("kill9".to_owned(), String::new());
         Record {
             campaign,
