@@ -66,14 +66,24 @@ enum Engine {
     Postgres,
 }
 
+/// The programs of ours that a campaign runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Programs {
+    /// None: it runs tests.
+    None,
+    /// Those of the tests, which check more, such as overflows. For counts in which speed does not matter.
+    Tested,
+    /// Those that users get.
+    Released,
+}
+
 struct Campaign {
     name: &'static str,
     about: &'static str,
     goal: u64,
     /// Engines that the campaign runs on. The first one is the default.
     engines: &'static [Engine],
-    /// Whether it runs our programs. Otherwise it runs tests of a crate.
-    needs_programs: bool,
+    programs: Programs,
     /// Folders whose later changes make the record outdated. Empty: each round records its commit, and the record
     /// continues across commits.
     vouches_for: &'static [&'static str],
@@ -87,7 +97,7 @@ const CAMPAIGNS: &[Campaign] = &[
         about: "runs the tests again and again, as for every change: no test fails twice, and shaky ones are named",
         goal: 20,
         engines: &[Engine::Sqlite],
-        needs_programs: false,
+        programs: Programs::None,
         vouches_for: &[],
         round: |seed, _| Box::pin(async move { steady::round(seed) }),
     },
@@ -96,7 +106,7 @@ const CAMPAIGNS: &[Campaign] = &[
         about: "runs the tests that are too slow for every run (xtask/slow.toml)",
         goal: 1,
         engines: &[Engine::Sqlite],
-        needs_programs: false,
+        programs: Programs::None,
         vouches_for: &["crates", "tests", "xtask/slow.toml"],
         round: |seed, _| Box::pin(async move { steady::round_of_slow_tests(seed) }),
     },
@@ -105,7 +115,7 @@ const CAMPAIGNS: &[Campaign] = &[
         about: "runs the hub's black-box tests, each on the engine that it doesn't use in every run",
         goal: 1,
         engines: &[Engine::Sqlite],
-        needs_programs: false,
+        programs: Programs::None,
         vouches_for: &["crates/hub", "crates/store"],
         round: |seed, _| Box::pin(async move { steady::round_of_other_engines(seed) }),
     },
@@ -114,7 +124,7 @@ const CAMPAIGNS: &[Campaign] = &[
         about: "charts that others wrote, from their projects' Go modules, at many values: each object as `helm template` renders it, line by line",
         goal: 1,
         engines: &[Engine::Sqlite],
-        needs_programs: false,
+        programs: Programs::None,
         vouches_for: &["crates/render", "crates/bundle", "render-helper"],
         round: |seed, _| Box::pin(charts::round(seed)),
     },
@@ -123,7 +133,7 @@ const CAMPAIGNS: &[Campaign] = &[
         about: "kills the hub under load: no acknowledged write is lost, no deleted object returns, no watch has a gap",
         goal: 100,
         engines: &[Engine::Sqlite, Engine::Postgres],
-        needs_programs: true,
+        programs: Programs::Released,
         vouches_for: &["crates/store", "crates/hub"],
         round: |seed, engine| Box::pin(kill9::round(seed, engine)),
     },
@@ -133,7 +143,7 @@ const CAMPAIGNS: &[Campaign] = &[
                 gaps, repeats or wrong order, and no watcher goes back in time",
         goal: 1_000_000,
         engines: &[Engine::Postgres],
-        needs_programs: false,
+        programs: Programs::None,
         vouches_for: &["crates/store"],
         round: |seed, _| Box::pin(async move { watch_order::round(seed) }),
     },
@@ -144,7 +154,7 @@ const CAMPAIGNS: &[Campaign] = &[
                 lead at once",
         goal: 60,
         engines: &[Engine::Sqlite],
-        needs_programs: true,
+        programs: Programs::Released,
         vouches_for: &["crates/hub", "crates/store"],
         round: |seed, _| Box::pin(informer::round(seed)),
     },
@@ -154,7 +164,7 @@ const CAMPAIGNS: &[Campaign] = &[
                 namespace sees only that namespace",
         goal: 2,
         engines: &[Engine::Sqlite],
-        needs_programs: false,
+        programs: Programs::None,
         vouches_for: &["crates/hub/src"],
         round: |seed, _| Box::pin(async move { k9s::round(seed) }),
     },
@@ -164,7 +174,7 @@ const CAMPAIGNS: &[Campaign] = &[
                 poll, and no object of a service changes",
         goal: 20,
         engines: &[Engine::Sqlite],
-        needs_programs: true,
+        programs: Programs::Released,
         vouches_for: &["crates/hub", "crates/agent", "crates/manifests"],
         round: |seed, _| Box::pin(hub_pod::round(seed)),
     },
@@ -174,7 +184,7 @@ const CAMPAIGNS: &[Campaign] = &[
                 leave; then again with the cluster's own names",
         goal: 2,
         engines: &[Engine::Sqlite],
-        needs_programs: false,
+        programs: Programs::None,
         vouches_for: &["crates/manifests", "crates/image", "crates/cli", "deploy"],
         round: |seed, _| Box::pin(node::round(seed)),
     },
@@ -184,7 +194,7 @@ const CAMPAIGNS: &[Campaign] = &[
                 are the same",
         goal: 1,
         engines: &[Engine::Sqlite],
-        needs_programs: false,
+        programs: Programs::None,
         vouches_for: &["crates/image", "lab/src/image"],
         round: |seed, _| Box::pin(async move { image_digest::round(seed) }),
     },
@@ -194,7 +204,7 @@ const CAMPAIGNS: &[Campaign] = &[
                 second commit",
         goal: 1,
         engines: &[Engine::Sqlite],
-        needs_programs: false,
+        programs: Programs::None,
         vouches_for: &["crates/image", "lab/src/image"],
         round: |seed, _| Box::pin(image_arm64::round(seed)),
     },
@@ -204,8 +214,13 @@ const CAMPAIGNS: &[Campaign] = &[
                 their uids",
         goal: 2_000,
         engines: &[Engine::Sqlite],
-        needs_programs: true,
-        vouches_for: &["crates/agent", "crates/fleet", "crates/hub/src/controllers"],
+        programs: Programs::Released,
+        vouches_for: &[
+            "crates/agent",
+            "crates/fleet",
+            "crates/hub/src/services",
+            "crates/hub/src/guards",
+        ],
         round: |seed, _| Box::pin(prune_chaos::round(seed)),
     },
     Campaign {
@@ -215,7 +230,7 @@ const CAMPAIGNS: &[Campaign] = &[
                 lists",
         goal: 5_000,
         engines: &[Engine::Sqlite],
-        needs_programs: true,
+        programs: Programs::Released,
         vouches_for: &["crates/agent"],
         round: |seed, _| Box::pin(hostile_api::round(seed)),
     },
@@ -225,8 +240,12 @@ const CAMPAIGNS: &[Campaign] = &[
                 answer, none is an internal error, and the hub keeps running",
         goal: 500_000,
         engines: &[Engine::Sqlite],
-        needs_programs: true,
-        vouches_for: &["crates/hub/src/apiserver", "crates/fieldmanager"],
+        programs: Programs::Tested,
+        vouches_for: &[
+            "crates/hub/src/apiserver",
+            "crates/hub/src/kinds",
+            "crates/fieldmanager",
+        ],
         round: |seed, _| Box::pin(fuzz::round(seed)),
     },
     Campaign {
@@ -236,7 +255,7 @@ const CAMPAIGNS: &[Campaign] = &[
                 stays flat",
         goal: 10,
         engines: &[Engine::Sqlite],
-        needs_programs: true,
+        programs: Programs::Released,
         vouches_for: &["crates/hub/src"],
         round: |seed, _| Box::pin(hostile_clients::round(seed)),
     },
@@ -246,8 +265,12 @@ const CAMPAIGNS: &[Campaign] = &[
                 hyper: no answer is lost",
         goal: 1,
         engines: &[Engine::Sqlite],
-        needs_programs: true,
-        vouches_for: &["crates/hub/src/server.rs", "crates/hub/src/unread.rs"],
+        programs: Programs::Tested,
+        vouches_for: &[
+            "crates/hub/src/server.rs",
+            "crates/hub/src/server",
+            "crates/hub/src/unread.rs",
+        ],
         round: |seed, _| Box::pin(refusals::round(seed)),
     },
     Campaign {
@@ -257,7 +280,7 @@ const CAMPAIGNS: &[Campaign] = &[
                 commit",
         goal: 1_000_000,
         engines: &[Engine::Sqlite],
-        needs_programs: false,
+        programs: Programs::None,
         vouches_for: &["crates/fleet"],
         round: |seed, _| Box::pin(async move { rollout_histories::round(seed) }),
     },
@@ -269,8 +292,8 @@ const CAMPAIGNS: &[Campaign] = &[
                 clusters' own records",
         goal: 20,
         engines: &[Engine::Sqlite],
-        needs_programs: true,
-        vouches_for: &["crates/fleet", "crates/hub/src/controllers"],
+        programs: Programs::Released,
+        vouches_for: &["crates/fleet", "crates/hub/src/sets"],
         round: |seed, _| Box::pin(fleet_rollouts::round(seed)),
     },
 ];
@@ -338,8 +361,10 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         bail!("there is no campaign {name:?}; choose one of {}", names.join(", "));
     };
     let engine = campaign.engine(arguments.engine)?;
-    if campaign.needs_programs {
-        build_programs()?;
+    match campaign.programs {
+        Programs::None => {}
+        Programs::Tested => build_tested_programs()?,
+        Programs::Released => build_programs()?,
     }
     let name = campaign.record(engine);
     let path = repository::root()?.join("docs/campaigns").join(format!("{name}.json"));
@@ -448,6 +473,13 @@ fn commits_since(commit: &str, folders: &[&str]) -> Result<usize> {
     machine::git(&arguments)?
         .parse()
         .context("read the count of git rev-list")
+}
+
+/// Builds the programs as the tests do, so that they are built once for both. The testkit finds them beside this program.
+fn build_tested_programs() -> Result<()> {
+    let mut cargo = repository::cargo()?;
+    cargo.args(["build", "--locked", "--workspace", "--bins", "--tests"]);
+    step::run("cargo build", cargo, &repository::log("build")?)
 }
 
 /// Builds both programs with the release profiles, which make the hub fast and the agent small. The testkit then uses
